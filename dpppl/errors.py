@@ -1,0 +1,21 @@
+"""What can go wrong, one kind for each remedy. No message ever contains a data value."""
+
+
+class DPPPLError(Exception):
+    """Base class of every error raised by dpppl."""
+
+
+class ConfigurationError(DPPPLError, ValueError):
+    """An argument is wrong, or two arguments contradict each other: change the call."""
+
+
+class UnsupportedModelError(DPPPLError, ValueError):
+    """The model cannot be split into a prior and independent rows: change the model."""
+
+
+class BudgetExceededError(DPPPLError):
+    """The run would spend more than the privacy budget: nothing was run and nothing was charged."""
+
+
+class KeyReuseError(DPPPLError):
+    """The key was already used in this process: equal keys on changed data cancel the noise. Take a new one."""
