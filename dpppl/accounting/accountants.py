@@ -1,0 +1,127 @@
+"""From events to epsilon(delta) and delta(epsilon): exact Gaussian, PLD and RDP."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dpppl.accounting import curves
+from dpppl.accounting.curves import Curve
+from dpppl.accounting.events import GaussianEvent, as_events
+from dpppl.errors import ConfigurationError
+
+LARGEST_MEANINGFUL_EPSILON = curves.LARGEST_MEANINGFUL_EPSILON
+Events = GaussianEvent | Sequence[GaussianEvent]
+
+
+@dataclass(frozen=True)
+class PrivacySpent:
+    """A privacy guarantee: `epsilon` at `delta`, the accountant that computed it, and whether epsilon is at most 100."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+    meaningful: bool
+
+
+def epsilon(event: Events, delta: float, accountant: str = "auto") -> float:
+    """Smallest epsilon found for which the accesses together are (epsilon, delta)-DP; inf if there is none.
+
+    `event` is a GaussianEvent or a sequence of them, which are composed. `accountant` is "auto" (exact Gaussian where
+    every row is used each time, else the smaller of PLD and RDP; RDP for fixed-size batches), "gaussian", "pld" or
+    "rdp". Where the RDP epsilon exceeds 100 it is the answer, because PLD can take very long there.
+
+    Guarantee: an upper bound under the events' neighbouring relation. With a failure probability beta it is solved at
+    delta - (1 + e^epsilon) beta.
+
+    Raises ConfigurationError if delta is outside (0, 1) or the accountant does not support the sampling scheme.
+
+    References: Balle, Wang 2018, theorem 8 (exact Gaussian); Koskela et al. 2020 and Doroshenko et al. 2022 (PLD);
+    Mironov 2017 (RDP); Wang, Balle, Kasiviswanathan 2019 (fixed-size batches).
+
+    >>> round(epsilon(GaussianEvent(noise_multipliers=((10.0, 100),)), delta=1e-5), 2)
+    4.38
+    """
+    return spent(event, delta, accountant).epsilon
+
+
+def delta(event: Events, epsilon: float, accountant: str = "auto") -> float:
+    """Smallest delta found for which the accesses together are (epsilon, delta)-DP, at most 1.
+
+    Arguments, guarantee and errors as for `epsilon`; a failure probability beta adds (1 + e^epsilon) beta.
+
+    >>> round(delta(GaussianEvent(noise_multipliers=((1.0, 1),)), epsilon=1.0), 4)
+    0.1269
+    """
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise ConfigurationError(f"epsilon {epsilon} must be finite and not negative.")
+    events = as_events(event)
+    exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant))
+    beta = _failure_probability(events)
+    slack = math.exp(min(math.log(beta) + math.log1p(math.exp(-epsilon)) + epsilon, 0.0)) if beta else 0.0
+    return min(1.0, exact_sampling * curves.ROUND_UP + slack)
+
+
+def spent(event: Events, delta: float, accountant: str = "auto") -> PrivacySpent:
+    """`epsilon` together with the accountant that gave it. Arguments, guarantee and errors as for `epsilon`.
+
+    >>> spent(GaussianEvent(noise_multipliers=((1.0, 1),)), delta=1e-5).accountant
+    'exact Gaussian (analytic)'
+    """
+    check_delta(delta)
+    events = as_events(event)
+    return _best(curves.build(events, accountant), delta, _failure_probability(events))
+
+
+def group_epsilon(event: Events, delta: float, group_size: int, accountant: str = "auto") -> float:
+    """Epsilon when all of the at most `group_size` rows of one person are zeroed out, added, removed or replaced.
+
+    Full-batch accesses: noise multipliers divided by the group size, exact. Poisson sampling under zero-out or
+    add/remove with PLD: a Binomial(group_size, rate) number of the rows falls into each batch (Choquette-Choo et al.
+    2023, corollary 4.7). Otherwise the general bound (k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)) on the
+    guarantee for one row. The failure probability must hold for both data sets compared, whatever the group's size.
+
+    Arguments, guarantee and errors otherwise as for `epsilon`.
+
+    >>> round(group_epsilon(GaussianEvent(noise_multipliers=((10.0, 100),)), delta=1e-5, group_size=3), 2)
+    17.19
+    """
+    check_delta(delta)
+    if group_size != int(group_size) or group_size < 1:
+        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
+    events = as_events(event)
+    built = curves.build(events, accountant, int(group_size))
+    return _best(built, delta, _failure_probability(events)).epsilon
+
+
+def check_delta(delta: float) -> None:
+    """Raise ConfigurationError unless delta is in (0, 1)."""
+    if not 0 < delta < 1:
+        raise ConfigurationError(f"delta {delta} must be in (0, 1); take less than 1 / number of rows.")
+
+
+def _failure_probability(events: Sequence[GaussianEvent]) -> float:
+    return math.fsum(e.failure_probability for e in events)
+
+
+def _best(built: Sequence[Curve], delta: float, beta: float) -> PrivacySpent:
+    """The smallest of several upper bounds."""
+    value, name = min((_solve(curve.epsilon, delta, beta), curve.name) for curve in built)
+    return PrivacySpent(value, delta, name, value <= LARGEST_MEANINGFUL_EPSILON)
+
+
+def _solve(epsilon_at: Callable[[float], float], delta: float, beta: float) -> float:
+    """Smallest epsilon with epsilon_at(delta - (1 + e^epsilon) beta) <= epsilon, found from below; inf if none is."""
+    value = epsilon_at(delta) * curves.ROUND_UP
+    if beta == 0:
+        return value
+    for _ in range(100):
+        candidate = value * (1 + 1e-6)
+        remaining = delta - (1 + math.exp(candidate)) * beta if candidate < 700 else 0.0
+        if remaining <= 0:
+            break
+        value = epsilon_at(remaining) * curves.ROUND_UP
+        if value <= candidate:
+            return candidate
+    return math.inf

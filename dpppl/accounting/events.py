@@ -1,0 +1,149 @@
+"""What was asked of the data, as plain numbers: noise multipliers, counts, sampling rate and neighbouring relation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpppl.errors import ConfigurationError
+
+NEIGHBORING_RELATIONS = ("zero_out", "add_or_remove_one", "replace_one")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianEvent:
+    """Many accesses of a (sub)sampled Gaussian mechanism, as plain numbers.
+
+    `noise_multipliers` holds pairs (noise std / clipping norm, number of accesses). A multiplier of 0 means no noise
+    and costs epsilon = inf. `sampling_rate` is the Poisson rate; 1.0 means every row at each access (also one entry
+    per epoch of a fixed partition). `neighboring_relation` is "zero_out" (dp_accounting's REPLACE_SPECIAL),
+    "add_or_remove_one" or "replace_one". `failure_probability` bounds, over all accesses together and for either of
+    the two data sets compared, the probability that sampling was not exact (cap overflow, total variation).
+    `batch_size` with `num_data` means fixed-size batches without replacement; `sampling_rate` is then ignored.
+
+    Raises ConfigurationError for a number outside its range.
+
+    >>> GaussianEvent(noise_multipliers=((1.0, 1000),), sampling_rate=0.01).num_accesses
+    1000
+    """
+
+    noise_multipliers: tuple[tuple[float, int], ...]
+    sampling_rate: float = 1.0
+    neighboring_relation: str = "zero_out"
+    failure_probability: float = 0.0
+    batch_size: int | None = None
+    num_data: int | None = None
+
+    def __post_init__(self) -> None:
+        pairs = tuple((float(sigma), int(count)) for sigma, count in self.noise_multipliers)
+        object.__setattr__(self, "noise_multipliers", pairs)
+        for sigma, count in pairs:
+            if not (math.isfinite(sigma) and sigma >= 0):
+                raise ConfigurationError(f"noise multiplier {sigma} must be finite and not negative.")
+            if count < 1:
+                raise ConfigurationError(f"number of accesses {count} must be at least 1; leave the entry out for none.")
+        if not 0 < self.sampling_rate <= 1:
+            raise ConfigurationError(f"sampling_rate {self.sampling_rate} must be in (0, 1].")
+        if self.neighboring_relation not in NEIGHBORING_RELATIONS:
+            raise ConfigurationError(
+                f"neighboring_relation {self.neighboring_relation!r} must be one of {', '.join(NEIGHBORING_RELATIONS)}."
+            )
+        if not 0 <= self.failure_probability < 1:
+            raise ConfigurationError(f"failure_probability {self.failure_probability} must be in [0, 1).")
+        if (self.batch_size is None) != (self.num_data is None):
+            raise ConfigurationError("batch_size and num_data describe fixed-size batches together: give both or none.")
+        if self.batch_size is not None and self.num_data is not None and not 1 <= self.batch_size <= self.num_data:
+            raise ConfigurationError(f"batch_size {self.batch_size} must be between 1 and num_data {self.num_data}.")
+
+    @property
+    def num_accesses(self) -> int:
+        """Number of times the data were accessed."""
+        return sum(count for _, count in self.noise_multipliers)
+
+    @property
+    def is_full_batch(self) -> bool:
+        """True when every access sees every row, so that the exact Gaussian formula applies."""
+        return self.batch_size == self.num_data and (self.batch_size is not None or self.sampling_rate == 1)
+
+
+def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tuple[float, int], ...]:
+    """Noise multipliers of all accesses, shape (T,), as at most `max_values` pairs (multiplier, count), ascending.
+
+    Guarantee: every multiplier is kept or replaced by a smaller one, so a bound for the result holds for the input.
+    Up to `max_values` distinct values are kept exactly; more are rounded down to a geometric grid.
+
+    >>> round_down(np.array([2.0, 1.0, 2.0]))
+    ((1.0, 1), (2.0, 2))
+    """
+    sigmas = np.asarray(noise_multipliers, dtype=np.float64).ravel()
+    if not (np.all(np.isfinite(sigmas)) and np.all(sigmas >= 0)):
+        raise ConfigurationError("every noise multiplier must be finite and not negative.")
+    values, counts = np.unique(sigmas, return_counts=True)
+    if len(values) > max_values:
+        zeros = int(values[0] == 0)
+        grid = np.geomspace(values[zeros], values[-1], max_values - zeros)
+        grid[0], grid[-1] = values[zeros], values[-1]
+        grid = np.concatenate([values[:zeros], grid])
+        index, inverse = np.unique(np.searchsorted(grid, values, side="right") - 1, return_inverse=True)
+        values, counts = grid[index], np.bincount(inverse, weights=counts).astype(np.int64)
+    return tuple((float(sigma), int(count)) for sigma, count in zip(values, counts))
+
+
+def as_events(event: GaussianEvent | Sequence[GaussianEvent]) -> tuple[GaussianEvent, ...]:
+    """The events that access data, as a tuple; ConfigurationError unless all share one neighbouring relation."""
+    events = tuple(e for e in ((event,) if isinstance(event, GaussianEvent) else event) if e.noise_multipliers)
+    relations = sorted({e.neighboring_relation for e in events})
+    if len(relations) > 1:
+        raise ConfigurationError(
+            f"events with different neighbouring relations ({', '.join(relations)}) do not compose; use one relation."
+        )
+    return events
+
+
+def to_dp_event(event: GaussianEvent | Sequence[GaussianEvent], *, group_size: int = 1, divisor: float = 1.0) -> Any:
+    """The same accesses as a dp_accounting DpEvent, noise multipliers divided by `divisor`.
+
+    Full-batch accesses of any multipliers are one Gaussian access with multiplier (sum of sigma^-2)^(-1/2), exactly.
+    With a `group_size` above 1 a Poisson batch holds a Binomial(group_size, rate) number of the group's rows.
+    """
+    import dp_accounting
+
+    parts: list[Any] = []
+    for e in as_events(event):
+        if min(e.noise_multipliers)[0] == 0:
+            return dp_accounting.NonPrivateDpEvent()
+        if e.is_full_batch:
+            parts.append(dp_accounting.GaussianDpEvent(1 / (group_size * divisor * gaussian_mu([e]))))
+            continue
+        for sigma, count in e.noise_multipliers:
+            gaussian = dp_accounting.GaussianDpEvent(sigma / divisor)
+            sampled: Any
+            if e.batch_size is not None:
+                sampled = dp_accounting.SampledWithoutReplacementDpEvent(e.num_data, e.batch_size, gaussian)
+            elif group_size == 1:
+                sampled = dp_accounting.PoissonSampledDpEvent(e.sampling_rate, gaussian)
+            else:
+                rows, probabilities = binomial(group_size, e.sampling_rate)
+                sampled = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma / divisor, rows, probabilities)
+            parts.append(dp_accounting.SelfComposedDpEvent(sampled, count))
+    return dp_accounting.ComposedDpEvent(parts)
+
+
+def binomial(group_size: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of a group's rows in a Poisson batch, 0..group_size, and their probabilities."""
+    from scipy.stats import binom
+
+    rows = np.arange(group_size + 1)
+    return rows, binom.pmf(rows, group_size, rate)
+
+
+def gaussian_mu(events: Sequence[GaussianEvent]) -> float:
+    """Square root of the sum over accesses of (sensitivity C / noise std)^2, ignoring subsampling."""
+    pairs = [pair for e in events for pair in e.noise_multipliers]
+    if any(sigma == 0 for sigma, _ in pairs):
+        return math.inf
+    return math.sqrt(math.fsum(count * sigma**-2.0 for sigma, count in pairs))

@@ -1,0 +1,127 @@
+"""The one door: the only place where private rows are computed on, and where the noise is added.
+
+The door is a JAX primitive of our own. It lowers to the program it holds, it can be batched (vectorised chains), and
+it has no differentiation rule: a derivative through it would be a second access that nobody charges.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import batching, mlir
+
+from dpppl import random
+from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.clipping import SLACK, Flat
+from dpppl.gradients import clipped_sum
+from dpppl.subsampling import FullBatch, Poisson
+
+door_p = Primitive("dpppl_door")
+door_p.multiple_results = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """The subsampled Gaussian mechanism on clipped per-row gradients.
+
+    `M(z) = sum over drawn rows of clip(grad log_likelihood(z, row)) + clipping_norm * noise_multiplier * xi`, xi
+    standard normal.
+
+    Guarantee: one call is one access of `event`; the un-noised sum exists nowhere outside. Nothing is scaled by the
+    number of rows drawn.
+    """
+
+    clipping: Flat
+    subsampling: FullBatch | Poisson = FullBatch()
+    strategy: str = "auto"
+
+    def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier):
+        """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a scalar;
+        `key`: a single key, never used again; `noise_multiplier`: a positive scalar. Returns a pytree like z."""
+        flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier)))
+        program = functools.partial(self._program, log_likelihood)
+        closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)
+        return jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
+
+    def _program(self, log_likelihood, z, rows, public, key, noise_multiplier):
+        leaves, tree = jax.tree.flatten(z)
+        num_rows = jax.tree.leaves(rows)[0].shape[0]
+        index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows)
+        drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
+        total = clipped_sum(
+            lambda z, row: log_likelihood(z, row, public), z, drawn, mask, self.clipping.clip, self.strategy
+        )
+        sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
+        noise = random.standard_normal(random.stream(key, "noise"), sum(sizes))
+        with jax.enable_x64(True):
+            scale = noise_multiplier.astype(jnp.float64)
+            norm = np.float64(self.clipping.clipping_norm)
+            pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
+            noisy = [
+                ((part + scale * piece.reshape(leaf.shape)) * norm).astype(leaf.dtype)
+                for part, piece, leaf in zip(jax.tree.leaves(total), pieces, leaves)
+            ]
+        return jax.tree.unflatten(tree, noisy)
+
+    def sensitivity(self, neighboring_relation: str) -> float:
+        """Largest L2 change of the clipped sum between neighbours, without floating-point slack.
+
+        >>> Mechanism(clipping=Flat(2.0)).sensitivity("replace_one")
+        4.0
+        """
+        return self.clipping.clipping_norm * (2.0 if neighboring_relation == "replace_one" else 1.0)
+
+    @property
+    def neighboring_relation(self) -> str:
+        """The relation that the report states: rows are held in arrays whose length is visible, so N is public."""
+        return "zero_out"
+
+    def event(self, noise_multipliers) -> GaussianEvent:
+        """What accesses with these noise multipliers, one each, cost: plain numbers for the accountant."""
+        values = np.asarray(noise_multipliers, np.float64)
+        return GaussianEvent(
+            noise_multipliers=round_down(values / (1.0 + SLACK)),
+            sampling_rate=self.subsampling.rate,
+            neighboring_relation=self.neighboring_relation,
+            failure_probability=self.subsampling.failure_probability * values.size,
+        )
+
+    def with_overflow_probability(self, probability: float) -> "Mechanism":
+        """The same mechanism with another bound on a step's overflow."""
+        if not isinstance(self.subsampling, Poisson):
+            return self
+        return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(program):
+    return jax.jit(lambda *arguments: door_p.bind(*arguments, program=program))
+
+
+@door_p.def_impl
+def _run(*arguments, program):
+    return _compiled(program)(*arguments)
+
+
+@door_p.def_abstract_eval
+def _shapes(*arguments, program):
+    return program.out_avals
+
+
+def _lower(context, *arguments, program):
+    with jax.enable_x64(True):
+        return mlir.lower_fun(lambda *args: jaxpr_as_fun(program)(*args), multiple_results=True)(context, *arguments)
+
+
+def _batch(arguments, axes, *, program):
+    with jax.enable_x64(True):
+        batched = jax.make_jaxpr(jax.vmap(jaxpr_as_fun(program), in_axes=tuple(axes)))(*arguments)
+    outputs = door_p.bind(*arguments, program=batched)
+    return outputs, [0] * len(outputs)
+
+
+mlir.register_lowering(door_p, _lower)
+batching.primitive_batchers[door_p] = _batch

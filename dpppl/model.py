@@ -1,0 +1,361 @@
+"""Splits a NumPyro model into a log prior and a log likelihood of one row.
+
+NumPyro itself runs the model, on one row at a time: arrays of leading axis 1 inside a data plate whose indices are
+`arange(1)` and whose size / subsample_size factor is divided out again. Structure is found from shapes and dtypes alone.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.extend.core import get_opaque_trace_state
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from dpppl import model_checks as checks
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+
+Arrays = dict[str, Any]
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class Public:
+    """Marks a model argument, an array or a pytree of arrays, as not private.
+
+    >>> import numpy as np
+    >>> Public(np.ones(3)).value.shape
+    (3,)
+    """
+
+    value: Any
+
+    def tree_flatten(self):
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitModel:
+    """A model's log prior and per-row log likelihood. Holds no array argument.
+
+    `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z`
+    maps each latent site to its unconstrained value, with the shape and dtype in `latents`.
+    """
+
+    latents: Shapes
+    num_rows: int
+    assumed_public: tuple[str, ...]
+    model: Callable = field(repr=False)
+    arguments: "Arguments" = field(repr=False)
+    data_plate: str = field(repr=False)
+    params: dict[str, Any] = field(repr=False)
+    deterministic: tuple[str, ...] = field(repr=False)
+
+    def arrays(self, args: tuple, kwargs: dict) -> tuple[Arrays, Arrays]:
+        """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers.
+
+        Raises ConfigurationError if the call has another structure or other shapes than the one that was split."""
+        return self.arguments.arrays(self.model, args, kwargs)
+
+    @partial(jax.jit, static_argnums=0, inline=True)
+    def log_prior(self, z, public):
+        """Log prior density of `z`, a scalar: latent sites, Jacobians and `factor` sites outside the data plate."""
+        return _total(_log_prob(site) for site in self._sites(self._at(z, self._placeholder_rows(), public), False))
+
+    @partial(jax.jit, static_argnums=0, inline=True)
+    def log_likelihood(self, z, row, public):
+        """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale."""
+        rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
+        return _total(_log_prob(site) for site in self._sites(self._at(z, rows, public), True))
+
+    @partial(jax.jit, static_argnums=0, inline=True)
+    def constrain(self, z, public) -> Arrays:
+        """Values of the latent sites, and of the deterministic sites that depend on latents only."""
+        trace = self._at(z, self._placeholder_rows(), public)
+        return {name: trace[name]["value"] for name in (*self.latents, *self.deterministic)}
+
+    def visit_latents(self, visit: Callable, public) -> None:
+        """Run the model with the unconstrained value `visit(site, transform)` at each latent site, rows made up."""
+        self._run(visit, self._placeholder_rows(), public)
+
+    def terms(self, num_rows: int) -> Callable:
+        """The function of (z, rows, public) that gives all that a run computes, by role and by site."""
+
+        def function(z, rows, public):
+            trace = self._at(z, rows, public, num_rows)
+            inside = self._sites(trace, True)
+            return {
+                "latent": {name: trace[name]["value"] for name in self.latents},
+                "prior": {site["name"]: jnp.sum(_log_prob(site)) for site in self._sites(trace, False)},
+                "observed": {site["name"]: site["value"] for site in inside if not _is_factor(site)},
+                "likelihood": {site["name"]: _sum_but(_log_prob(site), self._plate_dim(site)) for site in inside},
+                "deterministic": {name: s["value"] for name, s in trace.items() if s["type"] == "deterministic"},
+            }
+
+        return function
+
+    def _at(self, z, rows, public, num_rows: int = 1) -> dict:
+        return self._run(lambda site, transform: z[site["name"]], rows, public, num_rows)
+
+    def _run(self, latent: Callable, rows, public, num_rows: int = 1) -> dict:
+        bind = _BindRows(latent, self.data_plate, num_rows, self.params)
+        with checks.explained():
+            return _trace(self.model, self.arguments, bind, rows, public)
+
+    def _sites(self, trace, inside: bool) -> list[dict]:
+        return [s for s in trace.values() if s["type"] == "sample" and (self.data_plate in _plates_of(s)) == inside]
+
+    def _plate_dim(self, site) -> int:
+        return next(frame.dim for frame in site["cond_indep_stack"] if frame.name == self.data_plate)
+
+    def _placeholder_rows(self) -> Arrays:
+        return {name: jnp.zeros((1, *s.shape[1:]), s.dtype) for name, s in self.arguments.rows.items()}
+
+
+def split_model(model: Callable, args: tuple, kwargs: dict, *, data_plate: str | None = None) -> SplitModel:
+    """Split `model`, called as `model(*args, **kwargs)`, from the shapes and dtypes of its arguments alone.
+
+    Every array argument that is not `Public` is private and has one row a datum along its leading axis. `data_plate`
+    names the plate that holds the rows where two fit.
+
+    Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
+    independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
+    arguments = Arguments.of(model, args, kwargs)
+    structure = checks.Structure()
+    with checks.explained():
+        closed = jax.make_jaxpr(partial(_explore, model, arguments, structure))(arguments.rows, arguments.public)
+    checks.check_structure(structure)
+    data_plate = checks.find_data_plate(structure, arguments.num_rows, data_plate)
+    checks.check_sites(structure, data_plate)
+    assumed_public = checks.check_captured(closed, {arguments.num_rows, structure.plates[data_plate][0]})
+    checks.check_effects(closed)
+    latents = {name: latent for name, latent in structure.latents.items() if latent is not None}
+    split = SplitModel(
+        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, deterministic=()
+    )
+    deterministic = checks.check_split(split.terms, latents, arguments.rows, arguments.public)
+    checks.check_rows_independent(split.terms, latents, arguments.rows, arguments.public_values(model, args, kwargs))
+    return replace(split, deterministic=deterministic)
+
+
+def _explore(model, arguments: "Arguments", structure: checks.Structure, rows, public):
+    """Run the model on all rows as NumPyro does, note its sites in `structure`, and return all it computes."""
+    with handlers.seed(rng_seed=0):
+        trace = _trace(model, arguments, _BindLatents(_placeholder), rows, public)
+    for name, site in trace.items():
+        if site["type"] == "plate":
+            structure.plates[name] = (site["args"][0], site["value"].shape[0])
+        elif site["type"] == "sample":
+            structure.plates_of[name] = tuple(_plates_of(site))
+            if site["is_observed"]:
+                (structure.factors if _is_factor(site) else structure.observed).append(name)
+            else:
+                structure.latents[name] = _unconstrained_shape(site)
+        elif site["type"] == "param":
+            structure.params[name] = site["value"]
+        elif site["type"] == "mutable":
+            structure.mutable.append(name)
+    values = [site["value"] for site in trace.values() if site["type"] == "deterministic"]
+    return values, [_log_prob(site) for site in trace.values() if site["type"] == "sample"]
+
+
+def _trace(model, arguments: "Arguments", bind: "_BindLatents", rows, public) -> dict:
+    """NumPyro's trace of one run, with its checks of values off."""
+    args, kwargs = arguments.join(rows, public)
+    with numpyro.validation_enabled(False), handlers.trace() as trace, bind:
+        model(*args, **kwargs)
+    return trace
+
+
+class _BindLatents(Messenger):
+    """Gives each continuous latent site the unconstrained value `latent(site, transform)`."""
+
+    def __init__(self, latent: Callable):
+        self.latent = latent
+        super().__init__()
+
+    def __enter__(self):
+        self.trace_state = get_opaque_trace_state(convention="nnx")
+        return super().__enter__()
+
+    def process_message(self, msg):
+        if msg["type"] == "control_flow":
+            raise UnsupportedModelError(checks.control_flow_message())
+        if msg["type"] in ("sample", "deterministic") and self.trace_state != get_opaque_trace_state(convention="nnx"):
+            raise UnsupportedModelError(checks.nested_message(msg["name"]))
+        if msg["type"] == "sample" and not msg["is_observed"] and not msg["fn"].support.is_discrete:
+            msg["value"] = self._constrain(msg)
+
+    def _constrain(self, msg):
+        """Add the Jacobian as NumPyro does: a factor that the handlers around the site act on, too."""
+        transform = _transform(msg)
+        unconstrained = self.latent(msg, transform)
+        value = transform(unconstrained)
+        log_det = transform.log_abs_det_jacobian(unconstrained, value)
+        event_dims = jnp.ndim(log_det) - jnp.ndim(value) + len(msg["fn"].event_shape)
+        numpyro.factor(f"_{msg['name']}_log_det", jnp.sum(log_det, axis=tuple(range(-event_dims, 0))))
+        return value
+
+
+class _BindRows(_BindLatents):
+    """Also makes `num_rows` rows the whole of the data plate, each counted once."""
+
+    def __init__(self, latent: Callable, data_plate: str, num_rows: int, params: dict):
+        self.data_plate, self.num_rows, self.params = data_plate, num_rows, params
+        super().__init__(latent)
+
+    def process_message(self, msg):
+        if msg["type"] == "plate" and msg["name"] == self.data_plate:
+            size, _ = msg["args"]
+            self.plate_scale = size / self.num_rows
+            msg["args"] = (size, self.num_rows)
+            msg["value"] = jnp.arange(self.num_rows)
+        elif msg["type"] == "subsample":
+            msg["kwargs"]["event_dim"] = None  # the rows are the subsample already
+        elif msg["type"] == "param":
+            msg["value"] = self.params[msg["name"]]
+        elif msg["type"] == "prng_key":
+            raise UnsupportedModelError(checks.random_message())
+        elif msg["type"] == "sample" and self.data_plate in _plates_of(msg) and self.plate_scale != 1.0:
+            msg["scale"] = msg["scale"] / self.plate_scale
+        super().process_message(msg)
+
+
+def _transform(site):
+    try:
+        return biject_to(site["fn"].support)
+    except NotImplementedError:
+        raise UnsupportedModelError(
+            f"site '{site['name']}' has a support without a bijection from real vectors; sample an unconstrained site "
+            "and map it with numpyro.deterministic."
+        ) from None
+
+
+def _unconstrained_shape(site) -> jax.ShapeDtypeStruct | None:
+    if site["fn"].support.is_discrete:
+        return None
+    return jax.ShapeDtypeStruct(_transform(site).inverse_shape(jnp.shape(site["value"])), jnp.result_type(float))
+
+
+def _placeholder(site, transform):
+    return jnp.zeros(transform.inverse_shape(site["kwargs"]["sample_shape"] + site["fn"].shape()))
+
+
+def _plates_of(site) -> list[str]:
+    return [frame.name for frame in site["cond_indep_stack"]]
+
+
+def _is_factor(site) -> bool:
+    return site["infer"].get("is_auxiliary", False)
+
+
+def _log_prob(site):
+    log_prob = site["fn"].log_prob(site["value"])
+    return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
+def _total(log_probs: Iterator):
+    return sum((jnp.sum(log_prob) for log_prob in log_probs), start=jnp.zeros(()))
+
+
+def _sum_but(log_prob, axis: int):
+    """Sum over all axes but `axis`, counted from the right."""
+    return jnp.sum(log_prob, axis=tuple(a for a in range(-jnp.ndim(log_prob), 0) if a != axis))
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments:
+    """A call's arguments without their arrays: where private rows, Public arrays and static values belong."""
+
+    names: tuple[str, ...]
+    num_positional: int
+    treedef: Any
+    leaves: tuple[tuple[str, bool], ...]  # label, under Public
+    rows: Shapes
+    public: Shapes
+    static: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, model: Callable, args: tuple, kwargs: dict) -> "Arguments":
+        names, values = _named(model, args, kwargs)
+        leaves, treedef = _flatten(names, values)
+        rows: Shapes = {}
+        public: Shapes = {}
+        static = {}
+        for label, is_public, leaf in leaves:
+            if not isinstance(leaf, (np.ndarray, jax.Array)):
+                static[label] = checks.check_static(label, leaf)
+            else:
+                (public if is_public else rows)[label] = checks.shape_of(label, leaf)
+        checks.check_rows(rows)
+        marks = tuple((label, is_public) for label, is_public, _ in leaves)
+        arguments = cls(tuple(names), len(args), treedef, marks, rows, public, static)
+        checks.check_lists(names, values, arguments.num_rows, Public)
+        return arguments
+
+    @property
+    def num_rows(self) -> int:
+        return next(iter(self.rows.values())).shape[0]
+
+    def arrays(self, model: Callable, args: tuple, kwargs: dict) -> tuple[Arrays, Arrays]:
+        names, values = _named(model, args, kwargs)
+        leaves, treedef = _flatten(names, values)
+        marks = tuple((label, is_public) for label, is_public, _ in leaves)
+        if (tuple(names), treedef, marks) != (self.names, self.treedef, self.leaves):
+            raise ConfigurationError("the model's arguments have another structure than when the model was split.")
+        found = {label: leaf for label, _, leaf in leaves}
+        for label, expected in {**self.rows, **self.public}.items():
+            if np.shape(found[label]) != expected.shape:
+                raise ConfigurationError(f"argument '{label}' has another shape than when the model was split.")
+        rows = {label: jnp.asarray(found[label]) for label in self.rows}
+        return rows, {label: jnp.asarray(found[label]) for label in self.public}
+
+    def public_values(self, model: Callable, args: tuple, kwargs: dict) -> Arrays:
+        leaves, _ = _flatten(*_named(model, args, kwargs))
+        return {label: leaf for label, _, leaf in leaves if label in self.public}
+
+    def join(self, rows: Arrays, public: Arrays) -> tuple[list, dict]:
+        found = {**rows, **public, **self.static}
+        values = jax.tree.unflatten(self.treedef, [found[label] for label, _ in self.leaves])
+        return values[: self.num_positional], dict(
+            zip(self.names[self.num_positional :], values[self.num_positional :])
+        )
+
+
+def _named(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list]:
+    """Names and values of the arguments: positional ones in order, keywords by name."""
+    try:
+        parameters = list(inspect.signature(model).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))]
+    return names + sorted(kwargs), [*args, *(kwargs[name] for name in sorted(kwargs))]
+
+
+def _flatten(names: list[str], values: list) -> tuple[list[tuple[str, bool, Any]], Any]:
+    """(label, under Public, leaf) of every leaf, and the tree without its `Public` marks."""
+    with_path, key = jax.tree_util.tree_flatten_with_path, jax.tree_util.keystr
+    leaves = []
+    for name, value in zip(names, values):
+        for path, leaf in with_path(value, is_leaf=_is_public)[0]:
+            inner = with_path(leaf.value if _is_public(leaf) else leaf)[0]
+            leaves += [(name + key(path) + key(rest), _is_public(leaf), each) for rest, each in inner]
+    unwrapped = jax.tree.map(lambda leaf: leaf.value if _is_public(leaf) else leaf, values, is_leaf=_is_public)
+    return leaves, jax.tree.structure(unwrapped)
+
+
+def _is_public(value) -> bool:
+    return isinstance(value, Public)
