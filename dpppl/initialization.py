@@ -51,7 +51,7 @@ def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Arra
 
 @partial(jax.jit, static_argnames=("split", "strategy"))
 def _from_prior(split: SplitModel, public, key, strategy: str):
-    z = {}
+    z: dict[str, jax.Array] = {}
 
     def visit(site, transform):
         latent = split.latents[site["name"]]

@@ -1,7 +1,7 @@
 """Splits a NumPyro model into a log prior and a log likelihood of one row.
 
 NumPyro itself runs the model, on one row at a time: arrays of leading axis 1 inside a data plate whose indices are
-`arange(1)` and whose size / subsample_size factor is divided out again. Structure is found from shapes and dtypes alone.
+`arange(1)` and whose size / subsample_size factor is divided out again. Structure is found from shapes and dtypes.
 """
 
 import inspect
@@ -127,8 +127,8 @@ class SplitModel:
 def split_model(model: Callable, args: tuple, kwargs: dict, *, data_plate: str | None = None) -> SplitModel:
     """Split `model`, called as `model(*args, **kwargs)`, from the shapes and dtypes of its arguments alone.
 
-    Every array argument that is not `Public` is private and has one row a datum along its leading axis. `data_plate`
-    names the plate that holds the rows where two fit.
+    Every array argument that is not `Public` is private and has one row a datum along its leading axis; a
+    jax.ShapeDtypeStruct may stand for it. `data_plate` names the plate that holds the rows where two fit.
 
     Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
     independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
@@ -295,7 +295,7 @@ class Arguments:
         public: Shapes = {}
         static = {}
         for label, is_public, leaf in leaves:
-            if not isinstance(leaf, (np.ndarray, jax.Array)):
+            if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)):
                 static[label] = checks.check_static(label, leaf)
             else:
                 (public if is_public else rows)[label] = checks.shape_of(label, leaf)

@@ -14,16 +14,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 
 Arrays = dict[str, Any]
 Shapes = dict[str, jax.ShapeDtypeStruct]
-_LIBRARIES = tuple(os.path.dirname(module.__file__) + os.sep for module in (jax, numpyro, np)) + (
-    os.path.dirname(__file__) + os.sep,
-    os.path.join(os.path.dirname(os.path.dirname(jax.__file__)), "flax") + os.sep,
+_SITE_PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
+_LIBRARIES = tuple(os.path.join(_SITE_PACKAGES, name, "") for name in ("jax", "numpyro", "flax", "numpy")) + (
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), ""),
+)
+_VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
 )
 
 
@@ -46,7 +51,7 @@ def explained() -> Iterator[None]:
     """Re-raise what JAX and NumPyro say about a model that cannot be traced, with the user's line and the cure."""
     try:
         yield
-    except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+    except _VALUE_ERRORS as error:
         raise UnsupportedModelError(
             f"the model branches on, or converts to Python or NumPy, the value of an array{user_line(error)}; use "
             "jnp.where, jax.lax.cond or jax.numpy, and pass sizes and switches as Python numbers."
@@ -73,8 +78,8 @@ def nested_message(name: str) -> str:
 
 def random_message() -> str:
     return (
-        "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not a "
-        "function of its latents; switch the randomness off or make it a latent site."
+        "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not "
+        "a function of its latents; switch the randomness off or make it a latent site."
     )
 
 
@@ -225,6 +230,8 @@ def check_captured(jaxpr, lengths: set[int]) -> tuple[str, ...]:
     """Refuse captured arrays as long as the data; describe the other ones."""
     described = []
     for value in _constants(jaxpr):
+        if np.size(value) <= 1:
+            continue  # a number, often one that NumPyro reshaped
         description = f"{np.dtype(value.dtype).name}{list(np.shape(value))}"
         if lengths & set(np.shape(value)):
             raise UnsupportedModelError(
@@ -319,40 +326,44 @@ def _fixed_rows(what: str) -> str:
 def check_rows_independent(terms: Callable, latents: Shapes, rows: Shapes, public: Arrays) -> None:
     """Compare a batch of three made-up rows with the three rows one by one, at made-up latents."""
 
+    @jax.default_matmul_precision("highest")
     def both(z, rows, public):
         def alone(row):
             return terms(1)(z, jax.tree.map(lambda value: value[None], row), public)["likelihood"]
 
         return terms(3)(z, rows, public)["likelihood"], jax.vmap(alone)(rows)
 
-    rng = np.random.default_rng(0)
+    traced = jax.jit(both).trace(*_made_up(latents, rows, public, seed=0))
+    tolerance = 0.03 if re.search(r"\bb?f16\[", str(traced.jaxpr)) else 1e-4
+    compiled = traced.lower().compile()
+    for seed in range(3):
+        together, alone = jax.device_get(compiled(*_made_up(latents, rows, public, seed)))
+        for name, expected in together.items():
+            if not np.allclose(alone[name][:, 0], expected, rtol=tolerance, atol=tolerance, equal_nan=True):
+                raise UnsupportedModelError(
+                    f"site '{name}' couples the rows, or depends on their number or position (a mean over rows, "
+                    "x.shape[0], an array indexed by the plate): on a batch its log likelihood is not that of each "
+                    "row by itself; pass such quantities, computed publicly, as dpppl.Public arguments."
+                )
+
+
+def _made_up(latents: Shapes, rows: Shapes, public: Arrays, seed: int) -> tuple[Arrays, Arrays, Arrays]:
+    """Latents, three rows and Public arrays; the real ones, unless they are unknown or as long as the data."""
+    rng = np.random.default_rng(seed)
     num_rows = next(iter(rows.values())).shape[0]
-    compiled = jax.jit(both)
-    with jax.ensure_compile_time_eval(), jax.default_matmul_precision("highest"):
-        for highest in (2, 2, 1):
-            z = {name: jnp.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}
-            batch = {name: _made_up(rng, (3, *s.shape[1:]), s.dtype, highest) for name, s in rows.items()}
-            known = {
-                name: _made_up(rng, value.shape, value.dtype, highest)
-                if isinstance(value, jax.core.Tracer) or value.shape[:1] == (num_rows,)
-                else jnp.asarray(value)
-                for name, value in public.items()
-            }
-            together, apart = jax.device_get(compiled(z, batch, known))
-            for name, expected in together.items():
-                if not np.allclose(apart[name][:, 0], expected, rtol=1e-4, atol=1e-4, equal_nan=True):
-                    raise UnsupportedModelError(
-                        f"site '{name}' couples the rows, or depends on their number or position (a mean over rows, "
-                        "x.shape[0], an array indexed by the plate): on a batch its log likelihood is not that of each "
-                        "row by itself; pass such quantities, computed publicly, as dpppl.Public arguments."
-                    )
 
+    def draw(shape, dtype):  # in most supports: floats in (0, 1), integers 0 and 1, the last time 1 only
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return np.asarray(rng.uniform(0.1, 0.9, shape), dtype)
+        return np.asarray(rng.integers(seed // 2, 2, shape), dtype)
 
-def _made_up(rng, shape, dtype, highest: int):
-    """Values that most supports contain: between 0 and 1 for floats, from `highest` - 1 down to 0 or 1 for integers."""
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return jnp.asarray(rng.uniform(0.1, 0.9, shape), dtype)
-    return jnp.asarray(rng.integers(2 - highest, 2, shape), dtype)
+    z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}
+    batch = {name: draw((3, *s.shape[1:]), s.dtype) for name, s in rows.items()}
+    known = {}
+    for name, value in public.items():
+        unknown = isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)) or value.shape[:1] == (num_rows,)
+        known[name] = draw(value.shape, value.dtype) if unknown else value
+    return z, batch, known
 
 
 class _Dependence:

@@ -1,4 +1,4 @@
-"""Ordinary NumPyro models of every supported kind, on tiny made-up data: what splits, kernels and guides must handle."""
+"""Ordinary NumPyro models of every supported kind, on tiny data: what splits, kernels and guides must handle."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from flax import nnx
-from models.hierarchical_logistic_regression import hierarchical_logistic_regression
-from models.linear_regression import linear_regression
-from models.logistic_regression import gaussian, laplace
-from models.poisson_regression import poisson_regression
 from numpyro import handlers
 from numpyro.contrib.module import random_flax_module, random_nnx_module
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 
 from dpppl.model import Public
+from models.hierarchical_logistic_regression import hierarchical_logistic_regression
+from models.linear_regression import linear_regression
+from models.logistic_regression import gaussian, laplace
+from models.poisson_regression import poisson_regression
 
 N, D, J, G = 11, 3, 4, 5
 
@@ -34,14 +34,14 @@ class ZooModel:
     reference: dict[str, Any] = field(default_factory=dict)
 
     def plain(self, seed: int = 0) -> tuple[tuple, dict]:
-        """The arguments for NumPyro: without `Public`, without subsampling."""
-        args, kwargs = self.data(seed)
-        unwrapped = jax.tree.map(
-            lambda leaf: leaf.value if isinstance(leaf, Public) else leaf,
-            (args, kwargs),
-            is_leaf=lambda leaf: isinstance(leaf, Public),
+        """The arguments for NumPyro: JAX arrays, without `Public`, without subsampling."""
+        leaves, treedef = jax.tree.flatten(self.data(seed), is_leaf=lambda leaf: isinstance(leaf, Public))
+        leaves = [leaf.value if isinstance(leaf, Public) else leaf for leaf in leaves]
+        args, kwargs = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
+            jax.tree.unflatten(treedef, leaves),
         )
-        return unwrapped[0], {**unwrapped[1], **self.reference}
+        return args, {**kwargs, **self.reference}
 
     def __repr__(self):
         return self.name
@@ -375,7 +375,7 @@ def scoped(x, y):
 def sequences(y):
     """A first-order autoregression along each row, by an ordinary scan."""
     phi, s = numpyro.sample("phi", dist.Uniform(-1.0, 1.0)), numpyro.sample("s", dist.HalfNormal(1.0))
-    _, means = jax.lax.scan(lambda previous, current: (current, phi * previous), jnp.zeros(y.shape[0]), y.T)
+    _, means = jax.lax.scan(lambda previous, current: (phi * current, previous), jnp.zeros_like(y[:, 0] * phi), y.T)
     with numpyro.plate("data", y.shape[0]):
         numpyro.sample("y", dist.Normal(means.T, s).to_event(1), obs=y)
 

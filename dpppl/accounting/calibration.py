@@ -9,34 +9,179 @@ from dpppl.accounting import accountants
 from dpppl.accounting.accountants import Events
 from dpppl.errors import ConfigurationError
 
-
-def _check(target_epsilon: float, target_delta: float) -> None:
-    accountants.check_delta(target_delta)
-    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
-        raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
+_TOLERANCE = 1e-3  # of the target epsilon
+_RATES_PER_DECADE = 3
 
 
 def calibrate_noise_multiplier(
     make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto"
 ) -> float:
-    """Smallest noise multiplier (within 0.1 %) for which `make_event(noise_multiplier)` meets the target.
+    """Smallest noise multiplier for which `make_event(noise_multiplier)` meets the target.
 
-    Guarantee: `epsilon(make_event(result), target_delta, accountant) <= target_epsilon`, evaluated as returned.
-    Raises ConfigurationError if no noise multiplier reaches the target.
+    Guarantee: `epsilon(make_event(result), target_delta, accountant)` is at most `target_epsilon`, evaluated at the
+    value returned, and within 0.1 % of it where such a noise multiplier exists between 1e-6 and 1e12.
+
+    Raises ConfigurationError if no noise multiplier meets the target.
+
+    >>> from dpppl.accounting import GaussianEvent
+    >>> make_event = lambda sigma: GaussianEvent(noise_multipliers=((sigma, 1000),))
+    >>> round(calibrate_noise_multiplier(make_event, target_epsilon=1.0, target_delta=1e-5))
+    118
     """
-    _check(target_epsilon, target_delta)
+    cost = _cost(make_event, target_epsilon, target_delta, accountant)
+    return _search(cost, target_epsilon, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12)
 
-    def cost(log_sigma: float) -> float:
-        return accountants.epsilon(make_event(math.exp(log_sigma)), target_delta, accountant)
 
-    low = high = 0.0
-    while cost(high) > target_epsilon:
-        low, high = high, high + 1.0
-        if high > 30:
-            raise ConfigurationError(f"target_epsilon {target_epsilon} is not reached by any noise multiplier.")
-    while low == high or cost(low) <= target_epsilon:
-        high, low = min(high, low), low - 1.0
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (low, middle) if cost(middle) <= target_epsilon else (middle, high)
-    return math.exp(high)
+def calibrate_num_steps(
+    make_event: Callable[[int], Events],
+    target_epsilon: float,
+    target_delta: float,
+    accountant: str = "auto",
+    *,
+    max_steps: int = 10**9,
+) -> int:
+    """Largest number of steps, at most `max_steps`, for which `make_event(num_steps)` meets the target.
+
+    Guarantee: as for `calibrate_noise_multiplier`; one step more exceeds the target, or epsilon is within 0.1 % of it.
+
+    Raises ConfigurationError if a single step exceeds the target.
+
+    >>> from dpppl.accounting import GaussianEvent
+    >>> make_event = lambda steps: GaussianEvent(noise_multipliers=((100.0, steps),))
+    >>> calibrate_num_steps(make_event, target_epsilon=0.2, target_delta=1e-5)
+    36
+    """
+    cost = _cost(lambda steps: make_event(round(steps)), target_epsilon, target_delta, accountant)
+    steps = _search(cost, target_epsilon, "num_steps", start=1, cheaper=-1, low=1, high=max_steps, whole=True)
+    return round(steps)
+
+
+def calibrate_step_size(
+    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto"
+) -> float:
+    """Largest step size for which `make_event(step_size)` meets the target.
+
+    With Langevin noise the noise multiplier falls with the step size, so epsilon rises with it. For a schedule,
+    `make_event` takes its first step. Guarantee and errors as for `calibrate_noise_multiplier`.
+
+    >>> from dpppl.accounting import GaussianEvent
+    >>> make_event = lambda h: GaussianEvent(noise_multipliers=(((2 / h) ** 0.5, 1000),))  # C = 1, every row
+    >>> round(calibrate_step_size(make_event, target_epsilon=1.0, target_delta=1e-5), 6)
+    0.000144
+    """
+    cost = _cost(make_event, target_epsilon, target_delta, accountant)
+    return _search(cost, target_epsilon, "step size", start=1e-4, cheaper=-1, low=1e-18, high=1e6)
+
+
+def calibrate_sampling_rate(
+    make_event: Callable[[float], Events],
+    target_epsilon: float,
+    target_delta: float,
+    accountant: str = "auto",
+    *,
+    largest: bool = True,
+    min_rate: float = 1e-6,
+) -> float:
+    """Largest (or smallest) sampling rate in [min_rate, 1] for which `make_event(rate)` meets the target.
+
+    With a fixed noise multiplier epsilon rises with the rate; with Langevin noise it falls. No direction is assumed:
+    three rates a decade are tried from the preferred end, then the edge of the first one that meets the target is
+    refined. Guarantee as for `calibrate_noise_multiplier`.
+
+    Raises ConfigurationError if none of the rates tried meets the target.
+
+    >>> from dpppl.accounting import GaussianEvent
+    >>> make_event = lambda rate: GaussianEvent(noise_multipliers=((100.0, 1000),), sampling_rate=rate)
+    >>> calibrate_sampling_rate(make_event, target_epsilon=5.0, target_delta=1e-5)
+    1.0
+    """
+    if not 0 < min_rate <= 1:
+        raise ConfigurationError(f"min_rate {min_rate} must be in (0, 1].")
+    cost = _cost(make_event, target_epsilon, target_delta, accountant)
+    count = math.ceil(-math.log10(min_rate) * _RATES_PER_DECADE)
+    rates = [1.0] + [max(min_rate, 10 ** (-i / _RATES_PER_DECADE)) for i in range(1, count + 1)]
+    previous = None
+    for rate in rates if largest else reversed(rates):
+        value = cost(rate)
+        if value <= target_epsilon:
+            if previous is None:
+                return rate
+            return _refine(cost, target_epsilon, (rate, value), previous)
+        previous = (rate, value)
+    raise ConfigurationError(
+        f"no sampling rate between {min_rate} and 1 gives epsilon {target_epsilon} at delta {target_delta}; "
+        "use more noise, fewer steps or a larger epsilon."
+    )
+
+
+def _cost(
+    make_event: Callable[..., Events], target_epsilon: float, target_delta: float, accountant: str
+) -> Callable[[float], float]:
+    accountants.check_delta(target_delta)
+    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
+        raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
+    return lambda value: accountants.epsilon(make_event(value), target_delta, accountant)
+
+
+def _search(
+    cost: Callable[[float], float],
+    target: float,
+    name: str,
+    *,
+    start: float,
+    cheaper: int,
+    low: float,
+    high: float,
+    whole: bool = False,
+) -> float:
+    """Walk from `start` until both a value that meets the target and one that does not are known, then refine."""
+    good = bad = None
+    value = start
+    while good is None or bad is None:
+        spent = cost(value)
+        if spent <= target:
+            good = (value, spent)
+        else:
+            bad = (value, spent)
+        end = high if (cheaper > 0) == (spent > target) else low
+        if value == end and good is None:
+            raise ConfigurationError(
+                f"target epsilon {target} cannot be met: at {name} {value:g} epsilon is still {spent:g}. "
+                "Use a larger epsilon or delta, fewer accesses, or sampling with a smaller failure probability."
+            )
+        if value == end and bad is None:
+            return value
+        step = math.exp(min(max(1.2 * abs(math.log(spent / target)), 0.05), 3.0)) if 0 < spent < math.inf else 20.0
+        value = min(value * step, high) if end == high else max(value / step, low)
+        if whole:
+            value = math.ceil(value) if end == high else math.floor(value)
+    return _refine(cost, target, good, bad, whole)
+
+
+def _refine(
+    cost: Callable[[float], float],
+    target: float,
+    good: tuple[float, float],
+    bad: tuple[float, float],
+    whole: bool = False,
+) -> float:
+    """A value that meets the target within the tolerance, or next to one that does not, between good and bad ones.
+
+    `good` and `bad` are pairs (value, epsilon); log epsilon is close to linear in log value.
+    """
+    for attempt in range(200):
+        if good[1] >= target * (1 - _TOLERANCE) or abs(good[0] - bad[0]) <= (1 if whole else 1e-9 * good[0]):
+            break
+        share = 0.5
+        if attempt % 3 < 2 and good[1] > 0 and bad[1] < math.inf:
+            share = math.log(target * (1 - _TOLERANCE / 2) / good[1]) / math.log(bad[1] / good[1])
+        share = min(max(share, 0.02), 0.98)
+        value = good[0] * (bad[0] / good[0]) ** share
+        if whole:
+            value = min(max(round(value), min(good[0], bad[0]) + 1), max(good[0], bad[0]) - 1)
+        spent = cost(value)
+        if spent <= target:
+            good = (value, spent)
+        else:
+            bad = (value, spent)
+    return good[0]

@@ -198,6 +198,7 @@ class DPKernel(MCMCKernel):
         steps = np.concatenate([step for step, _ in pairs]) if pairs else np.zeros(0)
         std = np.concatenate([m * h for h, m in pairs]) * norm / rate if pairs else np.zeros(0)
         temperatures = self.temperature_at(steps, std)
+        weights = np.concatenate([np.full(count, chains / num_chains) for _, count, chains in ranges]) if pairs else 0.0
         return PrivacyReport(
             method=type(self).__name__,
             events=(self.mechanism.event(np.concatenate(multipliers)),) if pairs else (),
@@ -210,10 +211,9 @@ class DPKernel(MCMCKernel):
             target_temperature=self.temperature,
             temperatures=(float(temperatures.min()), float(temperatures.max())) if pairs else (math.nan, math.nan),
             step_sizes=(float(steps.min()), float(steps.max())) if pairs else (math.nan, math.nan),
-            diffusion_time=float(np.sum(self.diffusion_time(steps, std))) / num_chains_in(ranges),
+            diffusion_time=float(np.sum(weights * self.diffusion_time(steps, std))),
             assumed_public=self._split.assumed_public if self._split is not None else (),
-            initial_values=_describe_start(self.init_strategy),
-            **facts,
+            **({"initial_values": describe_start(self.init_strategy)} | facts),
         )
 
     def privacy_report(self, last_state, delta: float | None = None) -> PrivacyReport:
@@ -231,15 +231,11 @@ class DPKernel(MCMCKernel):
         )
 
 
-def num_chains_in(ranges) -> int:
-    """Chains among which the steps of `ranges` were divided, counted as separate entries of one chain or one of many."""
-    return max(1, sum(1 for r in ranges if r[0] == 0 and r[2] == 1))
-
-
-def _describe_start(strategy) -> str:
-    if isinstance(strategy, Mapping):
-        return "supplied by the user: assumed independent of the data"
-    return strategy.replace("_", " ")
+def describe_start(strategy) -> str:
+    """The starting values in words, for the report."""
+    if isinstance(strategy, str):
+        return strategy.replace("_", " ")
+    return "supplied by the user: assumed independent of the data"
 
 
 def _positive(name: str, value) -> float:

@@ -1,0 +1,364 @@
+"""Runs a private kernel: plan, charge, chunks of steps, samples, report."""
+
+import math
+import warnings
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.infer
+from jax import lax
+from numpyro.diagnostics import split_gelman_rubin
+from numpyro.util import nested_attrgetter
+from tqdm.auto import tqdm
+
+from dpppl import accounting, random
+from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.mcmc.kernel import DPKernel, describe_start
+from dpppl.report import RELATIONS, PrivacyReport
+from dpppl.subsampling import Poisson, sparse_sizes
+
+_CHUNKS = 20
+_OVERFLOW_SHARE = 1e-3
+
+
+class MCMC(numpyro.infer.MCMC):
+    """NumPyro's MCMC for private kernels: the same calls, a privacy budget, and a report.
+
+    `kernel`: a dpppl kernel. `target_epsilon`, `target_delta`: the budget of this object for everything it runs; the
+    first call is calibrated to use all of it over num_chains * (num_warmup + num_samples) steps, and a later call that
+    would exceed it is refused. Without a target the kernel's own step size and noise decide, and the report says what
+    that cost. The other arguments are `numpyro.infer.MCMC`'s.
+
+    Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples,
+    states, extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values; no
+    reference to an array argument is kept after `run`, and returned states hold no key.
+    Raises ConfigurationError or BudgetExceededError before any data are touched and before anything is charged.
+
+    >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> def model(y):
+    ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+    >>> kernel = dpppl.DPSGLD(model, clipping_norm=3.0)
+    >>> mcmc = dpppl.MCMC(kernel, num_warmup=50, num_samples=50, target_epsilon=1.0, target_delta=1e-5,
+    ...                   progress_bar=False)
+    >>> mcmc.run(dpppl.secret_key(), jnp.ones(1000))
+    This run will spend epsilon = 1 at delta = 1e-05: add or remove one row, N public (zero-out).
+    >>> mcmc.get_samples()["mu"].shape
+    (50,)
+    """
+
+    def __init__(
+        self,
+        kernel: DPKernel,
+        *,
+        num_warmup: int,
+        num_samples: int,
+        num_chains: int = 1,
+        thinning: int = 1,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        chain_method="parallel",
+        progress_bar: bool = True,
+        progress_rate: int | None = None,
+    ):
+        if not isinstance(kernel, DPKernel):
+            raise ConfigurationError("dpppl.MCMC runs dpppl kernels; numpyro.infer.MCMC runs the others, not privately.")
+        if not isinstance(num_chains, int) or num_chains < 1:
+            raise ConfigurationError("num_chains must be a positive integer.")
+        super().__init__(
+            kernel,
+            num_warmup=num_warmup,
+            num_samples=num_samples,
+            num_chains=num_chains,
+            thinning=thinning,
+            chain_method=chain_method,
+            progress_bar=progress_bar,
+            progress_rate=progress_rate,
+        )
+        if target_delta is not None:
+            accounting.accountants.check_delta(target_delta)
+        if target_epsilon is not None:
+            if target_delta is None:
+                raise ConfigurationError("target_epsilon needs target_delta.")
+            if not (isinstance(target_epsilon, int | float) and 0 < target_epsilon < math.inf):
+                raise ConfigurationError(f"target_epsilon must be positive and finite, got {target_epsilon!r}.")
+            if kernel.noise_multiplier is not None:
+                raise ConfigurationError("give noise_multiplier or target_epsilon, not both: one follows from the other.")
+        self.target_epsilon, self.target_delta = target_epsilon, target_delta
+        self._kernel: DPKernel | None = None
+        self._charged: list[tuple[int, int, int]] = []
+        self._facts: dict = {}
+
+    # Budget
+
+    def calibrated_kernel(self) -> DPKernel:
+        """The kernel with the noise multiplier and the step size that the budget gives. Looks at no data."""
+        if self._kernel is None:
+            self._kernel = self.sampler.with_noise(None) if self.target_epsilon is None else self._calibrate()
+        return self._kernel
+
+    def _calibrate(self) -> DPKernel:
+        steps = self.num_warmup + self.num_samples
+        share = _OVERFLOW_SHARE * self.target_delta / ((1.0 + math.exp(min(self.target_epsilon, 500.0))) * steps)
+        kernel = self.sampler.with_overflow_probability(max(1e-300, min(1e-9, share / (3.0 * self.num_chains))))
+
+        def event(noise_multiplier):
+            _, multipliers = kernel.with_noise(noise_multiplier).schedule(0, steps)
+            return kernel.mechanism.event(np.tile(multipliers, self.num_chains))
+
+        if self.sampler.step_size != "matched":
+            # Langevin noise alone may be enough; then nothing is added to it.
+            if accounting.epsilon(event(1e-12), self.target_delta) <= self.target_epsilon:
+                return kernel.with_noise(1e-12)
+        noise = accounting.calibrate_noise_multiplier(event, self.target_epsilon, self.target_delta)
+        return kernel.with_noise(noise)
+
+    def privacy_plan(self) -> PrivacyReport:
+        """The report that the next `run` would add up to, without data."""
+        first, steps = self._next_steps(warmup_only=False)
+        ranges = [*self._charged, (first, steps, self.num_chains)]
+        return self._report(ranges, key_origin="chosen when the run starts", status="planned")
+
+    def privacy_report(self) -> PrivacyReport:
+        """What everything run so far has cost, an interrupted run included."""
+        return self._report(self._charged, **({"key_origin": "none yet", "status": "nothing run"} | self._facts))
+
+    def _report(self, ranges, **facts) -> PrivacyReport:
+        return self.calibrated_kernel().report(ranges, delta=self.target_delta, num_chains=self.num_chains, **facts)
+
+    def _next_steps(self, warmup_only: bool) -> tuple[int, int]:
+        """(first step number, steps a chain) of the next run."""
+        if self._warmup_state is None:
+            return 0, self.num_warmup if warmup_only else self.num_warmup + self.num_samples
+        return int(np.max(np.asarray(self._warmup_state.i))), self.num_samples
+
+    def _check_budget(self, first: int, steps: int) -> PrivacyReport:
+        plan = self._report(
+            [*self._charged, (first, steps, self.num_chains)], key_origin="chosen when the run starts", status="planned"
+        )
+        if self.target_epsilon is not None and plan.epsilon > self.target_epsilon:
+            before = self._report(self._charged, key_origin="", status="").epsilon
+            raise BudgetExceededError(
+                f"epsilon {before:.4g} of {self.target_epsilon:g} is spent and this run would bring it to "
+                f"{plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. "
+                "A budget is for all that one MCMC object runs: plan the steps in one call, or make a new object with a "
+                "new budget (their costs add up)."
+            )
+        return plan
+
+    # Running
+
+    def warmup(self, rng_key, *args, extra_fields=(), collect_warmup=False, init_params=None, **kwargs):
+        """Run the warmup steps only, charged; the next `run` continues with the sampling steps. As in NumPyro."""
+        self._warmup_state = None
+        collect = (0, self.num_warmup) if collect_warmup else (self.num_warmup, 0)
+        self._execute(rng_key, args, kwargs, extra_fields, init_params, self.num_warmup, collect, warmup_only=True)
+        self._warmup_state = self._last_state
+
+    def run(self, rng_key, *args, extra_fields=(), init_params=None, **kwargs):
+        """Run the chains and collect samples. As `numpyro.infer.MCMC.run`; prints what it will cost first.
+
+        `rng_key`: one key, used once; take it from `dpppl.secret_key()`. `extra_fields`: fields of the state, but not
+        the key. Arrays among the arguments are private unless marked `dpppl.Public`."""
+        warmup = self.num_warmup if self._warmup_state is None else 0
+        collect = (warmup + self.num_samples % self.thinning, self.num_samples // self.thinning)
+        self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, warmup_only=False)
+
+    def _execute(self, rng_key, args, kwargs, extra_fields, init_params, warmup, collect, *, warmup_only):
+        key = random.as_key(rng_key)
+        fields, removed = self._collected_fields(extra_fields)
+        kernel = self.calibrated_kernel().with_noise(None)
+        kernel.bind(args, kwargs)
+        first, steps = self._next_steps(warmup_only)
+        plan = self._check_budget(first, steps)
+        states = self._initial_states(kernel, key, init_params, args, kwargs)
+        random.claim(key)
+        _print_cost(plan)
+        self._kernel, self._states, self._states_flat, self._last_state = kernel, None, None, None
+        self._facts = {
+            "key_origin": random.origin(key),
+            "status": "interrupted",
+            "batch_cap": _batch_cap(kernel),
+        }
+        if init_params is not None:
+            self._facts["initial_values"] = describe_start(init_params)
+        rows, public = kernel._split.arrays(args, kwargs)
+        chunks = _Chunks(kernel, fields, warmup, steps, collect, self.thinning)
+        runs = [states] if self.num_chains == 1 or self.chain_method != "sequential" else _unstack(states)
+        finished = []
+        with tqdm(total=steps * len(runs), disable=not self.progress_bar, desc="warmup") as bar:
+            for states in runs:
+                batched = len(runs) < self.num_chains
+                charge = partial(self._charge, self.num_chains if batched else 1)
+                finished.append(chunks.run(states, rows, public, self._mapping(batched), first, charge, bar))
+        states, collected = jax.tree.map(lambda *leaves: np.stack(leaves), *finished) if len(runs) > 1 else finished[0]
+        if self.num_chains == 1:
+            collected = jax.tree.map(lambda leaf: leaf[None], collected)
+        self._last_state = states
+        self._states = self._constrained(kernel, collected, public, removed)
+        failed = [c for c in range(self.num_chains) if not _finite(states.z, c if self.num_chains > 1 else None)]
+        self._facts |= {"status": "complete", "failed_chains": tuple(failed)}
+        if failed:
+            warnings.warn(f"chains {failed} hold values that are not finite; see the report.", stacklevel=3)
+
+    def _charge(self, chains: int, first: int, count: int) -> None:
+        """Record accesses, before they happen."""
+        if self._charged and self._charged[-1][0] + self._charged[-1][1] == first and self._charged[-1][2] == chains:
+            start, before, _ = self._charged.pop()
+            first, count = start, before + count
+        self._charged.append((first, count, chains))
+
+    def _mapping(self, batched: bool):
+        """How one chunk becomes a chunk of all chains: (transform of the function, whether it compiles by itself)."""
+        if not batched:
+            return None
+        if self.chain_method == "parallel":
+            return "pmap"
+        return jax.vmap if self.chain_method == "vectorized" else self.chain_method
+
+    def _collected_fields(self, extra_fields):
+        if not isinstance(extra_fields, tuple | list):
+            raise ConfigurationError("extra_fields must be a tuple or a list of names.")
+        names = list(dict.fromkeys((self._sample_field, *self._default_fields, *extra_fields)))
+        removed = tuple(name[len("~z.") :] for name in names if name.startswith("~z."))
+        fields = tuple(name for name in names if not name.startswith("~z."))
+        if any(name.split(".")[0] == "rng_key" for name in fields):
+            raise ConfigurationError("extra_fields cannot name rng_key: whoever holds the key can subtract the noise.")
+        return fields, removed
+
+    def _initial_states(self, kernel, key, init_params, args, kwargs):
+        chain_key = jax.random.split(key, self.num_chains) if self.num_chains > 1 else key
+        if init_params is not None:
+            init_params = jax.tree.map(jnp.asarray, init_params)
+            leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
+            if self.num_chains > 1 and leading != {(self.num_chains,)}:
+                raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
+            if not _finite(init_params, None):
+                raise ConfigurationError("init_params must be finite.")
+        states = kernel.init(chain_key, self.num_warmup, init_params, args, kwargs)
+        if self._warmup_state is None:
+            return states
+        counts = np.unique(np.asarray(self._warmup_state.i))
+        if len(counts) != 1 or jax.tree.structure(self._warmup_state.z) != jax.tree.structure(states.z):
+            raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
+        return jax.tree.map(jnp.asarray, self._warmup_state._replace(rng_key=states.rng_key))
+
+    def _constrained(self, kernel, collected, public, removed):
+        to_constrained = jax.jit(jax.vmap(jax.vmap(kernel._split.constrain, (0, None)), (0, None)))
+        samples = to_constrained(collected["z"], public)
+        return collected | {"z": {site: value for site, value in samples.items() if site not in removed}}
+
+    # Results
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True):
+        """NumPyro's summary table; then the sites whose split R-hat exceeds 1.05, whose spread must not be read."""
+        super().print_summary(prob, exclude_deterministic)
+        samples = self.get_samples(group_by_chain=True)
+        if next(iter(samples.values())).shape[1] < 4:
+            return
+        with np.errstate(all="ignore"):
+            worst = {s: np.max(split_gelman_rubin(np.asarray(v))) for s, v in samples.items() if s in self._last_state.z}
+        poor = [site for site, value in worst.items() if not value <= 1.05]
+        if poor:
+            print(f"split R-hat above 1.05, do not read the spread as the posterior's: {', '.join(poor)}")
+        report = self.privacy_report()
+        print(
+            f"mixing budget: total diffusion time {report.diffusion_time:.3g} a chain; spread is readable only where the "
+            f"posterior sd (unconstrained) is below {report.readable_curvature**-0.5:.3g}"
+        )
+
+    def __getstate__(self):
+        state = super().__getstate__()
+        state["_kernel"] = None if self._kernel is None else self._kernel.with_noise(None)
+        return state
+
+
+class _Chunks:
+    """One compiled program for a chunk of steps of one chain, run over and over."""
+
+    def __init__(self, kernel, fields, warmup, steps, collect, thinning):
+        self.kernel, self.fields, self.warmup, self.steps, self.thinning = kernel, fields, warmup, steps, thinning
+        self.collect_from, self.num_collected = collect
+        self.length = max(1, -(-steps // _CHUNKS))
+        self.slots = self.length // thinning + 2
+        self.programs: dict = {}
+
+    def slot(self, number):
+        """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
+        since = number - self.collect_from
+        kept = (since >= 0) & (since % self.thinning == self.thinning - 1) & (since // self.thinning < self.num_collected)
+        return jnp.where(kept, since // self.thinning, -1)
+
+    def chunk(self, state, rows, public, start, count):
+        """`count` steps from step `start` of the run: the state, and the collected fields by slot within the chunk."""
+        get = nested_attrgetter(*self.fields)
+        fields_of = (lambda state: (get(state),)) if len(self.fields) == 1 else (lambda state: tuple(get(state)))
+        shapes = jax.eval_shape(fields_of, state)
+        buffer = jax.tree.map(lambda s: jnp.zeros((self.slots + 1, *s.shape), s.dtype), shapes)
+        base = jnp.maximum(start - self.collect_from, 0) // self.thinning
+
+        def body(number, carry):
+            state, buffer = carry
+            state = self.kernel.step(state, rows=rows, public=public)
+            slot = self.slot(number)
+            slot = jnp.where(slot < 0, self.slots, slot - base)
+            return state, jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, slot, 0), buffer, fields_of(state))
+
+        return lax.fori_loop(start, start + count, body, (state, buffer))
+
+    def compiled(self, mapping, *arguments):
+        """Traced and compiled before anything is charged."""
+        if mapping not in self.programs:
+            if mapping == "pmap":
+                function = jax.pmap(self.chunk, in_axes=(0, None, None, None, None))
+            elif mapping is None:
+                function = jax.jit(self.chunk)
+            else:
+                function = jax.jit(lambda states, *rest: mapping(lambda state: self.chunk(state, *rest))(states))
+            self.programs[mapping] = function.lower(*arguments).compile()
+        return self.programs[mapping]
+
+    def run(self, states, rows, public, mapping, first, charge, bar):
+        """All steps of the chains in `states`: their last states without keys, and the collected fields by name."""
+        number = lambda value: np.asarray(value, np.int32)  # noqa: E731
+        program = self.compiled(mapping, states, rows, public, number(0), number(0))
+        axis = 0 if mapping is None else 1
+        parts = []
+        for start in range(0, self.steps, self.length):
+            count = min(self.length, self.steps - start)
+            charge(first + start, count)
+            states, buffer = jax.block_until_ready(program(states, rows, public, number(start), number(count)))
+            slots = np.asarray(self.slot(np.arange(start, start + count)))
+            kept = slots[slots >= 0] - max(start - self.collect_from, 0) // self.thinning
+            parts.append(jax.tree.map(lambda leaf: np.take(np.asarray(leaf), kept, axis=axis), buffer))
+            bar.set_description("warmup" if start + count <= self.warmup else "sample", refresh=False)
+            bar.update(count)
+        collected = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves, axis=axis)), *parts)
+        return states._replace(rng_key=None), dict(zip(self.fields, collected))
+
+
+def _unstack(states):
+    count = len(jax.tree.leaves(states)[0])
+    return [jax.tree.map(lambda leaf: leaf[chain], states) for chain in range(count)]  # noqa: B023
+
+
+def _finite(values, chain) -> bool:
+    return all(bool(np.all(np.isfinite(leaf if chain is None else leaf[chain]))) for leaf in jax.tree.leaves(values))
+
+
+def _batch_cap(kernel) -> int | None:
+    subsampling = kernel.mechanism.subsampling
+    if not isinstance(subsampling, Poisson) or subsampling.rate == 1.0:
+        return None
+    return sparse_sizes(subsampling.rate, kernel._split.num_rows, subsampling.overflow_probability)[0]
+
+
+def _print_cost(plan: PrivacyReport) -> None:
+    relation = RELATIONS[plan.neighboring_relation]
+    if plan.epsilon is None:
+        print(f"This run will spend epsilon = {plan.epsilon_at(1e-6):.4g} at delta = 1e-06: {relation}.")
+    else:
+        print(f"This run will spend epsilon = {plan.epsilon:.4g} at delta = {plan.delta:g}: {relation}.")

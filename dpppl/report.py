@@ -1,0 +1,243 @@
+"""The privacy report: what was spent, under which conditions, and what is not covered."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+from dpppl import accounting
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import ConfigurationError
+
+RELATIONS = {
+    "zero_out": "add or remove one row, N public (zero-out)",
+    "add_or_remove_one": "add or remove one row",
+    "replace_one": "replace one row",
+}
+
+NOT_COVERED = (
+    "preprocessing and tuning that looked at the data before or between runs (standardisation, vocabularies, class "
+    "counts, the choice of hyperparameters)",
+    "floating-point lattice attacks on continuous noise, and side channels (time, memory)",
+    "predictions for, or scores of, private rows: Predictive or log_likelihood evaluated on them is a new release",
+    "utility: clipping changes the likelihood, so the sampler targets a clipped pseudo-posterior",
+)
+
+_SHOWN_DELTAS = (1e-5, 1e-6, 1e-8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyReport:
+    """A privacy guarantee with its conditions. `str(report)` is the text; every number is computed from `events`.
+
+    `events`: what was asked of the data. `delta`: the delta chosen, or None. The other fields describe the run.
+
+    Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one row
+    under the stated relation, if the stated assumptions hold.
+    """
+
+    method: str
+    events: tuple[GaussianEvent, ...]
+    delta: float | None
+    num_data: int | None
+    clipping: str
+    clipping_norm: float
+    subsampling: str
+    num_chains: int
+    target_temperature: float
+    temperatures: tuple[float, float]
+    step_sizes: tuple[float, float]
+    diffusion_time: float
+    key_origin: str
+    status: str
+    assumed_public: tuple[str, ...] = ()
+    initial_values: str = "prior median"
+    batch_cap: int | None = None
+    failed_chains: tuple[int, ...] = ()
+
+    @cached_property
+    def spent(self) -> accounting.PrivacySpent | None:
+        """Epsilon at the chosen delta with the accountant that gave it; None where no delta was chosen."""
+        return None if self.delta is None else self._spent(self.delta)
+
+    def _spent(self, delta: float) -> accounting.PrivacySpent:
+        if not self.events:
+            return accounting.PrivacySpent(0.0, delta, "no access", True)
+        return accounting.spent(self.events, delta)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon at the chosen delta; None where no delta was chosen."""
+        return None if self.spent is None else self.spent.epsilon
+
+    def epsilon_at(self, delta: float) -> float:
+        """Epsilon at another delta in (0, 1)."""
+        return self._spent(delta).epsilon
+
+    def epsilon_for_group(self, group_size: int, delta: float | None = None) -> float:
+        """Epsilon when the unit of privacy is `group_size` rows, at `delta` or the chosen one."""
+        delta = self.delta if delta is None else delta
+        if delta is None:
+            raise ConfigurationError("give delta: none was chosen for this run.")
+        return accounting.group_epsilon(self.events, delta, group_size) if self.events else 0.0
+
+    @property
+    def num_accesses(self) -> int:
+        """Number of accesses of the data, over all chains, warmup and thinned-away steps included."""
+        return sum(event.num_accesses for event in self.events)
+
+    @property
+    def neighboring_relation(self) -> str:
+        """The relation between neighbouring data sets."""
+        return self.events[0].neighboring_relation if self.events else "zero_out"
+
+    @property
+    def noise_multipliers(self) -> tuple[float, float]:
+        """Smallest and largest noise multiplier of an access, slack taken off."""
+        values = [sigma for event in self.events for sigma, _ in event.noise_multipliers]
+        return (min(values), max(values)) if values else (math.nan, math.nan)
+
+    @property
+    def failure_probability(self) -> float:
+        """Total probability, over all accesses, that sampling was not exact."""
+        return sum(event.failure_probability for event in self.events)
+
+    @property
+    def readable_curvature(self) -> float:
+        """Posterior curvature below which the spread of the samples is not the posterior's: 100 / diffusion time."""
+        return 100.0 / self.diffusion_time if self.diffusion_time > 0 else math.inf
+
+    def assumptions(self) -> list[str]:
+        """Every assumption behind the numbers, one sentence each."""
+        lines = [
+            "The unit of privacy is one row; rows are independent units (one person's several rows are a group).",
+            "The number of rows is public: it decides array shapes, running time and the cap on a step's rows.",
+            "Gaussian noise is treated as a real number; it is drawn in float64 from 53 random bits.",
+            "The sensitivity is clipping_norm * 1.0001: the floating-point slack is accounted for in the noise.",
+            f"Random keys: {self.key_origin}.",
+            f"Starting values: {self.initial_values}.",
+            "Hyperparameters, the model's code and arguments that are not arrays are public.",
+        ]
+        if self.assumed_public:
+            lines.append("Arrays that the model captured are assumed public: " + ", ".join(self.assumed_public) + ".")
+        return lines
+
+    def warnings(self) -> list[str]:
+        """What a reader must not overlook."""
+        lines = []
+        if self.spent is not None and not self.spent.meaningful:
+            lines.append("This epsilon is no meaningful guarantee.")
+        if self.delta is not None and self.num_data is not None and self.delta >= 1.0 / self.num_data:
+            lines.append(f"delta is not below 1 / num_data = {1 / self.num_data:.2g}: a mechanism may publish whole rows.")
+        if self.failed_chains:
+            lines.append(
+                "Chains with values that are not finite: "
+                + ", ".join(map(str, self.failed_chains))
+                + ". They stay charged; lower the step size (raise num_samples) or change the prior."
+            )
+        return lines
+
+    def temperature_line(self) -> str:
+        """What is known about the temperature at which the chain samples."""
+        low, high = self.temperatures
+        line = f"s^2/2h = {_range(low, high)} (target {self.target_temperature:g}): "
+        rate = min((event.sampling_rate for event in self.events), default=1.0)
+        if rate == 1.0:
+            return line + "exact but for discretisation, since every step sees every row"
+        line += "a lower bound, minibatch noise adds to it; "
+        if self.num_data is None:
+            return line + "declare num_data to have the condition rate * N * (1 - rate) << noise_multiplier^2 checked"
+        ratio = rate * self.num_data * (1.0 - rate) / self.noise_multipliers[0] ** 2
+        verdict = "negligible" if ratio < 0.05 else "not shown to be negligible: raise the rate or the noise multiplier"
+        return line + f"rate * N * (1 - rate) / noise_multiplier^2 = {ratio:.3g}, so that noise is {verdict}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The report as pairs of a name and a text."""
+        if self.spent is None:
+            headline = [
+                (f"epsilon at delta {delta:g}", f"{self._spent(delta).epsilon:.4g} ({self._spent(delta).accountant})")
+                for delta in _SHOWN_DELTAS
+            ]
+        else:
+            headline = [
+                ("epsilon", f"{self.spent.epsilon:.4g}"),
+                ("delta", f"{self.spent.delta:g}"),
+                ("accountant", self.spent.accountant),
+            ]
+        cap = "" if self.batch_cap is None else f"; cap {self.batch_cap} rows"
+        return [
+            ("method", f"{self.method}, {self.status}"),
+            *headline,
+            ("neighbouring data sets", RELATIONS[self.neighboring_relation]),
+            ("unit of privacy", "one row"),
+            ("subsampling", self.subsampling + cap),
+            ("sampling failure", f"{self.failure_probability:.2g} in total, charged to delta"),
+            ("clipping", self.clipping),
+            ("noise multiplier", _range(*self.noise_multipliers)),
+            ("accesses of the data", f"{self.num_accesses} (all chains, warmup and thinned steps included)"),
+            ("chains", str(self.num_chains)),
+            ("step size", _range(*self.step_sizes)),
+            ("temperature", self.temperature_line()),
+            (
+                "mixing budget",
+                f"total diffusion time {self.diffusion_time:.3g} a chain: where the posterior's curvature is below "
+                f"{self.readable_curvature:.3g} (its sd above {self.readable_curvature**-0.5:.3g}, unconstrained), "
+                "the spread of the samples must not be read as the posterior's",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.rows())
+        lines = ["Privacy report", *(f"  {name:<{width}}  {text}" for name, text in self.rows())]
+        for title, sentences in (
+            ("Warnings", self.warnings()),
+            ("Assumptions", self.assumptions()),
+            ("Not covered", NOT_COVERED),
+        ):
+            if sentences:
+                lines += [title, *(f"  - {sentence}" for sentence in sentences)]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field and every number, as plain JSON values."""
+        described: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        described["events"] = [
+            {f.name: getattr(event, f.name) for f in fields(event)} for event in self.events
+        ]
+        spent = self.spent
+        described |= {
+            "epsilon": None if spent is None else spent.epsilon,
+            "accountant": None if spent is None else spent.accountant,
+            "epsilon_at": {f"{delta:g}": self.epsilon_at(delta) for delta in _SHOWN_DELTAS},
+            "neighboring_relation": self.neighboring_relation,
+            "unit": "one row",
+            "num_accesses": self.num_accesses,
+            "noise_multipliers": self.noise_multipliers,
+            "failure_probability": self.failure_probability,
+            "readable_curvature": self.readable_curvature,
+            "temperature": self.temperature_line(),
+            "warnings": self.warnings(),
+            "assumptions": self.assumptions(),
+            "not_covered": list(NOT_COVERED),
+        }
+        return described
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text; numbers that are not finite become strings."""
+        return json.dumps(_plain(self.to_dict()), indent=2, allow_nan=False)
+
+
+def _plain(value):
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-5) else f"{low:.4g} to {high:.4g}"

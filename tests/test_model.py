@@ -1,0 +1,262 @@
+import functools
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import nnx
+from numpyro.contrib.module import random_nnx_module
+from numpyro.infer import MCMC, NUTS, Predictive
+from numpyro.infer.util import potential_energy
+from zoo import ZOO, G, N
+
+from dpppl.errors import ConfigurationError
+from dpppl.model import Public, split_model
+
+IDS = [entry.name for entry in ZOO]
+BY_NAME = {entry.name: entry for entry in ZOO}
+
+
+def logistic(x, y=None):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+X = np.random.default_rng(0).standard_normal((N, 3))
+Y = (X[:, 0] > 0).astype(float)
+
+
+def random_z(split, count, seed=1):
+    rng = np.random.default_rng(seed)
+    return {n: jnp.asarray(rng.standard_normal((count, *s.shape)), s.dtype) for n, s in split.latents.items()}
+
+
+def log_joint(split, rows, public):
+    def function(z):
+        per_row = jax.vmap(lambda row: split.log_likelihood(z, row, public))(rows)
+        return split.log_prior(z, public) + jnp.sum(per_row)
+
+    return function
+
+
+@pytest.mark.parametrize("x64", [True, False], ids=["float64", "float32"])
+@pytest.mark.parametrize("entry", ZOO, ids=IDS)
+def test_prior_and_rows_add_up_to_numpyros_potential(entry, x64):
+    if not x64 and entry.name in ("correlated_outcomes", "ordinal_regression"):
+        pytest.skip("ill-conditioned in float32: NumPyro's own potential is off by more than 1e-5 there")
+    with jax.enable_x64(x64):
+        args, kwargs = entry.data(0)
+        split = split_model(entry.model, args, kwargs)
+        ours = jax.value_and_grad(log_joint(split, *split.arrays(args, kwargs)))
+        plain_args, plain_kwargs = entry.plain(0)
+        theirs = jax.value_and_grad(lambda z: -potential_energy(entry.model, plain_args, plain_kwargs, z))
+        values, gradients = jax.jit(jax.vmap(lambda z: (ours(z), theirs(z))))(random_z(split, 10))
+        for a, b in zip(jax.tree.leaves(values), jax.tree.leaves(gradients)):
+            assert a.dtype == jnp.result_type(float)
+            scale = np.maximum(1.0, np.max(np.abs(b), axis=tuple(range(1, b.ndim)), keepdims=True))
+            assert np.max(np.abs(a - b) / scale) < (1e-10 if x64 else 1e-5)
+
+
+@pytest.mark.parametrize("entry", [BY_NAME["flax_network"], BY_NAME["scaled_subsample"]], ids=repr)
+def test_eager_calls_agree_with_jitted_ones(entry):
+    args, kwargs = entry.data(0)
+    split = split_model(entry.model, args, kwargs)
+    rows, public = split.arrays(args, kwargs)
+    z = jax.tree.map(lambda a: a[0], random_z(split, 1))
+    eager = split.log_prior(z, public)
+    for i in range(N):
+        eager += split.log_likelihood(z, jax.tree.map(lambda a, i=i: a[i], rows), public)
+    assert eager == pytest.approx(float(jax.jit(log_joint(split, rows, public))(z)), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hierarchical_logistic_regression", "horseshoe", "scoped", "loc_scale_reparam"])
+def test_constrain_gives_the_latents_and_their_deterministic_functions_only(name):
+    entry = BY_NAME[name]
+    args, kwargs = entry.data(0)
+    split = split_model(entry.model, args, kwargs)
+    z = jax.tree.map(lambda a: a[0], random_z(split, 1))
+    constrained = split.constrain(z, split.arrays(args, kwargs)[1])
+    plain_args, plain_kwargs = entry.plain(0)
+    expected = numpyro.infer.util.constrain_fn(entry.model, plain_args, plain_kwargs, z, return_deterministic=True)
+    assert constrained.keys() == expected.keys() - {"score"}  # the horseshoe's score is a function of the rows
+    for site, value in constrained.items():
+        np.testing.assert_allclose(value, expected[site], rtol=1e-6)
+
+
+def test_a_deterministic_site_as_long_as_the_data_is_not_returned():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.deterministic("count", x.shape[0])
+        numpyro.deterministic("constant", 2.0 * jnp.ones(2))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.deterministic("broadcast", w * jnp.ones(x.shape[0]))
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    assert split_model(model, (X[:, 0], Y), {}).deterministic == ("constant",)
+
+
+def test_structure_is_found_without_running_the_model_on_real_rows():
+    seen = []
+
+    def look(*values):
+        seen.extend(values)
+        return np.float32(0.0)
+
+    def model(x, y):
+        assert isinstance(x, jax.core.Tracer) and isinstance(y, jax.core.Tracer)
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            shape = jax.ShapeDtypeStruct((), jnp.float32)
+            zero = jax.pure_callback(look, shape, x, y, vmap_method="sequential")
+            numpyro.sample("y", dist.Normal(w * x + zero, 1.0), obs=y)
+
+    secret = np.full(N, 1_234.5, np.float32)
+    split = split_model(model, (secret, secret), {})
+    assert seen and not any(np.any(value > 1_000) for value in seen)
+    split.constrain({"w": 0.0}, {})
+    split.log_prior({"w": 0.0}, {})
+    assert not any(np.any(value > 1_000) for value in seen)
+    split.log_likelihood({"w": jnp.zeros(())}, {"x": secret[0], "y": secret[0]}, {}).block_until_ready()
+    assert any(np.any(value > 1_000) for value in seen)
+
+
+def test_the_split_keeps_no_array_alive():
+    x, y, scale = np.array(X), np.array(Y), np.ones(3)
+    references = [weakref.ref(array) for array in (x, y, scale)]
+
+    def model(x, scale, y):
+        w = numpyro.sample("w", dist.Normal(0.0, scale).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    split = split_model(model, (x, Public(scale)), {"y": y})
+    del x, y, scale
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 3
+    assert split.num_rows == N
+
+
+def test_arrays_have_canonical_types_and_may_be_tracers():
+    split = split_model(logistic, (X, Y.astype(bool)), {})
+    rows, public = split.arrays((X, Y.astype(bool)), {})
+    assert {name: value.dtype for name, value in rows.items()} == {"x": jnp.float32, "y": jnp.bool_} and public == {}
+    assert jax.jit(lambda x, y: split.arrays((x, y), {})[0]["x"].sum())(X, Y.astype(bool)) == jnp.sum(X)
+    with jax.enable_x64(True):
+        assert split_model(logistic, (X, Y), {}).latents["w"].dtype == jnp.float64
+
+
+def test_arrays_of_another_call_must_fit():
+    split = split_model(logistic, (X, Y), {})
+    for args in [(X, Y[:-1]), (X, Public(Y)), (X,), ((X, X), Y)]:
+        with pytest.raises(ConfigurationError, match="than when the model was split"):
+            split.arrays(args, {})
+
+
+def test_arguments_are_named_and_public_ones_apart():
+    entry = BY_NAME["public_arguments"]
+    args, kwargs = entry.data(0)
+    rows, public = split_model(entry.model, args, kwargs).arrays(args, kwargs)
+    assert rows.keys() == {"x", "y"} and public.keys() == {"scales['loc']"}
+    entry = BY_NAME["pytree_arguments"]
+    args, kwargs = entry.data(0)
+    rows, _ = split_model(entry.model, args, kwargs).arrays(args, kwargs)
+    assert rows.keys() == {"batch['inputs'][0]", "batch['inputs'][1]", "batch['y']"}
+
+
+def test_a_plan_needs_no_data():
+    shapes = jax.ShapeDtypeStruct((1_000_000, 3), jnp.float32), jax.ShapeDtypeStruct((1_000_000,), jnp.float32)
+    assert split_model(logistic, shapes, {}).num_rows == 1_000_000
+
+
+def test_a_model_can_be_split_while_tracing():
+    @jax.jit
+    def density(x, y, scale, z):
+        def model(x, scale, y):
+            w = numpyro.sample("w", dist.Normal(0.0, scale))
+            with numpyro.plate("data", x.shape[0]):
+                numpyro.sample("y", dist.Bernoulli(logits=x[:, 0] * w), obs=y)
+
+        split = split_model(model, (x, Public(scale), y), {})
+        return log_joint(split, *split.arrays((x, Public(scale), y), {}))(z)
+
+    assert jnp.isfinite(density(X, Y, jnp.asarray(2.0), {"w": jnp.asarray(0.5)}))
+
+
+def test_captured_arrays_are_listed_by_shape():
+    offsets = jnp.ones((2, 3))
+
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(offsets.sum(0), 1.0).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    assert split_model(model, (X, Y), {}).assumed_public == ("float32[2, 3]",)
+    assert split_model(logistic, (X, Y), {}).assumed_public == ()
+
+
+def test_a_network_built_outside_the_model():
+    network = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+
+    def model(x, y):
+        net = random_nnx_module("net", network, dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=net(x)[..., 0]), obs=y)
+
+    split = split_model(model, (X, Y), {})
+    assert {name: s.shape for name, s in split.latents.items()} == {"net/kernel": (3, 1), "net/bias": (1,)}
+
+
+def test_data_plate_chooses_between_two_that_fit():
+    def model(y):
+        loc = numpyro.sample("loc", dist.Normal(0.0, 1.0))
+        with numpyro.plate("people", N, dim=-2), numpyro.plate("items", N, dim=-1):
+            numpyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    y = np.random.default_rng(0).standard_normal((N, N))
+    split = split_model(model, (y,), {}, data_plate="people")
+    rows, public = split.arrays((y,), {})
+    expected = -potential_energy(model, (jnp.asarray(y),), {}, {"loc": 0.3})
+    assert log_joint(split, rows, public)({"loc": jnp.asarray(0.3)}) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_argument_checks_say_nothing_about_values():
+    def model(y):
+        rate = numpyro.sample("rate", dist.Exponential(1.0, validate_args=True))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Poisson(rate, validate_args=True), obs=y)
+
+    split = split_model(model, (np.arange(N),), {})
+    with numpyro.validation_enabled():
+        split.log_likelihood({"rate": jnp.zeros(())}, {"y": jnp.asarray(-3)}, {})
+
+
+def test_half_precision_models_are_not_taken_for_coupled_ones():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([32, 64]).to_event(2))
+        with numpyro.plate("data", x.shape[0]):
+            hidden = jnp.tanh(x.astype(jnp.bfloat16) @ w.astype(jnp.bfloat16))
+            numpyro.sample("y", dist.Bernoulli(logits=hidden.sum(-1).astype(jnp.float32)), obs=y)
+
+    split_model(model, (np.ones((N, 32)), Y), {})
+
+
+def test_models_still_run_under_numpyro():
+    entry = BY_NAME["hierarchical_logistic_regression"]
+    args, kwargs = entry.plain(0)
+    mcmc = MCMC(NUTS(entry.model), num_warmup=5, num_samples=5, progress_bar=False)
+    mcmc.run(jax.random.key(0), *args, **kwargs)
+    kwargs.pop("y")
+    predictive = Predictive(entry.model, mcmc.get_samples())
+    assert predictive(jax.random.key(1), *args, **kwargs)["y"].shape == (5, N)
+
+
+def test_partial_models_and_keyword_settings():
+    entry = BY_NAME["hierarchical_logistic_regression"]
+    (x, group), kwargs = entry.data(0)
+    split = split_model(functools.partial(entry.model, num_groups=G), (x, group), {"y": kwargs["y"]})
+    assert split.latents["standardised"].shape == (G,)
