@@ -15,9 +15,9 @@ from jax.interpreters import batching, mlir
 
 from dpppl import random
 from dpppl.accounting.events import GaussianEvent, round_down
-from dpppl.clipping import SLACK, Flat
+from dpppl.clipping import SLACK, Flat, PerSite
 from dpppl.gradients import clipped_sum
-from dpppl.subsampling import FullBatch, Poisson
+from dpppl.subsampling import Poisson, Subsampling
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -34,28 +34,29 @@ class Mechanism:
     number of rows drawn.
     """
 
-    clipping: Flat
-    subsampling: FullBatch | Poisson = FullBatch()
+    clipping: Flat | PerSite
+    subsampling: Subsampling
     strategy: str = "auto"
 
-    def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier):
-        """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a scalar;
-        `key`: a single key, never used again; `noise_multiplier`: a positive scalar. Returns a pytree like z."""
-        flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier)))
+    def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier, step=0):
+        """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
+        scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: a positive scalar; `step`: the number
+        of the access under this key. Returns a pytree like z."""
+        flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step)))
         program = functools.partial(self._program, log_likelihood)
         closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)
         return jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
 
-    def _program(self, log_likelihood, z, rows, public, key, noise_multiplier):
+    def _program(self, log_likelihood, z, rows, public, key, noise_multiplier, step):
         leaves, tree = jax.tree.flatten(z)
         num_rows = jax.tree.leaves(rows)[0].shape[0]
-        index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows)
+        index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
         drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
         total = clipped_sum(
             lambda z, row: log_likelihood(z, row, public), z, drawn, mask, self.clipping.clip, self.strategy
         )
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
-        noise = random.standard_normal(random.stream(key, "noise"), sum(sizes))
+        noise = random.standard_normal(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
             scale = noise_multiplier.astype(jnp.float64)
             norm = np.float64(self.clipping.clipping_norm)
@@ -69,7 +70,8 @@ class Mechanism:
     def sensitivity(self, neighboring_relation: str) -> float:
         """Largest L2 change of the clipped sum between neighbours, without floating-point slack.
 
-        >>> Mechanism(clipping=Flat(2.0)).sensitivity("replace_one")
+        >>> from dpppl.subsampling import FullBatch
+        >>> Mechanism(clipping=Flat(2.0), subsampling=FullBatch()).sensitivity("replace_one")
         4.0
         """
         return self.clipping.clipping_norm * (2.0 if neighboring_relation == "replace_one" else 1.0)
@@ -77,16 +79,17 @@ class Mechanism:
     @property
     def neighboring_relation(self) -> str:
         """The relation that the report states: rows are held in arrays whose length is visible, so N is public."""
-        return "zero_out"
+        return self.subsampling.neighboring_relation
 
-    def event(self, noise_multipliers) -> GaussianEvent:
-        """What accesses with these noise multipliers, one each, cost: plain numbers for the accountant."""
+    def event(self, noise_multipliers, first: int = 0, repeats: int = 1) -> GaussianEvent:
+        """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains)."""
         values = np.asarray(noise_multipliers, np.float64)
+        accounted = np.tile(self.subsampling.accounted(values, first), repeats)
         return GaussianEvent(
-            noise_multipliers=round_down(values / (1.0 + SLACK)),
-            sampling_rate=self.subsampling.rate,
+            noise_multipliers=round_down(accounted / (1.0 + SLACK)),
             neighboring_relation=self.neighboring_relation,
-            failure_probability=self.subsampling.failure_probability * values.size,
+            failure_probability=self.subsampling.failure_probability * values.size * repeats,
+            **self.subsampling.event_fields,
         )
 
     def with_overflow_probability(self, probability: float) -> "Mechanism":

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 from jax.extend.core import get_opaque_trace_state
 from numpyro import handlers
 from numpyro.distributions import biject_to
@@ -159,10 +160,10 @@ def _explore(model, arguments: "Arguments", structure: checks.Structure, rows, p
             structure.plates[name] = (site["args"][0], site["value"].shape[0])
         elif site["type"] == "sample":
             structure.plates_of[name] = tuple(_plates_of(site))
-            if site["is_observed"]:
-                (structure.factors if _is_factor(site) else structure.observed).append(name)
-            else:
+            if not site["is_observed"]:
                 structure.latents[name] = _unconstrained_shape(site)
+            elif not site["infer"].get("is_jacobian"):
+                (structure.factors if _is_factor(site) else structure.observed).append(name)
         elif site["type"] == "param":
             structure.params[name] = site["value"]
         elif site["type"] == "mutable":
@@ -205,7 +206,9 @@ class _BindLatents(Messenger):
         value = transform(unconstrained)
         log_det = transform.log_abs_det_jacobian(unconstrained, value)
         event_dims = jnp.ndim(log_det) - jnp.ndim(value) + len(msg["fn"].event_shape)
-        numpyro.factor(f"_{msg['name']}_log_det", jnp.sum(log_det, axis=tuple(range(-event_dims, 0))))
+        factor = dist.Unit(jnp.sum(log_det, axis=tuple(range(-event_dims, 0))))
+        infer = {"is_auxiliary": True, "is_jacobian": True}
+        numpyro.sample(f"_{msg['name']}_log_det", factor, obs=factor.sample(None), infer=infer)
         return value
 
 

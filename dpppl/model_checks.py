@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import jax
@@ -236,8 +237,8 @@ def check_captured(jaxpr, lengths: set[int]) -> tuple[str, ...]:
         if lengths & set(np.shape(value)):
             raise UnsupportedModelError(
                 f"the model captures an array {description} with an axis as long as the data plate (a closure, "
-                "functools.partial, numpyro.handlers.condition or a constant); pass it as an argument of the model, "
-                "wrapped in dpppl.Public if it is not private."
+                "functools.partial, numpyro.handlers.condition); pass it as an argument of the model, wrapped in "
+                "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
             )
         described.append(description)
     return tuple(dict.fromkeys(described))
@@ -343,7 +344,8 @@ def check_rows_independent(terms: Callable, latents: Shapes, rows: Shapes, publi
                 raise UnsupportedModelError(
                     f"site '{name}' couples the rows, or depends on their number or position (a mean over rows, "
                     "x.shape[0], an array indexed by the plate): on a batch its log likelihood is not that of each "
-                    "row by itself; pass such quantities, computed publicly, as dpppl.Public arguments."
+                    "row by itself; pass what belongs to one row as an unmarked argument and what is publicly known of "
+                    "all rows as a dpppl.Public one."
                 )
 
 
@@ -370,18 +372,22 @@ class _Dependence:
     """Which outputs of an abstract trace depend on which inputs, by dead-code elimination."""
 
     def __init__(self, function: Callable, z: Shapes, rows: Shapes, public: Shapes):
-        self._closed, shapes = jax.make_jaxpr(function, return_shape=True)(z, rows, public)
-        outputs = jax.tree_util.tree_flatten_with_path(shapes)[0]
-        self._outputs = [(path[0].key, path[1].key) for path, _ in outputs]
-        self._shapes = {(path[0].key, path[1].key): leaf.shape for path, leaf in outputs}
-        self._inputs = [("latent", name) for name in sorted(z)] + [("row", name) for name in sorted(rows)]
-        self._cache: dict[tuple[str, str], tuple[list[str], set[tuple[str, str]]]] = {}
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(z, rows, public)
+        outputs = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
+        self._constants, self._shapes = closed.consts, shapes
+        groups = {"latent": z, "row": rows, "public": public}
+        inputs = [(kind, name) for kind, group in groups.items() for name in sorted(group)]
+        self._jaxprs = {}  # of each role: what it needs of the trace, its inputs, its outputs
+        for role in shapes:
+            used_outputs = [output_role == role for output_role, _ in outputs]
+            jaxpr, used = dce_jaxpr(closed.jaxpr, used_outputs)
+            self._jaxprs[role] = jaxpr, list(compress(inputs, used)), [n for r, n in outputs if r == role]
 
     def sites(self, role: str) -> list[str]:
-        return list(dict.fromkeys(name for r, name in self._outputs if r == role))
+        return list(dict.fromkeys(self._jaxprs[role][2]))
 
     def shape(self, role: str, name: str) -> tuple[int, ...]:
-        return self._shapes[role, name]
+        return self._shapes[role][name].shape
 
     def latents(self, role: str, name: str) -> set[str]:
         return {n for kind, n in self._reduced(role, name)[1] if kind == "latent"}
@@ -391,28 +397,38 @@ class _Dependence:
 
     def text(self, role: str, name: str) -> list[str]:
         """What is computed, without memory addresses, and the constants it is computed from."""
-        return self._reduced(role, name)[0]
+        jaxpr, _ = self._reduced(role, name)
+        numbers: dict[Any, int] = {}
 
-    def _reduced(self, role: str, name: str) -> tuple[list[str], set[tuple[str, str]]]:
-        if (role, name) not in self._cache:
-            jaxpr, used_inputs = dce_jaxpr(self._closed.jaxpr, [output == (role, name) for output in self._outputs])
-            used = {id(v) for v in jaxpr.outvars}.union(*({id(v) for v in e.invars} for e in jaxpr.eqns))
-            constants = [value for v, value in zip(jaxpr.constvars, self._closed.consts) if id(v) in used]
-            constants += list(_constants(jaxpr))
-            text = [re.sub(r"0x[0-9a-f]+", "", str(jaxpr))]
-            text += [repr(np.asarray(v).tobytes()) for v in constants if not isinstance(v, jax.core.Tracer)]
-            self._cache[role, name] = text, {i for i, is_used in zip(self._inputs, used_inputs) if is_used}
-        return self._cache[role, name]
+        def show(v):
+            return f"{v.val if hasattr(v, 'val') else numbers.setdefault(v, len(numbers))}:{v.aval}"
+
+        equations = [([*e.invars, *e.outvars], f"{e.primitive} {e.params}") for e in jaxpr.eqns]
+        lines = [f"{list(map(show, variables))} {what}" for variables, what in equations]
+        lines.append(f"{list(map(show, [*jaxpr.invars, *jaxpr.outvars]))}")
+        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._constants))  # JAX 0.10 keeps them beside the jaxpr
+        constants = [value for v, value in own if v in numbers] + list(_inner_constants(jaxpr))
+        lines += [repr(np.asarray(v).tobytes()) for v in constants if not isinstance(v, jax.core.Tracer)]
+        return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]
+
+    def _reduced(self, role: str, name: str) -> tuple[Any, list[tuple[str, str]]]:
+        jaxpr, inputs, sites = self._jaxprs[role]
+        jaxpr, used = dce_jaxpr(jaxpr, [site == name for site in sites])
+        return jaxpr, list(compress(inputs, used))
 
 
 def _batch(rows: Shapes, num_rows: int) -> Shapes:
     return {name: jax.ShapeDtypeStruct((num_rows, *s.shape[1:]), s.dtype) for name, s in rows.items()}
 
 
-def _constants(closed) -> Iterator[Any]:
-    """Arrays, not tracers, that a jaxpr and the jaxprs inside it captured."""
-    yield from (value for value in getattr(closed, "consts", ()) if hasattr(value, "dtype"))
-    for equation in getattr(closed, "jaxpr", closed).eqns:
+def _constants(jaxpr) -> Iterator[Any]:
+    """The arrays that a jaxpr and the jaxprs inside it captured."""
+    yield from (value for value in getattr(jaxpr, "consts", ()) if hasattr(value, "dtype"))
+    yield from _inner_constants(jaxpr)
+
+
+def _inner_constants(jaxpr) -> Iterator[Any]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
         for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns")):
             if hasattr(parameter, "eqns"):

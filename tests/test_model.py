@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 from numpyro.contrib.module import random_nnx_module
-from numpyro.infer import MCMC, NUTS, Predictive
+from numpyro.infer import Predictive
 from numpyro.infer.util import potential_energy
 from zoo import ZOO, G, N
 
@@ -47,8 +47,6 @@ def log_joint(split, rows, public):
 @pytest.mark.parametrize("x64", [True, False], ids=["float64", "float32"])
 @pytest.mark.parametrize("entry", ZOO, ids=IDS)
 def test_prior_and_rows_add_up_to_numpyros_potential(entry, x64):
-    if not x64 and entry.name in ("correlated_outcomes", "ordinal_regression"):
-        pytest.skip("ill-conditioned in float32: NumPyro's own potential is off by more than 1e-5 there")
     with jax.enable_x64(x64):
         args, kwargs = entry.data(0)
         split = split_model(entry.model, args, kwargs)
@@ -245,14 +243,11 @@ def test_half_precision_models_are_not_taken_for_coupled_ones():
     split_model(model, (np.ones((N, 32)), Y), {})
 
 
-def test_models_still_run_under_numpyro():
+def test_models_still_predict_under_numpyro():
     entry = BY_NAME["hierarchical_logistic_regression"]
     args, kwargs = entry.plain(0)
-    mcmc = MCMC(NUTS(entry.model), num_warmup=5, num_samples=5, progress_bar=False)
-    mcmc.run(jax.random.key(0), *args, **kwargs)
-    kwargs.pop("y")
-    predictive = Predictive(entry.model, mcmc.get_samples())
-    assert predictive(jax.random.key(1), *args, **kwargs)["y"].shape == (5, N)
+    del kwargs["y"]
+    assert Predictive(entry.model, num_samples=2)(jax.random.key(0), *args, **kwargs)["y"].shape == (2, N)
 
 
 def test_partial_models_and_keyword_settings():

@@ -118,7 +118,15 @@ def declared_size(x, y, num_data=1_000):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
+def subsample_declared(x, y, num_data, batch_size=4):
+    w = _weights()
+    with numpyro.plate("data", num_data, subsample_size=batch_size):
+        x, y = numpyro.subsample(x, event_dim=1), numpyro.subsample(y, event_dim=0)
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
 _add(subsample_idiom, _regression, batch_size=None)
+_add(subsample_declared, lambda d: (_regression(d), {"num_data": N}), batch_size=None)
 _add(index_idiom, _regression, batch_size=None)
 _add(declared_size, _regression, num_data=N)
 

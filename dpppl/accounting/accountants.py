@@ -17,7 +17,7 @@ Events = GaussianEvent | Sequence[GaussianEvent]
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """A privacy guarantee: `epsilon` at `delta`, the accountant that computed it, and whether epsilon is at most 100."""
+    """A guarantee: `epsilon` at `delta`, the accountant that computed it; `meaningful` if epsilon is at most 100."""
 
     epsilon: float
     delta: float

@@ -167,19 +167,24 @@ def _refine(
 ) -> float:
     """A value that meets the target within the tolerance, or next to one that does not, between good and bad ones.
 
-    `good` and `bad` are pairs (value, epsilon); log epsilon is close to linear in log value.
+    `good` and `bad` are pairs (value, epsilon). Secants of log epsilon against log value, which is close to linear.
     """
+    known = [good, bad]
     for attempt in range(200):
         if good[1] >= target * (1 - _TOLERANCE) or abs(good[0] - bad[0]) <= (1 if whole else 1e-9 * good[0]):
             break
-        share = 0.5
-        if attempt % 3 < 2 and good[1] > 0 and bad[1] < math.inf:
-            share = math.log(target * (1 - _TOLERANCE / 2) / good[1]) / math.log(bad[1] / good[1])
-        share = min(max(share, 0.02), 0.98)
-        value = good[0] * (bad[0] / good[0]) ** share
+        value = math.sqrt(good[0] * bad[0])
+        nearest = sorted((abs(math.log(e / target)), x, e) for x, e in known if 0 < e < math.inf)[:2]
+        if attempt % 4 < 3 and len(nearest) == 2 and nearest[0][2] != nearest[1][2]:
+            (_, x0, e0), (_, x1, e1) = nearest
+            slope = math.log(x1 / x0) / math.log(e1 / e0)
+            value = x0 * math.exp(slope * math.log(target * (1 - _TOLERANCE / 2) / e0))
+        edges = [good[0] * (bad[0] / good[0]) ** share for share in (0.02, 0.98)]
+        value = min(max(value, min(edges)), max(edges))
         if whole:
             value = min(max(round(value), min(good[0], bad[0]) + 1), max(good[0], bad[0]) - 1)
         spent = cost(value)
+        known.append((value, spent))
         if spent <= target:
             good = (value, spent)
         else:

@@ -21,7 +21,8 @@ ACCOUNTANTS = ("auto", "gaussian", "pld", "rdp")
 LARGEST_MEANINGFUL_EPSILON = 100.0
 ROUND_UP = 1 + 1e-8  # above the accountants' rounding errors
 _FEW_ORDERS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024)
-_MOST_POINTS = 500_000  # about 5 seconds
+_MOST_POINTS = 100_000  # of one access's grid, about .7 seconds; 5 times as many over all noise multipliers
+_LARGEST_GROUP = 1000
 _MANY_ACCESSES = 300_000
 _LARGE_ORDERS = (2048, 4096, 8192)  # beyond dp_accounting's default, for epsilon below .05
 
@@ -192,7 +193,8 @@ def _pld_and_rdp(events: tuple[GaussianEvent, ...], replace_one: bool, group_siz
     one_row = _rdp(tuple(dataclasses.replace(e, neighboring_relation="zero_out") for e in events), _FEW_ORDERS)
     # Replacing a row zeroes one out and puts another in: a group of two under zero-out.
     bound = _group(one_row, 2 * group_size if replace_one else group_size)
-    interval = None if replace_one and group_size > 1 else _interval(events, 2 if replace_one else group_size)
+    by_pld = group_size == 1 if replace_one else group_size <= _LARGEST_GROUP
+    interval = _interval(events, 2 if replace_one else group_size) if by_pld else None
     if interval is None:
         return (bound,)
     pld = _pld(events, interval, group_size)
@@ -224,26 +226,29 @@ def _interval(events: tuple[GaussianEvent, ...], rows: int) -> float | None:
         drawn, probabilities = binomial(rows, 1.0 if e.is_full_batch else e.sampling_rate)
         drawn, probabilities = drawn[probabilities > 0], probabilities[probabilities > 0]
         for sigma, count in [(1 / gaussian_mu([e]), 1)] if e.is_full_batch else e.noise_multipliers:
-
-            def loss(x: np.ndarray) -> np.ndarray:
-                exponents = (drawn * x[..., None] - drawn**2 / 2 / sigma) / sigma + np.log(probabilities)
-                return np.logaddexp.reduce(exponents, axis=-1)
-
-            present = loss(drawn[:, None] / sigma + nodes)
-            present_mean = float(probabilities @ present @ weights)
+            likely = probabilities > 1e-9
+            present = _loss(drawn[likely, None] / sigma + nodes, drawn, probabilities, sigma)
+            present_mean = float(probabilities[likely] @ present @ weights)
             mean += count * present_mean
-            variance += count * float(probabilities @ (present - present_mean) ** 2 @ weights)
-            absent = loss(nodes)
+            variance += count * float(probabilities[likely] @ (present - present_mean) ** 2 @ weights)
+            absent = _loss(nodes, drawn, probabilities, sigma)
             fine += count * float(weights @ (absent - weights @ absent) ** 2)
-            largest = float(loss(np.array([rows / sigma + 10]))[0])
+            largest = float(_loss(np.array(rows / sigma + 10), drawn, probabilities, sigma))
             accesses += count
             width += largest
             widest = max(widest, largest)
             if count > _MANY_ACCESSES:
                 sparse = min(sparse, largest / 1200)
     reach = width + mean + 10 * math.sqrt(variance)
-    finest = max(1e-6, width / _MOST_POINTS, reach / (10 * _MOST_POINTS), 2e-8 * math.sqrt(accesses * widest))
+    points = max(widest, width / 5, reach / 50)
+    finest = max(1e-6, points / _MOST_POINTS, 2e-8 * math.sqrt(accesses * widest))
     wanted = min(1e-3, math.sqrt(fine) / 500, 0.1 * math.sqrt(fine / accesses))
     interval = float(f"{max(wanted, finest):.1e}")
     # dp_accounting raises the size of a grid below 1000 points to the power `count`, digit by digit.
     return interval if interval <= min(sparse, 0.1) else None
+
+
+def _loss(x: np.ndarray, drawn: np.ndarray, probabilities: np.ndarray, sigma: float) -> np.ndarray:
+    """log of the ratio of densities, sum_j p_j N(d_j, sigma^2) to N(0, sigma^2), at sigma x: the shape of x."""
+    exponents = (drawn * x[..., None] - drawn**2 / 2 / sigma) / sigma + np.log(probabilities)
+    return np.logaddexp.reduce(exponents, axis=-1)

@@ -39,13 +39,19 @@ class GaussianEvent:
     num_data: int | None = None
 
     def __post_init__(self) -> None:
+        if any(count != int(count) for _, count in self.noise_multipliers):
+            raise ConfigurationError(
+                "noise_multipliers are pairs (noise multiplier, number of accesses, a whole number)."
+            )
         pairs = tuple((float(sigma), int(count)) for sigma, count in self.noise_multipliers)
         object.__setattr__(self, "noise_multipliers", pairs)
         for sigma, count in pairs:
             if not (math.isfinite(sigma) and sigma >= 0):
                 raise ConfigurationError(f"noise multiplier {sigma} must be finite and not negative.")
             if count < 1:
-                raise ConfigurationError(f"number of accesses {count} must be at least 1; leave the entry out for none.")
+                raise ConfigurationError(
+                    f"number of accesses {count} must be at least 1; leave the entry out for none."
+                )
         if not 0 < self.sampling_rate <= 1:
             raise ConfigurationError(f"sampling_rate {self.sampling_rate} must be in (0, 1].")
         if self.neighboring_relation not in NEIGHBORING_RELATIONS:

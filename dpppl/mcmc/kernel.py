@@ -144,9 +144,8 @@ class DPKernel(MCMCKernel):
     def step(self, state, *, rows, public):
         """One step from a single state, given the private rows (passed on to the door) and the Public arrays."""
         step_size, noise_multiplier = self._at(state.i)
-        access_key = jax.random.fold_in(state.rng_key, state.i)
         noisy_sum = self.mechanism.noisy_sum(
-            self._split.log_likelihood, state.z, rows, public, access_key, noise_multiplier
+            self._split.log_likelihood, state.z, rows, public, state.rng_key, noise_multiplier, state.i
         )
         prior_gradient = jax.grad(self._split.log_prior)(state.z, public)
         rate = self.mechanism.subsampling.rate

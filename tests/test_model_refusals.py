@@ -1,0 +1,548 @@
+"""Each refusal names the site, the cause and the cure, and never a data value."""
+
+import functools
+import traceback
+
+import flax.linen
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from flax import nnx
+from numpyro import handlers
+from numpyro.contrib.control_flow import cond, scan
+from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
+from numpyro.infer.reparam import LocScaleReparam
+
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.model import Public, split_model
+
+N = 7
+SECRET = 98765.25
+X = np.full(N, SECRET, np.float32)
+Y = np.full(N, SECRET, np.float32)
+
+
+def refused(model, *args, kind=UnsupportedModelError, **kwargs) -> str:
+    """The message that refuses `model`, which tells no data value."""
+    with pytest.raises(kind) as caught:
+        split_model(model, args, kwargs)
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "98765" not in printed and "9876" not in str(caught.value)
+    return str(caught.value)
+
+
+def latent(name="w", **kwargs):
+    return numpyro.sample(name, dist.Normal(0.0, 1.0), **kwargs)
+
+
+def test_observed_outside_the_data_plate():
+    def model(x, y):
+        numpyro.sample("y", dist.Normal(latent() * x, 1.0).to_event(1), obs=y)
+
+    assert refused(model, X, Y) == (
+        "site 'y' is observed outside the data plate; wrap it in numpyro.plate(\"data\", x.shape[0]), the plate as "
+        "long as the private arrays."
+    )
+
+
+def test_no_observed_site():
+    def model(x, y=None):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    assert "no observed site: pass the private array" in refused(model, X)
+
+
+def test_more_than_one_data_plate():
+    def model(x, y):
+        w = latent()
+        with numpyro.plate("first", x.shape[0]):
+            numpyro.sample("x", dist.Normal(w, 1.0), obs=x)
+        with numpyro.plate("second", y.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    message = refused(model, X, Y)
+    assert "sites 'x' and 'y' are observed in different plates, so there is more than one data plate" in message
+
+
+def two_plates(y):
+    with numpyro.plate("people", N, dim=-2), numpyro.plate("items", N, dim=-1):
+        numpyro.sample("y", dist.Normal(latent(), 1.0), obs=y)
+
+
+def test_two_plates_that_fit_ask_for_data_plate():
+    message = refused(two_plates, np.full((N, N), SECRET), kind=ConfigurationError)
+    assert "plates 'people' and 'items'" in message and "data_plate='people'" in message
+
+
+def test_a_data_plate_that_does_not_fit():
+    with pytest.raises(ConfigurationError, match="data_plate 'wrong' is not a plate of the model"):
+        split_model(two_plates, (np.ones((N, N)),), {}, data_plate="wrong")
+
+
+def test_prior_that_depends_on_data():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(x.mean(), 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    assert "the prior of site 'w' depends on the data; make it a constant" in refused(model, X, Y)
+
+
+def test_prior_that_depends_on_data_through_a_loop():
+    def model(x, y):
+        scale = jax.lax.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] + x[0]), (0, 1.0))[1]
+        w = numpyro.sample("w", dist.Normal(0.0, scale))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    assert "the prior of site 'w' depends on the data" in refused(model, X, Y)
+
+
+def test_support_that_depends_on_data():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Uniform(0.0, y.max()))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    assert "the support of site 'w' depends on the data" in refused(model, X, Y)
+
+
+def test_support_that_depends_on_another_latent():
+    def model(x, y):
+        top = numpyro.sample("top", dist.HalfNormal(1.0))
+        w = numpyro.sample("w", dist.Uniform(0.0, top))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    assert "the support of site 'w' depends on site 'top' (dynamic support)" in refused(model, X, Y)
+
+
+def test_constant_array_bounds_are_not_dynamic():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Uniform(jnp.zeros(2), jnp.ones(2)).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w[0] * x, w[1]), obs=y)
+
+    assert split_model(model, (X, Y), {}).latents["w"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "scale", [lambda n: 1.0 / n, lambda n: jnp.ones(2)[0] / n, lambda n: (np.arange(2.0) / n)[1]], ids=str
+)
+def test_prior_that_depends_on_the_number_of_rows(scale):
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, scale(x.shape[0])))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    assert "the prior of site 'w' depends on the number of rows" in refused(model, X, Y)
+
+
+def test_prior_with_a_constant_array_made_from_the_number_of_rows():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(np.arange(2.0) / x.shape[0], 1.0).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w[0] * x, 1.0), obs=y)
+
+    assert "the prior of site 'w' depends on the number of rows" in refused(model, X, Y)
+
+
+def test_a_latent_for_each_row_outside_the_data_plate():
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[0]]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    assert "fixes the number of rows" in refused(model, X, Y)
+
+
+def test_factor_outside_the_plate_that_depends_on_data():
+    def model(x, y):
+        w = latent()
+        numpyro.factor("penalty", -jnp.sum(w * x))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    message = refused(model, X, Y)
+    assert "factor site 'penalty' depends on the data but is outside the data plate; move it into" in message
+
+
+def standardised(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * (x - x.mean()), 1.0), obs=y)
+
+
+def size_in_likelihood(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * x, jnp.sqrt(x.shape[0])), obs=y)
+
+
+def neighbours(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * jnp.roll(x, 1), 1.0), obs=y)
+
+
+def batch_deviation(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * x / x.std(), 1.0), obs=y)
+
+
+def row_number(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]) as index:
+        numpyro.sample("y", dist.Normal(w * index, 1.0), obs=y + x)
+
+
+@pytest.mark.parametrize("model", [standardised, size_in_likelihood, neighbours, batch_deviation, row_number])
+def test_likelihood_that_couples_rows(model):
+    message = refused(model, X, Y)
+    assert "site 'y' couples the rows, or depends on their number or position" in message
+
+
+def test_public_array_indexed_by_the_plate():
+    def model(x, offsets, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]) as index:
+            numpyro.sample("y", dist.Normal(w * x + offsets[index], 1.0), obs=y)
+
+    message = refused(model, X, Public(np.zeros(N)), Y)
+    assert "couples the rows, or depends on their number or position" in message
+
+
+def test_rows_of_a_fixed_number():
+    def constant(x, y, n):
+        w = latent()
+        with numpyro.plate("data", n):
+            numpyro.sample("y", dist.Normal(w * jnp.zeros(n), 1.0), obs=y)
+
+    def reshaped(x, y):
+        w = latent()
+        with numpyro.plate("data", N):
+            numpyro.sample("y", dist.Normal(w * x.reshape(N), 1.0), obs=y)
+
+    message = refused(reshaped, X, Y)
+    assert "fixes the number of rows" in message and "x.reshape(N)" in message
+    assert "the model" in refused(constant, X, Y, N)
+    assert "site 'y' fixes the number of rows" in refused(constant, X[:3], Y[:3], 3)
+
+
+class Normalised(flax.linen.Module):
+    @flax.linen.compact
+    def __call__(self, x):
+        return flax.linen.Dense(1)(flax.linen.BatchNorm(use_running_average=False)(x))[..., 0]
+
+
+def test_mutable_state():
+    def flax_model(x, y):
+        net = random_flax_module("net", Normalised(), dist.Normal(), input_shape=(1, 1), mutable=["batch_stats"])
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(net(x[:, None]), 1.0), obs=y)
+
+    assert "site 'net$state' is mutable state (batch norm" in refused(flax_model, X, Y)
+
+    def nnx_model(x, y):
+        net = random_nnx_module("net", nnx.BatchNorm(1, rngs=nnx.Rngs(0)), dist.Normal())
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(net(x[:, None])[:, 0], 1.0), obs=y)
+
+    assert "site 'net$state' is mutable state (batch norm" in refused(nnx_model, X, Y)
+
+
+def test_observed_value_that_does_not_depend_on_a_private_argument():
+    def model(x, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x - y, 1.0), obs=jnp.zeros(x.shape[0]))
+
+    assert "the observed value of site 'y' does not depend on a private argument" in refused(model, X, Y)
+
+
+def test_factor_that_does_not_depend_on_a_private_argument():
+    def model(x):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.factor("constant", -(w**2))
+
+    assert "sites 'constant' inside the data plate do not depend on a private argument" in refused(model, X)
+
+
+def test_captured_rows():
+    def closure(x):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=Y)
+
+    def listed(x):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=jnp.asarray(Y.tolist()))
+
+    def in_jit(x, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(jax.jit(lambda w: w * jnp.asarray(X))(w), 1.0), obs=y)
+
+    def transposed(x, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal((w * np.tile(X, (2, 1)))[0], 1.0), obs=y)
+
+    def made_by_numpy(x, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, np.ones(x.shape[0])), obs=y)
+
+    def plain(x, y=None):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    conditioned = handlers.condition(plain, data={"y": jnp.asarray(Y)})
+    for model in (closure, listed, functools.partial(plain, y=Y), conditioned):
+        message = refused(model, X)
+        assert "captures an array float32[7] with an axis as long as the data plate" in message
+        assert "pass it as an argument" in message
+    assert "captures an array float32[7]" in refused(in_jit, X, Y)
+    assert "use jax.numpy instead of NumPy" in refused(made_by_numpy, X, Y)
+    assert "captures an array float32[2, 7]" in refused(transposed, X, Y)
+
+
+def test_no_private_argument():
+    def model():
+        w = latent()
+        with numpyro.plate("data", N):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=Y)
+
+    def public(y):
+        w = latent()
+        with numpyro.plate("data", N):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    assert "has no private argument: pass the data as array arguments" in refused(model)
+    assert "has no private argument" in refused(public, Public(Y))
+    assert "has no private argument" in refused(public, Y.tolist())
+
+
+def test_obs_mask():
+    def model(x, y, observed):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y, obs_mask=observed)
+
+    assert "site 'y' has an obs_mask" in refused(model, X, Y, np.arange(N) > 2)
+
+
+def test_param_sites():
+    def plain(x, y):
+        w = numpyro.param("w", 1.0)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    def network(x, y):
+        net = flax_module("net", flax.linen.Dense(1), input_shape=(1, 1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(net(x[:, None])[:, 0], 1.0), obs=y)
+
+    def learnt_centring(x, y):
+        with handlers.reparam(config={"w": LocScaleReparam()}):
+            w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    for model, name in [(plain, "w"), (network, "net$params"), (learnt_centring, "w_centered")]:
+        assert f"site '{name}' is a numpyro.param" in refused(model, X, Y)
+
+
+def test_sites_in_control_flow():
+    def lax_scan(x, y):
+        w, _ = jax.lax.scan(lambda total, _: (total + latent("step"), None), 0.0, jnp.arange(3))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    def in_jit(x, y):
+        w = jax.jit(lambda: latent("step"))()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    def numpyro_scan(x, y):
+        w, _ = scan(lambda total, _: (total + latent("step"), None), 0.0, jnp.arange(3))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    def numpyro_cond(x, y):
+        w = cond(True, lambda _: latent("a"), lambda _: latent("a"), None)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    def inside_plate(x, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            scan(lambda c, v: (c, numpyro.sample("y", dist.Normal(w, 1.0), obs=v)), 0.0, y[None])
+
+    for model in (lax_scan, in_jit):
+        assert "site 'step' is inside jax.lax control flow, jax.jit or jax.vmap" in refused(model, X, Y)
+    for model in (numpyro_scan, numpyro_cond, inside_plate):
+        assert "numpyro.contrib.control_flow, whose sample sites cannot be split" in refused(model, X, Y)
+
+
+def branch(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        if y[0] > 0:
+            w = -w
+        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+
+def as_integer(x, y):
+    groups = int(x.max()) + 1
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([groups]))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w[0] * x, 1.0), obs=y)
+
+
+def as_numpy(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * np.sort(x), 1.0), obs=y)
+
+
+def selected(x, y):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * x[y > 0].sum(), 1.0), obs=y)
+
+
+def revealing(x, y):
+    with numpyro.plate("data", x.shape[0]):
+        if np.any(np.asarray(y) > 0):
+            raise ValueError(f"bad value {y}")
+        numpyro.sample("y", dist.Normal(latent(), 1.0), obs=y)
+
+
+@pytest.mark.parametrize(
+    "model, line",
+    [
+        (branch, "if y[0] > 0:"),
+        (as_integer, "groups = int(x.max()) + 1"),
+        (as_numpy, "np.sort(x)"),
+        (selected, "x[y > 0].sum()"),
+        (revealing, "if np.any(np.asarray(y) > 0):"),
+    ],
+)
+def test_a_model_that_branches_on_values(model, line):
+    message = refused(model, X, Y)
+    assert "the model branches on, or converts to Python or NumPy, the value of an array" in message
+    assert "test_model_refusals.py" in message and line in message
+    with pytest.raises(UnsupportedModelError) as caught:
+        split_model(model, (X, Y), {})
+    assert caught.value.__suppress_context__ and caught.value.__cause__ is None
+
+
+def test_latents_of_a_row():
+    def continuous(x, y):
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(latent("mine") * x, 1.0), obs=y)
+
+    def discrete(x, y):
+        with numpyro.plate("data", x.shape[0]):
+            kind = numpyro.sample("kind", dist.Bernoulli(0.5))
+            numpyro.sample("y", dist.Normal(kind * x, 1.0), obs=y)
+
+    assert "site 'mine' is a continuous latent of each row" in refused(continuous, X, Y)
+    assert "site 'kind' is a discrete latent of each row" in refused(discrete, X, Y)
+
+
+def test_global_discrete_latent():
+    def model(x, y):
+        kind = numpyro.sample("kind", dist.Bernoulli(0.5))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(kind * x, 1.0), obs=y)
+
+    assert "site 'kind' is a global discrete latent, which has no gradient" in refused(model, X, Y)
+
+
+def test_support_without_a_bijection():
+    def model(x, y):
+        direction = numpyro.sample("direction", dist.ProjectedNormal(jnp.ones(3)))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(direction[0] * x, 1.0), obs=y)
+
+    assert "site 'direction' has a support without a bijection" in refused(model, X, Y)
+
+
+def test_another_plate_that_subsamples():
+    def model(y):
+        w = latent()
+        with numpyro.plate("data", N, dim=-2), numpyro.plate("items", 4, subsample_size=2, dim=-1) as index:
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y[:, index])
+
+    assert "plate 'items' subsamples, but only the data plate 'data' may" in refused(model, np.full((N, 4), SECRET))
+
+
+def test_side_effects():
+    def model(x, y):
+        jax.debug.print("{}", y)
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    assert "side effect (jax.debug.print, a callback, checkify)" in refused(model, X, Y)
+
+
+def test_randomness_of_its_own():
+    def dropout(x, y):
+        keep = jax.random.bernoulli(numpyro.prng_key(), 0.5)
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x * keep, 1.0), obs=y)
+
+    def hidden(x, y):
+        with handlers.block():
+            w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    for model in (dropout, hidden):
+        assert "the model draws random numbers of its own" in refused(model, X, Y)
+
+
+def any_model(x, y, extra=None):
+    w = latent()
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+
+class Frame:
+    def __array__(self, dtype=None, copy=None):
+        raise AssertionError("read")
+
+
+@pytest.mark.parametrize(
+    "extra, message",
+    [
+        (np.full(N + 1, SECRET), "arguments 'x' and 'extra' have leading axes of different length"),
+        (np.asarray(SECRET), "argument 'extra' is an array without rows; wrap it in dpppl.Public"),
+        ([SECRET] * N, "argument 'extra' holds a list of numbers as long as the data"),
+        ({"y": [(SECRET, 1)] * N}, "argument 'extra' holds a list of numbers as long as the data"),
+        (Frame(), "argument 'extra' is a Frame; pass a NumPy or JAX array"),
+        (np.array(["98765"] * N), "argument 'extra' is an array of dtype <U5; arrays are numbers"),
+        (np.array([SECRET] * N, object), "argument 'extra' is an array of dtype object; arrays are numbers"),
+    ],
+    ids=["other_axis", "scalar", "list", "nested_list", "array_like", "strings", "objects"],
+)
+def test_arguments_that_are_neither_rows_nor_public(extra, message):
+    assert message in refused(any_model, X, Y, extra=extra, kind=ConfigurationError)
+
+
+@pytest.mark.parametrize("extra", [Public(np.ones(N + 1)), Public([1.0] * N), [1.0] * 3, np.float64(2.0), "name", len])
+def test_public_and_other_arguments_pass(extra):
+    assert split_model(any_model, (X, Y), {"extra": extra}).num_rows == N
