@@ -15,15 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 
 Arrays = dict[str, Any]
 Shapes = dict[str, jax.ShapeDtypeStruct]
-_SITE_PACKAGES = os.path.dirname(os.path.dirname(os.path.abspath(jax.__file__ or "")))
-_LIBRARIES = tuple(os.path.join(_SITE_PACKAGES, name, "") for name in ("jax", "numpyro", "flax", "numpy")) + (
-    os.path.join(os.path.dirname(os.path.abspath(__file__)), ""),
+_JAX, _NUMPYRO, _NUMPY, _HERE = (
+    os.path.dirname(str(f)) for f in (jax.__file__, numpyro.__file__, np.__file__, __file__)
+)
+_LIBRARIES = tuple(
+    os.path.join(p, "") for p in (_JAX, _NUMPYRO, _NUMPY, _HERE, os.path.join(os.path.dirname(_JAX), "flax"))
 )
 _VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
@@ -41,7 +44,6 @@ class Structure:
     latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)  # None: discrete
     observed: list[str] = field(default_factory=list)
     factors: list[str] = field(default_factory=list)
-    deterministic: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
     mutable: list[str] = field(default_factory=list)
     plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the plates around each sample site
@@ -233,8 +235,9 @@ def check_captured(jaxpr, lengths: set[int]) -> tuple[str, ...]:
     for value in _constants(jaxpr):
         if np.size(value) <= 1:
             continue  # a number, often one that NumPyro reshaped
-        description = f"{np.dtype(value.dtype).name}{list(np.shape(value))}"
-        if lengths & set(np.shape(value)):
+        axes = ["N" if axis in lengths else str(axis) for axis in np.shape(value)]
+        description = f"{value.dtype}[{', '.join(axes)}]"
+        if "N" in axes:
             raise UnsupportedModelError(
                 f"the model captures an array {description} with an axis as long as the data plate (a closure, "
                 "functools.partial, numpyro.handlers.condition); pass it as an argument of the model, wrapped in "
@@ -408,7 +411,7 @@ class _Dependence:
         lines.append(f"{list(map(show, [*jaxpr.invars, *jaxpr.outvars]))}")
         own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._constants))  # JAX 0.10 keeps them beside the jaxpr
         constants = [value for v, value in own if v in numbers] + list(_inner_constants(jaxpr))
-        lines += [repr(np.asarray(v).tobytes()) for v in constants if not isinstance(v, jax.core.Tracer)]
+        lines += [repr(_plain(v).tobytes()) for v in constants if not isinstance(v, jax.core.Tracer)]
         return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]
 
     def _reduced(self, role: str, name: str) -> tuple[Any, list[tuple[str, str]]]:
@@ -433,6 +436,11 @@ def _inner_constants(jaxpr) -> Iterator[Any]:
         for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns")):
             if hasattr(parameter, "eqns"):
                 yield from _constants(parameter)
+
+
+def _plain(value) -> np.ndarray:
+    is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(value) if is_key else value)
 
 
 def _quoted(names) -> str:

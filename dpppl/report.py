@@ -42,16 +42,22 @@ class PrivacyReport:
     events: tuple[GaussianEvent, ...]
     delta: float | None
     num_data: int | None
+    neighboring_relation: str
     clipping: str
     clipping_norm: float
     subsampling: str
+    sampling_rate: float
     num_chains: int
+    num_steps: int
     target_temperature: float
     temperatures: tuple[float, float]
     step_sizes: tuple[float, float]
     diffusion_time: float
     key_origin: str
     status: str
+    temperature_note: str | None = None
+    row_curvature: float | None = None
+    preconditioned: bool = False
     assumed_public: tuple[str, ...] = ()
     initial_values: str = "prior median"
     batch_cap: int | None = None
@@ -85,13 +91,8 @@ class PrivacyReport:
 
     @property
     def num_accesses(self) -> int:
-        """Number of accesses of the data, over all chains, warmup and thinned-away steps included."""
+        """Number of events the accountant composes: one a step, but one an epoch for a partition."""
         return sum(event.num_accesses for event in self.events)
-
-    @property
-    def neighboring_relation(self) -> str:
-        """The relation between neighbouring data sets."""
-        return self.events[0].neighboring_relation if self.events else "zero_out"
 
     @property
     def noise_multipliers(self) -> tuple[float, float]:
@@ -131,6 +132,13 @@ class PrivacyReport:
             lines.append("This epsilon is no meaningful guarantee.")
         if self.delta is not None and self.num_data is not None and self.delta >= 1.0 / self.num_data:
             lines.append(f"delta is not below 1 / num_data = {1 / self.num_data:.2g}: a mechanism may publish whole rows.")
+        if self.row_curvature is not None and self.num_data is not None:
+            bound = self.step_sizes[1] * self.num_data * self.row_curvature
+            if not bound < 2.0:
+                lines.append(
+                    f"h * N * L = {bound:.3g} is not below 2, so the chain may be unstable: raise num_samples, which "
+                    "makes the matched step smaller at no cost in privacy."
+                )
         if self.failed_chains:
             lines.append(
                 "Chains with values that are not finite: "
@@ -142,8 +150,10 @@ class PrivacyReport:
     def temperature_line(self) -> str:
         """What is known about the temperature at which the chain samples."""
         low, high = self.temperatures
-        line = f"s^2/2h = {_range(low, high)} (target {self.target_temperature:g}): "
-        rate = min((event.sampling_rate for event in self.events), default=1.0)
+        if self.temperature_note is not None:
+            return self.temperature_note
+        line = f"{_range(low, high)} from the noise (target {self.target_temperature:g}): "
+        rate = self.sampling_rate
         if rate == 1.0:
             return line + "exact but for discretisation, since every step sees every row"
         line += "a lower bound, minibatch noise adds to it; "
@@ -152,6 +162,16 @@ class PrivacyReport:
         ratio = rate * self.num_data * (1.0 - rate) / self.noise_multipliers[0] ** 2
         verdict = "negligible" if ratio < 0.05 else "not shown to be negligible: raise the rate or the noise multiplier"
         return line + f"rate * N * (1 - rate) / noise_multiplier^2 = {ratio:.3g}, so that noise is {verdict}"
+
+    def mixing_line(self) -> str:
+        """Which posterior spreads the run was long enough to show."""
+        space = "preconditioned" if self.preconditioned else "unconstrained"
+        curvature = self.readable_curvature
+        return (
+            f"total diffusion time {self.diffusion_time:.3g} a chain; where the posterior's curvature is below "
+            f"{curvature:.3g} (its sd above {curvature**-0.5:.3g}, {space}), the spread of the samples must not be "
+            "read as the posterior's"
+        )
 
     def rows(self) -> list[tuple[str, str]]:
         """The report as pairs of a name and a text."""
@@ -176,16 +196,11 @@ class PrivacyReport:
             ("sampling failure", f"{self.failure_probability:.2g} in total, charged to delta"),
             ("clipping", self.clipping),
             ("noise multiplier", _range(*self.noise_multipliers)),
-            ("accesses of the data", f"{self.num_accesses} (all chains, warmup and thinned steps included)"),
+            ("steps", f"{self.num_steps} (all chains, warmup and thinned steps included), each an access of the data"),
             ("chains", str(self.num_chains)),
             ("step size", _range(*self.step_sizes)),
             ("temperature", self.temperature_line()),
-            (
-                "mixing budget",
-                f"total diffusion time {self.diffusion_time:.3g} a chain: where the posterior's curvature is below "
-                f"{self.readable_curvature:.3g} (its sd above {self.readable_curvature**-0.5:.3g}, unconstrained), "
-                "the spread of the samples must not be read as the posterior's",
-            ),
+            ("mixing budget", self.mixing_line()),
         ]
 
     def __str__(self) -> str:
@@ -207,11 +222,10 @@ class PrivacyReport:
             {f.name: getattr(event, f.name) for f in fields(event)} for event in self.events
         ]
         spent = self.spent
-        described |= {
+        described |= {  # the derived numbers
             "epsilon": None if spent is None else spent.epsilon,
             "accountant": None if spent is None else spent.accountant,
             "epsilon_at": {f"{delta:g}": self.epsilon_at(delta) for delta in _SHOWN_DELTAS},
-            "neighboring_relation": self.neighboring_relation,
             "unit": "one row",
             "num_accesses": self.num_accesses,
             "noise_multipliers": self.noise_multipliers,

@@ -11,7 +11,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from examples.data import adult, adult_prior_scales, digits, has_adult
+from examples.data import adult, digits, has_adult
 from models.logistic_regression import gaussian
 
 import dpppl

@@ -11,7 +11,6 @@ from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
 from dpppl.model import split_model
 
-KEY = jax.random.key(0)
 ROWS = jax.ShapeDtypeStruct((N,), jnp.float32)
 
 
@@ -35,7 +34,7 @@ def split():
 
 
 def test_prior_median(split):
-    z = initial_values(split, {}, KEY)
+    z = initial_values(split, {}, jax.random.key(0))
     values = split.constrain(z, {})
     assert values["mean"] == pytest.approx(2.0)
     assert values["scale"] == pytest.approx(np.exp(0.5), rel=1e-5)
@@ -48,7 +47,7 @@ def test_prior_median(split):
 
 def test_prior_median_by_draws(split):
     """The mean of 200 medians of 1,000 draws, within 5 standard errors: false-alarm rate 6e-7, 5 % off is rejected."""
-    gamma = split.constrain(initial_values(split, {}, KEY), {})["gamma"]
+    gamma = split.constrain(initial_values(split, {}, jax.random.key(0)), {})["gamma"]
     prior = scipy.stats.gamma(2.0)
     error = 0.5 / prior.pdf(prior.median()) / np.sqrt(1_000 * 200)
     assert abs(np.mean(gamma) - prior.median()) < 5 * error < abs(np.mean(gamma) - 1.05 * prior.median())
@@ -66,7 +65,9 @@ def test_prior_sample_is_a_draw_from_the_prior():
             numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
     split = split_model(model, (ROWS,), {})
-    z = jax.vmap(lambda key: initial_values(split, {}, key, "prior_sample"))(jax.random.split(KEY, 50_000))
+    z = jax.vmap(lambda key: initial_values(split, {}, key, "prior_sample"))(
+        jax.random.split(jax.random.key(0), 50_000)
+    )
     z = {name: np.asarray(value, np.float64) for name, value in z.items()}
     below = z["below"] - z["mean"]
     for values, loc, scale in [(z["mean"], 2.0, 3.0), (z["scale"], 0.5, 1.0), (below, 0.0, 1.0)]:
@@ -81,7 +82,7 @@ def test_every_model_has_a_start(entry):
     args, kwargs = entry.data(0)
     split = split_model(entry.model, args, kwargs)
     _, public = split.arrays(args, kwargs)
-    z = initial_values(split, public, KEY)
+    z = initial_values(split, public, jax.random.key(0))
     assert {name: (v.shape, v.dtype) for name, v in z.items()} == {
         name: (s.shape, s.dtype) for name, s in split.latents.items()
     }
@@ -90,9 +91,9 @@ def test_every_model_has_a_start(entry):
 
 def test_own_values_are_taken_as_they_are(split):
     own = {name: np.full(s.shape, 0.25) for name, s in split.latents.items()}
-    z = initial_values(split, {}, KEY, own)
+    z = initial_values(split, {}, jax.random.key(0), own)
     assert all(np.all(value == 0.25) and value.dtype == jnp.float32 for value in z.values())
-    jax.jit(lambda own: initial_values(split, {}, KEY, own))(own)
+    jax.jit(lambda own: initial_values(split, {}, jax.random.key(0), own))(own)
 
 
 def test_own_values_must_fit(split):
@@ -105,4 +106,4 @@ def test_own_values_must_fit(split):
         ("prior_mean", "'prior_median', 'prior_sample' or a dict"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
-            initial_values(split, {}, KEY, wrong)
+            initial_values(split, {}, jax.random.key(0), wrong)

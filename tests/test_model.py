@@ -193,7 +193,15 @@ def test_captured_arrays_are_listed_by_shape():
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
+    key = jax.random.key(0)
+
+    def with_a_key(x, y):
+        w = numpyro.sample("w", dist.Normal(jax.random.normal(key, (3,)), 1.0).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
     assert split_model(model, (X, Y), {}).assumed_public == ("float32[2, 3]",)
+    assert split_model(with_a_key, (X, Y), {}).assumed_public == ()
     assert split_model(logistic, (X, Y), {}).assumed_public == ()
 
 

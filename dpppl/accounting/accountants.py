@@ -85,7 +85,7 @@ def group_epsilon(event: Events, delta: float, group_size: int, accountant: str 
     Arguments, guarantee and errors otherwise as for `epsilon`.
 
     >>> round(group_epsilon(GaussianEvent(noise_multipliers=((10.0, 100),)), delta=1e-5, group_size=3), 2)
-    17.19
+    16.68
     """
     check_delta(delta)
     if group_size != int(group_size) or group_size < 1:

@@ -49,7 +49,7 @@ def calibrate_num_steps(
     >>> from dpppl.accounting import GaussianEvent
     >>> make_event = lambda steps: GaussianEvent(noise_multipliers=((100.0, steps),))
     >>> calibrate_num_steps(make_event, target_epsilon=0.2, target_delta=1e-5)
-    36
+    37
     """
     cost = _cost(lambda steps: make_event(round(steps)), target_epsilon, target_delta, accountant)
     steps = _search(cost, target_epsilon, "num_steps", start=1, cheaper=-1, low=1, high=max_steps, whole=True)

@@ -68,6 +68,8 @@ def build(
             "accountant 'rdp' does not support Poisson sampling under neighboring_relation='replace_one'; "
             "use 'pld' for Poisson sampling alone, or 'zero_out'."
         )
+    if not events:
+        return (_gaussian(0.0),)
     if any(sigma == 0 for e in events for sigma, _ in e.noise_multipliers):
         return (Curve(lambda d: math.inf, lambda e: 1.0, "none (an access without noise)"),)
     if accountant == "gaussian":
@@ -96,13 +98,15 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if mu == 0 or _gaussian_log_delta(mu, 0.0) <= target:
         return 0.0
     upper = mu**2 / 2 + mu * math.sqrt(-2 * target)  # by the Gaussian tail bound
-    return float(brentq(lambda e: _gaussian_log_delta(mu, e) - target, 0.0, upper, xtol=1e-12 * upper, rtol=1e-12))
+    error = 1e-12 * upper
+    return error + float(brentq(lambda e: _gaussian_log_delta(mu, e) - target, 0.0, upper, xtol=error, rtol=1e-12))
 
 
 def _gaussian_log_delta(mu: float, epsilon: float) -> float:
     """log of Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), accurate in both tails."""
     from scipy.special import erfcx, ndtr
 
+    mu = max(mu, 1e-6)  # delta rises with mu; below, the difference of two terms would round to 0
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     # e^epsilon phi(high) = phi(low): both terms share one Gaussian factor, and erfcx is what is left of each.
     if low > 0:

@@ -12,13 +12,13 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from dpppl.clipping import Flat
+from dpppl.clipping import Flat, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
 from dpppl.mechanism import Mechanism
 from dpppl.model import split_model
 from dpppl.report import PrivacyReport
-from dpppl.subsampling import FullBatch, Poisson
+from dpppl.subsampling import FullBatch, Subsampling
 
 _LOWERED = 1.0 - 1e-6
 
@@ -40,32 +40,40 @@ class DPKernel(MCMCKernel):
         self,
         model: Callable,
         *,
-        clipping_norm: float,
-        subsampling: FullBatch | Poisson | None = None,
+        clipping_norm: float | Mapping[str, float],
+        subsampling: Subsampling | None = None,
         step_size: float | str | Callable = "matched",
         noise_multiplier: float | None = None,
         temperature: float = 1.0,
+        preconditioner: Mapping | None = None,
+        row_curvature: float | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
         init_strategy: str | Mapping = "prior_median",
     ):
         subsampling = FullBatch() if subsampling is None else subsampling
-        if not isinstance(subsampling, FullBatch | Poisson):
-            raise ConfigurationError("subsampling must be dpppl.FullBatch() or dpppl.Poisson(rate).")
-        self.mechanism = Mechanism(clipping=Flat(clipping_norm), subsampling=subsampling)
+        if not isinstance(subsampling, Subsampling):
+            raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")
+        clipping = PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
+        self.mechanism = Mechanism(clipping=clipping, subsampling=subsampling)
         self._model = model
-        self.temperature = _positive("temperature", temperature)
-        self.noise_multiplier = None if noise_multiplier is None else _positive("noise_multiplier", noise_multiplier)
+        self.temperature = positive("temperature", temperature)
+        self.noise_multiplier = None if noise_multiplier is None else positive("noise_multiplier", noise_multiplier)
         if num_data is not None and (not isinstance(num_data, int) or num_data < 1):
             raise ConfigurationError("num_data is the declared, public number of rows: a positive integer.")
         self.num_data = num_data
+        self.row_curvature = None if row_curvature is None else positive("row_curvature", row_curvature)
+        if row_curvature is not None and num_data is None:
+            raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
+        self.preconditioner = None if preconditioner is None else _diagonal(preconditioner)
         self.data_plate = data_plate
         self.init_strategy = init_strategy
         if not (callable(step_size) or step_size == "matched"):
-            step_size = _positive("step_size", step_size)
+            step_size = positive("step_size", step_size)
         self.step_size = step_size
         self._split = None
         self._schedule = None
+        self._scales: dict = {}
         if step_size == "matched" and self.noise_multiplier is not None:
             self.step_size = self.matched_step_size(self.noise_multiplier)
 
@@ -90,6 +98,17 @@ class DPKernel(MCMCKernel):
     def diffusion_time(self, step_size, std):
         """Time of the overdamped diffusion for which one such step stands."""
 
+    def check_noise(self, std: np.ndarray) -> None:
+        """Raise ConfigurationError if the sampler cannot stand noise of these standard deviations."""
+
+    def temperature_note(self, std) -> str | None:
+        """What to say of the temperature instead of the usual line, where something else sets it."""
+        return None
+
+    def sample_weight(self, step_size):
+        """The share of the posterior average that a sample after such a step deserves: the time it stands for."""
+        return step_size
+
     @abstractmethod
     def first_state(self, z, rng_key):
         """The state before the first step."""
@@ -97,6 +116,9 @@ class DPKernel(MCMCKernel):
     @abstractmethod
     def advance(self, state, noisy_gradient, step_size):
         """The state after a step, given the noisy gradient of the log posterior at `state.z` (a dict by site)."""
+
+    def __getstate__(self):
+        return self.__dict__ | {"_split": None, "_schedule": None, "_scales": {}}
 
     def with_noise(self, noise_multiplier: float | None) -> "DPKernel":
         """A copy without cached structure, at this noise multiplier and, if the step is matched, at its matched step."""
@@ -119,11 +141,24 @@ class DPKernel(MCMCKernel):
     def bind(self, args: tuple, kwargs: dict) -> None:
         """Find the model's structure for these arguments, from shapes and dtypes alone."""
         self._split = split_model(self._model, args, kwargs, data_plate=self.data_plate)
+        for name, sites in (
+            ("clipping_norm", getattr(self.mechanism.clipping, "norms", None)),
+            ("preconditioner", self.preconditioner),
+        ):
+            if sites is not None and set(sites) != set(self._split.latents):
+                raise ConfigurationError(
+                    f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(self._split.latents)}."
+                )
+        self._scales = {
+            site: np.broadcast_to(np.sqrt(diagonal), latent.shape).astype(latent.dtype)
+            for site, latent, diagonal in (
+                (site, self._split.latents[site], diagonal) for site, diagonal in (self.preconditioner or {}).items()
+            )
+        }
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         """The first state. Pure: it looks at no data and charges nothing. A batch of keys gives a batch of states."""
-        if self._split is None:
-            self.bind(model_args, model_kwargs)
+        self.bind(model_args, model_kwargs)
         _, public = self._split.arrays(model_args, model_kwargs)
         start = partial(self._start, public)
         if is_prng_key(rng_key):
@@ -142,15 +177,26 @@ class DPKernel(MCMCKernel):
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 
     def step(self, state, *, rows, public):
-        """One step from a single state, given the private rows (passed on to the door) and the Public arrays."""
+        """One step from a single state, given the private rows (passed on to the door) and the Public arrays.
+
+        With a preconditioner M the whole step happens in u = M^(-1/2) z: there the gradient is clipped and noised."""
         step_size, noise_multiplier = self._at(state.i)
+        position = self._unscaled(state.z)
         noisy_sum = self.mechanism.noisy_sum(
-            self._split.log_likelihood, state.z, rows, public, state.rng_key, noise_multiplier, state.i
-        )
-        prior_gradient = jax.grad(self._split.log_prior)(state.z, public)
+            lambda u, row, public: self._split.log_likelihood(self._scaled(u), row, public),
+            position, rows, public, state.rng_key, noise_multiplier, state.i,
+        )  # fmt: skip
+        prior_gradient = jax.grad(lambda u: self._split.log_prior(self._scaled(u), public))(position)
         rate = self.mechanism.subsampling.rate
         gradient = jax.tree.map(lambda prior, noisy: prior + noisy / rate, prior_gradient, noisy_sum)
-        return self.advance(state, gradient, step_size)._replace(i=state.i + 1)
+        state = self.advance(state._replace(z=position), gradient, step_size)
+        return state._replace(i=state.i + 1, z=self._scaled(state.z))
+
+    def _scaled(self, position):
+        return {s: u * self._scales[s] for s, u in position.items()} if self._scales else position
+
+    def _unscaled(self, z):
+        return {s: value / self._scales[s] for s, value in z.items()} if self._scales else z
 
     def postprocess_fn(self, model_args, model_kwargs):
         """Maps unconstrained latents to constrained ones and to deterministic sites that depend on latents only."""
@@ -173,6 +219,10 @@ class DPKernel(MCMCKernel):
         ) / step_size
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 
+    def noise_std(self, step_size, noise_multiplier):
+        """Standard deviation s of the Gaussian draw of a step."""
+        return noise_multiplier * step_size * self.mechanism.clipping.clipping_norm / self.mechanism.subsampling.rate
+
     def schedule(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Step sizes and noise multipliers of steps first .. first+count-1, float64 (count,).
 
@@ -190,27 +240,40 @@ class DPKernel(MCMCKernel):
 
     def report(self, ranges, *, delta: float | None, num_chains: int = 1, **facts) -> PrivacyReport:
         """The report of the steps in `ranges`, a sequence of (first, count, chains)."""
-        ranges = [r for r in ranges if r[1]]
-        pairs = [self.schedule(first, count) for first, count, _ in ranges]
-        multipliers = [np.repeat(multiplier, chains) for (_, multiplier), (_, _, chains) in zip(pairs, ranges)]
-        rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
-        steps = np.concatenate([step for step, _ in pairs]) if pairs else np.zeros(0)
-        std = np.concatenate([m * h for h, m in pairs]) * norm / rate if pairs else np.zeros(0)
-        temperatures = self.temperature_at(steps, std)
-        weights = np.concatenate([np.full(count, chains / num_chains) for _, count, chains in ranges]) if pairs else 0.0
+        chains_of: dict[tuple[int, int], int] = {}
+        for first, count, chains in ranges:
+            if count:
+                chains_of[first, count] = chains_of.get((first, count), 0) + chains
+        mechanism, norm = self.mechanism, self.mechanism.clipping.clipping_norm
+        events, steps, std, share = [], [], [], []
+        for (first, count), chains in chains_of.items():
+            step_sizes, multipliers = self.schedule(first, count)
+            events.append(mechanism.event(multipliers, first, chains))
+            steps.append(step_sizes)
+            std.append(self.noise_std(step_sizes, multipliers))
+            share.append(np.full(count, chains / num_chains))
+        h, s, w = (np.concatenate(parts) if parts else np.full(1, math.nan) for parts in (steps, std, share))
+        self.check_noise(s)
+        temperatures = self.temperature_at(h, s)
         return PrivacyReport(
             method=type(self).__name__,
-            events=(self.mechanism.event(np.concatenate(multipliers)),) if pairs else (),
+            events=tuple(events),
             delta=delta,
             num_data=self.num_data,
-            clipping=self.mechanism.clipping.describe(),
+            neighboring_relation=mechanism.neighboring_relation,
+            clipping=mechanism.clipping.describe(),
             clipping_norm=norm,
-            subsampling=self.mechanism.subsampling.describe(),
+            subsampling=mechanism.subsampling.describe(),
+            sampling_rate=mechanism.subsampling.rate,
             num_chains=num_chains,
+            num_steps=sum(count * chains for (_, count), chains in chains_of.items()),
             target_temperature=self.temperature,
-            temperatures=(float(temperatures.min()), float(temperatures.max())) if pairs else (math.nan, math.nan),
-            step_sizes=(float(steps.min()), float(steps.max())) if pairs else (math.nan, math.nan),
-            diffusion_time=float(np.sum(weights * self.diffusion_time(steps, std))),
+            temperatures=(float(temperatures.min()), float(temperatures.max())),
+            temperature_note=self.temperature_note(s),
+            step_sizes=(float(h.min()), float(h.max())),
+            diffusion_time=float(np.sum(w * self.diffusion_time(h, s))) if events else 0.0,
+            row_curvature=self.row_curvature,
+            preconditioned=self.preconditioner is not None,
             assumed_public=self._split.assumed_public if self._split is not None else (),
             **({"initial_values": describe_start(self.init_strategy)} | facts),
         )
@@ -237,9 +300,18 @@ def describe_start(strategy) -> str:
     return "supplied by the user: assumed independent of the data"
 
 
-def _positive(name: str, value) -> float:
+def positive(name: str, value) -> float:
+    """`value` as a float, or a ConfigurationError that names the argument."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
         raise ConfigurationError(f"{name} must be a positive number, got {type(value).__name__}.")
     if not (value > 0 and math.isfinite(value)):
         raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
     return float(value)
+
+
+def _diagonal(preconditioner: Mapping) -> dict:
+    values = {site: np.asarray(value, np.float64) for site, value in preconditioner.items()}
+    for site, value in values.items():
+        if not np.all(np.isfinite(value) & (value > 0)):
+            raise ConfigurationError(f"the preconditioner of site '{site}' must be positive and finite.")
+    return values

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from dpppl import accounting, random
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.kernel import DPKernel, describe_start
+from dpppl.mcmc.summary import print_weighted_summary
 from dpppl.report import RELATIONS, PrivacyReport
 from dpppl.subsampling import Poisson, sparse_sizes
 
@@ -45,7 +46,7 @@ class MCMC(numpyro.infer.MCMC):
     >>> mcmc = dpppl.MCMC(kernel, num_warmup=50, num_samples=50, target_epsilon=1.0, target_delta=1e-5,
     ...                   progress_bar=False)
     >>> mcmc.run(dpppl.secret_key(), jnp.ones(1000))
-    This run will spend epsilon = 1 at delta = 1e-05: add or remove one row, N public (zero-out).
+    This run will spend epsilon = 0.9995 at delta = 1e-05: add or remove one row, N public (zero-out).
     >>> mcmc.get_samples()["mu"].shape
     (50,)
     """
@@ -91,6 +92,7 @@ class MCMC(numpyro.infer.MCMC):
         self._kernel: DPKernel | None = None
         self._charged: list[tuple[int, int, int]] = []
         self._facts: dict = {}
+        self._collected = (0, 0)
 
     # Budget
 
@@ -107,7 +109,7 @@ class MCMC(numpyro.infer.MCMC):
 
         def event(noise_multiplier):
             _, multipliers = kernel.with_noise(noise_multiplier).schedule(0, steps)
-            return kernel.mechanism.event(np.tile(multipliers, self.num_chains))
+            return kernel.mechanism.event(multipliers, 0, self.num_chains)
 
         if self.sampler.step_size != "matched":
             # Langevin noise alone may be enough; then nothing is added to it.
@@ -131,7 +133,7 @@ class MCMC(numpyro.infer.MCMC):
 
     def _next_steps(self, warmup_only: bool) -> tuple[int, int]:
         """(first step number, steps a chain) of the next run."""
-        if self._warmup_state is None:
+        if warmup_only or self._warmup_state is None:
             return 0, self.num_warmup if warmup_only else self.num_warmup + self.num_samples
         return int(np.max(np.asarray(self._warmup_state.i))), self.num_samples
 
@@ -153,8 +155,8 @@ class MCMC(numpyro.infer.MCMC):
 
     def warmup(self, rng_key, *args, extra_fields=(), collect_warmup=False, init_params=None, **kwargs):
         """Run the warmup steps only, charged; the next `run` continues with the sampling steps. As in NumPyro."""
-        self._warmup_state = None
-        collect = (0, self.num_warmup) if collect_warmup else (self.num_warmup, 0)
+        thinned = self.num_warmup % self.thinning, self.num_warmup // self.thinning
+        collect = thinned if collect_warmup else (self.num_warmup, 0)
         self._execute(rng_key, args, kwargs, extra_fields, init_params, self.num_warmup, collect, warmup_only=True)
         self._warmup_state = self._last_state
 
@@ -171,20 +173,22 @@ class MCMC(numpyro.infer.MCMC):
         key = random.as_key(rng_key)
         fields, removed = self._collected_fields(extra_fields)
         kernel = self.calibrated_kernel().with_noise(None)
-        kernel.bind(args, kwargs)
+        resume = None if warmup_only else self._warmup_state
+        states = self._initial_states(kernel, key, init_params, resume, args, kwargs)
+        _check_fields(fields, states)
         first, steps = self._next_steps(warmup_only)
         plan = self._check_budget(first, steps)
-        states = self._initial_states(kernel, key, init_params, args, kwargs)
         random.claim(key)
         _print_cost(plan)
         self._kernel, self._states, self._states_flat, self._last_state = kernel, None, None, None
+        self._warmup_state = resume
+        start = describe_start(kernel.init_strategy if init_params is None else init_params)
         self._facts = {
-            "key_origin": random.origin(key),
+            "key_origin": _and(self._facts.get("key_origin"), random.origin(key)),
             "status": "interrupted",
             "batch_cap": _batch_cap(kernel),
+            "initial_values": _and(self._facts.get("initial_values"), start),
         }
-        if init_params is not None:
-            self._facts["initial_values"] = describe_start(init_params)
         rows, public = kernel._split.arrays(args, kwargs)
         chunks = _Chunks(kernel, fields, warmup, steps, collect, self.thinning)
         runs = [states] if self.num_chains == 1 or self.chain_method != "sequential" else _unstack(states)
@@ -193,23 +197,24 @@ class MCMC(numpyro.infer.MCMC):
             for states in runs:
                 batched = len(runs) < self.num_chains
                 charge = partial(self._charge, self.num_chains if batched else 1)
+                self._charged.append((first, 0, 0))
                 finished.append(chunks.run(states, rows, public, self._mapping(batched), first, charge, bar))
         states, collected = jax.tree.map(lambda *leaves: np.stack(leaves), *finished) if len(runs) > 1 else finished[0]
         if self.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         self._last_state = states
         self._states = self._constrained(kernel, collected, public, removed)
+        self._collected = (first + collect[0], collect[1])
         failed = [c for c in range(self.num_chains) if not _finite(states.z, c if self.num_chains > 1 else None)]
         self._facts |= {"status": "complete", "failed_chains": tuple(failed)}
         if failed:
             warnings.warn(f"chains {failed} hold values that are not finite; see the report.", stacklevel=3)
 
     def _charge(self, chains: int, first: int, count: int) -> None:
-        """Record accesses, before they happen."""
-        if self._charged and self._charged[-1][0] + self._charged[-1][1] == first and self._charged[-1][2] == chains:
-            start, before, _ = self._charged.pop()
-            first, count = start, before + count
-        self._charged.append((first, count, chains))
+        """Record accesses, before they happen: more steps of the chains that are running."""
+        start, before, _ = self._charged[-1]
+        assert start + before == first
+        self._charged[-1] = (start, before + count, chains)
 
     def _mapping(self, batched: bool):
         """How one chunk becomes a chunk of all chains: (transform of the function, whether it compiles by itself)."""
@@ -229,7 +234,7 @@ class MCMC(numpyro.infer.MCMC):
             raise ConfigurationError("extra_fields cannot name rng_key: whoever holds the key can subtract the noise.")
         return fields, removed
 
-    def _initial_states(self, kernel, key, init_params, args, kwargs):
+    def _initial_states(self, kernel, key, init_params, resume, args, kwargs):
         chain_key = jax.random.split(key, self.num_chains) if self.num_chains > 1 else key
         if init_params is not None:
             init_params = jax.tree.map(jnp.asarray, init_params)
@@ -239,12 +244,12 @@ class MCMC(numpyro.infer.MCMC):
             if not _finite(init_params, None):
                 raise ConfigurationError("init_params must be finite.")
         states = kernel.init(chain_key, self.num_warmup, init_params, args, kwargs)
-        if self._warmup_state is None:
+        if resume is None:
             return states
-        counts = np.unique(np.asarray(self._warmup_state.i))
-        if len(counts) != 1 or jax.tree.structure(self._warmup_state.z) != jax.tree.structure(states.z):
+        resume = resume._replace(rng_key=states.rng_key)
+        if jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states) or len(np.unique(np.asarray(resume.i))) != 1:
             raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
-        return jax.tree.map(jnp.asarray, self._warmup_state._replace(rng_key=states.rng_key))
+        return jax.tree.map(jnp.asarray, resume)
 
     def _constrained(self, kernel, collected, public, removed):
         to_constrained = jax.jit(jax.vmap(jax.vmap(kernel._split.constrain, (0, None)), (0, None)))
@@ -253,27 +258,45 @@ class MCMC(numpyro.infer.MCMC):
 
     # Results
 
-    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True):
-        """NumPyro's summary table; then the sites whose split R-hat exceeds 1.05, whose spread must not be read."""
-        super().print_summary(prob, exclude_deterministic)
-        samples = self.get_samples(group_by_chain=True)
-        if next(iter(samples.values())).shape[1] < 4:
-            return
-        with np.errstate(all="ignore"):
-            worst = {s: np.max(split_gelman_rubin(np.asarray(v))) for s, v in samples.items() if s in self._last_state.z}
-        poor = [site for site, value in worst.items() if not value <= 1.05]
-        if poor:
-            print(f"split R-hat above 1.05, do not read the spread as the posterior's: {', '.join(poor)}")
-        report = self.privacy_report()
-        print(
-            f"mixing budget: total diffusion time {report.diffusion_time:.3g} a chain; spread is readable only where the "
-            f"posterior sd (unconstrained) is below {report.readable_curvature**-0.5:.3g}"
-        )
+    def get_weights(self):
+        """Weights of the collected samples in a posterior average, float64 (chains, draws), each chain summing to 1.
 
-    def __getstate__(self):
-        state = super().__getstate__()
-        state["_kernel"] = None if self._kernel is None else self._kernel.with_noise(None)
-        return state
+        A sample stands for the time of the steps since the one collected before it: with decreasing steps later
+        samples count less (Li et al. 2019, section 3). Equal for a constant step and no thinning."""
+        if self._states is None:
+            raise ConfigurationError("`run` must be called before `get_weights`.")
+        kernel, (first, draws) = self.calibrated_kernel(), self._collected
+        step_sizes, _ = kernel.schedule(first, draws * self.thinning)
+        weights = kernel.sample_weight(step_sizes).reshape(draws, self.thinning).sum(axis=1)
+        return np.tile(weights / weights.sum(), (self.num_chains, 1))
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True):
+        """NumPyro's summary table (of the weighted samples, where weights differ), then what of it must not be read."""
+        samples = self.get_samples(group_by_chain=True)
+        latent = {site: value for site, value in samples.items() if site in self._last_state.z}
+        weights = self.get_weights()
+        if np.ptp(weights) < 1e-6 * weights.max():
+            super().print_summary(prob, exclude_deterministic)
+        else:
+            print_weighted_summary(latent if exclude_deterministic else samples, weights, prob)
+        if weights.shape[1] >= 4:
+            with np.errstate(all="ignore"):
+                worst = {site: np.max(split_gelman_rubin(np.asarray(value))) for site, value in latent.items()}
+            poor = [site for site, value in worst.items() if not value <= 1.05]
+            if poor:
+                print(f"split R-hat above 1.05, do not read the spread as the posterior's: {', '.join(poor)}")
+        print(f"mixing budget: {self.privacy_report().mixing_line()}")
+
+    def to_arviz(self):
+        """ArviZ InferenceData of the samples and their weights, with the privacy report as attributes.
+
+        It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra."""
+        import arviz
+
+        samples = {site: np.asarray(value) for site, value in self.get_samples(group_by_chain=True).items()}
+        report = self.privacy_report()
+        attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
+        return arviz.from_dict(posterior=samples, sample_stats={"weight": self.get_weights()}, attrs=attributes)
 
 
 class _Chunks:
@@ -327,7 +350,7 @@ class _Chunks:
         program = self.compiled(mapping, states, rows, public, number(0), number(0))
         axis = 0 if mapping is None else 1
         parts = []
-        for start in range(0, self.steps, self.length):
+        for start in range(0, max(1, self.steps), self.length):
             count = min(self.length, self.steps - start)
             charge(first + start, count)
             states, buffer = jax.block_until_ready(program(states, rows, public, number(start), number(count)))
@@ -349,9 +372,25 @@ def _finite(values, chain) -> bool:
     return all(bool(np.all(np.isfinite(leaf if chain is None else leaf[chain]))) for leaf in jax.tree.leaves(values))
 
 
+def _check_fields(fields, states) -> None:
+    for name in fields:
+        try:
+            nested_attrgetter(name)(states)
+        except (AttributeError, KeyError):
+            raise ConfigurationError(f"extra_fields: the state of this kernel has no field '{name}'.") from None
+
+
+def _and(earlier: str | None, now: str) -> str:
+    """The facts of several runs, each said once."""
+    return now if earlier is None or earlier == now else earlier if now in earlier else f"{earlier}, and {now}"
+
+
 def _batch_cap(kernel) -> int | None:
+    """The static cap on a step's rows, where one is used: not when each row is drawn on its own."""
     subsampling = kernel.mechanism.subsampling
-    if not isinstance(subsampling, Poisson) or subsampling.rate == 1.0:
+    if not isinstance(subsampling, Poisson):
+        return None
+    if jax.eval_shape(lambda key: subsampling.draw(key, kernel._split.num_rows), jax.random.key(0)).index is None:
         return None
     return sparse_sizes(subsampling.rate, kernel._split.num_rows, subsampling.overflow_probability)[0]
 

@@ -1,0 +1,401 @@
+"""Events, accountants and calibration, against closed forms, dp_accounting's own numbers and published pitfalls."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from dpppl.accounting import (
+    GaussianEvent,
+    calibrate_noise_multiplier,
+    calibrate_num_steps,
+    calibrate_sampling_rate,
+    calibrate_step_size,
+    delta,
+    epsilon,
+    group_epsilon,
+    round_down,
+    spent,
+    to_dp_event,
+)
+from dpppl.errors import ConfigurationError
+
+
+def event(sigma, steps=1, rate=1.0, **kwargs):
+    return GaussianEvent(noise_multipliers=((sigma, steps),), sampling_rate=rate, **kwargs)
+
+
+def fixed_size(sigma, steps, batch_size, num_data, relation="replace_one"):
+    return event(sigma, steps, batch_size=batch_size, num_data=num_data, neighboring_relation=relation)
+
+
+def subsampled_delta(sigma, rate, eps):
+    """delta of one Poisson-subsampled Gaussian access, in closed form, the larger of both directions."""
+
+    def threshold(ratio):
+        return sigma**2 * math.log((ratio - 1 + rate) / rate) + 0.5
+
+    def tails(sign, x):
+        absent, present = norm.sf(sign * x / sigma), norm.sf(sign * (x - 1) / sigma)
+        return absent, (1 - rate) * absent + rate * present
+
+    absent, present = tails(1, threshold(math.exp(eps)))
+    removed, added = present - math.exp(eps) * absent, 0.0
+    if math.exp(-eps) > 1 - rate:
+        absent, present = tails(-1, threshold(math.exp(-eps)))
+        added = absent - math.exp(eps) * present
+    return max(removed, added)
+
+
+class TestEvents:
+    def test_counts_and_composition(self):
+        e = GaussianEvent(noise_multipliers=((1.0, 3), (2.0, 4)))
+        assert e.num_accesses == 7
+        assert epsilon(e, 1e-5) == epsilon([event(1.0, 3), event(2.0, 4)], 1e-5)
+        assert epsilon(GaussianEvent(noise_multipliers=()), 1e-5) == 0
+        for accountant in ("auto", "gaussian", "rdp", "pld"):
+            assert delta([], 1.0, accountant) == 0
+
+    def test_no_noise_is_no_privacy(self):
+        for rate in (1.0, 0.01):
+            report = spent(event(0.0, rate=rate), 1e-5)
+            assert report.epsilon == math.inf and not report.meaningful
+            assert delta([event(1.0), event(0.0, rate=rate)], 1.0) == 1
+
+    @pytest.mark.parametrize(
+        "kwargs, text",
+        [
+            (dict(noise_multipliers=((-1.0, 1),)), "noise multiplier"),
+            (dict(noise_multipliers=((math.nan, 1),)), "noise multiplier"),
+            (dict(noise_multipliers=((math.inf, 1),)), "noise multiplier"),
+            (dict(noise_multipliers=((1.0, 0),)), "at least 1"),
+            (dict(noise_multipliers=((1.0, 1.5),)), "whole number"),
+            (dict(noise_multipliers=(), sampling_rate=0.0), "sampling_rate"),
+            (dict(noise_multipliers=(), sampling_rate=1.1), "sampling_rate"),
+            (dict(noise_multipliers=(), sampling_rate=math.nan), "sampling_rate"),
+            (dict(noise_multipliers=(), neighboring_relation="swap"), "zero_out"),
+            (dict(noise_multipliers=(), failure_probability=1.0), "failure_probability"),
+            (dict(noise_multipliers=(), batch_size=10), "both or none"),
+            (dict(noise_multipliers=(), batch_size=10, num_data=9), "batch_size"),
+        ],
+    )
+    def test_refuses_impossible_numbers(self, kwargs, text):
+        with pytest.raises(ConfigurationError, match=text):
+            GaussianEvent(**kwargs)
+
+    def test_relations_do_not_mix(self):
+        with pytest.raises(ConfigurationError, match="use one relation"):
+            epsilon([event(1.0), event(1.0, neighboring_relation="replace_one")], 1e-5)
+
+    def test_round_down_is_exact_for_few_values(self):
+        assert round_down(np.array([3.0, 1.0, 3.0, 0.0])) == ((0.0, 1), (1.0, 1), (3.0, 2))
+
+    @pytest.mark.parametrize("zeros", [0, 3])
+    def test_round_down_never_raises_a_multiplier(self, zeros):
+        sigmas = np.sort(np.concatenate([np.zeros(zeros), np.random.default_rng(0).lognormal(size=1000)]))
+        pairs = round_down(sigmas, max_values=20)
+        rounded = np.repeat([s for s, _ in pairs], [n for _, n in pairs])
+        ratio = (sigmas[-1] / sigmas[zeros]) ** (1 / (19 - zeros * 0 - (zeros > 0)))
+        assert len(pairs) <= 20 and rounded.shape == sigmas.shape
+        assert np.all(rounded <= sigmas) and np.all(sigmas <= rounded * ratio * (1 + 1e-9))
+        with pytest.raises(ConfigurationError, match="finite"):
+            round_down(np.array([1.0, np.nan]))
+
+    def test_dp_events(self):
+        assert "GaussianDpEvent(noise_multiplier=0.5" in str(to_dp_event(event(1.0, 4)))
+        assert "PoissonSampledDpEvent(sampling_probability=0.1" in str(to_dp_event(event(1.0, 4, 0.1)))
+        assert "SampledWithoutReplacementDpEvent" in str(to_dp_event(fixed_size(1.0, 4, 10, 100)))
+
+
+class TestAccountants:
+    @pytest.mark.parametrize("mu", [1e-4, 1e-2, 0.3, 1.0, 5.0, 12.0])
+    @pytest.mark.parametrize("at_delta", [1e-2, 1e-5, 1e-10, 1e-30])
+    def test_exact_gaussian(self, mu, at_delta):
+        from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+        e = event(1 / mu)
+        value = epsilon(e, at_delta)
+        assert value == pytest.approx(get_epsilon_gaussian(1 / mu, at_delta), rel=1e-7, abs=1e-9)
+        assert delta(e, value) <= at_delta * (1 + 1e-7)
+        if value > 1e-3:
+            assert delta(e, value * (1 - 1e-4)) > at_delta
+        assert epsilon(event(1.05 / mu), at_delta) < value or value == 0
+
+    def test_exact_gaussian_at_the_ends(self):
+        assert epsilon(event(1e-3), 1e-5) == pytest.approx(1000**2 / 2 + 4.26489 * 1000, rel=1e-4)
+        assert epsilon(event(1e30), 1e-5) == 0
+        assert delta(event(1e-9), 1.0) == 1
+        assert delta(event(1e9), 0.0) <= 1e-6
+
+    def test_composition_is_one_gaussian(self):
+        e = GaussianEvent(noise_multipliers=((10.0, 100), (5.0, 25)))
+        assert epsilon(e, 1e-5) == pytest.approx(epsilon(event(math.sqrt(0.5)), 1e-5), rel=1e-12)
+
+    def test_replace_one_pitfalls_of_dp_accounting(self):
+        """Replacing a row moves the sum by 2C: dp_accounting's RDP wants sigma / 2 for that, its PLD wants sigma."""
+        from dp_accounting import GaussianDpEvent, NeighboringRelation
+        from dp_accounting.pld import PLDAccountant
+        from dp_accounting.rdp import RdpAccountant
+
+        def theirs(accountant, sigma):
+            return accountant.compose(GaussianDpEvent(sigma)).get_epsilon(1e-5)
+
+        relation = NeighboringRelation.REPLACE_ONE
+        assert theirs(RdpAccountant(neighboring_relation=relation), 1.0) == pytest.approx(4.73, abs=0.005)
+        assert theirs(RdpAccountant(neighboring_relation=relation), 0.5) == pytest.approx(10.73, abs=0.005)
+        assert theirs(PLDAccountant(relation, 1e-3), 1.0) == pytest.approx(9.997, abs=0.001)
+        assert theirs(PLDAccountant(relation, 1e-3), 0.5) == pytest.approx(24.4, abs=0.05)
+
+        ours = event(1.0, neighboring_relation="replace_one")
+        assert epsilon(ours, 1e-5) == pytest.approx(9.99726, abs=1e-4)
+        assert epsilon(ours, 1e-5, "pld") == pytest.approx(9.99726, abs=1e-3)
+        assert epsilon(ours, 1e-5, "rdp") == pytest.approx(10.7255, abs=1e-3)
+        # The exact formula is far from what the two mistakes give.
+        assert delta(ours, 9.0) > 2e-5 and delta(ours, 11.0) < 5e-6
+
+    @pytest.mark.parametrize("sigma, steps", [(1.0, 1), (10.0, 100), (100.0, 1000), (30.0, 10000)])
+    def test_full_batch_accountants_agree(self, sigma, steps):
+        for relation in ("zero_out", "add_or_remove_one", "replace_one"):
+            e = event(sigma, steps, neighboring_relation=relation)
+            exact, pld, rdp = (epsilon(e, 1e-5, name) for name in ("gaussian", "pld", "rdp"))
+            assert exact <= pld * (1 + 1e-8) <= exact * 1.001
+            assert exact < rdp < 1.25 * exact
+
+    @pytest.mark.parametrize(
+        "sigma, rate", [(0.2, 1e-4), (0.5, 0.01), (1.0, 0.01), (1.0, 0.5), (5.0, 0.1), (3.0, 0.99)]
+    )
+    def test_one_subsampled_access_in_closed_form(self, sigma, rate):
+        for relation in ("zero_out", "add_or_remove_one"):
+            e = event(sigma, rate=rate, neighboring_relation=relation)
+            for at_delta in (1e-3, 1e-6, 1e-9):
+                value = epsilon(e, at_delta)
+                assert subsampled_delta(sigma, rate, value) <= at_delta * (1 + 1e-6)
+                if value > 0:
+                    assert subsampled_delta(sigma, rate, value * 0.995) > at_delta
+                # A 5 % smaller multiplier is a different mechanism, and seen as one.
+                assert value == 0 or subsampled_delta(0.95 * sigma, rate, value) > at_delta
+                assert delta(e, 0.5) == pytest.approx(subsampled_delta(sigma, rate, 0.5), rel=2e-3, abs=1e-12)
+
+    def test_known_poisson_numbers(self):
+        e = event(1.0, 1000, 0.005)
+        assert epsilon(e, 1e-5) == pytest.approx(0.8639, rel=1e-3)
+        assert epsilon(e, 1e-5, "rdp") == pytest.approx(1.2055, rel=1e-3)
+        assert epsilon(event(1.0, 1000, 0.01, neighboring_relation="replace_one"), 1e-5) == pytest.approx(2.8, abs=0.05)
+        assert epsilon(fixed_size(1.0, 1000, 100, 10_000), 1e-5) == pytest.approx(21.0, abs=0.05)
+        assert epsilon(fixed_size(1.0, 10, 100, 100), 1e-5) == epsilon(
+            event(1.0, 10, neighboring_relation="replace_one"), 1e-5
+        )
+
+    def test_very_many_tiny_accesses(self):
+        """Where PLD's grid is too coarse or too slow, RDP is the smaller bound; rounding must not turn it into 0."""
+        many = spent(event(2.0, 10**8, 1e-5), 1e-5)
+        assert many.accountant.startswith("RDP") and 0.1 < many.epsilon < 0.25
+        assert epsilon(event(5.0, 10**9, 1e-9), 1e-9, "rdp") > 0
+        fine = spent(event(100.0, 10_000, 0.01), 1e-5)
+        assert fine.accountant.startswith("PLD") and fine.epsilon == pytest.approx(0.027225, rel=2e-3)
+
+    def test_extreme_noise_returns_quickly(self):
+        for e in (event(0.01, 3, 0.3), event(0.001, 10, 0.5), event(0.1, 10**5, 0.9), event(1e5, 10**9, 0.5)):
+            report = spent(e, 1e-5)
+            assert report.epsilon >= 0 and report.meaningful == (report.epsilon <= 100)
+
+    def test_names(self):
+        assert spent(event(1.0), 1e-5).accountant == "exact Gaussian (analytic)"
+        assert spent(event(1.0, 10, 0.1), 1e-5).accountant.startswith("PLD (dp_accounting 0.6")
+        assert spent(event(1.0, 10, 0.1), 1e-5, "rdp").accountant.startswith("RDP (dp_accounting 0.6")
+
+    @pytest.mark.parametrize(
+        "e, accountant, text",
+        [
+            (event(1.0), "moments", "must be one of auto"),
+            (event(1.0, rate=0.5), "gaussian", "use 'pld'"),
+            (fixed_size(1.0, 1, 1, 10), "pld", "use 'rdp'"),
+            (fixed_size(1.0, 1, 1, 10, "zero_out"), "auto", "replace_one"),
+            (event(1.0, rate=0.5, neighboring_relation="replace_one"), "rdp", "use 'pld'"),
+        ],
+    )
+    def test_unsupported_combinations_name_the_cure(self, e, accountant, text):
+        with pytest.raises(ConfigurationError, match=text):
+            epsilon(e, 1e-5, accountant)
+        with pytest.raises(ConfigurationError, match=text):
+            delta(e, 1.0, accountant)
+
+    @pytest.mark.parametrize("bad", [0.0, 1.0, -1e-5, 1.5, math.nan])
+    def test_delta_must_be_a_probability(self, bad):
+        for call in (lambda: epsilon(event(1.0), bad), lambda: spent(event(1.0), bad)):
+            with pytest.raises(ConfigurationError, match="delta"):
+                call()
+        with pytest.raises(ConfigurationError, match="delta"):
+            group_epsilon(event(1.0), bad, 2)
+        with pytest.raises(ConfigurationError, match="delta"):
+            calibrate_noise_multiplier(event, 1.0, bad)
+
+    @pytest.mark.parametrize("bad", [-1.0, math.inf, math.nan])
+    def test_epsilon_must_be_finite(self, bad):
+        with pytest.raises(ConfigurationError, match="epsilon"):
+            delta(event(1.0), bad)
+
+    def test_rounded_down_schedule_is_a_tight_upper_bound(self):
+        sigmas = 1.5 * np.arange(1, 201) ** (1 / 6)
+        exact = epsilon(GaussianEvent(noise_multipliers=round_down(sigmas, 200), sampling_rate=0.01), 1e-5)
+        bound = epsilon(GaussianEvent(noise_multipliers=round_down(sigmas, 30), sampling_rate=0.01), 1e-5)
+        assert exact * 0.9999 <= bound <= 1.03 * exact
+        assert (
+            epsilon(GaussianEvent(noise_multipliers=round_down(0.95 * sigmas, 200), sampling_rate=0.01), 1e-5) > bound
+        )
+
+
+class TestFailureProbability:
+    def test_epsilon_solves_at_a_smaller_delta(self):
+        for rate in (1.0, 0.05):
+            plain, beta = event(2.0, 5, rate), 1e-7
+            value = epsilon(event(2.0, 5, rate, failure_probability=beta), 1e-5)
+            remaining = 1e-5 - (1 + math.exp(value)) * beta
+            assert epsilon(plain, remaining) <= value
+            assert value == pytest.approx(epsilon(plain, remaining), rel=1e-4)
+            assert value > epsilon(plain, 1e-5) * 1.001
+        assert epsilon(event(2.0, 5, failure_probability=1e-30), 1e-5) == pytest.approx(
+            epsilon(event(2.0, 5), 1e-5), rel=1e-5
+        )
+
+    def test_delta_adds_it(self):
+        gap = delta(event(2.0, 5, failure_probability=1e-7), 1.0) - delta(event(2.0, 5), 1.0)
+        assert gap == pytest.approx((1 + math.e) * 1e-7, rel=1e-6)
+        assert delta(event(2.0, failure_probability=0.1), 500.0) == 1
+        halves = [event(2.0, 2, failure_probability=5e-8), event(2.0, 3, failure_probability=5e-8)]
+        assert delta(halves, 1.0) == pytest.approx(delta(event(2.0, 5, failure_probability=1e-7), 1.0), rel=1e-9)
+
+    def test_impossible_is_infinite(self):
+        assert epsilon(event(2.0, failure_probability=1e-5), 1e-5) == math.inf
+        assert not spent(event(2.0, failure_probability=1e-5), 1e-5).meaningful
+        assert epsilon(event(0.3, 10, failure_probability=1e-9), 1e-5) == math.inf  # e^epsilon beta > delta
+
+
+class TestGroups:
+    def test_full_batch_is_exact(self):
+        for relation in ("zero_out", "replace_one"):
+            e = event(10.0, 20, neighboring_relation=relation)
+            assert group_epsilon(e, 1e-5, 4) == pytest.approx(
+                epsilon(event(2.5, 20, neighboring_relation=relation), 1e-5), rel=1e-9
+            )
+            assert group_epsilon(e, 1e-5, 1) == epsilon(e, 1e-5)
+            assert group_epsilon(e, 1e-5, 4, "rdp") >= group_epsilon(e, 1e-5, 4)
+
+    def test_poisson_group(self):
+        e = event(2.0, 100, 0.02)
+        one, two, three = (group_epsilon(e, 1e-5, k) for k in (1, 2, 3))
+        assert one == epsilon(e, 1e-5)
+        # Both rows always in one batch is worse than independently drawn; it costs more than twice the mean shift.
+        assert 1.9 * one < two < epsilon(event(1.0, 100, 0.02), 1e-5) < epsilon(event(1.0, 100, 0.0392), 1e-5)
+        assert two < three < group_epsilon(e, 1e-5, 3, "rdp")
+
+    def test_poisson_group_of_two_in_closed_form(self):
+        sigma, rate = 1.0, 0.3
+        x = np.linspace(-12, 14, 400_001)
+        absent = norm.pdf(x, 0, sigma)
+        present = sum(
+            p * norm.pdf(x, j, sigma) for j, p in enumerate([(1 - rate) ** 2, 2 * rate * (1 - rate), rate**2])
+        )
+
+        def true_delta(eps):
+            step = x[1] - x[0]
+            return max(
+                np.maximum(a - math.exp(eps) * b, 0).sum() * step for a, b in ((absent, present), (present, absent))
+            )
+
+        value = group_epsilon(event(sigma, rate=rate), 1e-4, 2)
+        assert true_delta(value) <= 1e-4 * (1 + 1e-3) and true_delta(0.99 * value) > 1e-4
+
+    def test_general_bound(self):
+        e = fixed_size(3.0, 10, 10, 1000)
+        value = group_epsilon(e, 1e-5, 3)
+        one_row = delta(e, value / 3)
+        assert one_row * math.expm1(value) / math.expm1(value / 3) == pytest.approx(1e-5, rel=1e-3)
+        poisson = event(3.0, 100, 0.01, neighboring_relation="replace_one")
+        assert epsilon(poisson, 1e-5) < group_epsilon(poisson, 1e-5, 2) < math.inf
+
+    def test_refuses_odd_sizes(self):
+        for bad in (0, -1, 1.5):
+            with pytest.raises(ConfigurationError, match="group_size"):
+                group_epsilon(event(1.0), 1e-5, bad)
+
+
+class TestCalibration:
+    @pytest.mark.parametrize("target_delta", [1e-5, 1e-8])
+    @pytest.mark.parametrize("target", [0.01, 0.3, 1.0, 10.0, 50.0])
+    @pytest.mark.parametrize("rate, steps", [(1.0, 1), (1.0, 10_000), (0.1, 1000), (0.005, 1000), (0.005, 10_000)])
+    def test_noise_multiplier(self, rate, steps, target, target_delta):
+        sigma = calibrate_noise_multiplier(lambda s: event(s, steps, rate), target, target_delta)
+        value = epsilon(event(sigma, steps, rate), target_delta)
+        assert target * (1 - 1e-3) <= value <= target
+        assert epsilon(event(0.95 * sigma, steps, rate), target_delta) > target
+        if rate == 1.0:
+            mu = math.sqrt(steps) / sigma
+            log_delta = norm.logcdf(mu / 2 - target / mu)
+            true = math.exp(log_delta) - math.exp(target + norm.logcdf(-mu / 2 - target / mu))
+            assert 0.9 * target_delta < true < target_delta
+
+    def test_noise_multiplier_at_a_tiny_rate(self):
+        sigma = calibrate_noise_multiplier(lambda s: event(s, 1000, 1e-4), 1.0, 1e-5)
+        assert 0.999 <= epsilon(event(sigma, 1000, 1e-4), 1e-5) <= 1.0
+
+    def test_other_accountants_and_relations(self):
+        for relation, accountant in (("zero_out", "rdp"), ("replace_one", "auto")):
+
+            def make(s, relation=relation):
+                return event(s, 100, 0.05, neighboring_relation=relation)
+
+            assert (
+                0.999 <= epsilon(make(calibrate_noise_multiplier(make, 1.0, 1e-5, accountant)), 1e-5, accountant) <= 1
+            )
+
+    def test_several_events_and_failures(self):
+        def make(s):
+            return [event(s, 100), event(2 * s, 50, 0.1, failure_probability=1e-8)]
+
+        assert 0.999 <= epsilon(make(calibrate_noise_multiplier(make, 1.0, 1e-5)), 1e-5) <= 1
+
+    def test_unreachable_targets(self):
+        with pytest.raises(ConfigurationError, match="cannot be met.*larger epsilon"):
+            calibrate_noise_multiplier(lambda s: event(s, failure_probability=1e-5), 1.0, 1e-5)
+        with pytest.raises(ConfigurationError, match="cannot be met"):
+            calibrate_num_steps(lambda steps: event(0.5, steps), 1.0, 1e-5)
+        with pytest.raises(ConfigurationError, match="no sampling rate"):
+            calibrate_sampling_rate(lambda rate: event(0.1, 1000, rate), 0.1, 1e-9)
+        for bad in (0.0, -1.0, math.inf, math.nan):
+            with pytest.raises(ConfigurationError, match="target_epsilon"):
+                calibrate_noise_multiplier(event, bad, 1e-5)
+
+    def test_num_steps(self):
+        steps = calibrate_num_steps(lambda steps: event(100.0, steps), 0.2, 1e-5)
+        assert epsilon(event(100.0, steps), 1e-5) <= 0.2 < epsilon(event(100.0, steps + 1), 1e-5)
+        steps = calibrate_num_steps(lambda steps: event(1.0, steps, 0.005), 1.0, 1e-5)
+        assert 0.999 <= epsilon(event(1.0, steps, 0.005), 1e-5) <= 1
+        assert calibrate_num_steps(lambda steps: event(1e9, steps), 1.0, 1e-5, max_steps=500) == 500
+
+    def test_step_size(self):
+        def langevin(step_size, rate=1.0, steps=1000):
+            return event(math.sqrt(2 / step_size) * rate, steps, rate)
+
+        step_size = calibrate_step_size(langevin, 1.0, 1e-5)
+        mu = math.sqrt(1000 * step_size / 2)
+        assert 0.999 <= epsilon(event(1 / mu), 1e-5) <= 1
+        step_size = calibrate_step_size(lambda h: langevin(h, 0.01), 1.0, 1e-5)
+        assert step_size == pytest.approx(1e-4, rel=0.02)  # SPEC: h = 1e-4 at rate .01 costs 1.00
+
+    def test_sampling_rate_assumes_no_direction(self):
+        def fixed_noise(rate):
+            return event(1.0, 1000, rate)
+
+        def langevin(rate):
+            return event(math.sqrt(2 / 1e-4) * rate, 1000, rate)
+
+        rate = calibrate_sampling_rate(fixed_noise, 1.0, 1e-5)
+        assert 0.005 < rate < 0.01 and 0.999 <= epsilon(fixed_noise(rate), 1e-5) <= 1
+        assert calibrate_sampling_rate(fixed_noise, 1.0, 1e-5, largest=False) == 1e-6
+        assert calibrate_sampling_rate(langevin, 1.0, 1e-5) == 1.0
+        smallest = calibrate_sampling_rate(langevin, 1.5, 1e-5, largest=False, min_rate=1e-3)
+        assert 0.002 < smallest < 0.01 and 0.995 * 1.5 <= epsilon(langevin(smallest), 1e-5) <= 1.5
+        with pytest.raises(ConfigurationError, match="min_rate"):
+            calibrate_sampling_rate(langevin, 1.5, 1e-5, min_rate=0.0)
