@@ -14,11 +14,10 @@ from scipy import optimize
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import dpppl
 from examples.adult import posterior_predictive, scores
 from examples.data import adult, has_adult
 from models.logistic_regression import gaussian
-
-import dpppl
 
 KERNELS = {"DPSGLD": dpppl.DPSGLD, "DPSGHMC": dpppl.DPSGHMC, "DPSGNHT": dpppl.DPSGNHT}
 NUM_WARMUP, NUM_SAMPLES, CLIPPING_NORM, DELTA = 1600, 400, 1.0, 1e-5

@@ -105,7 +105,9 @@ def main():
     args = parser.parse_args()
     seconds, compile_seconds = measure(args.num_steps, args.repeats)
     for name, value in seconds.items():
-        print(f"{name:12} {value * 1e6:7.1f} us a step  {1 / value:8.0f} steps/s  compile {compile_seconds[name]:.2f} s")
+        print(
+            f"{name:12} {value * 1e6:7.1f} us a step  {1 / value:8.0f} steps/s  compile {compile_seconds[name]:.2f} s"
+        )
     print(f"ratio private / non-private: {seconds['private'] / seconds['non-private']:.2f}")
     with_dpppl, alone = (import_seconds(s, 5) for s in ("import numpyro, dpppl", "import numpyro"))
     print(f"import dpppl over import numpyro: {with_dpppl - alone:.2f} s")

@@ -40,8 +40,8 @@ class Mechanism:
 
     def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier, step=0):
         """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
-        scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: a positive scalar; `step`: the number
-        of the access under this key. Returns a pytree like z."""
+        scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of
+        the access under this key. Returns a pytree like z."""
         flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step)))
         program = functools.partial(self._program, log_likelihood)
         closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)

@@ -341,7 +341,8 @@ def check_rows_independent(terms: Callable, latents: Shapes, rows: Shapes, publi
     tolerance = 0.03 if re.search(r"\bb?f16\[", str(traced.jaxpr)) else 1e-4
     compiled = traced.lower().compile()
     for seed in range(3):
-        together, alone = jax.device_get(compiled(*_made_up(latents, rows, public, seed)))
+        with jax.debug_nans(False):  # made-up values may be outside a support
+            together, alone = jax.device_get(compiled(*_made_up(latents, rows, public, seed)))
         for name, expected in together.items():
             if not np.allclose(alone[name][:, 0], expected, rtol=tolerance, atol=tolerance, equal_nan=True):
                 raise UnsupportedModelError(

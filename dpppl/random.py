@@ -41,7 +41,9 @@ def as_key(key):
     else:
         raise ConfigurationError("rng_key must be a JAX random key; take one from dpppl.secret_key().")
     if typed.ndim:
-        raise ConfigurationError("rng_key must be a single key, not a batch; chains are given their own by splitting it.")
+        raise ConfigurationError(
+            "rng_key must be a single key, not a batch; chains are given their own by splitting it."
+        )
     return typed
 
 

@@ -131,7 +131,9 @@ class PrivacyReport:
         if self.spent is not None and not self.spent.meaningful:
             lines.append("This epsilon is no meaningful guarantee.")
         if self.delta is not None and self.num_data is not None and self.delta >= 1.0 / self.num_data:
-            lines.append(f"delta is not below 1 / num_data = {1 / self.num_data:.2g}: a mechanism may publish whole rows.")
+            lines.append(
+                f"delta is not below 1 / num_data = {1 / self.num_data:.2g}: a mechanism may publish whole rows."
+            )
         if self.row_curvature is not None and self.num_data is not None:
             bound = self.step_sizes[1] * self.num_data * self.row_curvature
             if not bound < 2.0:
@@ -218,9 +220,7 @@ class PrivacyReport:
     def to_dict(self) -> dict[str, Any]:
         """Every field and every number, as plain JSON values."""
         described: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        described["events"] = [
-            {f.name: getattr(event, f.name) for f in fields(event)} for event in self.events
-        ]
+        described["events"] = [{f.name: getattr(event, f.name) for f in fields(event)} for event in self.events]
         spent = self.spent
         described |= {  # the derived numbers
             "epsilon": None if spent is None else spent.epsilon,

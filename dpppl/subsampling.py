@@ -19,7 +19,7 @@ SAMPLING_BITS = 192
 class Selection(NamedTuple):
     """Rows of one step. `index` (M,) int32, or None for all rows in order; `mask` (M,) bool, or None for all True."""
 
-    index: jax.Array | None
+    index: jax.Array | None  # type: ignore[assignment]
     mask: jax.Array | None
 
 
@@ -99,7 +99,7 @@ class Poisson(Subsampling):
 
     @classmethod
     def of_batch(cls, batch_size: int, num_data: int) -> "Poisson":
-        """The rate that draws `batch_size` of `num_data` rows on average; `num_data` becomes a declared, public value."""
+        """The rate that draws `batch_size` of `num_data` rows on average; `num_data` becomes declared and public."""
         if not 0 < batch_size <= num_data:
             raise ConfigurationError("Poisson.of_batch(batch_size, num_data) needs 0 < batch_size <= num_data.")
         return cls(batch_size / num_data)
@@ -130,7 +130,7 @@ class Poisson(Subsampling):
     def describe(self) -> str:
         """One line for the report."""
         return (
-            f"Poisson, rate {self.rate:.6g}, drawn exactly; cap on the rows of a step and its overflow charged to delta "
+            f"Poisson, rate {self.rate:.6g}, drawn exactly; overflow of the cap on a step's rows charged to delta "
             f"(at most {self.failure_probability:.1e} a step)"
         )
 
@@ -207,11 +207,14 @@ class WithoutReplacement(Subsampling):
         if not (isinstance(self.batch_size, int) and isinstance(self.num_data, int)) or not (
             0 < self.batch_size <= self.num_data
         ):
-            raise ConfigurationError("WithoutReplacement(batch_size, num_data) needs integers, 0 < batch_size <= num_data.")
+            raise ConfigurationError(
+                "WithoutReplacement(batch_size, num_data) needs 0 < batch_size <= num_data, integers."
+            )
         if self.neighboring_relation != "replace_one" or not 0 < self.failure_probability < 1e-3:
             raise ConfigurationError("WithoutReplacement is accounted under the replace-one relation only.")
         warnings.warn(
-            "fixed-size batches without replacement cost far more privacy than Poisson(rate) of the same rate.", stacklevel=3
+            "fixed-size batches without replacement cost far more privacy than Poisson(rate) of the same rate.",
+            stacklevel=3,
         )
 
     @property
@@ -333,7 +336,7 @@ def sparse_sizes(rate: float, num_rows: int, overflow_probability: float) -> tup
 
 
 def _tries(size: int, num_rows: int, failure_probability: float) -> int:
-    """Draws among which `size` distinct rows are found but with this probability; 4 * num_rows if `size` is too large."""
+    """Draws among which `size` distinct rows are found but with this probability; 4 * num_rows if that is too many."""
     from scipy import stats
 
     bad = min(1.0, size / num_rows + (2**32 % num_rows) / 2**32)

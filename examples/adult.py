@@ -11,10 +11,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import dpppl
 from examples.data import adult, digits, has_adult
 from models.logistic_regression import gaussian
-
-import dpppl
 
 
 def posterior_predictive(samples, x):

@@ -33,7 +33,7 @@ ADULT_NUMBERS = {
     "hours-per-week": lambda v: (v - 40.0) / 20.0,
 }
 
-# How much a category is expected to matter, a public guess: it sizes the column, so the prior and the share of the norm.
+# How much a category is expected to matter, a guess: it sizes the column, so the prior and its share of the norm.
 ADULT_SCALES = {
     "workclass": 0.5,
     "education": 0.3,

@@ -249,12 +249,12 @@ class TestAccountants:
 class TestFailureProbability:
     def test_epsilon_solves_at_a_smaller_delta(self):
         for rate in (1.0, 0.05):
-            plain, beta = event(2.0, 5, rate), 1e-7
+            plain, beta = event(2.0, 5, rate), 1e-9
             value = epsilon(event(2.0, 5, rate, failure_probability=beta), 1e-5)
             remaining = 1e-5 - (1 + math.exp(value)) * beta
             assert epsilon(plain, remaining) <= value
             assert value == pytest.approx(epsilon(plain, remaining), rel=1e-4)
-            assert value > epsilon(plain, 1e-5) * 1.001
+            assert value > epsilon(plain, 1e-5) * (1 + 1e-5)
         assert epsilon(event(2.0, 5, failure_probability=1e-30), 1e-5) == pytest.approx(
             epsilon(event(2.0, 5), 1e-5), rel=1e-5
         )
@@ -322,9 +322,10 @@ class TestGroups:
 
 
 class TestCalibration:
-    @pytest.mark.parametrize("target_delta", [1e-5, 1e-8])
-    @pytest.mark.parametrize("target", [0.01, 0.3, 1.0, 10.0, 50.0])
-    @pytest.mark.parametrize("rate, steps", [(1.0, 1), (1.0, 10_000), (0.1, 1000), (0.005, 1000), (0.005, 10_000)])
+    @pytest.mark.parametrize(
+        "target, target_delta", [(0.01, 1e-5), (0.3, 1e-8), (1.0, 1e-5), (10.0, 1e-6), (50.0, 1e-5)]
+    )
+    @pytest.mark.parametrize("rate, steps", [(1.0, 1), (1.0, 10_000), (0.1, 1000), (0.005, 10_000)])
     def test_noise_multiplier(self, rate, steps, target, target_delta):
         sigma = calibrate_noise_multiplier(lambda s: event(s, steps, rate), target, target_delta)
         value = epsilon(event(sigma, steps, rate), target_delta)
@@ -336,6 +337,7 @@ class TestCalibration:
             true = math.exp(log_delta) - math.exp(target + norm.logcdf(-mu / 2 - target / mu))
             assert 0.9 * target_delta < true < target_delta
 
+    @pytest.mark.slow
     def test_noise_multiplier_at_a_tiny_rate(self):
         sigma = calibrate_noise_multiplier(lambda s: event(s, 1000, 1e-4), 1.0, 1e-5)
         assert 0.999 <= epsilon(event(sigma, 1000, 1e-4), 1e-5) <= 1.0
@@ -357,12 +359,12 @@ class TestCalibration:
         assert 0.999 <= epsilon(make(calibrate_noise_multiplier(make, 1.0, 1e-5)), 1e-5) <= 1
 
     def test_unreachable_targets(self):
-        with pytest.raises(ConfigurationError, match="cannot be met.*larger epsilon"):
+        with pytest.raises(ConfigurationError, match="cannot be met"):
             calibrate_noise_multiplier(lambda s: event(s, failure_probability=1e-5), 1.0, 1e-5)
         with pytest.raises(ConfigurationError, match="cannot be met"):
             calibrate_num_steps(lambda steps: event(0.5, steps), 1.0, 1e-5)
         with pytest.raises(ConfigurationError, match="no sampling rate"):
-            calibrate_sampling_rate(lambda rate: event(0.1, 1000, rate), 0.1, 1e-9)
+            calibrate_sampling_rate(lambda rate: event(0.5, 10, rate), 0.1, 1e-9, min_rate=0.1)
         for bad in (0.0, -1.0, math.inf, math.nan):
             with pytest.raises(ConfigurationError, match="target_epsilon"):
                 calibrate_noise_multiplier(event, bad, 1e-5)

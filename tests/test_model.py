@@ -241,6 +241,16 @@ def test_argument_checks_say_nothing_about_values():
         split.log_likelihood({"rate": jnp.zeros(())}, {"y": jnp.asarray(-3)}, {})
 
 
+def test_made_up_rows_outside_a_support_do_no_harm():
+    def model(y):
+        shape = numpyro.sample("shape", dist.Exponential(1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.factor("y", jnp.log(y - 5.0) * shape)
+
+    with jax.debug_nans(True):
+        split_model(model, (np.full(N, 6.0),), {})
+
+
 def test_half_precision_models_are_not_taken_for_coupled_ones():
     def model(x, y):
         w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([32, 64]).to_event(2))

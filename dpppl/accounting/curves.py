@@ -246,7 +246,7 @@ def _interval(events: tuple[GaussianEvent, ...], rows: int) -> float | None:
     reach = width + mean + 10 * math.sqrt(variance)
     points = max(widest, width / 5, reach / 50)
     finest = max(1e-6, points / _MOST_POINTS, 2e-8 * math.sqrt(accesses * widest))
-    wanted = min(1e-3, math.sqrt(fine) / 500, 0.1 * math.sqrt(fine / accesses))
+    wanted = min(1e-3, math.sqrt(fine) / 100, 0.1 * math.sqrt(fine / accesses))
     interval = float(f"{max(wanted, finest):.1e}")
     # dp_accounting raises the size of a grid below 1000 points to the power `count`, digit by digit.
     return interval if interval <= min(sparse, 0.1) else None

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from dpppl.errors import ConfigurationError
-from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.kernel import DPKernel, positive
 
 
 class DPSGHMCState(NamedTuple):
@@ -44,7 +44,7 @@ class DPSGHMC(DPKernel):
     def __init__(self, model, *, friction: float | str = 0.1, **settings):
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {friction!r}.')
-        self.friction = friction
+        self.friction: Any = friction
         super().__init__(model, **settings)
         if friction == "matched" and not isinstance(self.step_size, float):
             raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
@@ -53,11 +53,15 @@ class DPSGHMC(DPKernel):
     def _match_friction(self) -> None:
         if self.friction == "matched" and self.noise_multiplier is not None:
             rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
-            friction = self.step_size * (norm * self.noise_multiplier / rate) ** 2 / (2.0 * self.temperature)
+            friction = (
+                positive("step_size", self.step_size)
+                * (norm * self.noise_multiplier / rate) ** 2
+                / (2.0 * self.temperature)
+            )
             if not friction < 1.0:
                 raise ConfigurationError(
-                    f"the noise that privacy needs would take a friction of {friction:.3g}, which must be below 1; lower "
-                    "step_size."
+                    f"the noise that privacy needs would take a friction of {friction:.3g}, which must be below 1; "
+                    "lower step_size."
                 )
             self.friction = friction
 

@@ -16,7 +16,7 @@ from dpppl.clipping import Flat, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
 from dpppl.mechanism import Mechanism
-from dpppl.model import split_model
+from dpppl.model import SplitModel, split_model
 from dpppl.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 
@@ -53,7 +53,9 @@ class DPKernel(MCMCKernel):
     ):
         subsampling = FullBatch() if subsampling is None else subsampling
         if not isinstance(subsampling, Subsampling):
-            raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")
+            raise ConfigurationError(
+                "subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ..."
+            )
         clipping = PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
         self.mechanism = Mechanism(clipping=clipping, subsampling=subsampling)
         self._model = model
@@ -71,8 +73,8 @@ class DPKernel(MCMCKernel):
         if not (callable(step_size) or step_size == "matched"):
             step_size = positive("step_size", step_size)
         self.step_size = step_size
-        self._split = None
-        self._schedule = None
+        self._split: SplitModel | None = None
+        self._schedule: Callable | None = None
         self._scales: dict = {}
         if step_size == "matched" and self.noise_multiplier is not None:
             self.step_size = self.matched_step_size(self.noise_multiplier)
@@ -121,7 +123,7 @@ class DPKernel(MCMCKernel):
         return self.__dict__ | {"_split": None, "_schedule": None, "_scales": {}}
 
     def with_noise(self, noise_multiplier: float | None) -> "DPKernel":
-        """A copy without cached structure, at this noise multiplier and, if the step is matched, at its matched step."""
+        """A copy without cached structure, at this noise multiplier and, if it is to be matched, its matched step."""
         kernel = copy.copy(self)
         kernel._split = kernel._schedule = None
         if noise_multiplier is not None:
@@ -140,26 +142,34 @@ class DPKernel(MCMCKernel):
 
     def bind(self, args: tuple, kwargs: dict) -> None:
         """Find the model's structure for these arguments, from shapes and dtypes alone."""
-        self._split = split_model(self._model, args, kwargs, data_plate=self.data_plate)
+        split = split_model(self._model, args, kwargs, data_plate=self.data_plate)
         for name, sites in (
             ("clipping_norm", getattr(self.mechanism.clipping, "norms", None)),
             ("preconditioner", self.preconditioner),
         ):
-            if sites is not None and set(sites) != set(self._split.latents):
+            if sites is not None and set(sites) != set(split.latents):
                 raise ConfigurationError(
-                    f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(self._split.latents)}."
+                    f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(split.latents)}."
                 )
         self._scales = {
-            site: np.broadcast_to(np.sqrt(diagonal), latent.shape).astype(latent.dtype)
-            for site, latent, diagonal in (
-                (site, self._split.latents[site], diagonal) for site, diagonal in (self.preconditioner or {}).items()
+            site: jnp.broadcast_to(
+                jnp.sqrt(jnp.asarray(diagonal, split.latents[site].dtype)), split.latents[site].shape
             )
+            for site, diagonal in (self.preconditioner or {}).items()
         }
+        self._split = split
+
+    @property
+    def split(self) -> SplitModel:
+        """The structure of the model, once it is bound to a run's arguments."""
+        if self._split is None:
+            raise ConfigurationError("the kernel is not bound to a model's arguments yet: call init or run.")
+        return self._split
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """The first state. Pure: it looks at no data and charges nothing. A batch of keys gives a batch of states."""
+        """The first state. Pure: looks at no data, charges nothing. A batch of keys gives a batch of states."""
         self.bind(model_args, model_kwargs)
-        _, public = self._split.arrays(model_args, model_kwargs)
+        _, public = self.split.arrays(model_args, model_kwargs)
         start = partial(self._start, public)
         if is_prng_key(rng_key):
             return start(rng_key, init_params)
@@ -168,11 +178,11 @@ class DPKernel(MCMCKernel):
     def _start(self, public, rng_key, init_params):
         key, start_key = jax.random.split(rng_key)
         strategy = self.init_strategy if init_params is None else init_params
-        return self.first_state(initial_values(self._split, public, start_key, strategy), key)
+        return self.first_state(initial_values(self.split, public, start_key, strategy), key)
 
     def sample(self, state, model_args, model_kwargs):
         """One step: one access of the data. Vectorised when the state holds a batch of keys."""
-        rows, public = self._split.arrays(model_args, model_kwargs)
+        rows, public = self.split.arrays(model_args, model_kwargs)
         step = partial(self.step, rows=rows, public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 
@@ -183,10 +193,10 @@ class DPKernel(MCMCKernel):
         step_size, noise_multiplier = self._at(state.i)
         position = self._unscaled(state.z)
         noisy_sum = self.mechanism.noisy_sum(
-            lambda u, row, public: self._split.log_likelihood(self._scaled(u), row, public),
+            lambda u, row, public: self.split.log_likelihood(self._scaled(u), row, public),
             position, rows, public, state.rng_key, noise_multiplier, state.i,
         )  # fmt: skip
-        prior_gradient = jax.grad(lambda u: self._split.log_prior(self._scaled(u), public))(position)
+        prior_gradient = jax.grad(lambda u: self.split.log_prior(self._scaled(u), public))(position)
         rate = self.mechanism.subsampling.rate
         gradient = jax.tree.map(lambda prior, noisy: prior + noisy / rate, prior_gradient, noisy_sum)
         state = self.advance(state._replace(z=position), gradient, step_size)
@@ -200,8 +210,8 @@ class DPKernel(MCMCKernel):
 
     def postprocess_fn(self, model_args, model_kwargs):
         """Maps unconstrained latents to constrained ones and to deterministic sites that depend on latents only."""
-        _, public = self._split.arrays(model_args, model_kwargs)
-        return lambda z: self._split.constrain(z, public)
+        _, public = self.split.arrays(model_args, model_kwargs)
+        return lambda z: self.split.constrain(z, public)
 
     # What steps cost
 
@@ -212,11 +222,13 @@ class DPKernel(MCMCKernel):
                 'step_size="matched" needs a noise multiplier to match: give noise_multiplier, or target_epsilon and '
                 "target_delta to dpppl.MCMC."
             )
-        step_size = jnp.asarray(self.step_size(count) if callable(self.step_size) else self.step_size, jnp.result_type(float))
+        step_size = jnp.asarray(
+            self.step_size(count) if callable(self.step_size) else self.step_size, jnp.result_type(float)
+        )
         mechanism = self.mechanism
-        langevin = self.langevin_std(step_size) * (
-            mechanism.subsampling.rate / mechanism.clipping.clipping_norm
-        ) / step_size
+        langevin = (
+            self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.clipping.clipping_norm) / step_size
+        )
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 
     def noise_std(self, step_size, noise_multiplier):
@@ -230,7 +242,7 @@ class DPKernel(MCMCKernel):
         make the account too small. Raises ConfigurationError if a step is not positive and finite."""
         if self._schedule is None:
             self._schedule = jax.jit(jax.vmap(self._at))
-        steps, multipliers = jax.tree.map(lambda x: np.asarray(x, np.float64), self._schedule(first + jnp.arange(count)))
+        steps, multipliers = (np.asarray(x, np.float64) for x in self._schedule(first + jnp.arange(count)))
         bad = ~(np.isfinite(steps) & (steps > 0) & np.isfinite(multipliers) & (multipliers > 0))
         if bad.any():
             raise ConfigurationError(
@@ -274,7 +286,7 @@ class DPKernel(MCMCKernel):
             diffusion_time=float(np.sum(w * self.diffusion_time(h, s))) if events else 0.0,
             row_curvature=self.row_curvature,
             preconditioned=self.preconditioner is not None,
-            assumed_public=self._split.assumed_public if self._split is not None else (),
+            assumed_public=self.split.assumed_public if self._split is not None else (),
             **({"initial_values": describe_start(self.init_strategy)} | facts),
         )
 

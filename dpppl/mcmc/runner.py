@@ -3,6 +3,7 @@
 import math
 import warnings
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +67,9 @@ class MCMC(numpyro.infer.MCMC):
         progress_rate: int | None = None,
     ):
         if not isinstance(kernel, DPKernel):
-            raise ConfigurationError("dpppl.MCMC runs dpppl kernels; numpyro.infer.MCMC runs the others, not privately.")
+            raise ConfigurationError(
+                "dpppl.MCMC runs dpppl kernels; numpyro.infer.MCMC runs the others, not privately."
+            )
         if not isinstance(num_chains, int) or num_chains < 1:
             raise ConfigurationError("num_chains must be a positive integer.")
         super().__init__(
@@ -87,8 +90,11 @@ class MCMC(numpyro.infer.MCMC):
             if not (isinstance(target_epsilon, int | float) and 0 < target_epsilon < math.inf):
                 raise ConfigurationError(f"target_epsilon must be positive and finite, got {target_epsilon!r}.")
             if kernel.noise_multiplier is not None:
-                raise ConfigurationError("give noise_multiplier or target_epsilon, not both: one follows from the other.")
+                raise ConfigurationError(
+                    "give noise_multiplier or target_epsilon, not both: one follows from the other."
+                )
         self.target_epsilon, self.target_delta = target_epsilon, target_delta
+        self._last_state: Any = None
         self._kernel: DPKernel | None = None
         self._charged: list[tuple[int, int, int]] = []
         self._facts: dict = {}
@@ -99,12 +105,15 @@ class MCMC(numpyro.infer.MCMC):
     def calibrated_kernel(self) -> DPKernel:
         """The kernel with the noise multiplier and the step size that the budget gives. Looks at no data."""
         if self._kernel is None:
-            self._kernel = self.sampler.with_noise(None) if self.target_epsilon is None else self._calibrate()
+            if self.target_epsilon is None or self.target_delta is None:
+                self._kernel = self.sampler.with_noise(None)
+            else:
+                self._kernel = self._calibrate(self.target_epsilon, self.target_delta)
         return self._kernel
 
-    def _calibrate(self) -> DPKernel:
+    def _calibrate(self, target_epsilon: float, target_delta: float) -> DPKernel:
         steps = self.num_warmup + self.num_samples
-        share = _OVERFLOW_SHARE * self.target_delta / ((1.0 + math.exp(min(self.target_epsilon, 500.0))) * steps)
+        share = _OVERFLOW_SHARE * target_delta / ((1.0 + math.exp(min(target_epsilon, 500.0))) * steps)
         kernel = self.sampler.with_overflow_probability(max(1e-300, min(1e-9, share / (3.0 * self.num_chains))))
 
         def event(noise_multiplier):
@@ -113,9 +122,9 @@ class MCMC(numpyro.infer.MCMC):
 
         if self.sampler.step_size != "matched":
             # Langevin noise alone may be enough; then nothing is added to it.
-            if accounting.epsilon(event(1e-12), self.target_delta) <= self.target_epsilon:
+            if accounting.epsilon(event(1e-12), target_delta) <= target_epsilon:
                 return kernel.with_noise(1e-12)
-        noise = accounting.calibrate_noise_multiplier(event, self.target_epsilon, self.target_delta)
+        noise = accounting.calibrate_noise_multiplier(event, target_epsilon, target_delta)
         return kernel.with_noise(noise)
 
     def privacy_plan(self) -> PrivacyReport:
@@ -141,13 +150,13 @@ class MCMC(numpyro.infer.MCMC):
         plan = self._report(
             [*self._charged, (first, steps, self.num_chains)], key_origin="chosen when the run starts", status="planned"
         )
-        if self.target_epsilon is not None and plan.epsilon > self.target_epsilon:
+        if self.target_epsilon is not None and plan.epsilon is not None and plan.epsilon > self.target_epsilon:
             before = self._report(self._charged, key_origin="", status="").epsilon
             raise BudgetExceededError(
                 f"epsilon {before:.4g} of {self.target_epsilon:g} is spent and this run would bring it to "
                 f"{plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. "
-                "A budget is for all that one MCMC object runs: plan the steps in one call, or make a new object with a "
-                "new budget (their costs add up)."
+                "A budget is for all that one MCMC object runs: plan the steps in one call, or make a new object with "
+                "a new budget (their costs add up)."
             )
         return plan
 
@@ -189,7 +198,7 @@ class MCMC(numpyro.infer.MCMC):
             "batch_cap": _batch_cap(kernel),
             "initial_values": _and(self._facts.get("initial_values"), start),
         }
-        rows, public = kernel._split.arrays(args, kwargs)
+        rows, public = kernel.split.arrays(args, kwargs)
         chunks = _Chunks(kernel, fields, warmup, steps, collect, self.thinning)
         runs = [states] if self.num_chains == 1 or self.chain_method != "sequential" else _unstack(states)
         finished = []
@@ -247,12 +256,15 @@ class MCMC(numpyro.infer.MCMC):
         if resume is None:
             return states
         resume = resume._replace(rng_key=states.rng_key)
-        if jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states) or len(np.unique(np.asarray(resume.i))) != 1:
+        if (
+            jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states)
+            or len(np.unique(np.asarray(resume.i))) != 1
+        ):
             raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
         return jax.tree.map(jnp.asarray, resume)
 
     def _constrained(self, kernel, collected, public, removed):
-        to_constrained = jax.jit(jax.vmap(jax.vmap(kernel._split.constrain, (0, None)), (0, None)))
+        to_constrained = jax.jit(jax.vmap(jax.vmap(kernel.split.constrain, (0, None)), (0, None)))
         samples = to_constrained(collected["z"], public)
         return collected | {"z": {site: value for site, value in samples.items() if site not in removed}}
 
@@ -312,7 +324,9 @@ class _Chunks:
     def slot(self, number):
         """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
         since = number - self.collect_from
-        kept = (since >= 0) & (since % self.thinning == self.thinning - 1) & (since // self.thinning < self.num_collected)
+        kept = (
+            (since >= 0) & (since % self.thinning == self.thinning - 1) & (since // self.thinning < self.num_collected)
+        )
         return jnp.where(kept, since // self.thinning, -1)
 
     def chunk(self, state, rows, public, start, count):
@@ -328,7 +342,9 @@ class _Chunks:
             state = self.kernel.step(state, rows=rows, public=public)
             slot = self.slot(number)
             slot = jnp.where(slot < 0, self.slots, slot - base)
-            return state, jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, slot, 0), buffer, fields_of(state))
+            return state, jax.tree.map(
+                lambda b, x: lax.dynamic_update_index_in_dim(b, x, slot, 0), buffer, fields_of(state)
+            )
 
         return lax.fori_loop(start, start + count, body, (state, buffer))
 
@@ -356,11 +372,15 @@ class _Chunks:
             states, buffer = jax.block_until_ready(program(states, rows, public, number(start), number(count)))
             slots = np.asarray(self.slot(np.arange(start, start + count)))
             kept = slots[slots >= 0] - max(start - self.collect_from, 0) // self.thinning
-            parts.append(jax.tree.map(lambda leaf: np.take(np.asarray(leaf), kept, axis=axis), buffer))
+            parts.append(jax.tree.map(partial(_take, kept, axis), buffer))
             bar.set_description("warmup" if start + count <= self.warmup else "sample", refresh=False)
             bar.update(count)
         collected = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves, axis=axis)), *parts)
         return states._replace(rng_key=None), dict(zip(self.fields, collected))
+
+
+def _take(index, axis, leaf):
+    return np.take(np.asarray(leaf), index, axis=axis)
 
 
 def _unstack(states):
@@ -390,9 +410,9 @@ def _batch_cap(kernel) -> int | None:
     subsampling = kernel.mechanism.subsampling
     if not isinstance(subsampling, Poisson):
         return None
-    if jax.eval_shape(lambda key: subsampling.draw(key, kernel._split.num_rows), jax.random.key(0)).index is None:
+    if jax.eval_shape(lambda key: subsampling.draw(key, kernel.split.num_rows), jax.random.key(0)).index is None:
         return None
-    return sparse_sizes(subsampling.rate, kernel._split.num_rows, subsampling.overflow_probability)[0]
+    return sparse_sizes(subsampling.rate, kernel.split.num_rows, subsampling.overflow_probability)[0]
 
 
 def _print_cost(plan: PrivacyReport) -> None:

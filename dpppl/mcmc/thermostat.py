@@ -10,7 +10,6 @@ from dpppl import random
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel, positive
 
-
 _FRICTION = 0.1
 
 
@@ -43,9 +42,10 @@ class DPSGNHT(DPKernel):
     zeta <- zeta + h ((p.p / d)(1 - h zeta / 2) - temperature), with
     s = max(sqrt(2 * diffusion * h * temperature), h * clipping_norm * noise_multiplier / rate).
 
-    `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps. The thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and
-    the isotropic part of minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar
-    zeta cures isotropic noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
+    `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps. The
+    thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
+    minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic
+    noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
     Reference: Ding et al. (2014), Algorithm 1, with the factor 1 - h zeta / 2 for a finite step.
 
     >>> import dpppl
@@ -84,8 +84,8 @@ class DPSGNHT(DPKernel):
     def temperature_note(self, std):
         share = float(np.max(std**2)) / (2.0 * self.temperature)
         return (
-            f"{self.temperature:g}, kept by the thermostat for isotropic noise (largest s^2 / 2 tau = {share:.3g}, must be "
-            "below 1); anisotropic minibatch noise is not cured"
+            f"{self.temperature:g}, kept by the thermostat for isotropic noise (largest s^2 / 2 tau = {share:.3g}, "
+            "must be below 1); anisotropic minibatch noise is not cured"
         )
 
     def diffusion_time(self, step_size, std):
@@ -96,7 +96,8 @@ class DPSGNHT(DPKernel):
         leaves, tree = jax.tree.flatten(z)
         keys = jax.random.split(random.stream(rng_key, "momentum"), len(leaves))
         p = [
-            jnp.sqrt(self.temperature) * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)
+            jnp.sqrt(self.temperature) * jax.random.normal(key, leaf.shape, leaf.dtype)
+            for key, leaf in zip(keys, leaves)
         ]
         step_size, noise_multiplier = self._at(0)
         zeta = self.noise_std(step_size, noise_multiplier) ** 2 / (2.0 * step_size * self.temperature)

@@ -1,0 +1,675 @@
+"""The runner: NumPyro's calls and results, every access charged before it happens, nothing of the data kept."""
+
+import gc
+import io
+import json
+import pickle
+import weakref
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC as NumPyroMCMC
+
+import dpppl
+from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, UnsupportedModelError
+from dpppl.mcmc import runner
+
+CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
+X = np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32)
+Y = (X @ np.array([1.0, -1.0]) + np.random.default_rng(1).standard_normal(7)).astype(np.float32)
+
+
+def regression(x, y, prior_scale=1.0):
+    w = numpyro.sample("w", dist.Normal(0.0, prior_scale).expand([2]).to_event(1))
+    sd = numpyro.sample("sd", dist.LogNormal(0.0, 0.1))
+    numpyro.deterministic("size", jnp.sum(w**2))
+    with numpyro.plate("data", x.shape[0]):
+        score = numpyro.deterministic("score", x @ w)
+        numpyro.sample("y", dist.Normal(score, sd), obs=y)
+
+
+def normal_mean(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@pytest.fixture(autouse=True)
+def claimed(monkeypatch):
+    """The keys that this test has used, none at first."""
+    keys = set()
+    monkeypatch.setattr(dpppl.random, "_claimed", keys)
+    return keys
+
+
+def kernel_of(model=normal_mean, **options):
+    return dpppl.DPSGLD(model, **({"clipping_norm": 20.0, "step_size": 0.01} | options))
+
+
+def mcmc_of(kernel=None, num_warmup=5, num_samples=11, progress_bar=False, **options):
+    kernel = kernel_of() if kernel is None else kernel
+    return dpppl.MCMC(kernel, num_warmup=num_warmup, num_samples=num_samples, progress_bar=progress_bar, **options)
+
+
+def accesses(mcmc):
+    return mcmc.privacy_report().num_accesses
+
+
+# As numpyro.infer.MCMC
+
+
+def shapes(values):
+    return jax.tree.map(jnp.shape, values)
+
+
+def assert_same_results(ours, theirs):
+    for by_chain in (True, False):
+        got, wanted = ours.get_samples(by_chain), theirs.get_samples(by_chain)
+        assert got.keys() == wanted.keys() - {"score"}  # a function of the rows is not returned
+        extra, wanted_extra = ours.get_extra_fields(by_chain), theirs.get_extra_fields(by_chain)
+        assert extra.keys() == wanted_extra.keys()
+        for mine, reference in [(got, wanted), (extra, wanted_extra)]:
+            for name, value in mine.items():
+                assert value.shape == reference[name].shape and value.dtype == reference[name].dtype
+                np.testing.assert_allclose(value, reference[name], rtol=1e-5, atol=1e-6)
+    last, reference = ours.last_state, theirs.last_state
+    assert type(last) is type(reference) and shapes(last.z) == shapes(reference.z)
+    np.testing.assert_array_equal(last.i, reference.i)
+    assert last.rng_key is None and reference.rng_key is not None
+
+
+@pytest.mark.slow
+def test_every_chain_method_gives_what_numpyro_gives():
+    """The same key gives the same samples, here and under NumPyro: shapes, thinning, extra fields, last states."""
+    settings = dict(num_warmup=5, num_samples=11, num_chains=2, thinning=3, progress_bar=False)
+    kernel, key, fields = kernel_of(regression), jax.random.key(0), ("i", "z.w")
+    theirs = NumPyroMCMC(kernel, chain_method="vectorized", **settings)
+    theirs.run(key, X, Y, extra_fields=fields)
+    for method in CHAIN_METHODS:
+        dpppl.random._claimed.clear()
+        ours = dpppl.MCMC(kernel, chain_method=method, **settings)
+        ours.run(key, X, Y, extra_fields=fields)
+        assert ours.chain_method == method
+        assert_same_results(ours, theirs)
+        assert accesses(ours) == 2 * 16
+    chains = ours.get_samples(group_by_chain=True)["w"]
+    assert not np.allclose(chains[0], chains[1], atol=1e-3)
+    np.testing.assert_array_equal(ours.get_extra_fields(group_by_chain=True)["i"], [[10, 13, 16]] * 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")  # NumPyro's own, under jax.vmap
+@pytest.mark.parametrize("method", CHAIN_METHODS)
+def test_kernels_run_under_numpyro(method):
+    """The kernel then reports what its last state says has been spent, and that states hold the key."""
+    kernel = kernel_of(noise_multiplier=30.0)
+    theirs = NumPyroMCMC(
+        kernel, num_warmup=5, num_samples=6, num_chains=2, chain_method=method, progress_bar=False
+    )
+    theirs.run(jax.random.key(0), Y)
+    ours = mcmc_of(kernel, num_samples=6, num_chains=2, chain_method="vectorized")
+    ours.run(jax.random.key(0), Y)
+    assert theirs.get_samples(True)["mean"].shape == (2, 6)
+    report = kernel.privacy_report(theirs.last_state, 1e-5)
+    assert report.epsilon == pytest.approx(ours.privacy_report().epsilon_at(1e-5), rel=1e-9)
+    assert report.num_accesses == 22 and report.num_chains == 2
+    assert "states hold the key" in report.key_origin and kernel.privacy_report(theirs.last_state).epsilon is None
+
+
+def test_kernels_under_numpyro_follow_the_arguments_of_each_run():
+    """One kernel, several data sets and settings, with and without jit_model_args."""
+    kernel = kernel_of(regression)
+    plain = NumPyroMCMC(kernel, num_warmup=0, num_samples=40, progress_bar=False)
+    plain.run(jax.random.key(0), X, Y)
+    wide = plain.get_samples()["w"]
+    plain.run(jax.random.key(0), X, Y, prior_scale=1e-3)
+    assert np.abs(plain.get_samples()["w"]).mean() > 0 and not np.allclose(wide, plain.get_samples()["w"])
+    plain.run(jax.random.key(0), X[:5], Y[:5])
+    assert not np.allclose(wide, plain.get_samples()["w"])
+    compiled = NumPyroMCMC(kernel, num_warmup=0, num_samples=40, progress_bar=False, jit_model_args=True)
+    compiled.run(jax.random.key(0), X, Y)
+    np.testing.assert_allclose(compiled.get_samples()["w"], wide, rtol=1e-5, atol=1e-6)
+    cloudpickle.dumps(kernel)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thinning", [1, 3])
+def test_warmup_then_run_as_in_numpyro(thinning):
+    settings = dict(num_warmup=8, num_samples=11, thinning=thinning, progress_bar=False)
+    ours = dpppl.MCMC(kernel_of(regression), **settings)
+    theirs = NumPyroMCMC(kernel_of(regression), **settings)
+    for mcmc in (ours, theirs):
+        mcmc.warmup(jax.random.key(0), X, Y, collect_warmup=True, extra_fields=("i",))
+    assert_same_results(ours, theirs)
+    assert accesses(ours) == 8
+    for mcmc in (ours, theirs):
+        mcmc.run(jax.random.key(1), X, Y, extra_fields=("i",))
+    assert_same_results(ours, theirs)
+    assert accesses(ours) == 8 + 11
+    for mcmc in (ours, theirs):
+        mcmc.post_warmup_state = mcmc.last_state
+        mcmc.run(jax.random.key(2), X, Y, extra_fields=("i",))
+    assert_same_results(ours, theirs)
+    assert accesses(ours) == 8 + 11 + 11
+    assert int(ours.last_state.i) == 30
+
+
+def test_one_step_and_no_warmup():
+    mcmc = mcmc_of(num_warmup=0, num_samples=1)
+    mcmc.warmup(jax.random.key(0), Y)
+    assert accesses(mcmc) == 0 and mcmc.privacy_report().epsilon_at(1e-5) == 0.0
+    mcmc.run(jax.random.key(1), Y)
+    assert mcmc.get_samples()["mean"].shape == (1,) and accesses(mcmc) == 1
+
+
+def test_run_starts_again():
+    """Equal keys (allowed for this test) give equal samples whatever ran before, and the second run is charged, too."""
+    mcmc = mcmc_of()
+    mcmc.run(jax.random.key(0), Y)
+    first = mcmc.get_samples()["mean"]
+    dpppl.random._claimed.clear()
+    mcmc.run(jax.random.key(0), Y)
+    np.testing.assert_array_equal(first, mcmc.get_samples()["mean"])
+    assert accesses(mcmc) == 2 * 16
+
+
+def test_numpyro_checks_of_settings_are_kept():
+    for wrong in (dict(num_warmup=-1), dict(num_samples=0), dict(thinning=0), dict(chain_method="random")):
+        with pytest.raises(ValueError):
+            mcmc_of(**wrong)
+    for wrong in (dict(num_chains=0), dict(num_chains=1.0)):
+        with pytest.raises(ConfigurationError, match="num_chains"):
+            mcmc_of(**wrong)
+    with pytest.raises(ConfigurationError, match=r"numpyro\.infer\.MCMC runs the others"):
+        dpppl.MCMC(numpyro.infer.NUTS(normal_mean), num_warmup=1, num_samples=1)
+
+
+def test_init_params_are_used_and_recorded():
+    mcmc = mcmc_of(kernel_of(step_size=1e-12), num_chains=2, chain_method="vectorized")
+    assert "prior median" in str(mcmc.privacy_plan())
+    mcmc.run(jax.random.key(0), Y, init_params={"mean": np.array([3.0, -3.0])})
+    np.testing.assert_allclose(mcmc.last_state.z["mean"], [3.0, -3.0], atol=1e-4)
+    assert mcmc.privacy_report().initial_values == "supplied by the user: assumed independent of the data"
+    mcmc.run(jax.random.key(1), Y)
+    np.testing.assert_allclose(mcmc.last_state.z["mean"], 0.0, atol=1e-4)
+    both = mcmc.privacy_report().initial_values
+    assert "supplied by the user" in both and "prior median" in both
+
+
+def test_summary_and_arviz(capsys):
+    mcmc = mcmc_of(kernel_of(regression, step_size=1e-9), num_chains=2, chain_method="vectorized")
+    mcmc.run(jax.random.key(0), X, Y, init_params={"w": np.array([[0.0, 0.0], [5.0, 5.0]]), "sd": np.zeros(2)})
+    capsys.readouterr()
+    mcmc.print_summary()
+    printed = capsys.readouterr().out
+    assert "w[0]" in printed and "n_eff" in printed and "size" not in printed
+    assert "do not read the spread as the posterior's: w" in printed and "total diffusion time" in printed
+    mcmc.print_summary(exclude_deterministic=False)
+    assert "size" in capsys.readouterr().out
+    data = mcmc.to_arviz()
+    assert data.groups() == ["posterior", "sample_stats"]
+    assert data.posterior["w"].shape == (2, 11, 2) and "score" not in data.posterior
+    assert json.loads(data.posterior.attrs["privacy_report"])["num_accesses"] == 32
+
+
+def test_weights_are_the_time_that_a_sample_stands_for():
+    mcmc = mcmc_of(kernel_of(step_size=dpppl.polynomial_decay(0.01)), num_chains=2, chain_method="vectorized", thinning=3)
+    mcmc.run(jax.random.key(0), Y)
+    steps = np.arange(5 + 2, 16)  # the first two of eleven are left over by thinning
+    expected = ((steps + 1.0) ** (-1 / 3)).reshape(3, 3).sum(axis=1)
+    np.testing.assert_allclose(mcmc.get_weights(), [expected / expected.sum()] * 2, rtol=1e-5)
+
+
+def test_deterministic_sites_of_latents_only_are_returned():
+    mcmc = mcmc_of(kernel_of(regression))
+    mcmc.run(jax.random.key(0), X, Y, extra_fields=("~z.sd",))
+    samples = mcmc.get_samples()
+    assert samples.keys() == {"w", "size"}
+    np.testing.assert_allclose(samples["size"], np.sum(np.square(samples["w"]), axis=1), rtol=1e-6)
+
+
+# What is charged, and when
+
+
+class Watch:
+    """Replaces the compiled chunk: notes, at each call, the steps charged and the steps that have run."""
+
+    def __init__(self, monkeypatch, fail_at=None, error=None):
+        self.calls, self.done, self.fail_at, self.error = [], 0, fail_at, error
+        compiled = runner._Chunks.compiled
+
+        def watched(chunks, mapping, *arguments):
+            program = compiled(chunks, mapping, *arguments)
+
+            def call(states, rows, public, start, count):
+                chains = len(states.i) if np.ndim(states.i) else 1
+                self.done += int(count) * chains
+                self.calls.append((sum(n * c for _, n, c in self.mcmc._charged), self.done))
+                if len(self.calls) == self.fail_at:
+                    raise self.error
+                return program(states, rows, public, start, count)
+
+            return call
+
+        monkeypatch.setattr(runner._Chunks, "compiled", watched)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CHAIN_METHODS)
+def test_every_step_of_every_chain_is_charged_before_it_runs(method, monkeypatch):
+    watch = Watch(monkeypatch)
+    watch.mcmc = mcmc_of(num_warmup=13, num_samples=29, thinning=4, num_chains=2, chain_method=method)
+    watch.mcmc.run(jax.random.key(0), Y)
+    assert len(watch.calls) > 10 and watch.done == 2 * 42
+    assert all(charged == done for charged, done in watch.calls)
+    assert accesses(watch.mcmc) == 2 * 42
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")], ids=["interrupt", "error"])
+@pytest.mark.parametrize("method, steps", [("vectorized", 2 * 9), ("sequential", 9)])
+def test_a_run_that_stops_is_charged_for_what_it_started(method, steps, error, monkeypatch):
+    """At the third chunk of three steps; the report is that of a run of as many steps."""
+    watch = Watch(monkeypatch, fail_at=3, error=error)
+    watch.mcmc = mcmc = mcmc_of(num_warmup=20, num_samples=40, num_chains=2, chain_method=method)
+    with pytest.raises(type(error)):
+        mcmc.run(jax.random.key(0), Y)
+    report = mcmc.privacy_report()
+    assert report.status == "interrupted" and report.num_accesses == steps
+    multiplier = np.sqrt(2 / 0.01) / 20.0
+    expected = dpppl.accounting.GaussianEvent(noise_multipliers=((multiplier, steps),))
+    assert report.epsilon_at(1e-5) == pytest.approx(dpppl.accounting.epsilon(expected, 1e-5), rel=3e-4)
+    assert "interrupted" in str(report) and mcmc.last_state is None
+    with pytest.raises(AssertionError, match="`run` must be called"):
+        mcmc.get_samples(group_by_chain=True)
+    with pytest.raises(KeyReuseError):
+        mcmc.run(jax.random.key(0), Y)
+
+
+def test_an_interrupted_chain_among_sequential_ones(monkeypatch):
+    """The first chain has run to its end and the second has begun: all of it is charged."""
+    watch = Watch(monkeypatch, fail_at=22, error=KeyboardInterrupt())
+    watch.mcmc = mcmc = mcmc_of(num_warmup=20, num_samples=20, num_chains=2, chain_method="sequential")
+    with pytest.raises(KeyboardInterrupt):
+        mcmc.run(jax.random.key(0), Y)
+    assert accesses(mcmc) == 40 + 2 * 2
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_the_plan_is_the_report(method):
+    mcmc = mcmc_of(
+        kernel_of(step_size="matched", clipping_norm=1.0), num_chains=2, chain_method=method, target_epsilon=1.0,
+        target_delta=1e-5,
+    )  # fmt: skip
+    plan = mcmc.privacy_plan()
+    assert plan.status == "planned" and 0.99 <= plan.epsilon <= 1.0 and plan.num_accesses == 32
+    mcmc.run(dpppl.secret_key(), Y)
+    report = mcmc.privacy_report()
+    for name in ("epsilon", "delta", "num_accesses", "noise_multipliers", "step_sizes", "temperatures", "diffusion_time"):
+        assert getattr(report, name) == getattr(plan, name)
+    assert plan.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+
+
+def test_the_cost_is_printed_first(capsys, monkeypatch):
+    watch = Watch(monkeypatch, fail_at=1, error=KeyboardInterrupt())
+    watch.mcmc = mcmc = mcmc_of(target_delta=1e-5)
+    with pytest.raises(KeyboardInterrupt):
+        mcmc.run(dpppl.secret_key(), Y)
+    printed = capsys.readouterr().out
+    assert f"epsilon = {mcmc.privacy_plan().epsilon:.4g} at delta = 1e-05" not in printed  # the plan adds to the charge
+    assert f"epsilon = {mcmc_of(target_delta=1e-5).privacy_plan().epsilon:.4g} at delta = 1e-05" in printed
+
+
+def test_the_budget_is_for_all_that_the_object_runs(monkeypatch, claimed):
+    budget = dict(target_epsilon=1.0, target_delta=1e-5)
+    mcmc = mcmc_of(kernel_of(step_size="matched"), **budget)
+    mcmc.warmup(jax.random.key(0), Y)
+    assert accesses(mcmc) == 5 and 0 < mcmc.privacy_report().epsilon < 0.6
+    kept = mcmc.post_warmup_state
+    with pytest.raises(BudgetExceededError, match="nothing was run and nothing was charged"):
+        mcmc_again = dpppl.MCMC(kernel_of(step_size="matched"), num_warmup=5, num_samples=11, progress_bar=False, **budget)
+        mcmc_again.run(jax.random.key(5), Y)
+        mcmc_again.warmup(jax.random.key(6), Y)
+    mcmc.run(jax.random.key(1), Y)
+    report = mcmc.privacy_report()
+    assert accesses(mcmc) == 16 and 0.99 <= report.epsilon <= 1.0
+    assert kept is mcmc.post_warmup_state
+    samples, used = mcmc.get_samples()["mean"], set(claimed)
+    watch = Watch(monkeypatch)
+    watch.mcmc = mcmc
+    with pytest.raises(BudgetExceededError):
+        mcmc.run(jax.random.key(2), Y)
+    mcmc.post_warmup_state = mcmc.last_state
+    with pytest.raises(BudgetExceededError):
+        mcmc.run(jax.random.key(2), Y)
+    with pytest.raises(BudgetExceededError):
+        mcmc.warmup(jax.random.key(2), Y)
+    assert mcmc.post_warmup_state is mcmc.last_state  # what was paid for is not lost
+    assert not watch.calls and claimed == used and mcmc.privacy_report().epsilon == report.epsilon
+    assert mcmc.get_samples()["mean"] is samples
+
+
+def test_without_a_budget_runs_add_up():
+    """Two runs of n steps at constant noise are one of 2n: the exact Gaussian's mu grows by sqrt(2)."""
+    mcmc = mcmc_of(kernel_of(noise_multiplier=30.0, clipping_norm=1.0), target_delta=1e-5)
+    planned = dpppl.accounting.GaussianEvent(noise_multipliers=((30.0, 32),))
+    for run in (1, 2):
+        mcmc.run(jax.random.key(run), Y)
+    assert mcmc.privacy_report().epsilon == pytest.approx(dpppl.accounting.epsilon(planned, 1e-5), rel=5e-4)
+
+
+# Keys
+
+
+def test_keys(claimed):
+    mcmc = mcmc_of(num_chains=2, chain_method="vectorized")
+    key = dpppl.secret_key()
+    mcmc.run(key, Y, extra_fields=("i",))
+    assert "operating system's entropy" in mcmc.privacy_report().key_origin
+    for again in (mcmc, mcmc_of()):
+        with pytest.raises(KeyReuseError, match=r"call dpppl\.secret_key\(\) again"):
+            again.run(key, Y)
+        with pytest.raises(KeyReuseError):
+            again.run(jax.random.key_data(key), Y)
+    assert accesses(mcmc) == 32
+    for name in ("rng_key", "rng_key.x"):
+        with pytest.raises(ConfigurationError, match="extra_fields cannot name rng_key"):
+            mcmc.run(dpppl.secret_key(), Y, extra_fields=(name,))
+    for wrong in (0, None, np.zeros(2), jax.random.split(jax.random.key(0)), np.zeros((2, 2), np.uint32)):
+        with pytest.raises(ConfigurationError, match="rng_key must be"):
+            mcmc.run(wrong, Y)
+    assert mcmc.last_state.rng_key is None and "rng_key" in mcmc.last_state._fields
+    mcmc.run(jax.random.key(7), Y)
+    origins = mcmc.privacy_report().key_origin
+    assert "operating system's entropy" in origins and "supplied by the caller" in origins
+
+
+def test_raw_key_data_is_the_same_key():
+    mcmc = mcmc_of()
+    mcmc.run(jax.random.key_data(jax.random.key(0)), Y)
+    with pytest.raises(KeyReuseError):
+        mcmc.run(jax.random.key(0), Y)
+
+
+class _Refused:
+    """A call of `run` that is refused: the kernel, its settings, the arguments and what the message says."""
+
+    def __init__(self, error, match, kernel=None, settings=None, args=None, **kwargs):
+        self.error, self.match, self.kernel, self.settings = error, match, kernel or {}, settings or {}
+        self.args, self.kwargs = (X, Y) if args is None else args, kwargs
+
+
+REFUSED = {
+    "no noise to match": _Refused(ConfigurationError, "needs a noise multiplier", {"step_size": "matched"}),
+    "negative steps": _Refused(ConfigurationError, "step 0 is not", {"step_size": lambda count: -0.1}),
+    "steps that reach zero": _Refused(
+        ConfigurationError, "positive and finite at every step; step 10", {"step_size": lambda count: 0.1 - 0.01 * count}
+    ),
+    "infinite steps": _Refused(ConfigurationError, "step 0 is not", {"step_size": lambda count: 1.0 / count}),
+    "no rows": _Refused(UnsupportedModelError, "", args=(X[:0], Y[:0])),
+    "lengths differ": _Refused(ConfigurationError, "leading axes of different length", args=(X, Y[:5])),
+    "no private argument": _Refused(UnsupportedModelError, "no private argument", args=(dpppl.Public(X), dpppl.Public(Y))),
+    "data as a list": _Refused(ConfigurationError, "list of numbers", args=(X, Y.tolist())),
+    "unknown field": _Refused(ConfigurationError, "has no field 'potential_energy'", extra_fields=("potential_energy",)),
+    "field of no site": _Refused(ConfigurationError, "has no field 'z.nothing'", extra_fields=("z.nothing",)),
+    "one field as a string": _Refused(ConfigurationError, "tuple or a list", extra_fields="i"),
+    "sites missing": _Refused(ConfigurationError, "latent sites are", init_params={"w": np.zeros(2)}),
+    "a start of another shape": _Refused(ConfigurationError, "shape", init_params={"w": np.zeros(3), "sd": 0.0}),
+    "a start that is not finite": _Refused(ConfigurationError, "finite", init_params={"w": np.zeros(2), "sd": np.nan}),
+    "a start for each of other chains": _Refused(
+        ConfigurationError, "same leading dimension", settings={"num_chains": 2, "chain_method": "vectorized"},
+        init_params={"w": np.zeros((3, 2)), "sd": np.zeros(3)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_run_takes_nothing(name, claimed):
+    """No charge, no key, and the results of an earlier run stay."""
+    case = REFUSED[name]
+    mcmc = mcmc_of(kernel_of(regression, **case.kernel), **case.settings)
+    with pytest.raises(case.error, match=case.match):
+        mcmc.run(jax.random.key(0), *case.args, **case.kwargs)
+    assert mcmc._charged == [] and not claimed and mcmc.last_state is None
+
+
+def test_a_refused_run_keeps_earlier_results():
+    mcmc = mcmc_of(kernel_of(regression))
+    mcmc.run(jax.random.key(0), X, Y)
+    samples, last = mcmc.get_samples(), mcmc.last_state
+    with pytest.raises(ConfigurationError):
+        mcmc.run(jax.random.key(1), X, Y, extra_fields=("nothing",))
+    mcmc.post_warmup_state = last._replace(z={"w": np.zeros(3), "sd": np.zeros(())})
+    with pytest.raises(ConfigurationError, match="post_warmup_state does not fit"):
+        mcmc.run(jax.random.key(1), X, Y)
+    assert mcmc.get_samples() is samples and mcmc.last_state is last and accesses(mcmc) == 16
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"clipping_norm": 0.0}, "clipping_norm"),
+        ({"clipping_norm": -1.0}, "clipping_norm"),
+        ({"clipping_norm": float("inf")}, "clipping_norm"),
+        ({"clipping_norm": float("nan")}, "clipping_norm"),
+        ({"step_size": 0.0}, "step_size"),
+        ({"step_size": float("nan")}, "step_size"),
+        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"num_data": 0}, "num_data"),
+        ({"num_data": 10.5}, "num_data"),
+        ({"subsampling": 0.1}, "subsampling must be"),
+    ],
+)
+def test_kernel_settings_out_of_range(options, match):
+    with pytest.raises(ConfigurationError, match=match):
+        kernel_of(**options)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5, float("nan")])
+def test_rates_out_of_range(rate):
+    with pytest.raises(ConfigurationError, match="rate"):
+        dpppl.Poisson(rate)
+
+
+@pytest.mark.parametrize(
+    "options, match",
+    [
+        ({"target_epsilon": 1.0}, "needs target_delta"),
+        ({"target_epsilon": 1.0, "target_delta": 0.0}, "delta"),
+        ({"target_epsilon": 1.0, "target_delta": 1.0}, "delta"),
+        ({"target_delta": -1e-5}, "delta"),
+        ({"target_epsilon": 0.0, "target_delta": 1e-5}, "target_epsilon"),
+        ({"target_epsilon": float("inf"), "target_delta": 1e-5}, "target_epsilon"),
+        ({"target_epsilon": float("nan"), "target_delta": 1e-5}, "target_epsilon"),
+    ],
+)
+def test_budgets_out_of_range(options, match):
+    with pytest.raises(ConfigurationError, match=match):
+        mcmc_of(kernel_of(step_size="matched"), **options)
+
+
+def test_noise_with_a_target_and_matched_with_neither():
+    with pytest.raises(ConfigurationError, match="noise_multiplier or target_epsilon, not both"):
+        mcmc_of(kernel_of(step_size="matched", noise_multiplier=10.0), target_epsilon=1.0, target_delta=1e-5)
+    with pytest.raises(ConfigurationError, match="needs a noise multiplier to match"):
+        mcmc_of(kernel_of(step_size="matched")).privacy_plan()
+
+
+def test_a_target_that_cannot_be_met_is_refused_before_access(claimed):
+    mcmc = mcmc_of(kernel_of(step_size="matched"), target_epsilon=1e-14, target_delta=1e-300)
+    with pytest.raises(ConfigurationError, match="cannot be met"):
+        mcmc.run(jax.random.key(0), Y)
+    assert mcmc._charged == [] and not claimed
+
+
+def test_an_explicit_step_gets_the_noise_that_the_budget_needs_and_no_more():
+    small = mcmc_of(kernel_of(step_size=1e-7, clipping_norm=1.0), target_epsilon=1.0, target_delta=1e-5).privacy_plan()
+    assert small.epsilon < 0.9 and small.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    large = mcmc_of(kernel_of(step_size=1e-2, clipping_norm=1.0), target_epsilon=1.0, target_delta=1e-5).privacy_plan()
+    assert 0.99 <= large.epsilon <= 1.0 and large.temperatures[0] > 1.5
+
+
+def test_schedules():
+    """A schedule moves on with the steps of a chain, over warmup and continued runs."""
+    schedule = lambda count: 0.01 / (1.0 + count)  # noqa: E731
+    mcmc = mcmc_of(kernel_of(step_size=schedule), num_warmup=3, num_samples=5)
+    mcmc.run(jax.random.key(0), Y)
+    assert mcmc.privacy_report().step_sizes == pytest.approx((0.01 / 8, 0.01), rel=1e-5)
+    assert mcmc.privacy_report().diffusion_time == pytest.approx(0.01 * sum(1 / n for n in range(1, 9)), rel=1e-5)
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), Y)
+    report = mcmc.privacy_report()
+    assert report.step_sizes == pytest.approx((0.01 / 13, 0.01), rel=1e-5)
+    multipliers = np.sort(np.sqrt(2 / (0.01 / np.arange(1, 14))) / 20.0)
+    np.testing.assert_allclose(
+        np.sort([sigma for event in report.events for sigma, _ in event.noise_multipliers]), multipliers, rtol=2e-4
+    )
+
+
+def test_a_full_step_follows_the_schedule_of_the_account():
+    """The noise drawn at step t is the one accounted for at step t: without rows, prior flat, z is a sum of s_t xi_t."""
+
+    def flat(y):
+        z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(0.0 * z, 1.0), obs=y)
+
+    kernel = kernel_of(flat, step_size=dpppl.polynomial_decay(0.5), clipping_norm=2.0)
+    mcmc = mcmc_of(kernel, num_warmup=0, num_samples=6, num_chains=4_000, chain_method="vectorized")
+    mcmc.run(jax.random.key(0), Y)
+    increments = np.diff(mcmc.get_samples(group_by_chain=True)["z"], axis=1, prepend=0.0)
+    steps, multipliers = kernel.schedule(0, 6)
+    ratio = np.mean(np.square(increments), axis=0) / np.square(steps * 2.0 * multipliers)
+    # A chi-square with 4,000 degrees of freedom: 6 standard errors are .134, exceeded once in 10^8 runs.
+    assert np.all(np.abs(ratio - 1) < 0.134)
+    assert np.any(np.abs(1.1**2 * ratio - 1) > 0.134)  # noise 10 % too large would be seen
+    assert np.any(np.abs(np.roll(steps, 1) / steps * ratio - 1) > 0.134)  # and so would noise of the step before
+
+
+# Rows of every kind
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
+def test_bad_rows_are_bounded_and_the_run_goes_on(bad):
+    y = np.array(Y)
+    y[3] = bad
+    mcmc = mcmc_of(kernel_of(clipping_norm=1.0))
+    mcmc.run(jax.random.key(0), y)
+    assert np.all(np.isfinite(mcmc.get_samples()["mean"]))
+    assert mcmc.privacy_report().failed_chains == () and mcmc.privacy_report().status == "complete"
+
+
+def test_a_chain_that_turns_infinite_is_charged_and_named():
+    mcmc = mcmc_of(kernel_of(step_size=1e30, temperature=1e30), num_chains=2, chain_method="vectorized", target_delta=1e-5)
+    with pytest.warns(UserWarning, match=r"chains \[0, 1\] hold values that are not finite"):
+        mcmc.run(jax.random.key(0), Y)
+    report = mcmc.privacy_report()
+    assert report.failed_chains == (0, 1) and report.num_accesses == 32
+    assert "Chains with values that are not finite: 0, 1" in str(report)
+    assert mcmc.get_samples()["mean"].shape == (22,) and not np.all(np.isfinite(mcmc.get_samples()["mean"]))
+
+
+def test_one_row():
+    mcmc = mcmc_of(kernel_of(subsampling=dpppl.Poisson(0.5)))
+    mcmc.run(jax.random.key(0), Y[:1])
+    assert np.all(np.isfinite(mcmc.get_samples()["mean"]))
+
+
+def test_empty_batches_still_move_and_are_charged():
+    """At rate 1e-6 no row is drawn; every step is an access all the same, with noise and the prior's gradient."""
+    mcmc = mcmc_of(kernel_of(subsampling=dpppl.Poisson(1e-6), step_size=0.1, clipping_norm=1e-3), target_delta=1e-5)
+    mcmc.run(jax.random.key(0), Y)
+    assert len(np.unique(mcmc.get_samples()["mean"])) == 11
+    assert accesses(mcmc) == 16 and mcmc.privacy_report().epsilon > 0
+
+
+# Nothing of the data is kept
+
+
+def _live(references):
+    gc.collect()
+    return [reference() is not None for reference in references]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", CHAIN_METHODS)
+def test_no_reference_to_the_data_outlives_a_run(method):
+    on_host, on_device, public = np.array(X), jnp.array(Y), jnp.array([2.0, 3.0])
+    references = [weakref.ref(array) for array in (on_host, on_device, public)]
+
+    def model(x, y, scale):
+        w = numpyro.sample("w", dist.Normal(0.0, scale).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    mcmc = mcmc_of(kernel_of(model), num_chains=2, chain_method=method)
+    before = len(jax.live_arrays())
+    mcmc.run(jax.random.key(0), on_host, on_device, dpppl.Public(public))
+    mcmc.get_samples(), mcmc.privacy_report()
+    del on_host, on_device, public
+    assert _live(references) == [False] * 3
+    kept = [array for array in jax.live_arrays() if array.shape[:1] == (7,)]
+    assert not kept and len(jax.live_arrays()) > before - 2
+
+
+def test_no_reference_outlives_a_refused_or_interrupted_run(monkeypatch):
+    rows = np.array(Y)
+    reference = weakref.ref(rows)
+    watch = Watch(monkeypatch, fail_at=2, error=KeyboardInterrupt())
+    watch.mcmc = mcmc = mcmc_of()
+    with pytest.raises(ConfigurationError):
+        mcmc.run(jax.random.key(0), rows, extra_fields=("nothing",))
+    with pytest.raises(KeyboardInterrupt):
+        mcmc.run(jax.random.key(0), rows)
+    del rows
+    assert _live([reference]) == [False]
+
+
+def test_pickles_hold_no_data():
+    """A marker row appears in no pickle, neither as float32 nor as float64; the restored object works and charges on."""
+    marker = np.float32(1234.5677)
+    x = np.array(X)
+    x[2] = marker
+    mcmc = mcmc_of(kernel_of(regression, clipping_norm=1.0), num_chains=2, chain_method="vectorized")
+    mcmc.run(jax.random.key(0), x, Y, extra_fields=("i",))
+    mcmc.privacy_report()
+    for module in (pickle, cloudpickle):
+        data = module.dumps(mcmc)
+        for needle in (marker.tobytes(), np.float64(marker).tobytes(), Y.tobytes(), x[0].tobytes()):
+            assert needle not in data
+        restored = pickle.loads(data)
+        np.testing.assert_array_equal(restored.get_samples()["w"], mcmc.get_samples()["w"])
+        assert restored.privacy_report().to_json() == mcmc.privacy_report().to_json()
+    restored.post_warmup_state = restored.last_state
+    restored.run(jax.random.key(1), x, Y)
+    assert accesses(restored) == 2 * (16 + 11)
+    assert marker.tobytes() in pickle.dumps(x)  # the search finds what is there
+
+
+def test_the_progress_bar_shows_the_step_count_only(monkeypatch):
+    """The bar is fed from step counts: its text is the same for other data."""
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    made, bar = [], runner.tqdm
+
+    def quiet_bar(**options):
+        made.append(bar(file=io.StringIO(), mininterval=0, miniters=1, **options))
+        return made[-1]
+
+    monkeypatch.setattr(runner, "tqdm", quiet_bar)
+    texts = []
+    for seed, rows in enumerate((Y, 100.0 * Y + 3.0)):
+        mcmc = mcmc_of(num_warmup=20, num_samples=20, progress_bar=True)
+        mcmc.run(jax.random.key(seed), rows)
+        bar_text = made[-1].fp.getvalue()
+        words = {line.split(":")[0].strip() for line in bar_text.split("\r")} - {""}
+        assert words == {"warmup", "sample"}
+        assert "40/40" in bar_text and made[-1].n == 40
+        texts.append([line.split("[")[0] for line in bar_text.split("\r")])
+        assert not made[-1].postfix
+    assert texts[0] == texts[1]
