@@ -1,7 +1,7 @@
 """Bound what one row can add to the sum of gradients."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import jax
@@ -21,7 +21,7 @@ _LONGEST_FLOAT32_SUM = 1024
 class Flat:
     """One norm over all latents: a row's gradient g becomes g * min(1, clipping_norm / |g|).
 
-    Raises ConfigurationError unless `clipping_norm` is positive and finite (between 1e-30 and 1e30).
+    Raises ConfigurationError unless `clipping_norm` is positive and finite (between 1e-30 and 1e18).
 
     >>> Flat(2.0).clipping_norm
     2.0
@@ -31,9 +31,9 @@ class Flat:
 
     def __post_init__(self):
         norm = self.clipping_norm
-        if isinstance(norm, bool) or not isinstance(norm, int | float | np.floating) or not 1e-30 <= norm <= 1e30:
+        if isinstance(norm, bool) or not isinstance(norm, int | float | np.floating) or not 1e-30 <= norm <= 1e18:
             raise ConfigurationError(
-                f"clipping_norm must be a positive, finite number (1e-30 to 1e30), got {norm!r}. "
+                f"clipping_norm must be a positive, finite number (1e-30 to 1e18), got {norm!r}. "
                 "It bounds how far one row can move the gradient of the log likelihood."
             )
         object.__setattr__(self, "clipping_norm", float(norm))
@@ -88,15 +88,105 @@ class PerSite:
         return f"per site ({sites}), joint norm {self.clipping_norm:.6g}"
 
 
-def clip_rows(gradients, mask, clipping_norm: float):
+@dataclass(frozen=True)
+class Normalised(Flat):
+    """Automatic clipping: a row's gradient g becomes clipping_norm * g / (|g| + stability).
+
+    Every row then counts about equally, so clipping_norm needs no tuning beyond the learning rate; but the sum is no
+    longer the gradient of a likelihood even where all rows are short, so it suits optimisation only.
+    Reference: Bu, Wang, Zha, Karypis (2022), Automatic clipping, equation 4.
+
+    >>> Normalised(1.0).stability
+    0.01
+    """
+
+    stability: float = 0.01
+
+    def __post_init__(self):
+        super().__post_init__()
+        # A norm below 1e-19 reads 0: far less than the stability it is then divided by, or the row would be unbounded.
+        if not (isinstance(self.stability, int | float) and 1e-12 <= self.stability / self.clipping_norm <= 1e12):
+            raise ConfigurationError("Normalised: stability must lie between 1e-12 and 1e12 times clipping_norm.")
+
+    def clip(self, gradients, mask):
+        """Rows of norm at most 1; see `clip_rows`."""
+        short = self.stability / self.clipping_norm
+        return clip_rows(gradients, mask, self.clipping_norm, lambda norm: 1.0 / (norm + short))
+
+    def describe(self) -> str:
+        """One line for the report."""
+        return f"normalised, clipping_norm {self.clipping_norm:.6g}, stability {self.stability:.6g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive:
+    """Flat clipping whose norm follows a quantile of the gradients' norms, through a noised count.
+
+    `quantile`: the share of rows that should not be clipped. `learning_rate`: the norm is multiplied by
+    exp(learning_rate * (quantile - share of rows not longer)) a step. `count_share`: the share of a step's privacy cost
+    (in noise_multiplier^-2) that the count spends. `clipping_norm`: the first norm; SVI fills it in.
+
+    Guarantee: sum and count leave the door together, as one Gaussian event whose noise multiplier s satisfies
+    s^-2 = s_sum^-2 + s_count^-2, s_count = count noise std / max(quantile, 1 - quantile).
+    Raises ConfigurationError unless quantile and count_share lie in (0, 1) and learning_rate is positive.
+    Reference: Andrew, Thakkar, McMahan, Ramaswamy (2021), Algorithm 1 and Theorem 1.
+
+    >>> Adaptive(quantile=0.5).count_sensitivity
+    0.5
+    """
+
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    count_share: float = 0.01
+    clipping_norm: float = 1.0
+
+    def __post_init__(self):
+        object.__setattr__(self, "clipping_norm", Flat(self.clipping_norm).clipping_norm)
+        if not (0.0 < self.quantile < 1.0 and 0.0 < self.count_share < 1.0):
+            raise ConfigurationError("Adaptive: quantile and count_share must lie in (0, 1).")
+        if not 0.0 < self.learning_rate <= 10.0:
+            raise ConfigurationError("Adaptive: learning_rate must lie in (0, 10].")
+
+    @property
+    def count_sensitivity(self) -> float:
+        """How far one row moves the count."""
+        return max(self.quantile, 1.0 - self.quantile)
+
+    def clip(self, gradients, mask, clipping_norm):
+        """`gradients` is a pair: a pytree, and zeros (B,) in whose place the row's share of the count is put."""
+        gradients, zeros = gradients
+        dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(gradients)), jnp.float32)
+        scaled = jax.tree.map(lambda g: g.astype(dtype) / clipping_norm.astype(dtype), gradients)
+        with jax.enable_x64(True):
+            squared = sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))
+            counted = jnp.where(squared <= 1.0, 1.0 - self.quantile, -self.quantile).astype(zeros.dtype)
+            counted = counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
+        return clip_rows(scaled, mask, 1.0), counted
+
+    def next_norm(self, clipping_norm, noisy_count, expected_rows: float):
+        """The norm of the next step, given the noised count of rows not longer, each less the quantile."""
+        step = jnp.clip(self.learning_rate * noisy_count / expected_rows, -1.0, 1.0)
+        low, high = max(1e-20, 1e-6 * self.clipping_norm), min(1e18, 1e6 * self.clipping_norm)
+        return jnp.clip(clipping_norm * jnp.exp(-step), low, high)
+
+    def describe(self) -> str:
+        """One line for the report."""
+        return (
+            f"adaptive, from clipping_norm {self.clipping_norm:.6g} towards quantile {self.quantile:g}; sum and count are "
+            f"one event, the count spends {self.count_share:g} of it"
+        )
+
+
+def clip_rows(gradients, mask, clipping_norm: float, factor: Callable | None = None):
     """Clip each row of `gradients` (a pytree, leaves (B, ...)) and divide it by `clipping_norm`.
 
-    Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0.
+    Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `factor` maps
+    norms divided by clipping_norm to multipliers of at most their inverse; min(1, 1 / norm) by default.
 
     Guarantee: a returned row has L2 norm at most 1 + 3.2e-5 in exact arithmetic, whatever the input; a row whose norm
-    is not finite (NaN, infinity, or an overflow of its square) is exactly 0. Norms are summed in float32 over at most
-    1,024 terms (relative error below 3.1e-5 of the norm) and in float64 beyond and over leaves. A norm below 1e-19 * clipping_norm may
-    read 0; such a row is then returned divided by clipping_norm, far below 1.
+    is not finite (NaN, infinity, or an overflow of its square in the gradients' type) is exactly 0. Norms are summed in
+    float32 over at most 1,024 terms (relative error below 3.1e-5 of the norm), in float64 beyond and over leaves. A
+    norm below 1e-19 * clipping_norm may read 0; such a row is then returned divided by clipping_norm, far below 1.
 
     >>> import jax.numpy as jnp
     >>> clip_rows({"w": jnp.array([[3.0, 4.0], [jnp.inf, 0.0]])}, None, 1.0)["w"].tolist()
@@ -106,12 +196,15 @@ def clip_rows(gradients, mask, clipping_norm: float):
     scaled = jax.tree.map(lambda g: g.astype(dtype) * np.asarray(1.0 / clipping_norm, dtype), gradients)
     with jax.enable_x64(True):
         squared = sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))
-        keep = jnp.isfinite(squared) if mask is None else jnp.isfinite(squared) & mask
-        factor = jnp.minimum(np.ones((), squared.dtype), 1.0 / jnp.sqrt(squared)).astype(dtype)
+        keep = squared <= np.finfo(dtype).max  # then the factor is no subnormal number, which would be imprecise
+        keep = keep if mask is None else keep & mask
+        norm = jnp.sqrt(squared)
+        factors = jnp.minimum(np.ones((), squared.dtype), 1.0 / norm) if factor is None else factor(norm)
+        factors = factors.astype(dtype)
 
         def select(leaf):
             shape = (-1,) + (1,) * (leaf.ndim - 1)
-            return jnp.where(keep.reshape(shape), leaf * factor.reshape(shape), np.zeros((), dtype))
+            return jnp.where(keep.reshape(shape), leaf * factors.reshape(shape), np.zeros((), dtype))
 
         return jax.tree.map(select, scaled)
 

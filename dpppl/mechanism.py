@@ -15,7 +15,7 @@ from jax.interpreters import batching, mlir
 
 from dpppl import random
 from dpppl.accounting.events import GaussianEvent, round_down
-from dpppl.clipping import SLACK, Flat, PerSite
+from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
 from dpppl.gradients import clipped_sum
 from dpppl.subsampling import Poisson, Subsampling
 
@@ -34,36 +34,46 @@ class Mechanism:
     number of rows drawn.
     """
 
-    clipping: Flat | PerSite
+    clipping: Flat | PerSite | Adaptive
     subsampling: Subsampling
     strategy: str = "auto"
 
-    def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier, step=0):
+    def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier, step=0, clipping_norm=None):
         """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
         scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of
-        the access under this key. Returns a pytree like z."""
-        flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step)))
+        the access under this key. Returns a pytree like z.
+
+        Adaptive clipping: `clipping_norm` is the norm of this access; returned is a pair of the sum and the noised
+        count of rows whose gradient is not longer, each less the quantile."""
+        if isinstance(self.clipping, Adaptive):
+            z, log_likelihood = (z, jnp.zeros(())), functools.partial(_of_first, log_likelihood)
+        norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
+        flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm))
         program = functools.partial(self._program, log_likelihood)
         closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)
         return jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
 
-    def _program(self, log_likelihood, z, rows, public, key, noise_multiplier, step):
+    def _program(self, log_likelihood, z, rows, public, key, noise_multiplier, step, norm):
         leaves, tree = jax.tree.flatten(z)
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
         drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
-        total = clipped_sum(
-            lambda z, row: log_likelihood(z, row, public), z, drawn, mask, self.clipping.clip, self.strategy
-        )
+        adaptive = isinstance(self.clipping, Adaptive)
+        clip = functools.partial(self.clipping.clip, clipping_norm=norm) if adaptive else self.clipping.clip
+        total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         noise = random.standard_normal(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
             scale = noise_multiplier.astype(jnp.float64)
-            norm = np.float64(self.clipping.clipping_norm)
+            scales, norms = [scale] * len(leaves), [np.float64(self.clipping.clipping_norm)] * len(leaves)
+            if adaptive:  # the count is the last leaf
+                share, sensitivity = self.clipping.count_share, self.clipping.count_sensitivity
+                norms = [norm.astype(jnp.float64)] * (len(leaves) - 1) + [np.float64(1.0)]
+                scales = [scale / np.sqrt(1.0 - share)] * (len(leaves) - 1) + [scale * sensitivity / np.sqrt(share)]
             pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
             noisy = [
                 ((part + scale * piece.reshape(leaf.shape)) * norm).astype(leaf.dtype)
-                for part, piece, leaf in zip(jax.tree.leaves(total), pieces, leaves)
+                for part, scale, piece, norm, leaf in zip(jax.tree.leaves(total), scales, pieces, norms, leaves)
             ]
         return jax.tree.unflatten(tree, noisy)
 
@@ -97,6 +107,10 @@ class Mechanism:
         if not isinstance(self.subsampling, Poisson):
             return self
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
+
+
+def _of_first(log_likelihood, z, row, public):
+    return log_likelihood(z[0], row, public)
 
 
 @functools.lru_cache(maxsize=64)

@@ -73,7 +73,7 @@ class SplitModel:
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_prior(self, z, public):
         """Log prior density of `z`, a scalar: latent sites, Jacobians and `factor` sites outside the data plate."""
-        return _total(_log_prob(site) for site in self._sites(self._at(z, self._placeholder_rows(), public), False))
+        return _total(_log_prob(site) for site in self._sites(self._at(z, self.placeholder_rows(), public), False))
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_likelihood(self, z, row, public):
@@ -84,12 +84,12 @@ class SplitModel:
     @partial(jax.jit, static_argnums=0, inline=True)
     def constrain(self, z, public) -> Arrays:
         """Values of the latent sites, and of the deterministic sites that depend on latents only."""
-        trace = self._at(z, self._placeholder_rows(), public)
+        trace = self._at(z, self.placeholder_rows(), public)
         return {name: trace[name]["value"] for name in (*self.latents, *self.deterministic)}
 
     def visit_latents(self, visit: Callable, public) -> None:
         """Run the model with the unconstrained value `visit(site, transform)` at each latent site, rows made up."""
-        self._run(visit, self._placeholder_rows(), public)
+        self._run(visit, self.placeholder_rows(), public)
 
     def terms(self, num_rows: int) -> Callable:
         """The function of (z, rows, public) that gives all that a run computes, by role and by site."""
@@ -121,7 +121,7 @@ class SplitModel:
     def _plate_dim(self, site) -> int:
         return next(frame.dim for frame in site["cond_indep_stack"] if frame.name == self.data_plate)
 
-    def _placeholder_rows(self) -> Arrays:
+    def placeholder_rows(self) -> Arrays:
         return {name: jnp.zeros((1, *s.shape[1:]), s.dtype) for name, s in self.arguments.rows.items()}
 
 
@@ -212,12 +212,12 @@ class _BindLatents(Messenger):
         return value
 
 
-class _BindRows(_BindLatents):
-    """Also makes `num_rows` rows the whole of the data plate, each counted once."""
+class BindPlate(Messenger):
+    """Makes `num_rows` rows the whole of the data plate, each counted once."""
 
-    def __init__(self, latent: Callable, data_plate: str, num_rows: int, params: dict):
-        self.data_plate, self.num_rows, self.params = data_plate, num_rows, params
-        super().__init__(latent)
+    def __init__(self, data_plate: str, num_rows: int = 1):
+        self.data_plate, self.num_rows = data_plate, num_rows
+        super().__init__()
 
     def process_message(self, msg):
         if msg["type"] == "plate" and msg["name"] == self.data_plate:
@@ -227,12 +227,23 @@ class _BindRows(_BindLatents):
             msg["value"] = jnp.arange(self.num_rows)
         elif msg["type"] == "subsample":
             msg["kwargs"]["event_dim"] = None  # the rows are the subsample already
-        elif msg["type"] == "param":
+        elif msg["type"] == "sample" and self.data_plate in _plates_of(msg) and self.plate_scale != 1.0:
+            msg["scale"] = msg["scale"] / self.plate_scale
+
+
+class _BindRows(_BindLatents):
+    """Also binds the data plate, and the parameters."""
+
+    def __init__(self, latent: Callable, data_plate: str, num_rows: int, params: dict):
+        self.plate, self.params = BindPlate(data_plate, num_rows), params
+        super().__init__(latent)
+
+    def process_message(self, msg):
+        self.plate.process_message(msg)
+        if msg["type"] == "param":
             msg["value"] = self.params[msg["name"]]
         elif msg["type"] == "prng_key":
             raise UnsupportedModelError(checks.random_message())
-        elif msg["type"] == "sample" and self.data_plate in _plates_of(msg) and self.plate_scale != 1.0:
-            msg["scale"] = msg["scale"] / self.plate_scale
         super().process_message(msg)
 
 

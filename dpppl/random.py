@@ -9,15 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl import chacha
 from dpppl.errors import ConfigurationError, KeyReuseError
 
-GENERATOR = "64-bit threefry"
+_GENERATORS = {8: "256-bit ChaCha20", 2: "64-bit threefry"}
 _issued: set[str] = set()
 _claimed: set[str] = set()
 
 
-def secret_key():
-    """A new key from 64 bits of the operating system's entropy, for privacy noise and subsampling.
+def secret_key(generator: str = "chacha20"):
+    """A new key from the operating system's entropy, for privacy noise and subsampling.
+
+    `generator`: "chacha20", 256 bits (RFC 8439), or "threefry", 64 bits, JAX's own.
 
     `jax.random.key(seed)` holds at most 32 bits and the seed is usually written in a script: whoever knows it can
     subtract the noise. Keys from here are remembered (as digests, in this process) so that the privacy report can say
@@ -27,7 +30,12 @@ def secret_key():
     >>> dpppl.secret_key().shape
     ()
     """
-    key = jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")
+    if generator == "chacha20":
+        key = chacha.wrap(np.frombuffer(os.urandom(32), np.uint32))
+    elif generator == "threefry":
+        key = jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")
+    else:
+        raise ConfigurationError('secret_key: the generator is "chacha20" or "threefry".')
     _issued.add(_digest(key))
     return key
 
@@ -37,7 +45,7 @@ def as_key(key):
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         typed = key
     elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32:
-        typed = jax.random.wrap_key_data(jnp.asarray(key))
+        typed = chacha.wrap(key) if key.shape[-1:] == (8,) else jax.random.wrap_key_data(jnp.asarray(key))
     else:
         raise ConfigurationError("rng_key must be a JAX random key; take one from dpppl.secret_key().")
     if typed.ndim:
@@ -49,9 +57,13 @@ def as_key(key):
 
 def origin(key) -> str:
     """Where a key came from, in words, for the report."""
+    generator = _GENERATORS.get(jax.random.key_data(key).size, "another generator")
     if _digest(key) in _issued:
-        return f"the operating system's entropy ({GENERATOR})"
-    return "supplied by the caller: the run is reproducible by whoever knows the key, and the seed must stay secret"
+        return f"the operating system's entropy ({generator})"
+    return (
+        f"supplied by the caller ({generator}): the run is reproducible by whoever knows the key, and the seed must stay "
+        "secret"
+    )
 
 
 def claim(key) -> None:
@@ -84,4 +96,4 @@ def standard_normal(key, size: int):
 
 def _digest(key) -> str:
     data = np.asarray(jax.random.key_data(key))
-    return hashlib.sha256(str(jax.random.key_impl(key)).encode() + data.tobytes()).hexdigest()
+    return hashlib.sha256(data.tobytes()).hexdigest()

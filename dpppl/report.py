@@ -22,17 +22,22 @@ NOT_COVERED = (
     "counts, the choice of hyperparameters)",
     "floating-point lattice attacks on continuous noise, and side channels (time, memory)",
     "predictions for, or scores of, private rows: Predictive or log_likelihood evaluated on them is a new release",
-    "utility: clipping changes the likelihood, so the sampler targets a clipped pseudo-posterior",
+    "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior",
 )
 
 _SHOWN_DELTAS = (1e-5, 1e-6, 1e-8)
+_CHAIN_FIELDS = {
+    "num_chains", "target_temperature", "temperatures", "step_sizes", "diffusion_time", "temperature_note",
+    "row_curvature", "preconditioned", "failed_chains", "readable_curvature", "temperature",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyReport:
     """A privacy guarantee with its conditions. `str(report)` is the text; every number is computed from `events`.
 
-    `events`: what was asked of the data. `delta`: the delta chosen, or None. The other fields describe the run.
+    `events`: what was asked of the data. `delta`: the delta chosen, or None. `details`: what to say of a method
+    without chains, in place of the lines on chains. The other fields describe the run.
 
     Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one row
     under the stated relation, if the stated assumptions hold.
@@ -47,14 +52,14 @@ class PrivacyReport:
     clipping_norm: float
     subsampling: str
     sampling_rate: float
-    num_chains: int
     num_steps: int
-    target_temperature: float
-    temperatures: tuple[float, float]
-    step_sizes: tuple[float, float]
-    diffusion_time: float
     key_origin: str
     status: str
+    num_chains: int = 1
+    target_temperature: float = math.nan
+    temperatures: tuple[float, float] = (math.nan, math.nan)
+    step_sizes: tuple[float, float] = (math.nan, math.nan)
+    diffusion_time: float = 0.0
     temperature_note: str | None = None
     row_curvature: float | None = None
     preconditioned: bool = False
@@ -62,6 +67,8 @@ class PrivacyReport:
     initial_values: str = "prior median"
     batch_cap: int | None = None
     failed_chains: tuple[int, ...] = ()
+    details: tuple[tuple[str, str], ...] | None = None
+    more_assumptions: tuple[str, ...] = ()
 
     @cached_property
     def spent(self) -> accounting.PrivacySpent | None:
@@ -123,7 +130,7 @@ class PrivacyReport:
         ]
         if self.assumed_public:
             lines.append("Arrays that the model captured are assumed public: " + ", ".join(self.assumed_public) + ".")
-        return lines
+        return lines + list(self.more_assumptions)
 
     def warnings(self) -> list[str]:
         """What a reader must not overlook."""
@@ -198,6 +205,12 @@ class PrivacyReport:
             ("sampling failure", f"{self.failure_probability:.2g} in total, charged to delta"),
             ("clipping", self.clipping),
             ("noise multiplier", _range(*self.noise_multipliers)),
+            *(self.chain_rows() if self.details is None else self.details),
+        ]
+
+    def chain_rows(self) -> list[tuple[str, str]]:
+        """What there is to say of chains."""
+        return [
             ("steps", f"{self.num_steps} (all chains, warmup and thinned steps included), each an access of the data"),
             ("chains", str(self.num_chains)),
             ("step size", _range(*self.step_sizes)),
@@ -236,6 +249,9 @@ class PrivacyReport:
             "assumptions": self.assumptions(),
             "not_covered": list(NOT_COVERED),
         }
+        if self.details is not None:
+            described |= {"details": dict(self.details)}
+            described = {name: value for name, value in described.items() if name not in _CHAIN_FIELDS}
         return described
 
     def to_json(self) -> str:

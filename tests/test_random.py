@@ -105,19 +105,21 @@ def test_a_stream_is_a_function_of_key_and_name():
     assert random.stream(key, "noise") != random.stream(key, "initial values")
 
 
-def test_a_secret_key_is_64_bits_of_the_operating_systems_entropy(monkeypatch):
+@pytest.mark.parametrize(("generator", "size"), [("chacha20", 32), ("threefry", 8)])
+def test_a_secret_key_is_the_operating_systems_entropy(monkeypatch, generator, size):
     monkeypatch.setattr(random.os, "urandom", lambda count: bytes(range(1, count + 1)))
-    key = dpppl.secret_key()
-    assert jax.random.key_data(key).tobytes() == bytes(range(1, 9))
-    assert str(jax.random.key_impl(key)) == "threefry2x32"
+    key = dpppl.secret_key(generator)
+    assert jax.random.key_data(key).tobytes() == bytes(range(1, size + 1))
 
 
-def test_every_bit_of_a_secret_key_matters(monkeypatch):
+@pytest.mark.parametrize(("generator", "bits"), [("chacha20", 256), ("threefry", 64)])
+def test_every_bit_of_a_secret_key_matters(monkeypatch, generator, bits):
     seen = set()
-    for bit in range(64):
+    for bit in range(bits):
         monkeypatch.setattr(random.os, "urandom", lambda count, bit=bit: (1 << bit).to_bytes(count, "little"))
-        seen.add(jax.random.bits(random.stream(dpppl.secret_key(), "noise"), (2,), jnp.uint32).tobytes())
-    assert len(seen) == 64
+        key = random.stream(dpppl.secret_key(generator), "noise")
+        seen.add(jax.random.bits(key, (2,), jnp.uint32).tobytes())
+    assert len(seen) == bits
 
 
 def test_a_key_is_claimed_once_in_whatever_form_it_comes():
@@ -132,7 +134,8 @@ def test_a_key_is_claimed_once_in_whatever_form_it_comes():
 
 def test_the_origin_of_a_key_is_told():
     assert "operating system's entropy" in random.origin(dpppl.secret_key())
-    assert random.GENERATOR in random.origin(dpppl.secret_key())
+    assert "256-bit ChaCha20" in random.origin(dpppl.secret_key())
+    assert "64-bit threefry" in random.origin(dpppl.secret_key("threefry"))
     assert "supplied by the caller" in random.origin(jax.random.key(0))
 
 

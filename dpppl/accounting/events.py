@@ -80,7 +80,8 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
     """Noise multipliers of all accesses, shape (T,), as at most `max_values` pairs (multiplier, count), ascending.
 
     Guarantee: every multiplier is kept or replaced by a smaller one, so a bound for the result holds for the input.
-    Up to `max_values` distinct values are kept exactly; more are rounded down to a geometric grid.
+    Up to `max_values` distinct values are kept exactly; more are rounded down to the smallest of their neighbours, in
+    groups chosen to lose little.
 
     >>> round_down(np.array([2.0, 1.0, 2.0]))
     ((1.0, 1), (2.0, 2))
@@ -90,12 +91,18 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
         raise ConfigurationError("every noise multiplier must be finite and not negative.")
     values, counts = np.unique(sigmas, return_counts=True)
     if len(values) > max_values:
+        if max_values < 2:
+            raise ConfigurationError(f"max_values {max_values} must be at least 2.")
         zeros = int(values[0] == 0)
-        grid = np.geomspace(values[zeros], values[-1], max_values - zeros)
-        grid[0], grid[-1] = values[zeros], values[-1]
-        grid = np.concatenate([values[:zeros], grid])
-        index, inverse = np.unique(np.searchsorted(grid, values, side="right") - 1, return_inverse=True)
-        values, counts = grid[index], np.bincount(inverse, weights=counts).astype(np.int64)
+        positive, number = values[zeros:], counts[zeros:]
+        # Cells that lose about equally much: the cost of an access goes as its multiplier to the power -2.
+        loss = np.sqrt(number[:-1] * np.log(positive[1:] / positive[:-1])) / positive[:-1]
+        position = np.concatenate([[0.0], np.cumsum(loss)])
+        cells = np.minimum(position / position[-1] * (max_values - zeros), max_values - zeros - 1).astype(int)
+        _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
+        merged = np.bincount(inverse, weights=number)
+        values = np.concatenate([values[:zeros], positive[first]])
+        counts = np.concatenate([counts[:zeros], merged])
     return tuple((float(sigma), int(count)) for sigma, count in zip(values, counts))
 
 

@@ -65,6 +65,10 @@ class DPSGHMC(DPKernel):
                 )
             self.friction = friction
 
+    @property
+    def is_matched(self):
+        return "matched" in (self.step_size, self.friction)
+
     def with_noise(self, noise_multiplier):
         kernel = super().with_noise(noise_multiplier)
         kernel._match_friction()

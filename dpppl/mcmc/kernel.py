@@ -84,6 +84,11 @@ class DPKernel(MCMCKernel):
         """The NumPyro model."""
         return self._model
 
+    @property
+    def is_matched(self) -> bool:
+        """Whether something is to be matched to a noise multiplier that is not known yet."""
+        return self.step_size == "matched"
+
     @abstractmethod
     def matched_step_size(self, noise_multiplier: float) -> float:
         """The largest step at which the noise required for privacy is no more than the sampler's own."""

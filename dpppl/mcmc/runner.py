@@ -120,10 +120,8 @@ class MCMC(numpyro.infer.MCMC):
             _, multipliers = kernel.with_noise(noise_multiplier).schedule(0, steps)
             return kernel.mechanism.event(multipliers, 0, self.num_chains)
 
-        if self.sampler.step_size != "matched":
-            # Langevin noise alone may be enough; then nothing is added to it.
-            if accounting.epsilon(event(1e-12), target_delta) <= target_epsilon:
-                return kernel.with_noise(1e-12)
+        if not kernel.is_matched and accounting.epsilon(event(None), target_delta) <= target_epsilon:
+            return kernel.with_noise(None)  # the sampler's own noise is enough
         noise = accounting.calibrate_noise_multiplier(event, target_epsilon, target_delta)
         return kernel.with_noise(noise)
 
@@ -239,8 +237,6 @@ class MCMC(numpyro.infer.MCMC):
         names = list(dict.fromkeys((self._sample_field, *self._default_fields, *extra_fields)))
         removed = tuple(name[len("~z.") :] for name in names if name.startswith("~z."))
         fields = tuple(name for name in names if not name.startswith("~z."))
-        if any(name.split(".")[0] == "rng_key" for name in fields):
-            raise ConfigurationError("extra_fields cannot name rng_key: whoever holds the key can subtract the noise.")
         return fields, removed
 
     def _initial_states(self, kernel, key, init_params, resume, args, kwargs):
@@ -393,11 +389,16 @@ def _finite(values, chain) -> bool:
 
 
 def _check_fields(fields, states) -> None:
+    """Refuse fields that the state does not have, and every way to name its key (NumPyro also takes positions)."""
     for name in fields:
         try:
-            nested_attrgetter(name)(states)
-        except (AttributeError, KeyError):
-            raise ConfigurationError(f"extra_fields: the state of this kernel has no field '{name}'.") from None
+            leaves = jax.tree.leaves(nested_attrgetter(name)(states))
+        except (AttributeError, LookupError, TypeError):
+            leaves = []
+        if not (leaves and all(isinstance(leaf, jax.Array) for leaf in leaves)):
+            raise ConfigurationError(f"extra_fields: the state of this kernel has no field '{name}'.")
+        if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
+            raise ConfigurationError("extra_fields cannot name rng_key: whoever holds the key can subtract the noise.")
 
 
 def _and(earlier: str | None, now: str) -> str:

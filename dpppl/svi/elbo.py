@@ -1,0 +1,103 @@
+"""The two parts of the ELBO and their gradients.
+
+ELBO = E_q[sum of the rows' log likelihoods] + E_q[log p(z) - log q(z)]. Only the first part sees data, through the door.
+The second is NumPyro's own ELBO of the model without its rows: exact, neither clipped nor noised.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.infer import TraceMeanField_ELBO, autoguide
+from numpyro.infer.util import transform_fn
+
+from dpppl.model import SplitModel
+from dpppl.svi.guides import AutoDropout, data_free, unconstrained
+
+Access = Callable[[Callable, Any, Any], Any]
+"""`access(log_likelihood, z, public)`: one noisy sum of clipped row gradients, like z."""
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    """An ELBO split in two. `phi` maps the guide's parameters to unconstrained values; all methods ascend.
+
+    `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name.
+    """
+
+    split: SplitModel
+    guide: Callable = field(repr=False)
+    transforms: Mapping[str, Any] = field(repr=False)
+    loss: Any
+    num_particles: int
+
+    def constrain(self, phi):
+        """The parameters as NumPyro's users see them."""
+        return transform_fn(self.transforms, phi)
+
+    def draw(self, phi, key, public):
+        """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
+        traces: dict[str, Any] = {}
+
+        def recorded(name, function):
+            def run():
+                with handlers.trace() as traces[name]:
+                    return function()
+
+            return run
+
+        params = self.constrain(phi)
+        dropout = isinstance(self.guide, AutoDropout)
+        guide = (lambda *args, **kwargs: autoguide.AutoDelta.__call__(self.guide)) if dropout else self.guide
+        prior = self.loss.loss(
+            key,
+            params,
+            recorded("model", data_free(self.split.model, self.split, public)),
+            recorded("guide", data_free(guide, self.split, public)),
+        )
+        z = unconstrained(self.guide, traces, phi, self.split)
+        return -prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
+
+    def draws(self, phi, key, public):
+        """The mean of the prior terms of all particles, and their latents, stacked where there is more than one."""
+        if self.num_particles == 1:
+            return self.draw(phi, key, public)
+        keys = jax.random.split(key, self.num_particles)
+        prior, z = jax.vmap(self.draw, (None, 0, None))(phi, keys, public)
+        return jnp.mean(prior), z
+
+    def aligned_direction(self, phi, key, public, access: Access, rate: float):
+        """Ascent direction in phi from one noisy sum of row gradients with respect to the latents.
+
+        The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
+        through the guide is post-processing. The derivative of log q(g(phi, eps); phi) is the total one."""
+        (prior, z), pullback = jax.vjp(lambda phi: self.draws(phi, key, public), phi)
+        noisy = access(self._sum_over_particles, z, public)
+        per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
+        return pullback((jnp.ones_like(prior), per_particle))[0]
+
+    def per_parameter_direction(self, phi, key, public, access: Access, rate: float):
+        """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
+        prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
+        noisy = access(self._mean_over_particles, phi, (public, key))
+        return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
+
+    def _sum_over_particles(self, z, row, public):
+        if self.num_particles == 1:
+            return self.split.log_likelihood(z, row, public)
+        return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None))(z, row, public))
+
+    def _mean_over_particles(self, phi, row, public_and_key):
+        public, key = public_and_key
+        _, z = self.draws(phi, key, public)
+        return self._sum_over_particles(z, row, public) / self.num_particles
+
+
+def default_loss(guide):
+    """NumPyro's ELBO with closed-form KL terms where they are right whatever the model: for mean-field guides."""
+    from numpyro.infer import Trace_ELBO
+
+    return TraceMeanField_ELBO() if type(guide) is autoguide.AutoNormal else Trace_ELBO()

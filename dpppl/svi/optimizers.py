@@ -1,0 +1,61 @@
+"""Optimisers that need no loss value: there is none, since it would be another access of the data."""
+
+import jax
+import numpy as np
+import optax
+from jax.example_libraries import optimizers
+from jax.interpreters.partial_eval import dce_jaxpr
+from numpyro.optim import _NumPyroOptim
+
+from dpppl.errors import ConfigurationError
+
+_REFUSED = (
+    "this optimiser uses the value of the loss, which private inference does not compute (it would be another access of "
+    "the data); use one that needs gradients only, such as optax.adam."
+)
+
+
+def without_loss(optim) -> _NumPyroOptim:
+    """`optim`, of optax, numpyro.optim or jax.example_libraries, with NumPyro's interface and no loss value.
+
+    Raises ConfigurationError for anything else."""
+    if isinstance(optim, _NumPyroOptim):
+        if type(optim).eval_and_update is not _NumPyroOptim.eval_and_update:
+            raise ConfigurationError(_REFUSED)
+        return optim
+    if isinstance(optim, optimizers.Optimizer):
+        return _NumPyroOptim(lambda *args: args, *optim)
+    if isinstance(optim, optax.GradientTransformation):
+
+        def update(_, gradients, state):
+            params, inner = state
+            updates, inner = optim.update(gradients, inner, params)
+            return optax.apply_updates(params, updates), inner
+
+        return _NumPyroOptim(lambda *args: args, lambda p: (p, optim.init(p)), update, lambda state: state[0])
+    raise ConfigurationError("optim must be an optimiser of optax, numpyro.optim or jax.example_libraries.")
+
+
+def update(optim: _NumPyroOptim, gradients, state):
+    """The next state."""
+    return optim.update(gradients, state, value=0.0) if optim.update_with_value else optim.update(gradients, state)
+
+
+def check_without_loss(optim: _NumPyroOptim, params) -> None:
+    """Refuse an optimiser whose update fails without the loss value, or depends on it."""
+    state = jax.eval_shape(optim.init, params)
+    if not optim.update_with_value:
+        try:
+            jax.eval_shape(optim.update, params, state)
+        except TypeError:
+            raise ConfigurationError(_REFUSED) from None
+        return
+    leaves, tree = jax.tree.flatten((params, state))
+
+    def flat(value, *leaves):
+        gradients, state = jax.tree.unflatten(tree, leaves)
+        return jax.tree.leaves(optim.update(gradients, state, value=value))
+
+    jaxpr = jax.make_jaxpr(flat)(np.float32(0.0), *leaves).jaxpr
+    if dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1][0]:
+        raise ConfigurationError(_REFUSED)

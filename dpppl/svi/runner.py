@@ -1,0 +1,367 @@
+"""Private stochastic variational inference: plan, charge, chunks of steps, parameters, report."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from tqdm.auto import tqdm
+
+from dpppl import accounting, random
+from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.mechanism import Mechanism
+from dpppl.report import RELATIONS, PrivacyReport
+from dpppl.subsampling import Poisson, Subsampling
+from dpppl.svi import optimizers
+from dpppl.svi.binding import bind_objective
+from dpppl.svi.elbo import Objective, default_loss
+from dpppl.svi.guides import check_guide
+from dpppl.svi.result import SVIResult
+
+_CHUNKS = 20
+_OVERFLOW_SHARE = 1e-3
+_LOWERED = 1.0 - 1e-6
+_TRAJECTORY_SIZE, _TRAJECTORY_LENGTH = 2**24, 1000
+
+
+class SVIState(NamedTuple):
+    """`i`: steps done, each an access; `optim_state`: NumPyro's; `clipping_norm`: that of the next step where it adapts,
+    else None; `rng_key`: a key (None in states that `run` returns)."""
+
+    i: Any
+    optim_state: Any
+    clipping_norm: Any
+    rng_key: Any
+
+
+class SVI:
+    """Differentially private SVI with the calls of `numpyro.infer.SVI`, a privacy budget, and a report. No losses.
+
+    `model`: a NumPyro model with one data plate. `guide`: an AutoGuide that was not called yet, or a guide written by
+    hand. `optim`: an optimiser of optax, numpyro.optim or jax.example_libraries that needs no loss value.
+    `clipping_norm`: bound on the norm of one row's gradient (a dict by site or parameter clips each by itself).
+    `subsampling`: Poisson(rate), FullBatch(), Partition(num_batches). `gradient`: "aligned" clips and noises the
+    gradient with respect to the latents and pulls it back through the guide; "per_parameter" that with respect to the
+    guide's parameters, as guides that read their row need. `num_particles`: guide draws a step, one access together.
+    `clipping`: "flat", "normalised" or dpppl.Adaptive(...). `noise_multiplier`, or `target_epsilon` with
+    `target_delta`: the budget of this object, all of which the first `run` uses. `loss`: NumPyro's ELBO for prior and
+    entropy, Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL), the latter by default for AutoNormal.
+    `num_data`: the number of rows, if it may be public. `data_plate`: the plate of the rows, where two fit.
+
+    With AutoDelta this is DP-SGD for the maximum a posteriori; with AutoNormal and Partition, Bayes by Backprop.
+
+    Guarantee: every step is charged before it runs. Parameters, states and trajectories are functions of the
+    mechanism's outputs and public values; guides are set up on made-up rows; returned states hold no key.
+    Raises ConfigurationError or BudgetExceededError before any data are touched and before anything is charged.
+
+    >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist, optax
+    >>> from numpyro.infer.autoguide import AutoNormal
+    >>> def model(y):
+    ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+    >>> svi = dpppl.SVI(model, AutoNormal(model), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.Poisson(0.1),
+    ...                 target_epsilon=1.0, target_delta=1e-5)
+    >>> result = svi.run(dpppl.secret_key(), 50, jnp.ones(1000), progress_bar=False)
+    This run will spend epsilon = 1 at delta = 1e-05: add or remove one row, N public (zero-out).
+    >>> sorted(result.params)
+    ['mu_auto_loc', 'mu_auto_scale']
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        guide: Callable,
+        optim,
+        *,
+        clipping_norm: float | Mapping[str, float],
+        subsampling: Subsampling,
+        gradient: str = "aligned",
+        num_particles: int = 1,
+        clipping: str | Adaptive = "flat",
+        noise_multiplier: float | None = None,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        num_data: int | None = None,
+        data_plate: str | None = None,
+        loss=None,
+    ):
+        if gradient not in ("aligned", "per_parameter"):
+            raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
+        if not isinstance(subsampling, Subsampling):
+            raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(num_batches), ...")
+        for name, value in (("num_particles", num_particles), ("num_data", num_data)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ConfigurationError(f"{name} must be a positive integer.")
+        check_guide(guide)
+        self.model, self.guide, self.optim = model, guide, optimizers.without_loss(optim)
+        self.gradient, self.num_particles = gradient, num_particles
+        self.num_data, self.data_plate = num_data, data_plate
+        self.loss = default_loss(guide) if loss is None else loss
+        if getattr(self.loss, "num_particles", None) != 1:
+            raise ConfigurationError("loss must be an ELBO of NumPyro's with one particle; use SVI's own num_particles.")
+        self.mechanism = Mechanism(clipping=_clipping(clipping, clipping_norm, num_data), subsampling=subsampling)
+        self._check_budget_arguments(noise_multiplier, target_epsilon, target_delta)
+        self._objective: Objective | None = None
+        self._programs: dict = {}
+        self._charged: list[tuple[int, int]] = []
+        self._queries: list[accounting.GaussianEvent] = []
+        self._facts: dict = {}
+
+    # Budget
+
+    def _check_budget_arguments(self, noise_multiplier, target_epsilon, target_delta) -> None:
+        for name, value in (("noise_multiplier", noise_multiplier), ("target_epsilon", target_epsilon)):
+            if value is not None and not (isinstance(value, int | float) and 0.0 < value < math.inf):
+                raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
+        if target_delta is not None:
+            accounting.accountants.check_delta(target_delta)
+        if target_epsilon is not None and target_delta is None:
+            raise ConfigurationError("target_epsilon needs target_delta.")
+        if (target_epsilon is None) == (noise_multiplier is None):
+            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+        self.noise_multiplier, self.target_epsilon, self.target_delta = noise_multiplier, target_epsilon, target_delta
+
+    def _calibrate(self, num_steps: int) -> tuple[float, Mechanism]:
+        """The noise multiplier that the budget gives, and the mechanism with its bound on overflow. Looks at no data."""
+        if self.noise_multiplier is not None:
+            return self.noise_multiplier, self.mechanism
+        assert self.target_epsilon is not None and self.target_delta is not None
+        share = _OVERFLOW_SHARE * self.target_delta / ((1.0 + math.exp(min(self.target_epsilon, 500.0))) * num_steps)
+        mechanism = self.mechanism.with_overflow_probability(max(1e-300, min(1e-9, share / 3.0)))
+
+        def events(noise_multiplier):
+            return (*self._queries, mechanism.event(np.full(num_steps, noise_multiplier * _LOWERED)))
+
+        return accounting.calibrate_noise_multiplier(events, self.target_epsilon, self.target_delta), mechanism
+
+    def privacy_plan(self, num_steps: int) -> PrivacyReport:
+        """The report that a `run` of `num_steps` more steps would add up to, without data."""
+        noise_multiplier, mechanism = self._calibrate(_positive_int(num_steps))
+        first = sum(count for _, count in self._charged)
+        charged = [*self._charged, (first, num_steps)]
+        facts = {"key_origin": "chosen when the run starts", "status": "planned"}
+        return self._report(charged, self._queries, noise_multiplier, mechanism, **(self._facts | facts))
+
+    def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
+        """What everything run so far has cost, an interrupted run included.
+
+        With a `state` that `update` returned: what its steps have cost. Such states hold the key: keep them secret."""
+        if state is not None:
+            facts = {"key_origin": "supplied to SVI.init, whose states hold the key: keep states and pickles secret"}
+            charged = [(0, int(state.i))] if int(state.i) else []
+            return self._report(charged, [], self._noise(), self.mechanism, **facts, status="run step by step")
+        facts = {"key_origin": "none yet", "status": "nothing run"} | self._facts
+        return self._report(self._charged, self._queries, self.noise_multiplier, self.mechanism, **facts)
+
+    def _report(self, charged, queries, noise_multiplier, mechanism, **facts) -> PrivacyReport:
+        steps = sum(count for _, count in charged)
+        events = [mechanism.event(np.full(count, noise_multiplier * _LOWERED), first) for first, count in charged]
+        more = ("Guides are set up on made-up rows, and their starting values do not depend on data.",)
+        return PrivacyReport(
+            method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
+            events=(*queries, *_merged(events, self.mechanism.subsampling)),
+            delta=self.target_delta,
+            num_data=self.num_data,
+            neighboring_relation=mechanism.neighboring_relation,
+            clipping=mechanism.clipping.describe(),
+            clipping_norm=mechanism.clipping.clipping_norm,
+            subsampling=mechanism.subsampling.describe(),
+            sampling_rate=mechanism.subsampling.rate,
+            num_steps=steps,
+            assumed_public=self._objective.split.assumed_public if self._objective is not None else (),
+            details=(
+                ("steps", f"{steps}, each an access of the data"),
+                ("queries", f"{len(queries)}, each an access of the data"),
+                ("particles", f"{self.num_particles} a step, clipped together: one access"),
+            ),
+            more_assumptions=more,
+            **({"initial_values": "the guide's, on made-up rows"} | facts),
+        )
+
+    def _admit(self, noise_multiplier, mechanism, charged, queries) -> PrivacyReport:
+        facts = {"key_origin": "chosen when the run starts", "status": "planned"}
+        plan = self._report(charged, queries, noise_multiplier, mechanism, **facts)
+        if self.target_epsilon is not None and plan.epsilon > self.target_epsilon:
+            raise BudgetExceededError(
+                f"epsilon {self.privacy_report().epsilon:.4g} of {self.target_epsilon:g} is spent and this would bring it "
+                f"to {plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. A budget "
+                "is for all that one SVI object runs: plan the steps in one call, or make a new object with a new budget "
+                "(their costs add up)."
+            )
+        return plan
+
+    def _noise(self) -> float:
+        if self.noise_multiplier is None:
+            raise ConfigurationError(
+                "the noise follows from the number of steps, which only run(rng_key, num_steps, ...) knows; give "
+                "noise_multiplier to use init and update."
+            )
+        return self.noise_multiplier
+
+    # NumPyro's calls
+
+    def init(self, rng_key, *args, init_params=None, **kwargs) -> SVIState:
+        """The first state, with the guide's parameters set up without data. Looks at no data and charges nothing."""
+        key = random.as_key(rng_key)
+        self._objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
+        optimizers.check_without_loss(self.optim, phi)
+        adaptive = isinstance(self.mechanism.clipping, Adaptive)
+        norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
+        return SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
+
+    def update(self, state: SVIState, *args, **kwargs) -> tuple[SVIState, None]:
+        """One step: one access of the data. NumPyro's pair of the state and the loss, but there is no loss.
+
+        `privacy_report(state)` says what the steps of a state have cost."""
+        rows, public = self._bound().split.arrays(args, kwargs)
+        return self._step(state, rows, public, self._noise()), None
+
+    def get_params(self, state: SVIState) -> dict[str, Any]:
+        """The constrained parameters of a state."""
+        return self._bound().constrain(self.optim.get_params(state.optim_state))
+
+    def run(
+        self, rng_key, num_steps: int, *args, progress_bar: bool = True, init_state: SVIState | None = None,
+        init_params=None, thinning: int | None = None, **kwargs,
+    ) -> SVIResult:  # fmt: skip
+        """Run `num_steps` steps, as `numpyro.infer.SVI.run`; prints what they will cost first.
+
+        `rng_key`: one key, used once; take it from `dpppl.secret_key()`. `init_state`: the state of a result, to go on
+        from. `thinning`: the trajectory keeps every so many-th iterate; by default about 1,000 of them in all."""
+        num_steps = _positive_int(num_steps)
+        noise_multiplier, mechanism = self._calibrate(num_steps)
+        state = self.init(rng_key, *args, init_params=init_params, **kwargs)
+        if init_state is not None:
+            state = self._continued(init_state, state)
+        objective, first = self._bound(), int(state.i)
+        plan = self._admit(noise_multiplier, mechanism, [*self._charged, (first, num_steps)], self._queries)
+        random.claim(state.rng_key)
+        _print_cost(plan)
+        self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
+        self._facts = {"key_origin": random.origin(state.rng_key), "status": "interrupted"}
+        rows, public = objective.split.arrays(args, kwargs)
+        kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
+        thinning = max(1, -(-num_steps // kept)) if thinning is None else _positive_int(thinning)
+        state, trajectory = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
+        self._facts["status"] = "complete"
+        return SVIResult(
+            params=self.get_params(state),
+            state=state,
+            trajectory=trajectory,
+            guide=objective.guide,
+            objective=objective,
+            report=self.privacy_report(),
+        )
+
+    def _chunks(self, state, rows, public, num_steps, thinning, progress_bar):
+        """Run in chunks of compiled steps, each charged before it starts; the last state, without key, and iterates."""
+        length = -(-num_steps // _CHUNKS)
+        length = -(-length // thinning) * thinning
+        noise_multiplier, first = self._noise(), int(state.i)
+
+        def chunk(state, rows, public, count):
+            params = self.optim.get_params(state.optim_state)
+            buffer = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params)
+
+            def body(number, carry):
+                state, buffer = carry
+                state = self._step(state, rows, public, noise_multiplier)
+                put = lambda b, x: lax.dynamic_update_index_in_dim(b, x, number // thinning, 0)  # noqa: E731
+                return state, jax.tree.map(put, buffer, self.optim.get_params(state.optim_state))
+
+            return lax.fori_loop(0, count, body, (state, buffer))
+
+        program = jax.jit(chunk).lower(state, rows, public, np.int32(0)).compile()
+        self._charged.append((first, 0))
+        parts = []
+        with tqdm(total=num_steps, disable=not progress_bar, desc="SVI") as bar:
+            for start in range(0, num_steps, length):
+                count = min(length, num_steps - start)
+                self._charged[-1] = (first, start + count)
+                state, buffer = jax.block_until_ready(program(state, rows, public, np.int32(count)))
+                parts.append(jax.tree.map(lambda x: np.asarray(x)[: -(-count // thinning)], buffer))  # noqa: B023
+                bar.update(count)
+        trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        return state._replace(rng_key=None), trajectory
+
+    # One step
+
+    def _step(self, state: SVIState, rows, public, noise_multiplier) -> SVIState:
+        objective = self._bound()
+        norms = [state.clipping_norm]
+
+        def access(log_likelihood, z, public):
+            noisy = self.mechanism.noisy_sum(
+                log_likelihood, z, rows, public, state.rng_key, noise_multiplier, state.i, state.clipping_norm
+            )
+            if state.clipping_norm is None:
+                return noisy
+            noisy, count = noisy
+            norms[0] = self.mechanism.clipping.next_norm(state.clipping_norm, count, self._expected_rows())
+            return noisy
+
+        ascend = objective.aligned_direction if self.gradient == "aligned" else objective.per_parameter_direction
+        phi = self.optim.get_params(state.optim_state)
+        key = jax.random.fold_in(random.stream(state.rng_key, "guide"), state.i)
+        direction = ascend(phi, key, public, access, self.mechanism.subsampling.rate)
+        descent = jax.tree.map(jnp.negative, direction)
+        optim_state = optimizers.update(self.optim, descent, state.optim_state)
+        return SVIState(state.i + 1, optim_state, norms[0], state.rng_key)
+
+    def _expected_rows(self) -> float:
+        assert self.num_data is not None
+        return self.mechanism.subsampling.rate * self.num_data
+
+    def _bound(self) -> Objective:
+        if self._objective is None:
+            raise ConfigurationError("call init or run first: the guide is not set up yet.")
+        return self._objective
+
+    def _continued(self, before: SVIState, fresh: SVIState) -> SVIState:
+        shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
+        same = jax.tree.structure(before.optim_state) == jax.tree.structure(fresh.optim_state)
+        if not same or shapes(before.optim_state) != shapes(fresh.optim_state):
+            raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
+        return before._replace(rng_key=fresh.rng_key)
+
+    def __getstate__(self):
+        return self.__dict__ | {"_programs": {}}
+
+
+def _clipping(clipping, clipping_norm, num_data) -> Flat | PerSite | Adaptive:
+    if isinstance(clipping, Adaptive):
+        if num_data is None:
+            raise ConfigurationError("Adaptive clipping needs num_data, the declared number of rows.")
+        return replace(clipping, clipping_norm=clipping_norm)
+    if clipping == "normalised":
+        return Normalised(clipping_norm)
+    if clipping != "flat":
+        raise ConfigurationError('clipping must be "flat", "normalised" or dpppl.Adaptive(...).')
+    return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
+
+
+def _positive_int(value) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigurationError("num_steps and thinning must be positive integers.")
+    return int(value)
+
+
+def _size(tree) -> int:
+    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))
+
+
+def _merged(events, subsampling):
+    """Runs of constant noise as one event, where their order does not matter to the accountant."""
+    return tuple(events)
+
+
+def _print_cost(plan: PrivacyReport) -> None:
+    delta = 1e-6 if plan.delta is None else plan.delta
+    relation = RELATIONS[plan.neighboring_relation]
+    print(f"This run will spend epsilon = {plan.epsilon_at(delta):.4g} at delta = {delta:g}: {relation}.")

@@ -1,0 +1,179 @@
+import functools
+
+import hypothesis
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpppl.clipping import SLACK, Flat
+from dpppl.gradients import clipped_sum
+
+
+def linear(z, row):
+    """A log likelihood whose gradient in z is the row."""
+    return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(z), jax.tree.leaves(row)))
+
+
+@functools.partial(jax.jit, static_argnames=("clipping_norm", "strategy"))
+def summed(z, rows, mask=None, clipping_norm=1.0, strategy="auto"):
+    return clipped_sum(linear, z, rows, mask, Flat(clipping_norm).clip, strategy)
+
+
+def reference(rows, mask, clipping_norm):
+    """Clipped sum of given gradients in float64 NumPy, as one vector."""
+    flat = np.concatenate([np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows)], axis=1)
+    norms = np.linalg.norm(flat, axis=1)
+    keep = np.isfinite(norms) & (True if mask is None else mask)
+    return np.sum(flat[keep] / np.maximum(norms[keep], clipping_norm)[:, None], axis=0)
+
+
+def vector(tree):
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    assert all(leaf.dtype == np.float64 for leaf in leaves)
+    return np.concatenate([leaf.ravel() for leaf in leaves])
+
+
+def random_rows(num_rows, seed=0):
+    """Gradients of three leaves with norms on both sides of 1."""
+    rng = np.random.default_rng(seed)
+    rows = {"w": rng.standard_normal((num_rows, 3, 2)), "b": rng.standard_normal(num_rows), "s": rng.standard_normal((num_rows, 4))}
+    scale = 10.0 ** rng.uniform(-3, 2, num_rows)
+    return {name: (leaf * scale.reshape(-1, *[1] * (leaf.ndim - 1))).astype(np.float32) for name, leaf in rows.items()}
+
+
+def latents(rows):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), rows)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "strategy"), [(1, "auto"), (5, "microbatch"), (512, "auto"), (513, "auto"), (1300, "auto"), (1300, "vmap")]
+)
+def test_every_strategy_and_uneven_chunks_agree_with_numpy(num_rows, strategy):
+    rows = random_rows(num_rows)
+    mask = np.arange(num_rows) % 3 != 1
+    for clipping_norm, mask in ((1.0, None), (0.05, mask)):
+        result = vector(summed(latents(rows), rows, mask, clipping_norm, strategy))
+        exact = reference(rows, mask, clipping_norm)
+        np.testing.assert_allclose(result, exact, atol=num_rows**0.5 * 5e-7 + num_rows * 1e-7)
+        if num_rows > 1:  # losing or repeating any one row would show
+            assert np.max(np.abs(result - exact - reference(random_rows(1), None, clipping_norm))) > 0.01
+
+
+def test_both_strategies_are_the_same_to_rounding():
+    rows = random_rows(700, seed=3)
+    results = [vector(summed(latents(rows), rows, strategy=strategy)) for strategy in ("auto", "vmap", "microbatch")]
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], atol=700 * 2.0**-21)
+
+
+@hypothesis.settings(max_examples=30)
+@hypothesis.given(
+    bad=st.sampled_from([np.nan, np.inf, -np.inf, 1e30, 3e38, 1e-45, -1e-40]),
+    where=st.integers(0, 699),
+    leaf=st.sampled_from(["w", "b", "s"]),
+)
+def test_a_bad_row_contributes_nothing_and_spoils_nothing(bad, where, leaf):
+    rows = random_rows(700)
+    without = vector(summed(latents(rows), rows, np.arange(700) != where))
+    for other in rows.values():
+        other[where] = 0.0
+    rows[leaf].reshape(700, -1)[where, -1] = bad
+    assert np.array_equal(vector(summed(latents(rows), rows)), without)
+
+
+@pytest.mark.parametrize("strategy", ["auto", "vmap"])
+def test_one_of_a_million_aligned_rows_moves_the_sum_by_at_most_the_norm(strategy):
+    """The sum is exact: zeroing a row takes away what the row adds on its own, and nothing else."""
+    num_rows = 1_000_000
+    rows = np.tile(np.array([3.0, -4.0, 1.3], np.float32), (num_rows, 1))
+    rows *= np.random.default_rng(0).uniform(0.2, 3.0, (num_rows, 1)).astype(np.float32)
+    z = jnp.zeros(3)
+    total = np.asarray(summed(z, rows, strategy=strategy))
+    for index in (0, 1, 511, 512, 70_000, 499_999, 999_998, 999_999):
+        changed = rows.copy()
+        changed[index] = 0.0
+        moved = total - np.asarray(summed(z, changed, strategy=strategy))
+        changed[:] = 0.0
+        changed[index] = rows[index]
+        assert np.array_equal(moved, summed(z, changed, strategy=strategy))
+        assert 0.5 < np.linalg.norm(moved) <= 1 + SLACK
+
+
+def test_a_naive_float32_sum_of_aligned_rows_breaks_the_bound():
+    clipped = np.tile(np.array([0.582, -0.776, 0.252], np.float32), (1_000_000, 1))
+    clipped /= np.linalg.norm(clipped.astype(np.float64), axis=1, keepdims=True)
+    naive = jax.jit(lambda rows: jnp.sum(rows, axis=0))
+    total, movements = np.asarray(naive(clipped), np.float64), []
+    for index in (0, 511, 499_999, 999_999):
+        changed = clipped.copy()
+        changed[index] = 0.0
+        movements.append(np.linalg.norm(total - np.asarray(naive(changed), np.float64)))
+    assert max(movements) > 1 + 10 * SLACK
+
+
+def test_rounding_keeps_the_bound_with_the_most_latents_of_the_fast_sum():
+    """65,536 latents, all of a row's entries rounded the same way, by the largest error of the grid."""
+    size = 65_536
+    for scale in np.linspace(1.0, 1.01, 5):
+        entry = (round(2.0**21 / size**0.5 * scale) + 0.499) * 2.0**-21  # rounded down by .499 steps, once clipped or not
+        for sign in (1.0, -1.0):
+            row = np.full((1, size), sign * entry, np.float32)
+            assert np.linalg.norm(vector(summed(jnp.zeros(size), row))) <= 1 + SLACK
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_every_dtype_gives_a_float64_sum_of_bounded_rows(dtype):
+    with jax.enable_x64(dtype == "float64"):
+        rows = jnp.asarray(np.random.default_rng(0).standard_normal((900, 7)) * 3).astype(dtype)
+        result = np.asarray(summed(jnp.zeros(7, dtype), rows))
+        assert result.dtype == np.float64
+        np.testing.assert_allclose(result, reference(np.asarray(rows), None, 1.0), atol=1e-3)
+
+
+def test_gradients_of_a_nonlinear_likelihood_are_clipped_row_by_row():
+    """A hand-derived logistic gradient; averaging before clipping, or clipping the sum, would not give this."""
+    rng = np.random.default_rng(1)
+    x, y = rng.standard_normal((50, 3)) * 4, rng.integers(0, 2, 50).astype(float)
+    z = np.array([0.3, -0.2, 0.5])
+
+    def log_likelihood(z, row):
+        eta = jnp.vdot(row[0], z)
+        return row[1] * eta - jax.nn.softplus(eta)
+
+    gradients = (y - 1 / (1 + np.exp(-x @ z)))[:, None] * x
+    rows = (jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.float32))
+    result = clipped_sum(log_likelihood, jnp.asarray(z, jnp.float32), rows, None, Flat(0.5).clip)
+    np.testing.assert_allclose(result, reference(gradients, None, 0.5), atol=1e-4)
+    assert np.linalg.norm(gradients.sum(axis=0) / 0.5 - np.asarray(result)) > 1
+
+
+def test_all_rows_masked_or_zero_sum_to_exactly_zero(x64):
+    rows = random_rows(600)
+    assert not vector(summed(latents(rows), rows, np.zeros(600, bool))).any()
+    assert not vector(summed(latents(rows), jax.tree.map(np.zeros_like, rows))).any()
+
+
+def test_likelihoods_run_at_full_matrix_precision(equations):
+    """No TF32 or bfloat16, forwards or backwards, whatever the user's default; on a CPU only the program shows it."""
+
+    def log_likelihood(z, row):
+        return jnp.sum(jnp.tanh(row @ z["first"]) @ z["second"])
+
+    z = {"first": jnp.ones((4, 3)), "second": jnp.ones((3, 2))}
+    with jax.default_matmul_precision("bfloat16"):
+        program = jax.make_jaxpr(lambda z, rows: clipped_sum(log_likelihood, z, rows, None, Flat(1.0).clip))(
+            z, jnp.ones((1100, 4))
+        )
+    precisions = [e.params["precision"] for e in equations(program) if e.primitive.name == "dot_general"]
+    assert len(precisions) >= 5 and all(p == (jax.lax.Precision.HIGHEST,) * 2 for p in precisions)
+
+
+def test_memory_is_bounded_by_chunks(equations):
+    """100,000 rows of 1,000 latents: nothing as large as all gradients is ever made."""
+    program = jax.make_jaxpr(lambda z, rows: clipped_sum(linear, z, rows, None, Flat(1.0).clip))(
+        jnp.zeros(1000), jax.ShapeDtypeStruct((100_000, 1000), jnp.float32)
+    )
+    sizes = [int(np.prod(v.aval.shape)) for e in equations(program) for v in e.outvars if hasattr(v.aval, "shape")]
+    assert max(sizes) <= 2**17
