@@ -1,7 +1,8 @@
 """Coverage of the central 90 % intervals of private posteriors, over simulated logistic data sets at epsilon = 1.
 
-Coefficients come from the prior and covariates lie in the unit ball, so a row's gradient is shorter than the clipping norm 1
-and nothing is ever clipped: exact posterior intervals would cover 90 %. Every data set is a run with its own budget.
+Coefficients come from the prior, so exact posterior intervals would cover 90 %. Covariates lie in the unit ball, so a
+row's gradient is shorter than the clipping norm, 1, and nothing is ever clipped. Every data set is a run with a budget
+of its own.
 
 python benchmarks/coverage.py                          # 60,000 rows, then 5,000, where the spread is not readable
 python benchmarks/coverage.py --num-data 60000 --num-data-sets 20 --kernels DPSGLD
@@ -94,9 +95,7 @@ def main():
     parser.add_argument("--num-data-sets", type=int, default=200)
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=KERNELS)
     args = parser.parse_args()
-    print(
-        "| rows | kernel | epsilon | coverage of 90 % intervals | by coefficient | smallest curvature | readable above |"
-    )
+    print("| rows | kernel | epsilon | coverage of 90 % | by coefficient | smallest curvature | readable above |")
     print("|---|---|---|---|---|---|---|")
     for num_data in args.num_data:
         for name in args.kernels:

@@ -14,8 +14,9 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from dpppl import random
-from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
 from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.errors import ConfigurationError
 from dpppl.gradients import clipped_sum
 from dpppl.subsampling import Poisson, Subsampling
 
@@ -84,6 +85,8 @@ class Mechanism:
         >>> Mechanism(clipping=Flat(2.0), subsampling=FullBatch()).sensitivity("replace_one")
         4.0
         """
+        if neighboring_relation not in NEIGHBORING_RELATIONS:
+            raise ConfigurationError(f"neighboring_relation must be one of {', '.join(NEIGHBORING_RELATIONS)}.")
         return self.clipping.clipping_norm * (2.0 if neighboring_relation == "replace_one" else 1.0)
 
     @property

@@ -52,7 +52,8 @@ class SplitModel:
     """A model's log prior and per-row log likelihood. Holds no array argument.
 
     `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z`
-    maps each latent site to its unconstrained value, with the shape and dtype in `latents`.
+    maps each latent site to its unconstrained value, with the shape and dtype in `latents`. `local` names the latents
+    of rows; the log likelihood has them, and the model's parameters, at made-up values.
     """
 
     latents: Shapes
@@ -63,6 +64,7 @@ class SplitModel:
     data_plate: str = field(repr=False)
     params: dict[str, Any] = field(repr=False)
     deterministic: tuple[str, ...] = field(repr=False)
+    local: tuple[str, ...] = ()
 
     def arrays(self, args: tuple, kwargs: dict) -> tuple[Arrays, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers.
@@ -100,7 +102,7 @@ class SplitModel:
             return {
                 "latent": {name: trace[name]["value"] for name in self.latents},
                 "prior": {site["name"]: jnp.sum(_log_prob(site)) for site in self._sites(trace, False)},
-                "observed": {site["name"]: site["value"] for site in inside if not _is_factor(site)},
+                "observed": {s["name"]: s["value"] for s in inside if s["is_observed"] and not _is_factor(s)},
                 "likelihood": {site["name"]: _sum_but(_log_prob(site), self._plate_dim(site)) for site in inside},
                 "deterministic": {name: s["value"] for name, s in trace.items() if s["type"] == "deterministic"},
             }
@@ -108,7 +110,10 @@ class SplitModel:
         return function
 
     def _at(self, z, rows, public, num_rows: int = 1) -> dict:
-        return self._run(lambda site, transform: z[site["name"]], rows, public, num_rows)
+        def latent(site, transform):
+            return _placeholder(site, transform) if site["name"] in self.local else z[site["name"]]
+
+        return self._run(latent, rows, public, num_rows)
 
     def _run(self, latent: Callable, rows, public, num_rows: int = 1) -> dict:
         bind = _BindRows(latent, self.data_plate, num_rows, self.params)
@@ -125,11 +130,14 @@ class SplitModel:
         return {name: jnp.zeros((1, *s.shape[1:]), s.dtype) for name, s in self.arguments.rows.items()}
 
 
-def split_model(model: Callable, args: tuple, kwargs: dict, *, data_plate: str | None = None) -> SplitModel:
+def split_model(
+    model: Callable, args: tuple, kwargs: dict, *, data_plate: str | None = None, variational: bool = False
+) -> SplitModel:
     """Split `model`, called as `model(*args, **kwargs)`, from the shapes and dtypes of its arguments alone.
 
     Every array argument that is not `Public` is private and has one row a datum along its leading axis; a
     jax.ShapeDtypeStruct may stand for it. `data_plate` names the plate that holds the rows where two fit.
+    `variational` inference also takes models with numpyro.param sites and with continuous latents of rows.
 
     Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
     independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
@@ -137,14 +145,14 @@ def split_model(model: Callable, args: tuple, kwargs: dict, *, data_plate: str |
     structure = checks.Structure()
     with checks.explained():
         closed = jax.make_jaxpr(partial(_explore, model, arguments, structure))(arguments.rows, arguments.public)
-    checks.check_structure(structure)
+    checks.check_structure(structure, variational)
     data_plate = checks.find_data_plate(structure, arguments.num_rows, data_plate)
-    checks.check_sites(structure, data_plate)
+    local = checks.check_sites(structure, data_plate, variational)
     assumed_public = checks.check_captured(closed, {arguments.num_rows, structure.plates[data_plate][0]})
     checks.check_effects(closed)
-    latents = {name: latent for name, latent in structure.latents.items() if latent is not None}
+    latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in local}
     split = SplitModel(
-        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, deterministic=()
+        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local
     )
     deterministic = checks.check_split(split.terms, latents, arguments.rows, arguments.public)
     checks.check_rows_independent(split.terms, latents, arguments.rows, arguments.public_values(model, args, kwargs))
@@ -165,7 +173,7 @@ def _explore(model, arguments: "Arguments", structure: checks.Structure, rows, p
             elif not site["infer"].get("is_jacobian"):
                 (structure.factors if _is_factor(site) else structure.observed).append(name)
         elif site["type"] == "param":
-            structure.params[name] = site["value"]
+            structure.params[name] = _made_up_param(site)
         elif site["type"] == "mutable":
             structure.mutable.append(name)
     values = [site["value"] for site in trace.values() if site["type"] == "deterministic"]
@@ -255,6 +263,17 @@ def _transform(site):
             f"site '{site['name']}' has a support without a bijection from real vectors; sample an unconstrained site "
             "and map it with numpyro.deterministic."
         ) from None
+
+
+def _made_up_param(site):
+    """A value of the param site's shape, inside its constraint."""
+    transform = biject_to(site["kwargs"].get("constraint", dist.constraints.real))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), site["value"])
+    if isinstance(shapes, jax.ShapeDtypeStruct):
+        shapes = jax.ShapeDtypeStruct(transform.inverse_shape(shapes.shape), shapes.dtype)
+    rng = np.random.default_rng(0)
+    with jax.ensure_compile_time_eval():
+        return jax.tree.map(lambda s: transform(jnp.asarray(0.1 * rng.standard_normal(s.shape), s.dtype)), shapes)
 
 
 def _unconstrained_shape(site) -> jax.ShapeDtypeStruct | None:

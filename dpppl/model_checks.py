@@ -147,7 +147,7 @@ def _all_numbers(value) -> bool:
     return all(isinstance(leaf, (int, float, complex, np.generic)) for leaf in jax.tree.leaves(value))
 
 
-def check_structure(structure: Structure) -> None:
+def check_structure(structure: Structure, variational: bool = False) -> None:
     """Refuse the kinds of site that no split supports."""
     for name in structure.mutable:
         raise UnsupportedModelError(
@@ -155,7 +155,7 @@ def check_structure(structure: Structure) -> None:
             "a layer without state, such as layer or group normalisation."
         )
     for name, value in structure.params.items():
-        if jax.tree.leaves(value):
+        if jax.tree.leaves(value) and not variational:
             raise UnsupportedModelError(
                 f"site '{name}' is a numpyro.param, which would stay at its initial value; give it a prior "
                 "(numpyro.sample, numpyro.handlers.lift, random_flax_module) or pass it as an argument."
@@ -203,8 +203,9 @@ def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None)
     return around_all[0]
 
 
-def check_sites(structure: Structure, data_plate: str) -> None:
-    """Refuse latents and plates that do not fit the data plate."""
+def check_sites(structure: Structure, data_plate: str, variational: bool = False) -> tuple[str, ...]:
+    """Refuse latents and plates that do not fit the data plate; name the latents of rows."""
+    locals_ = []
     for name, (size, length) in structure.plates.items():
         if name != data_plate and size != length:
             raise UnsupportedModelError(
@@ -217,7 +218,9 @@ def check_sites(structure: Structure, data_plate: str) -> None:
                 f"site '{name}' is a discrete latent of each row, which is not supported yet; sum it out by hand "
                 "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
             )
-        if local:
+        if local and variational:
+            locals_.append(name)
+        elif local:
             raise UnsupportedModelError(
                 f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
                 "the row; integrate it out by hand, or move it out of the data plate if it is global."
@@ -227,6 +230,7 @@ def check_sites(structure: Structure, data_plate: str) -> None:
                 f"site '{name}' is a global discrete latent, which has no gradient; sum it out by hand "
                 "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
             )
+    return tuple(locals_)
 
 
 def check_captured(jaxpr, lengths: set[int]) -> tuple[str, ...]:

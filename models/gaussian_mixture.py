@@ -6,7 +6,7 @@ import numpyro.distributions as dist
 
 
 def gaussian_mixture(y, num_components=2, prior_scale=3.0):
-    """`y` of shape (N,). The first mean is N(0, prior_scale^2) and the gaps to the next are log-normal; one common scale.
+    """`y` of shape (N,). The first mean is N(0, prior_scale^2), the gaps are log-normal, the scale is common.
 
     Which component a row belongs to is summed out in the density, so there is no latent per row.
     """

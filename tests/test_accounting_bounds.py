@@ -35,9 +35,9 @@ class TestComposition:
         assert basic_composition(1.0, 0.5, 3)[1] == 1
 
     def test_they_bound_the_exact_composition(self):
-        one = epsilon(event(5.0), 1e-8)
-        true = epsilon(event(5.0, 100), 2e-6)
-        assert true < advanced_composition(one, 1e-8, 100, 1e-6)[0] < basic_composition(one, 1e-8, 100)[0]
+        one = epsilon(event(100.0), 1e-10)
+        true = epsilon(event(100.0, 10_000), 2e-6)
+        assert true < advanced_composition(one, 1e-10, 10_000, 1e-6)[0] < basic_composition(one, 1e-10, 10_000)[0]
 
     @pytest.mark.parametrize("bad", [(-1.0, 0.0, 1), (1.0, -0.1, 1), (1.0, 1.1, 1), (1.0, 0.0, 0), (math.nan, 0.0, 1)])
     def test_refusals(self, bad):
@@ -89,7 +89,6 @@ class TestStepSizes:
             clipping_norm=4.0,
             sampling_rate=60_000**-0.5,
             power=1 / 3,
-            max_values=24,
         )
         assert run.noise_multipliers[0][0] == pytest.approx(0.79, abs=0.005) and run.num_accesses == 10_000
         assert epsilon(run, 1e-5) == pytest.approx(0.515, abs=0.01)
@@ -98,7 +97,7 @@ class TestStepSizes:
     def test_largest_step_meets_the_target(self):
         rate = 50_000**-0.5
         for power in (0.0, 1 / 3):
-            setting = dict(MNIST, sampling_rate=rate, power=power, max_values=12)
+            setting = dict(MNIST, sampling_rate=rate, power=power, max_values=8)
             step = largest_step_size(0.5, 1e-5, **setting)
             assert 0.499 <= epsilon(langevin_event(step, **setting), 1e-5) <= 0.5
             assert epsilon(langevin_event(1.05 * step, **setting), 1e-5) > 0.5
@@ -117,6 +116,14 @@ class TestStepSizes:
             li_2019_constant_step_size(0.1, 0.0, **MNIST)
         with pytest.raises(ConfigurationError, match="epsilon"):
             li_2019_decreasing_step_size(-0.1, 1e-5, **MNIST)
+
+
+def test_example_draws_the_figures(tmp_path, capsys):
+    from examples.step_size_bounds import main
+
+    main(f"--output {tmp_path} --points 2 --rows 100 --norms 1 --fixed-rows 100 --max-values 3".split())
+    assert "valid, decreasing" in capsys.readouterr().out
+    assert len((tmp_path / "step_size_against_epsilon.csv").read_text().splitlines()) == 3
 
 
 class TestCentralLimit:

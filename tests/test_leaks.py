@@ -4,6 +4,7 @@ The comparisons of two data sets use one key for both, which `dpppl.MCMC` refuse
 what is left is what the rows did.
 """
 
+import contextlib
 import functools
 import re
 import traceback
@@ -31,11 +32,11 @@ def regression(x, y):
 
 
 def data(row=None, num_rows=9):
-    """(x, y), with row 4 replaced if one is given."""
+    """(x, y), with row 4 replaced if one is given: every number of it; or x by 5 and y by what turns its gradient."""
     x = np.random.default_rng(0).standard_normal((num_rows, 3)).astype(np.float32)
     y = np.random.default_rng(1).standard_normal(num_rows).astype(np.float32)
     if row is not None:
-        x[4], y[4] = row, row
+        x[4], y[4] = (5.0, 100.0) if row == "opposite" else (row, row)
     return x, y
 
 
@@ -64,9 +65,9 @@ def test_starting_values_do_not_see_rows(strategy):
 
 @functools.cache
 def one_step(subsampling):
-    """One step from z = (1, -1, 1), all noise from one key, as a function of the rows; and its kernel."""
+    """The state after one step from z = (1, 1, 1), all noise from one key, as a function of the rows."""
     kernel = dpppl.DPSGLD(regression, clipping_norm=0.5, subsampling=subsampling, step_size=0.01)
-    state = kernel.init(jax.random.key(0), 0, {"w": np.array([1.0, -1.0, 1.0])}, data(), {})
+    state = kernel.init(jax.random.key(0), 0, {"w": np.ones(3)}, data(), {})
     step = jax.jit(lambda x, y: kernel.sample(state, (x, y), {}).z["w"])
     return lambda rows: np.asarray(step(*rows), np.float64)
 
@@ -81,7 +82,7 @@ ROWS = [0.3, -2.0, MARKER, -1e18, 1e30, np.inf, -np.inf]
 
 
 @pytest.mark.parametrize("subsampling", [dpppl.FullBatch(), dpppl.Poisson(0.6)], ids=["full", "poisson"])
-def test_a_row_moves_a_step_by_no_more_than_the_sensitivity(subsampling, monkeypatch):
+def test_a_row_moves_a_step_by_no_more_than_the_sensitivity(subsampling):
     """Zeroing a row (a NaN row counts as zero) moves the state by at most h * C / rate, replacing it by at most twice
     that; the slack is the 1.0001 of the accounts and the rounding of float32 states."""
     if subsampling.rate < 1:  # a key under which row 4 is drawn
@@ -91,7 +92,7 @@ def test_a_row_moves_a_step_by_no_more_than_the_sensitivity(subsampling, monkeyp
         assert movement(subsampling, row, np.nan) <= 1.0 + 1e-4 + 1e-4
     assert movement(subsampling, MARKER, np.nan) > 0.99  # the bound is reached: the row is in the sum
     assert movement(subsampling, np.inf, np.nan) == 0.0
-    assert 1.9 < movement(subsampling, [MARKER, -MARKER, MARKER], [-MARKER, MARKER, MARKER]) <= 2.0 + 2e-4 or True
+    assert 1.99 < movement(subsampling, 5.0, "opposite") <= 2.0 + 4e-4
 
 
 def test_the_row_test_would_see_rows_that_are_not_clipped(monkeypatch):
@@ -104,27 +105,24 @@ def test_the_row_test_would_see_rows_that_are_not_clipped(monkeypatch):
 # Two runs
 
 
-@pytest.mark.parametrize("row", [MARKER, np.nan, 1e30])
-def test_all_but_the_samples_is_the_same_for_other_rows(row, capfd):
+@pytest.mark.slow
+def test_all_but_the_samples_is_the_same_for_other_rows(capfd):
     """Reports, plans, prints, extra fields, last states but for z, weights, sizes: equal whatever the row."""
-    seen = []
-    for rows in (data(), data(row)):
+    seen, samples = [], []
+    for row in (None, MARKER, np.nan, 1e30):
         mcmc = mcmc_of(num_chains=2, chain_method="vectorized", target_delta=1e-5, progress_bar=True)
-        mcmc.run(jax.random.key(0), *rows, extra_fields=("i",))
-        samples = mcmc.get_samples()["w"]
-        state = {k: v for k, v in mcmc.last_state._asdict().items() if k != "z"}
+        mcmc.run(jax.random.key(0), *data(row), extra_fields=("i",))
+        samples.append(np.asarray(mcmc.get_samples()["w"]))
+        report, state = mcmc.privacy_report(), mcmc.last_state._asdict()
+        del state["z"]
         printed = re.sub(r"\[.*?\]", "", "".join(capfd.readouterr()))  # the bar's times
         seen.append(
-            (
-                str(mcmc.privacy_report()), mcmc.privacy_report().to_json(), str(mcmc.privacy_plan()), printed,
-                jax.tree.map(np.asarray, state), np.asarray(mcmc.get_extra_fields()["i"]), mcmc.get_weights(),
-                samples.shape, samples.dtype, sorted(mcmc.__dict__), mcmc._charged, np.all(np.isfinite(samples)),
-            )
-        )  # fmt: skip
-        seen_samples = samples if len(seen) == 1 else (seen_samples, samples)
-    for first, second in zip(*seen):
-        jax.tree.map(np.testing.assert_array_equal, first, second)
-    assert not np.array_equal(*seen_samples)  # the row did take part
+            [str(report), report.to_json(), str(mcmc.privacy_plan()), printed, str(state), str(mcmc.get_extra_fields())]
+            + [mcmc.get_weights().tolist(), samples[-1].shape, samples[-1].dtype, sorted(mcmc.__dict__), mcmc._charged]
+            + [np.all(np.isfinite(samples[-1]))]
+        )
+    assert all(facts == seen[0] for facts in seen[1:])
+    assert not any(np.array_equal(samples[0], other) for other in samples[1:])  # the row did take part
 
 
 def arrays_within(thing, seen=None):
@@ -162,10 +160,10 @@ def holds_rows(thing, x, y):
     return False
 
 
-@pytest.mark.parametrize("method", ["sequential", "parallel"])
-def test_no_attribute_of_the_returned_object_holds_rows(method):
+@pytest.mark.slow
+def test_no_attribute_of_the_returned_object_holds_rows():
     x, y = data(MARKER)
-    mcmc = mcmc_of(num_chains=2, chain_method=method)
+    mcmc = mcmc_of(num_chains=2, chain_method="parallel")
     mcmc.warmup(jax.random.key(0), x, y, collect_warmup=True)
     mcmc.run(jax.random.key(1), x, y, extra_fields=("i",))
     mcmc.get_samples(), mcmc.privacy_report(), mcmc.get_weights()
@@ -243,7 +241,7 @@ def test_errors_of_the_call_tell_no_value():
         (lambda x, y: regression(x, captured), (x, y), {}),
         (regression, (x, y), {"init_params": {"w": y}}),
         (regression, (x, y), {"init_params": {"w": x[4] * np.inf}}),
-        (regression, (x, y), {"extra_fields": (str(y),)} if False else {"extra_fields": ("y",)}),
+        (regression, (x, y), {"extra_fields": ("y",)}),
     ]
     for model, args, kwargs in calls:
         with pytest.raises(Exception) as caught:
@@ -258,27 +256,30 @@ def counts(y):
         numpyro.sample("y", dist.Poisson(rate, validate_args=True), obs=y)
 
 
-@pytest.mark.parametrize("bad", [np.nan, -1.0, 2.5])
-@pytest.mark.parametrize("debugging", ["validation", "debug_nans", "debug_infs"])
-def test_checks_of_values_do_not_turn_rows_into_errors(bad, debugging, capfd):
-    """With NumPyro's validation or JAX's NaN checks on, a bad row raises nothing and prints nothing of its own."""
-    if debugging != "validation" and not np.isnan(bad):
-        pytest.skip("only NaN rows concern the NaN checks")
+@contextlib.contextmanager
+def finite_values_wanted():
+    with jax.debug_nans(True), jax.debug_infs(True):
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "checking, rows",
+    [(numpyro.validation_enabled, (3.0, np.nan, -1.0, 2.5)), (finite_values_wanted, (3.0, np.nan, np.inf))],
+    ids=["validation", "debug_nans"],
+)
+def test_checks_of_values_do_not_turn_rows_into_errors(checking, rows, capfd):
+    """With NumPyro's or JAX's checks of values on, a bad row raises nothing and prints nothing of its own."""
     printed = []
-    for row in (3.0, bad):
+    for row in rows:
         y = np.full(8, 2.0, np.float32)
         y[4] = row
-        context = {
-            "validation": numpyro.validation_enabled,
-            "debug_nans": lambda: jax.debug_nans(True),
-            "debug_infs": lambda: jax.debug_infs(True),
-        }[debugging]
         mcmc = mcmc_of(counts)
-        with context():
+        with checking():
             mcmc.run(jax.random.key(0), y)
         assert np.all(np.isfinite(mcmc.get_samples()["rate"]))
         printed.append(capfd.readouterr())
-    assert printed[0] == printed[1]
+    assert all(each == printed[0] for each in printed)
 
 
 # Programs
@@ -286,12 +287,11 @@ def test_checks_of_values_do_not_turn_rows_into_errors(bad, debugging, capfd):
 
 def dumped(directory, function):
     """All programs that JAX compiles while `function` runs, as text."""
-    previous = jax.config.jax_dump_ir_to
     jax.config.update("jax_dump_ir_to", str(directory))
     try:
         function()
     finally:
-        jax.config.update("jax_dump_ir_to", previous)
+        jax.config.update("jax_dump_ir_to", "")
     return [path.read_text() for path in sorted(directory.iterdir())]
 
 

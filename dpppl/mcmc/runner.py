@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,13 @@ from dpppl.subsampling import Poisson, sparse_sizes
 
 _CHUNKS = 20
 _OVERFLOW_SHARE = 1e-3
+
+
+@contextmanager
+def _without_value_checks():
+    """Inside, a row that is not finite raises nothing even where the user has switched JAX's checks of values on."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -176,6 +184,7 @@ class MCMC(numpyro.infer.MCMC):
         collect = (warmup + self.num_samples % self.thinning, self.num_samples // self.thinning)
         self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, warmup_only=False)
 
+    @_without_value_checks()
     def _execute(self, rng_key, args, kwargs, extra_fields, init_params, warmup, collect, *, warmup_only):
         key = random.as_key(rng_key)
         fields, removed = self._collected_fields(extra_fields)
@@ -215,7 +224,7 @@ class MCMC(numpyro.infer.MCMC):
         failed = [c for c in range(self.num_chains) if not _finite(states.z, c if self.num_chains > 1 else None)]
         self._facts |= {"status": "complete", "failed_chains": tuple(failed)}
         if failed:
-            warnings.warn(f"chains {failed} hold values that are not finite; see the report.", stacklevel=3)
+            warnings.warn(f"chains {failed} hold values that are not finite; see the report.", stacklevel=4)
 
     def _charge(self, chains: int, first: int, count: int) -> None:
         """Record accesses, before they happen: more steps of the chains that are running."""

@@ -11,28 +11,35 @@ from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel, positive
 
 _FRICTION = 0.1
+_COUPLING = 3e-3
+"""How far the friction of a step, h zeta, moves when the kinetic temperature is off by one: it settles within some
+hundred steps, whatever the scale of the problem."""
 
 
 class DPSGNHTState(NamedTuple):
-    """`i`: steps done; `z`: unconstrained latents by site; `p`: momenta; `zeta`: friction; `rng_key`: a key or None."""
+    """`i`: steps done; `z`: unconstrained latents by site; `p`: momenta; `zeta`: friction; `hold`: steps before the
+    friction starts to move; `rng_key`: a key or None."""
 
     i: Any
     z: Any
     p: Any
     zeta: Any
+    hold: Any
     rng_key: Any
 
 
-def thermostat_step(z, p, zeta, noisy_gradient, step_size, temperature):
-    """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + h ((p.p / d)(1 - h zeta / 2) - temperature).
+def thermostat_step(z, p, zeta, noisy_gradient, step_size, temperature, coupling):
+    """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((p.p / d)(1 - h zeta / 2) / temperature - 1).
 
-    The factor 1 - h zeta / 2 makes the stationary temperature exact for any noise variance below 2 * temperature."""
+    The factor 1 - h zeta / 2 makes the stationary temperature exact for any noise variance below 2 * temperature; those
+    need h zeta below 1, so zeta is kept there."""
     h = step_size
     p = jax.tree.map(lambda momentum, g: (1.0 - zeta * h) * momentum + h * g, p, noisy_gradient)
     z = jax.tree.map(lambda position, momentum: position + h * momentum, z, p)
     leaves = jax.tree.leaves(p)
     kinetic = sum(jnp.sum(leaf**2) for leaf in leaves) / sum(leaf.size for leaf in leaves)
-    return z, p, zeta + h * (kinetic * (1.0 - h * zeta / 2.0) - temperature)
+    zeta = zeta + coupling * (kinetic * (1.0 - h * zeta / 2.0) / temperature - 1.0)
+    return z, p, jnp.minimum(zeta, 1.0 / h)
 
 
 class DPSGNHT(DPKernel):
@@ -46,7 +53,8 @@ class DPSGNHT(DPKernel):
     thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
     minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic
     noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
-    Reference: Ding et al. (2014), Algorithm 1, with the factor 1 - h zeta / 2 for a finite step.
+    Reference: Ding et al. (2014), Algorithm 1, with the factor 1 - h zeta / 2 for a finite step and a thermostat whose
+    mass is in proportion to h^2 (Algorithm 1 has a mass of 1, which takes diffusion / h steps to settle).
 
     >>> import dpppl
     >>> dpppl.DPSGNHT(lambda y: None, clipping_norm=1.0, noise_multiplier=10.0, diffusion=2.0).step_size
@@ -101,8 +109,16 @@ class DPSGNHT(DPKernel):
         ]
         step_size, noise_multiplier = self._at(0)
         zeta = self.noise_std(step_size, noise_multiplier) ** 2 / (2.0 * step_size * self.temperature)
-        return DPSGNHTState(jnp.zeros((), jnp.int32), z, jax.tree.unflatten(tree, p), zeta, rng_key)
+        start = jnp.zeros((), jnp.int32)
+        return DPSGNHTState(start, z, jax.tree.unflatten(tree, p), zeta, start, rng_key)
+
+    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+        state = super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
+        return state._replace(hold=jnp.full_like(state.hold, num_warmup // 2))
 
     def advance(self, state, noisy_gradient, step_size):
-        z, p, zeta = thermostat_step(state.z, state.p, state.zeta, noisy_gradient, step_size, self.temperature)
+        coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
+        z, p, zeta = thermostat_step(
+            state.z, state.p, state.zeta, noisy_gradient, step_size, self.temperature, coupling
+        )
         return state._replace(z=z, p=p, zeta=zeta)

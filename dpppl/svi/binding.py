@@ -1,33 +1,105 @@
 """From the arguments of a run to an objective: the model split, the guide set up, both without data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
+from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
+from dpppl.model import SplitModel, split_model
+from dpppl.model_checks import check_captured, explained
 from dpppl.svi.elbo import Objective
-from dpppl.svi.guides import check_sites, data_free, without_data
+from dpppl.svi.guides import check_sites, data_free, on_rows, plates_of, without_data
 
 
 def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective, dict[str, Any]]:
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 
     Guarantee: nothing depends on the values of private rows. Raises ConfigurationError or UnsupportedModelError."""
-    split = split_model(svi.model, args, kwargs, data_plate=svi.data_plate)
+    split = split_model(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
     _, public = split.arrays(args, kwargs)
-    guide = without_data(svi.guide, split, public)
-    seeded = handlers.seed(data_free(guide, split, public), key)
-    trace = handlers.trace(handlers.substitute(seeded, data=init_params or {})).get_trace()
-    check_sites(trace, split)
-    params = {name: site for name, site in trace.items() if site["type"] == "param"}
-    if unknown := sorted(set(init_params or {}) - set(params)):
+    guide, init_params = without_data(svi.guide, split, public), init_params or {}
+    guide_key, model_key = jax.random.split(key)
+    with explained():
+        guide_sites = _trace(data_free(guide, split, public), guide_key, init_params)
+        model_sites = _trace(data_free(svi.model, split, public), model_key, init_params)
+    own = {name: site for name, site in model_sites.items() if _is_param(site)}
+    params = own | {name: site for name, site in guide_sites.items() if _is_param(site)}
+    if unknown := sorted(set(init_params) - set(params)):
         raise ConfigurationError(f"init_params names {unknown}, but the parameters are {sorted(params)}.")
+    if isinstance(guide, autoguide.AutoGuide):
+        if split.local:
+            raise UnsupportedModelError(
+                f"site '{split.local[0]}' is a latent of each row, for which an AutoGuide would hold parameters of each "
+                "row; write a guide that computes its distribution from the row (amortised)."
+            )
+        check_sites(guide_sites, split)
+    else:
+        _check_written_guide(guide, split, public, guide_key, {name: s["value"] for name, s in params.items()})
+    reads_rows = bool(split.local or own)
+    if reads_rows and svi.gradient == "aligned":
+        what = f"site '{split.local[0]}' is a latent of each row" if split.local else f"the model has parameters {[*own]}"
+        raise UnsupportedModelError(f'{what}, which has no gradient in common latents: use gradient="per_parameter".')
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
-    phi = {name: transforms[name].inv(site["value"]) for name, site in params.items()}
+    phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
-    return Objective(split, guide, transforms, svi.loss, svi.num_particles), phi
+    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows), phi
+
+
+def _trace(function: Callable, key, params) -> dict:
+    return handlers.trace(handlers.substitute(handlers.seed(function, key), data=params)).get_trace()
+
+
+def _is_param(site) -> bool:
+    return site["type"] == "param" and bool(jax.tree.leaves(site["value"]))
+
+
+def _check_written_guide(guide, split: SplitModel, public, key, params) -> None:
+    """A guide written by hand reads rows for their own latents only, and has no parameters of rows."""
+
+    def run(num_rows):
+        def function(params, rows):
+            sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, params)
+            found[num_rows] = sites
+            common = [s for s in sites.values() if s["type"] == "sample" and split.data_plate not in plates_of(s)]
+            return [(s["value"], s["fn"].log_prob(s["value"])) for s in common]
+
+        shapes = {n: jax.ShapeDtypeStruct((num_rows, *s.shape[1:]), s.dtype) for n, s in split.arguments.rows.items()}
+        return jax.make_jaxpr(function)(params, shapes)
+
+    found: dict[int, dict] = {}
+    with explained():
+        closed, _ = run(1), run(3)
+        whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
+            split.arguments.rows
+        )
+    check_captured(whole, {split.num_rows})
+    check_sites(found[1], split)
+    for name, site in found["init"].items():
+        shape = jax.tree.map(np.shape, params.get(name, site["value"]))
+        if jax.tree.map(np.shape, site["value"]) != shape:
+            raise UnsupportedModelError(
+                f"the guide's parameter '{name}' has entries for single rows; compute what belongs to a row from the row "
+                "(amortised), by a function whose parameters all rows share."
+            )
+    num_params = len(jax.tree.leaves(params))
+    used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
+    if any(used[num_params:]):
+        raise UnsupportedModelError(
+            "the guide computes latents that all rows share from rows, outside the mechanism; let them depend on "
+            "parameters only."
+        )
+
+
+def _init_shapes(guide, split, rows, public, key, found):
+    """The parameters as they start when the guide is called on all rows, abstractly."""
+    sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
+    found["init"] = {name: site for name, site in sites.items() if _is_param(site)}
+    return {name: site["value"] for name, site in found["init"].items()}

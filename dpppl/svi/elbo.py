@@ -12,10 +12,14 @@ import jax
 import jax.numpy as jnp
 from numpyro import handlers
 from numpyro.infer import TraceMeanField_ELBO, autoguide
-from numpyro.infer.util import transform_fn
+from numpyro.infer.util import compute_log_probs, transform_fn
 
+from dpppl import random
 from dpppl.model import SplitModel
-from dpppl.svi.guides import AutoDropout, data_free, unconstrained
+from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
+
+ROW_NUMBER = "(row number)"
+"""Label of the rows' public numbers, which give rows their own draws of local latents."""
 
 Access = Callable[[Callable, Any, Any], Any]
 """`access(log_likelihood, z, public)`: one noisy sum of clipped row gradients, like z."""
@@ -25,7 +29,8 @@ Access = Callable[[Callable, Any, Any], Any]
 class Objective:
     """An ELBO split in two. `phi` maps the guide's parameters to unconstrained values; all methods ascend.
 
-    `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name.
+    `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name. `reads_rows`:
+    the guide draws latents of rows, or the model has parameters; then the row's part is NumPyro's as well.
     """
 
     split: SplitModel
@@ -33,6 +38,12 @@ class Objective:
     transforms: Mapping[str, Any] = field(repr=False)
     loss: Any
     num_particles: int
+    reads_rows: bool = False
+
+    def arrays(self, args: tuple, kwargs: dict):
+        """The private rows and the Public arrays of a call."""
+        rows, public = self.split.arrays(args, kwargs)
+        return rows | ({ROW_NUMBER: jnp.arange(self.split.num_rows)} if self.reads_rows else {}), public
 
     def constrain(self, phi):
         """The parameters as NumPyro's users see them."""
@@ -92,8 +103,32 @@ class Objective:
 
     def _mean_over_particles(self, phi, row, public_and_key):
         public, key = public_and_key
+        if self.reads_rows:
+            return self._local_terms(phi, row, public, key)
         _, z = self.draws(phi, key, public)
         return self._sum_over_particles(z, row, public) / self.num_particles
+
+    def _local_terms(self, phi, row, public, key):
+        """log p(row, its latents | z) - log q(its latents | row), a mean over particles.
+
+        All rows share the draws of z; each draws its own latents, by its public number."""
+        params = self.constrain(phi)
+        rows = {label: jnp.asarray(value)[None] for label, value in row.items() if label != ROW_NUMBER}
+
+        def particle(key):
+            common = handlers.seed(data_free(self.guide, self.split, public), key)
+            trace = handlers.trace(handlers.substitute(common, data=params)).get_trace()
+            fixed = params | {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
+            row_key = jax.random.fold_in(random.stream(key, "local"), row[ROW_NUMBER])
+            guide = handlers.seed(on_rows(self.guide, self.split, rows, public, hide_rows=False), row_key)
+            log_q, drawn = compute_log_probs(guide, (), {}, fixed)
+            model = on_rows(self.split.model, self.split, rows, public, hide_rows=False)
+            log_p, sites = compute_log_probs(handlers.replay(model, drawn), (), {}, params)
+            inside = [name for name in log_p if self.split.data_plate in plates_of(sites[name])]
+            return sum(log_p[name] for name in inside) - sum(log_q[name] for name in self.split.local)
+
+        keys = [key] if self.num_particles == 1 else jax.random.split(key, self.num_particles)
+        return sum(particle(k) for k in keys) / self.num_particles
 
 
 def default_loss(guide):

@@ -107,23 +107,30 @@ def check_guide(guide) -> None:
             raise ConfigurationError("the guide must be a callable with NumPyro sites, or one of NumPyro's AutoGuides.")
 
 
-def data_free(function: Callable, split: SplitModel, public, hide_rows: bool = True) -> Callable:
-    """`function`, a model or a guide, run on one made-up row whatever it is called with.
+def on_rows(function: Callable, split: SplitModel, rows, public, hide_rows: bool = True) -> Callable:
+    """`function`, a model or a guide, run on `rows` alone, each counted once, whatever it is called with.
 
     With `hide_rows` all sites of rows are hidden, and so are deterministic sites that depend on rows."""
-    args, kwargs = split.arguments.join(split.placeholder_rows(), public)
+    args, kwargs = split.arguments.join(rows, public)
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
 
     def hidden(site):
+        if not hide_rows or site["type"] not in ("sample", "plate", "deterministic"):
+            return False
         if site["type"] == "deterministic":
             return site["name"] not in split.deterministic
-        return site.get("name") == split.data_plate or site["type"] == "sample" and split.data_plate in plates_of(site)
+        return site["name"] == split.data_plate or split.data_plate in plates_of(site)
 
     def run(*_, **__):
-        handler = handlers.block(hide_fn=hidden) if hide_rows else handlers.block(hide_fn=lambda site: False)
-        with numpyro.validation_enabled(False), handler, BindPlate(split.data_plate):
+        with numpyro.validation_enabled(False), handlers.block(hide_fn=hidden), BindPlate(split.data_plate, num_rows):
             return function(*args, **kwargs)
 
     return run
+
+
+def data_free(function: Callable, split: SplitModel, public) -> Callable:
+    """`function`, a model or a guide, run on one made-up row; all sites of rows are hidden."""
+    return on_rows(function, split, split.placeholder_rows(), public)
 
 
 def without_data(guide, split: SplitModel, public):
@@ -159,19 +166,19 @@ def _is_real(support) -> bool:
 
 def check_sites(trace: Mapping[str, Any], split: SplitModel) -> None:
     """The guide must draw the model's latents, each once, as a differentiable function of its parameters."""
-    sites = {
-        name: site
-        for name, site in trace.items()
-        if site["type"] == "sample" and not site["is_observed"] and split.data_plate not in plates_of(site)
-    }
+    sites = {name: s for name, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
     drawn = {name for name, site in sites.items() if not site["infer"].get("is_auxiliary")}
-    missing, extra = sorted(split.latents.keys() - drawn), sorted(drawn - split.latents.keys())
-    if missing or extra:
+    expected = {*split.latents, *split.local}
+    if drawn != expected:
         raise ConfigurationError(
-            f"the guide and the model have different latent sites: missing from the guide {missing}, unknown to the "
-            f"model {extra}."
+            "the guide and the model have different latent sites: missing from the guide "
+            f"{sorted(expected - drawn)}, unknown to the model {sorted(drawn - expected)}."
         )
     for name, site in sites.items():
+        if (split.data_plate in plates_of(site)) != (name in split.local):
+            raise ConfigurationError(
+                f"site '{name}' is inside the data plate '{split.data_plate}' in one of guide and model only."
+            )
         if not site["fn"].has_rsample:
             raise UnsupportedModelError(
                 f"the guide's site '{name}' ({type(site['fn']).__name__}) has no reparametrised samples (rsample); draw "
@@ -180,4 +187,5 @@ def check_sites(trace: Mapping[str, Any], split: SplitModel) -> None:
 
 
 def plates_of(site) -> list[str]:
+    """The plates around a site."""
     return [frame.name for frame in site["cond_indep_stack"]]

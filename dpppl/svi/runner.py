@@ -219,7 +219,7 @@ class SVI:
         """One step: one access of the data. NumPyro's pair of the state and the loss, but there is no loss.
 
         `privacy_report(state)` says what the steps of a state have cost."""
-        rows, public = self._bound().split.arrays(args, kwargs)
+        rows, public = self._bound().arrays(args, kwargs)
         return self._step(state, rows, public, self._noise()), None
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class SVI:
         _print_cost(plan)
         self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
         self._facts = {"key_origin": random.origin(state.rng_key), "status": "interrupted"}
-        rows, public = objective.split.arrays(args, kwargs)
+        rows, public = objective.arrays(args, kwargs)
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
         thinning = max(1, -(-num_steps // kept)) if thinning is None else _positive_int(thinning)
         state, trajectory = self._chunks(state, rows, public, num_steps, thinning, progress_bar)

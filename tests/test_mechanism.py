@@ -1,0 +1,358 @@
+import itertools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpppl import chacha
+from dpppl.clipping import SLACK, Flat, PerSite
+from dpppl.errors import ConfigurationError
+from dpppl.mechanism import Mechanism, _compiled
+from dpppl.subsampling import FullBatch, Partition, Poisson
+
+ROWS = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+Z = {"a": np.zeros(2, np.float32), "b": np.zeros((), np.float32)}
+
+
+def linear(z, row, public):
+    """A log likelihood whose gradient is the row, times a public number."""
+    return public * (jnp.vdot(z["a"], row[:2]) + z["b"] * row[2])
+
+
+def flat_sum(z, row, public):
+    return jnp.vdot(z, row)
+
+
+def door(clipping_norm=1.0, subsampling=None, **options):
+    return Mechanism(clipping=Flat(clipping_norm), subsampling=subsampling or FullBatch(), **options)
+
+
+compiled = jax.jit(
+    lambda mechanism, likelihood, *arguments: mechanism.noisy_sum(likelihood, *arguments), static_argnums=(0, 1)
+)
+
+
+def access(mechanism, rows=ROWS, seed=0, noise_multiplier=2.0, z=Z, likelihood=linear, public=1.0):
+    """One access, compiled, as one float64 vector."""
+    result = compiled(mechanism, likelihood, z, rows, public, jax.random.key(seed), noise_multiplier)
+    return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(result)])
+
+
+def clipped_rows(rows, clipping_norm=1.0):
+    return rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True) / clipping_norm)
+
+
+def noise_only(mechanism, size, seed=0, noise_multiplier=2.0):
+    """`size` draws of the noise: the rows' gradients are zero."""
+    return access(mechanism, np.zeros((2, 1), np.float32), seed, noise_multiplier, np.zeros(size, np.float32), zero)
+
+
+def zero(z, row, public):
+    return row[0] * jnp.sum(z)
+
+
+# What comes out
+
+
+def test_it_is_the_clipped_sum_plus_noise():
+    for clipping_norm in (0.5, 1.5):
+        expected = clipped_rows(ROWS, clipping_norm).sum(axis=0)
+        result = access(door(clipping_norm), noise_multiplier=1e-6)
+        np.testing.assert_allclose(result, expected, atol=1e-4 * clipping_norm)
+        assert np.max(np.abs(result - ROWS.sum(axis=0))) > 0.1  # not the unclipped one
+
+
+def test_public_values_reach_the_likelihood():
+    expected = clipped_rows(0.1 * ROWS).sum(axis=0)
+    np.testing.assert_allclose(access(door(), noise_multiplier=1e-6, public=0.1), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("clipping_norm", "noise_multiplier"), [(1.0, 2.0), (0.03, 50.0), (20.0, 0.1)])
+def test_the_noise_has_standard_deviation_norm_times_multiplier(clipping_norm, noise_multiplier):
+    """Kolmogorov-Smirnov, 200,000 draws, false-alarm rate 1e-6; 5 % more or less is rejected."""
+    noise = noise_only(door(clipping_norm), 200_000, noise_multiplier=noise_multiplier)
+    scale = clipping_norm * noise_multiplier
+    assert stats.kstest(noise / scale, "norm").pvalue > 1e-6
+    assert stats.kstest(noise / (1.05 * scale), "norm").pvalue < 1e-6
+    assert stats.kstest(noise / (scale / 1.05), "norm").pvalue < 1e-6
+
+
+def test_per_site_clipping_gives_every_site_the_noise_of_the_joint_norm():
+    """False-alarm rate 1e-6; the noise of a site's own norm alone would be 20 % short or more."""
+    mechanism = Mechanism(clipping=PerSite({"a": 3.0, "b": 4.0}), subsampling=FullBatch())
+    z = {"a": np.zeros(20_000, np.float32), "b": np.zeros(20_000, np.float32)}
+    noise = access(mechanism, np.zeros((2, 1), np.float32), 3, 2.0, z, lambda z, row, _: row[0] * jnp.sum(z["a"]))
+    for site in np.split(noise, 2):
+        assert stats.kstest(site / 10.0, "norm").pvalue > 1e-6
+        assert stats.kstest(site / 8.0, "norm").pvalue < 1e-6
+
+
+def test_the_noise_reaches_beyond_float32s_tails(monkeypatch):
+    """A random word of all ones, which jax.random.normal would turn into 5.4 standard deviations or an infinity."""
+    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.full(shape, 2**32 - 1, jnp.uint32))
+    assert np.all(np.abs(noise_only(door(), 3, noise_multiplier=1.0) - 8.3) < 0.1)
+
+
+def test_sites_coordinates_and_accesses_have_independent_noise():
+    """|r| sqrt(n) is nearly standard normal: false-alarm rate 1e-6 a pair. 5 % of shared noise is seen."""
+    size = 100_000
+    one, two = noise_only(door(), 2 * size, seed=1), noise_only(door(), size, seed=2)
+    pieces = [one[:size], one[size:], two]
+
+    def related(a, b):
+        return abs(np.corrcoef(a, b)[0, 1]) * size**0.5 > 4.9
+
+    assert not any(related(a, b) for a, b in itertools.combinations(pieces, 2))
+    assert not related(one[:-1], one[1:])
+    assert related(pieces[0], pieces[1] + 0.05 * pieces[0])
+
+
+def test_steps_under_one_key_have_independent_noise():
+    step_noise = jax.jit(
+        lambda step: door().noisy_sum(zero, jnp.zeros(10_000), jnp.zeros((2, 1)), None, jax.random.key(0), 1.0, step)
+    )
+    first, second = np.asarray(step_noise(0)), np.asarray(step_noise(1))
+    assert abs(np.corrcoef(first, second)[0, 1]) * 100 < 4.9
+    assert np.array_equal(first, step_noise(0))
+
+
+def test_the_same_key_gives_the_same_output_and_another_key_another():
+    assert np.array_equal(access(door(), seed=3), access(door(), seed=3))
+    assert np.all(access(door(), seed=3) != access(door(), seed=4))
+
+
+def test_an_empty_batch_still_adds_noise():
+    mechanism = door(subsampling=Poisson(1e-9))
+    result = access(mechanism)
+    assert np.array_equal(result, access(mechanism, 1000 * ROWS)) and np.all(np.abs(result) > 1e-3)
+    assert access(mechanism, noise_multiplier=4.0) == pytest.approx(2 * result, rel=1e-6)
+
+
+@pytest.mark.parametrize("subsampling", [FullBatch(), Poisson(0.5)], ids=["full batch", "poisson"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_a_row_that_is_not_finite_is_as_good_as_zero(bad, subsampling):
+    rows, zeroed = ROWS.copy(), ROWS.copy()
+    rows[::2, 1], zeroed[::2] = bad, 0.0
+    result = access(door(subsampling=subsampling), rows)
+    assert np.all(np.isfinite(result)) and np.array_equal(result, access(door(subsampling=subsampling), zeroed))
+
+
+@pytest.mark.parametrize("subsampling", [FullBatch(), Poisson(0.5), Partition(4)], ids=["full", "poisson", "partition"])
+def test_one_row_moves_the_output_by_at_most_the_sensitivity(subsampling):
+    """Under equal keys, whatever the row: this is what the noise is for."""
+    mechanism = door(3.0, subsampling)
+    zeroed = ROWS.copy()
+    zeroed[7] = 0.0
+    base, moved = access(mechanism, zeroed), []
+    for row in ([1e3, -1e3, 10.0], [1e30, 0, 0], [np.nan, 0, 0], [2.9, 0, 0], [-1e-3, 0, 1e9]):
+        changed = ROWS.copy()
+        changed[7] = row
+        moved.append(np.linalg.norm(access(mechanism, changed) - base))
+    assert max(moved) <= 3.0 * (1 + SLACK) + 1e-5  # outputs near 30 are rounded to float32
+    assert subsampling.rate < 0.3 or max(moved) > 2.99
+
+
+def test_nothing_is_scaled_by_the_batch_size():
+    """Rows drawn at rate 1/2 add 1 each: the sum has a binomial mean, and doubling the rows doubles it."""
+    rows = np.ones((4000, 1), np.float32)
+    z = np.zeros(1, np.float32)
+    draws = {
+        count: access(door(subsampling=Poisson(0.5)), rows[:count], 1, 1e-6, z, flat_sum)[0] for count in (2000, 4000)
+    }
+    for count, value in draws.items():
+        assert abs(value - count / 2) < 4.9 * (count / 4) ** 0.5
+
+
+# Transformations
+
+
+def test_a_derivative_through_the_door_is_refused():
+    """It would be a second access that nobody charges."""
+
+    def total(z, rows, noise):
+        return jnp.sum(door().noisy_sum(flat_sum, z, rows, None, jax.random.key(0), noise))
+
+    arguments = jnp.zeros(3), jnp.asarray(ROWS), jnp.asarray(1.0)
+    for number in range(3):
+        with pytest.raises(NotImplementedError, match="dpppl_door"):
+            jax.grad(total, argnums=number)(*arguments)
+        with pytest.raises(NotImplementedError, match="dpppl_door"):
+            jax.jit(jax.jacfwd(total, argnums=number))(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("subsampling", "generator", "x64"),
+    [
+        (FullBatch(), "threefry2x32", True),
+        (FullBatch(), chacha.chacha20, False),
+        (Poisson(0.5), "threefry2x32", False),
+        (Poisson(0.01), chacha.chacha20, True),
+        (Poisson(0.01), "threefry2x32", False),
+    ],
+    ids=["full-64", "full-chacha", "dense", "sparse-chacha-64", "sparse"],
+)
+def test_transformations_change_nothing(subsampling, generator, x64):
+    """vmap over keys and latents, scan and jit give each key what it gets alone."""
+    with jax.enable_x64(x64):
+        rows = np.tile(ROWS, (50, 1)) if subsampling.rate == 0.01 else ROWS
+        keys = jax.random.split(jax.random.key(5, impl=generator), 2)
+        z = {"a": jnp.arange(4.0).reshape(2, 2), "b": jnp.arange(2.0)}
+
+        def log_likelihood(z, row, public):
+            return -0.5 * (row[2] - jnp.vdot(z["a"], row[:2]) - z["b"]) ** 2
+
+        def one(z, key):
+            return door(subsampling=subsampling).noisy_sum(log_likelihood, z, rows, None, key, 1.5)
+
+        @jax.jit
+        def everywhere(z, keys):
+            scanned = jax.lax.scan(lambda carry, inputs: (carry, one(*inputs)), 0, (z, keys))[1]
+            return jax.vmap(one)(z, keys), scanned
+
+        alone = jax.jit(one)
+        each = [alone(jax.tree.map(lambda x: x[i], z), keys[i]) for i in range(2)]  # noqa: B023
+        assert {leaf.dtype for leaf in jax.tree.leaves(each)} == {jnp.dtype(jnp.float64 if x64 else jnp.float32)}
+        expected = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+        for result in everywhere(z, keys):
+            jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-6), result, expected)
+        assert np.all(np.abs(expected["b"][0] - expected["b"][1]) > 1e-3)
+
+
+def test_latents_may_be_shared_by_a_batch_of_keys():
+    keys = jax.random.split(jax.random.key(0), 2)
+    result = jax.vmap(lambda key: door().noisy_sum(linear, Z, ROWS, 1.0, key, 2.0))(keys)
+    assert result["a"].shape == (2, 2) and result["b"].shape == (2,)
+    assert np.all(result["a"][0] != result["a"][1])
+
+
+def test_without_jit_it_is_the_same():
+    result = door().noisy_sum(linear, Z, ROWS, 1.0, jax.random.key(0), 2.0)
+    np.testing.assert_allclose(np.append(result["a"], result["b"]), access(door()), rtol=1e-6)
+
+
+# What can be seen of the rows
+
+
+def door_programs(function, *arguments, equations):
+    """The whole program of `function`, and those of its accesses."""
+    program = jax.make_jaxpr(function)(*arguments)
+    return program, [e for e in equations(program) if e.primitive.name == "dpppl_door"]
+
+
+def test_the_noised_sum_is_the_only_output(equations):
+    """One access, one output for each site, of its shape; the rows go nowhere else."""
+
+    def function(z, rows, key):
+        return door(subsampling=Poisson(0.1)).noisy_sum(linear, z, rows, 1.0, key, 2.0)
+
+    program, doors = door_programs(function, Z, ROWS, jax.random.key(0), equations=equations)
+    assert len(doors) == 1
+    assert [v.aval.shape for v in doors[0].outvars] == [v.aval.shape for v in program.jaxpr.outvars] == [(2,), ()]
+    rows = program.jaxpr.invars[2]
+    assert rows.aval.shape == ROWS.shape
+    assert [e.primitive.name for e in program.jaxpr.eqns if rows in e.invars] == ["dpppl_door"]
+    assert rows not in program.jaxpr.outvars
+
+
+def holds(text, value):
+    """Whether a lowered program holds this float32 as a literal, in decimals or in hexadecimal bytes."""
+    numbers = [float(number) for number in re.findall(r"-?\d+\.\d+(?:[eE][-+]?\d+)?", text)]
+    return bool(np.any(np.isclose(numbers, value, rtol=1e-6, atol=0))) or value.tobytes().hex() in text.lower()
+
+
+@pytest.mark.parametrize("subsampling", [FullBatch(), Poisson(0.5), Poisson(0.01)], ids=["full", "dense", "sparse"])
+def test_the_program_text_holds_no_row(subsampling):
+    """The same search finds the rows of a program that captured them, short arrays and long ones."""
+    for captured in (3, 2_000):
+        rows = np.random.default_rng(1).uniform(100, 900, (2_000, 3)).astype(np.float32)[:captured]
+        sought = rows[[0, 1, -1]].ravel()
+
+        def function(z, rows, key):
+            return door(subsampling=subsampling).noisy_sum(linear, z, rows, 1.0, key, 2.0)
+
+        text = jax.jit(function).lower(Z, rows, jax.random.key(0)).as_text()
+        assert not any(holds(text, value) for value in sought)
+        text = jax.jit(lambda z, key: function(z, jnp.asarray(rows), key)).lower(Z, jax.random.key(0)).as_text()  # noqa: B023
+        assert all(holds(text, value) for value in sought)
+
+
+def test_the_compiled_door_gets_the_rows_as_arguments(monkeypatch):
+    """Outside jit the door compiles itself: that program holds no row either."""
+    programs = []
+
+    def noting(program):
+        programs.append(program)
+        return _compiled(program)
+
+    monkeypatch.setattr("dpppl.mechanism._compiled", noting)
+    rows = np.random.default_rng(1).uniform(100, 900, (5, 3)).astype(np.float32)
+    door().noisy_sum(linear, Z, rows, 1.0, jax.random.key(0), 2.0)
+    assert len(programs) == 1
+    constants = [np.asarray(c) for c in programs[0].consts if np.issubdtype(np.asarray(c).dtype, np.floating)]
+    assert not np.isin(rows, np.concatenate([c.ravel() for c in constants] or [[]])).any()
+    assert not any(holds(str(programs[0]), value) for value in rows.ravel())
+
+
+def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
+    """Nothing but the rows themselves is as long as they are; the dense draw shows that this would be seen."""
+
+    def longest(rate, num_rows):
+        rows = {"x": jax.ShapeDtypeStruct((num_rows, 3), jnp.float32), "y": jax.ShapeDtypeStruct((num_rows,), jnp.float32)}
+
+        def log_likelihood(z, row, public):
+            return row["y"] * jnp.vdot(z, row["x"])
+
+        def function(z, rows, key):
+            return door(subsampling=Poisson(rate)).noisy_sum(log_likelihood, z, rows, None, key, 1.0)
+
+        _, (access,) = door_programs(function, jnp.zeros(3), rows, jax.random.key(0), equations=equations)
+        inside = [v for e in equations(access.params["program"]) for v in e.outvars]
+        return max(np.prod(v.aval.shape, dtype=int) for v in inside if hasattr(v.aval, "shape"))
+
+    assert longest(1e-4, 1_000_003) < 5_000
+    assert longest(1e-5, 10_000_019) < 5_000
+    assert longest(0.9, 100_003) >= 100_003
+
+
+# What it costs
+
+
+@pytest.mark.parametrize(("relation", "expected"), [("zero_out", 3.0), ("add_or_remove_one", 3.0), ("replace_one", 6.0)])
+def test_sensitivity_is_the_norm_or_twice_it(relation, expected):
+    assert door(3.0).sensitivity(relation) == expected
+
+
+def test_sensitivity_of_an_unknown_relation_is_refused():
+    with pytest.raises(ConfigurationError, match="replace_one"):
+        door().sensitivity("replace")
+
+
+def test_the_event_is_what_ran():
+    event = door(7.0).event([2.0, 1.0, 2.0])
+    assert event.num_accesses == 3 and event.is_full_batch and event.failure_probability == 0.0
+    assert event.neighboring_relation == "zero_out"
+    assert event.noise_multipliers == ((1.0 / (1 + SLACK), 1), (2.0 / (1 + SLACK), 2))
+
+
+def test_the_event_of_poisson_sampling():
+    event = door(subsampling=Poisson(0.01, overflow_probability=1e-20)).event(np.full(500, 1.5))
+    assert event.sampling_rate == 0.01 and not event.is_full_batch
+    assert event.failure_probability == pytest.approx(500 * 3e-20)
+    assert event.noise_multipliers == ((1.5 / (1 + SLACK), 500),)
+
+
+def test_many_noise_multipliers_are_never_rounded_up():
+    values = np.geomspace(1.0, 10.0, 1000)
+    event = door().event(values)
+    rounded = np.concatenate([np.full(count, value) for value, count in event.noise_multipliers])
+    assert len(event.noise_multipliers) <= 64 and len(rounded) == 1000
+    assert np.all(rounded <= values / (1 + SLACK)) and np.sum(rounded**-2.0) < 1.05 * np.sum(values**-2.0)
+
+
+def test_the_overflow_probability_can_be_set():
+    mechanism = door(subsampling=Poisson(0.01)).with_overflow_probability(1e-30)
+    assert mechanism.subsampling == Poisson(0.01, overflow_probability=1e-30)
+    assert door().with_overflow_probability(1e-30) == door()

@@ -1,0 +1,308 @@
+"""The report's numbers, computed a second time from what ran; and its text."""
+
+import functools
+import json
+import math
+
+import dp_accounting
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from dp_accounting import pld, rdp
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import dpppl
+from dpppl.report import NOT_COVERED, PrivacyReport
+
+NUM_ROWS = 1_000
+RATE, CLIPPING_NORM, STEPS, STEP_SIZE = 0.1, 2.0, 2 * (20 + 30), 1e-3
+
+
+def normal_mean(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+
+def fresh_run(subsampling, **options):
+    """A finished run of two chains, 20 warmup and 30 thinned steps each."""
+    settings = {"step_size": STEP_SIZE, "num_data": NUM_ROWS} | options.pop("kernel", {})
+    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=CLIPPING_NORM, subsampling=subsampling, **settings)
+    mcmc = dpppl.MCMC(
+        kernel, num_warmup=20, num_samples=30, num_chains=2, thinning=7, chain_method="vectorized", progress_bar=False,
+        **options,
+    )  # fmt: skip
+    mcmc.run(dpppl.secret_key(), np.random.default_rng(0).standard_normal((NUM_ROWS, 2)).astype(np.float32))
+    return mcmc
+
+
+@functools.cache
+def run_of(name):
+    options = {
+        "full": (dpppl.FullBatch(), {"target_delta": 1e-5}),
+        "poisson": (dpppl.Poisson(RATE), {"target_delta": 1e-5}),
+        "schedule": (dpppl.FullBatch(), {"kernel": {"step_size": dpppl.polynomial_decay(STEP_SIZE), "num_data": None}}),
+        "matched": (dpppl.FullBatch(), {"target_epsilon": 1.0, "target_delta": 1e-5, "kernel": {"step_size": "matched"}}),
+    }
+    subsampling, settings = options[name]
+    return fresh_run(subsampling, **settings)
+
+
+def langevin_multiplier(rate, step_size=STEP_SIZE):
+    """s * rate / (h * C) with s = sqrt(2 h), written out."""
+    return math.sqrt(2 * step_size) * rate / (step_size * CLIPPING_NORM)
+
+
+def gaussian_epsilon(mu, delta):
+    """The exact trade-off of a Gaussian mechanism, by root finding on its closed form."""
+
+    def excess(epsilon):
+        log_second = epsilon + norm.logcdf(-mu / 2 - epsilon / mu)
+        return norm.cdf(mu / 2 - epsilon / mu) - math.exp(log_second) - delta
+
+    return brentq(excess, 0.0, 50 * mu * (mu + 10), xtol=1e-12)
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("name", ["full", "poisson", "schedule", "matched"])
+def test_steps_are_those_of_the_last_state(name):
+    mcmc = run_of(name)
+    report = mcmc.privacy_report()
+    assert report.num_steps == report.num_accesses == int(np.sum(mcmc.last_state.i)) == STEPS
+    assert report.num_chains == 2 and report.status == "complete"
+
+
+def test_full_batch_epsilon_by_hand():
+    """mu = sqrt(steps) / noise multiplier; the report may exceed it by the slack of the sensitivity, 1.0001, only."""
+    report = run_of("full").privacy_report()
+    mu = math.sqrt(STEPS) / langevin_multiplier(1.0)
+    assert report.noise_multipliers[0] == pytest.approx(langevin_multiplier(1.0), rel=1.2e-4)
+    assert report.noise_multipliers[1] < langevin_multiplier(1.0)
+    for delta in (1e-5, 1e-3, 1e-9):
+        exact, slack = gaussian_epsilon(mu, delta), gaussian_epsilon(1.00011 * mu, delta)
+        assert exact < report.epsilon_at(delta) < slack
+    assert report.epsilon == report.epsilon_at(1e-5) and report.delta == 1e-5
+
+
+def test_full_batch_epsilon_lies_below_renyi():
+    accountant = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(dp_accounting.GaussianDpEvent(langevin_multiplier(1.0)), STEPS)
+    report = run_of("full").privacy_report()
+    assert 0.7 * accountant.get_epsilon(1e-5) < report.epsilon < accountant.get_epsilon(1e-5)
+
+
+def test_poisson_epsilon_by_other_accountants():
+    """Between dp_accounting's optimistic PLD of the noise that was drawn and its Renyi bound; 1 % above the former."""
+    report = run_of("poisson").privacy_report()
+    sigma = langevin_multiplier(RATE)
+    losses = pld.privacy_loss_distribution.from_gaussian_mechanism(
+        sigma, sampling_prob=RATE, pessimistic_estimate=False, value_discretization_interval=1e-4
+    )
+    optimistic = losses.self_compose(STEPS).get_epsilon_for_delta(1e-5)
+    renyi = rdp.RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    renyi.compose(dp_accounting.PoissonSampledDpEvent(RATE, dp_accounting.GaussianDpEvent(sigma)), STEPS)
+    assert optimistic < report.epsilon < 1.01 * optimistic
+    assert report.epsilon < renyi.get_epsilon(1e-5)
+    assert report.events[0].sampling_rate == RATE
+    assert 0 < report.failure_probability <= 3.1e-22 * STEPS
+
+
+def test_a_schedule_is_accounted_step_by_step():
+    """Both chains and all steps: mu^2 is the sum of the squared inverse multipliers of h_t = h t^(-1/3), t from 1."""
+    report = run_of("schedule").privacy_report()
+    steps = STEP_SIZE * np.arange(1, 51) ** (-1 / 3)
+    multipliers = np.array([langevin_multiplier(1.0, h) for h in steps])
+    mu = math.sqrt(2 * np.sum(multipliers**-2.0))
+    assert gaussian_epsilon(mu, 1e-5) < report.epsilon_at(1e-5) < gaussian_epsilon(1.00011 * mu, 1e-5)
+    assert report.step_sizes == pytest.approx((steps.min(), steps.max()), rel=1e-6)
+    assert report.noise_multipliers == pytest.approx((multipliers.min(), multipliers.max()), rel=1.2e-4)
+    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    assert report.diffusion_time == pytest.approx(steps.sum(), rel=1e-6)
+    one_more = math.sqrt(mu**2 + multipliers[-1] ** -2.0)  # one step more would be seen
+    assert report.epsilon_at(1e-5) < gaussian_epsilon(one_more, 1e-5)
+
+
+def test_a_long_schedule_is_rounded_up_a_little():
+    """More than 64 noise multipliers are put on a grid: the account rises, by less than 2 %."""
+    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=CLIPPING_NORM, step_size=dpppl.polynomial_decay(STEP_SIZE))
+    report = dpppl.MCMC(kernel, num_warmup=0, num_samples=1_000, progress_bar=False).privacy_plan()
+    multipliers = [langevin_multiplier(1.0, STEP_SIZE * t ** (-1 / 3)) for t in range(1, 1_001)]
+    exact = gaussian_epsilon(math.sqrt(sum(sigma**-2.0 for sigma in multipliers)), 1e-5)
+    assert exact < report.epsilon_at(1e-5) < 1.02 * exact
+    assert len(report.events[0].noise_multipliers) <= 64 and report.num_accesses == 1_000
+
+
+def test_a_matched_run_spends_its_budget_and_says_what_it_can_explore():
+    """Diffusion time a chain = 2 tau mu^2 / C^2 with mu the chain's Gaussian-DP parameter (SPEC section 5)."""
+    report = run_of("matched").privacy_report()
+    assert 0.99 < report.epsilon <= 1.0
+    mu = brentq(lambda mu: gaussian_epsilon(mu, 1e-5) - report.epsilon, 1e-3, 10.0)
+    assert report.diffusion_time == pytest.approx(2 * (mu**2 / 2) / CLIPPING_NORM**2, rel=1e-3)
+    assert report.readable_curvature == pytest.approx(100.0 / report.diffusion_time)
+    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    line = report.mixing_line()
+    assert f"{report.diffusion_time:.3g}" in line and f"{100 / report.diffusion_time:.3g}" in line
+    assert f"sd above {math.sqrt(report.diffusion_time / 100):.3g}" in line
+
+
+def test_groups_of_rows():
+    """Full batch: noise multiplier over k, exact. Poisson: at least the row's epsilon, at most the general bound."""
+    report = run_of("full").privacy_report()
+    mu = math.sqrt(STEPS) / langevin_multiplier(1.0)
+    for k in (1, 2, 5):
+        assert report.epsilon_for_group(k) == pytest.approx(gaussian_epsilon(k * mu, 1e-5), rel=1e-3)
+        assert report.epsilon_for_group(k, 1e-7) == pytest.approx(gaussian_epsilon(k * mu, 1e-7), rel=1e-3)
+    sampled = run_of("poisson").privacy_report()
+    assert sampled.epsilon_for_group(1) == pytest.approx(sampled.epsilon, rel=1e-6)
+    group = sampled.epsilon_for_group(2)
+    general = 2 * sampled.epsilon_at(1e-5 * math.expm1(group / 2) / math.expm1(group))
+    assert 1.5 * sampled.epsilon < group < general
+
+
+def test_delta_and_group_sizes_out_of_range():
+    report = run_of("full").privacy_report()
+    for delta in (0.0, 1.0, -1e-5, 2.0):
+        with pytest.raises(dpppl.ConfigurationError, match="delta"):
+            report.epsilon_at(delta)
+        with pytest.raises(dpppl.ConfigurationError, match="delta"):
+            report.epsilon_for_group(2, delta)
+    for size in (0, -1, 1.5):
+        with pytest.raises(dpppl.ConfigurationError, match="group_size"):
+            report.epsilon_for_group(size)
+    with pytest.raises(dpppl.ConfigurationError, match="give delta"):
+        run_of("schedule").privacy_report().epsilon_for_group(2)
+
+
+def test_nothing_run_costs_nothing():
+    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, step_size=1e-3)
+    report = dpppl.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False).privacy_report()
+    assert report.epsilon_at(1e-5) == 0.0 and report.epsilon_for_group(3, 1e-5) == 0.0 and report.num_steps == 0
+    assert "nothing run" in str(report) and json.loads(report.to_json())["num_accesses"] == 0
+    with pytest.raises(dpppl.ConfigurationError, match="delta"):
+        report.epsilon_at(2.0)
+
+
+# The text
+
+
+@pytest.mark.parametrize("name", ["full", "poisson", "schedule", "matched"])
+def test_the_text_states_every_number_and_every_condition(name):
+    mcmc = run_of(name)
+    report = mcmc.privacy_report()
+    text = str(report)
+    facts = [
+        "DPSGLD, complete",
+        "add or remove one row, N public (zero-out)",
+        "one row",
+        "flat, clipping_norm 2",
+        "100 (all chains, warmup and thinned steps included)",
+        report.temperature_line(),
+        report.mixing_line(),
+        "operating system's entropy",
+        "Starting values: prior median",
+        "clipping_norm * 1.0001",
+        "53 random bits",
+        "number of rows is public",
+        *report.assumptions(),
+        *NOT_COVERED,
+        *report.warnings(),
+    ]
+    if report.delta is None:
+        for delta in ("1e-05", "1e-06", "1e-08"):
+            facts.append(f"epsilon at delta {delta}")
+            facts.append(f"{report.epsilon_at(float(delta)):.4g} (exact Gaussian (analytic))")
+    else:
+        facts += [f"{report.epsilon:.4g}", "1e-05", report.spent.accountant]
+    if name == "poisson":
+        version = dp_accounting.__version__ if hasattr(dp_accounting, "__version__") else "0.6"
+        facts += [f"PLD (dp_accounting {version}", "rate 0.1", "charged to delta", f"cap {report.batch_cap} rows"]
+        assert report.batch_cap > RATE * NUM_ROWS
+    else:
+        facts += ["exact Gaussian (analytic)", "full batch: every row at every step"]
+        assert "cap" not in dict(report.rows())["subsampling"] and report.batch_cap is None
+    for fact in facts:
+        assert fact in text, fact
+    shown = [float(number) for number in dict(report.rows())["noise multiplier"].split(" to ")]
+    np.testing.assert_allclose(shown, report.noise_multipliers[: len(shown)], rtol=1e-3)
+    shown = [float(number) for number in dict(report.rows())["step size"].split(" to ")]
+    np.testing.assert_allclose(shown, report.step_sizes[: len(shown)], rtol=1e-3)
+
+
+def test_the_temperature_line():
+    """Exact at rate 1; otherwise a lower bound, with the public condition where num_data is declared."""
+    assert "exact but for discretisation" in run_of("full").privacy_report().temperature_line()
+    line = run_of("poisson").privacy_report().temperature_line()
+    ratio = RATE * NUM_ROWS * (1 - RATE) / langevin_multiplier(RATE) ** 2
+    assert "lower bound" in line and f"= {ratio:.3g}," in line and "not shown to be negligible" in line
+    plan = functools.partial(_plan, dpppl.Poisson(0.5))
+    assert "is negligible" in plan(step_size=1e-5, num_data=NUM_ROWS).temperature_line()
+    assert "declare num_data" in plan(step_size=1e-5).temperature_line()
+    hot = plan(step_size=1e-3, noise_multiplier=100.0)
+    assert hot.temperatures[0] == pytest.approx((100.0 * 1e-3 * 2.0 / 0.5) ** 2 / 2e-3, rel=1e-4)
+    assert f"{hot.temperatures[0]:.6g} from the noise (target 1)" in hot.temperature_line()
+
+
+def _plan(subsampling, delta=None, **options):
+    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=CLIPPING_NORM, subsampling=subsampling, **options)
+    mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=10, target_delta=delta, progress_bar=False)
+    return mcmc.privacy_plan()
+
+
+def test_warnings():
+    small = functools.partial(_plan, dpppl.FullBatch(), 1e-3, step_size=1e-5)
+    assert small(num_data=999).warnings() == []
+    for num_data in (1_000, 10_000):
+        (warning,) = small(num_data=num_data).warnings()
+        assert "delta is not below 1 / num_data" in warning
+    assert small().warnings() == []
+    report = _plan(dpppl.FullBatch(), 1e-5, step_size=1e3)
+    assert report.epsilon > 100 and "no meaningful guarantee" in report.warnings()[0]
+    assert "no meaningful guarantee" in str(report)
+
+
+def test_relations_units_and_captured_arrays_are_stated():
+    captured = np.ones((2, 3), np.float32)
+
+    def model(y):
+        mean = numpyro.sample("mean", dist.Normal(jax.numpy.asarray(captured).sum(0), 1.0).to_event(1))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
+
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, step_size=1e-3)
+    mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False)
+    mcmc.run(jax.random.key(123_456), np.zeros((5, 3), np.float32))
+    report = mcmc.privacy_report()
+    assert "Arrays that the model captured are assumed public: float32[2, 3]." in str(report)
+    assert "supplied by the caller" in str(report) and "the seed must stay secret" in str(report)
+    assert "123456" not in str(report) and report.neighboring_relation == "zero_out"
+
+
+@pytest.mark.parametrize("name", ["full", "poisson", "schedule"])
+def test_json_round_trip(name):
+    """The JSON holds every field and every derived number, and the events in it give the same epsilon again."""
+    report = run_of(name).privacy_report()
+    loaded = json.loads(report.to_json())
+    assert loaded == json.loads(json.dumps(loaded, allow_nan=False))
+    for field in ("num_steps", "num_chains", "delta", "epsilon", "clipping_norm", "key_origin", "status", "num_data"):
+        assert loaded[field] == getattr(report, field)
+    events = [
+        dpppl.accounting.GaussianEvent(**(event | {"noise_multipliers": tuple(map(tuple, event["noise_multipliers"]))}))
+        for event in loaded["events"]
+    ]
+    assert tuple(events) == report.events
+    assert dpppl.accounting.epsilon(events, 1e-5) == loaded["epsilon_at"]["1e-05"] == report.epsilon_at(1e-5)
+    assert loaded["warnings"] == report.warnings() and loaded["assumptions"] == report.assumptions()
+    assert set(loaded["not_covered"]) == set(NOT_COVERED) and loaded["unit"] == "one row"
+
+
+def test_numbers_that_are_not_finite_survive_json():
+    report = PrivacyReport(
+        method="m", events=(), delta=None, num_data=None, neighboring_relation="zero_out", clipping="", clipping_norm=1.0,
+        subsampling="", sampling_rate=1.0, num_steps=0, key_origin="", status="",
+    )  # fmt: skip
+    assert json.loads(report.to_json())["temperatures"] == ["nan", "nan"]
