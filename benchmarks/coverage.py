@@ -72,7 +72,7 @@ def coverage(kernel, num_data: int, num_data_sets: int, seed: int = 0) -> Covera
     @jax.jit
     def draws(key, x, y):
         state = calibrated.init(key, NUM_WARMUP, None, (x, y), {})
-        rows, public = calibrated._split.arrays((x, y), {})
+        rows, public = calibrated.split.arrays((x, y), {})
 
         def step(state, _):
             state = calibrated.step(state, rows=rows, public=public)

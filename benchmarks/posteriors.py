@@ -97,14 +97,17 @@ def normal_problem(dimension, condition, num_data=1_000):
 
 
 def logistic_problem(num_data=5_000, dimension=10):
-    """Covariates in the unit ball and an intercept: a row's gradient is shorter than the root of 2."""
+    """Covariates in the unit ball, of mean square 1/12, and an intercept.
+
+    Preconditioned by 12: a row's gradient is shorter than the root of 13."""
     rng = np.random.default_rng(2)
     x = rng.standard_normal((num_data, dimension - 1))
-    x /= np.maximum(3.5, np.linalg.norm(x, axis=1, keepdims=True))
+    x /= np.maximum(12**0.5, np.linalg.norm(x, axis=1, keepdims=True))
     y = rng.random(num_data) < 1 / (1 + np.exp(-x @ rng.standard_normal(dimension - 1)))
-    lengths = {"DPSGLD": 3_000, "DPSGHMC": 1_000, "DPSGNHT": 1_000}
     data = (x.astype(np.float32), y.astype(np.float32))
-    return Problem(logistic_regression, data, 2**0.5, 1.5, 0.25 * num_data, lengths)
+    lengths = {"DPSGLD": 900, "DPSGHMC": 600, "DPSGNHT": 600}
+    preconditioner = {"weights": 12.0, "intercept": 1.0}
+    return Problem(logistic_regression, data, 13**0.5, 3.7, 0.25 * num_data, lengths, preconditioner=preconditioner)
 
 
 def grouped_problem(num_data=4_000, num_groups=8):
@@ -114,17 +117,19 @@ def grouped_problem(num_data=4_000, num_groups=8):
     y = (0.3 + rng.standard_normal(num_groups)[group] + rng.standard_normal(num_data)).astype(np.float32)
     preconditioner = {"mean": 1 / num_groups, "spread": 1 / (2 * num_groups), "group_mean": num_groups / num_data}
     unit = (num_groups / num_data) ** 0.5
-    lengths = {"DPSGLD": 1_500, "DPSGHMC": 800, "DPSGNHT": 800}
-    return Problem(grouped_normal, (y, group), 2 * unit, 8 * unit, 1.5, lengths, preconditioner=preconditioner)
+    lengths = {"DPSGLD": 1_500, "DPSGHMC": 600, "DPSGNHT": 600}
+    return Problem(grouped_normal, (y, group), 2 * unit, 8 * unit, 2.5, lengths, preconditioner=preconditioner)
 
 
 def mixture_problem(num_data=1_000):
+    """Started, and preconditioned, as if the means were at -2 and 2 and the scale 1."""
     rng = np.random.default_rng(4)
     y = np.where(rng.random(num_data) < 0.4, -1.5, 1.5) + 0.8 * rng.standard_normal(num_data)
-    lengths = {"DPSGLD": 2_500, "DPSGHMC": 800, "DPSGNHT": 800}
+    lengths = {"DPSGLD": 900, "DPSGHMC": 600, "DPSGNHT": 600}
     # From the prior median some chains stay for long where one component holds all rows.
     start = {"means": np.array([-2.0, np.log(4.0)]), "scale": np.zeros(()), "weights": np.zeros(1)}
-    return Problem(gaussian_mixture, (y.astype(np.float32),), 3.0, 25.0, 8_000.0, lengths, start=start)
+    preconditioner = {"means": [1.0, 1 / 16], "scale": 1 / 2, "weights": 4.0}
+    return Problem(gaussian_mixture, (y.astype(np.float32),), 3.0, 20.0, 1_500.0, lengths, None, preconditioner, start)
 
 
 PROBLEMS = {
@@ -148,8 +153,7 @@ def reference(problem: Problem) -> Reference:
     samples = {site: value for site, value in nuts.get_samples().items() if site in nuts.last_state.z}
     unconstrained = jax.vmap(lambda values: unconstrain_fn(problem.model, problem.data, {}, values))(samples)
     scaled = [
-        np.asarray(unconstrained[site], np.float64).reshape(8_000, -1)
-        / np.sqrt(1.0 if problem.preconditioner is None else problem.preconditioner[site])
+        np.asarray(unconstrained[site], np.float64).reshape(8_000, -1) / np.sqrt(problem.preconditioner[site])
         for site in samples
     ]
     covariance = np.cov(np.concatenate(scaled, axis=1).T)
@@ -206,8 +210,8 @@ def largest_row_gradient(mcmc, problem) -> float:
     """Over all rows and the last states of all chains, in the space where rows are clipped."""
     kernel = mcmc.sampler.with_noise(None)
     kernel.bind(problem.data, {})
-    rows, public = kernel._split.arrays(problem.data, {})
-    gradient = jax.grad(lambda u, row: kernel._split.log_likelihood(kernel._scaled(u), row, public))
+    rows, public = kernel.split.arrays(problem.data, {})
+    gradient = jax.grad(lambda u, row: kernel.split.log_likelihood(kernel._scaled(u), row, public))
     norm = lambda u, row: jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient(u, row))))  # noqa: E731
     over_rows = jax.jit(lambda z: jnp.max(jax.vmap(norm, (None, 0))(kernel._unscaled(z), rows)))
     return max(map(float, jax.lax.map(over_rows, mcmc.last_state.z)))

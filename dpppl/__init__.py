@@ -1,6 +1,7 @@
 """Differentially private inference for NumPyro models."""
 
 from dpppl import accounting as accounting
+from dpppl.clipping import Adaptive as Adaptive
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import ConfigurationError as ConfigurationError
 from dpppl.errors import DPPPLError as DPPPLError
@@ -18,3 +19,6 @@ from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition
 from dpppl.subsampling import Poisson as Poisson
 from dpppl.subsampling import WithoutReplacement as WithoutReplacement
+from dpppl.svi.guides import AutoDropout as AutoDropout
+from dpppl.svi.result import SVIResult as SVIResult
+from dpppl.svi.runner import SVI as SVI

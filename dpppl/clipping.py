@@ -172,16 +172,16 @@ class Adaptive:
     def describe(self) -> str:
         """One line for the report."""
         return (
-            f"adaptive, from clipping_norm {self.clipping_norm:.6g} towards quantile {self.quantile:g}; sum and count are "
-            f"one event, the count spends {self.count_share:g} of it"
+            f"adaptive, from clipping_norm {self.clipping_norm:.6g} towards quantile {self.quantile:g}; sum and count "
+            f"are one event, the count spends {self.count_share:g} of it"
         )
 
 
 def clip_rows(gradients, mask, clipping_norm: float, factor: Callable | None = None):
     """Clip each row of `gradients` (a pytree, leaves (B, ...)) and divide it by `clipping_norm`.
 
-    Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `factor` maps
-    norms divided by clipping_norm to multipliers of at most their inverse; min(1, 1 / norm) by default.
+    Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `factor`
+    maps norms divided by clipping_norm to multipliers of at most their inverse; min(1, 1 / norm) by default.
 
     Guarantee: a returned row has L2 norm at most 1 + 3.2e-5 in exact arithmetic, whatever the input; a row whose norm
     is not finite (NaN, infinity, or an overflow of its square in the gradients' type) is exactly 0. Norms are summed in

@@ -59,16 +59,16 @@ class Mechanism:
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
         drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
-        adaptive = isinstance(self.clipping, Adaptive)
-        clip = functools.partial(self.clipping.clip, clipping_norm=norm) if adaptive else self.clipping.clip
+        adaptive = self.clipping if isinstance(self.clipping, Adaptive) else None
+        clip = self.clipping.clip if adaptive is None else functools.partial(adaptive.clip, clipping_norm=norm)
         total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         noise = random.standard_normal(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
             scale = noise_multiplier.astype(jnp.float64)
             scales, norms = [scale] * len(leaves), [np.float64(self.clipping.clipping_norm)] * len(leaves)
-            if adaptive:  # the count is the last leaf
-                share, sensitivity = self.clipping.count_share, self.clipping.count_sensitivity
+            if adaptive is not None:  # the count is the last leaf
+                share, sensitivity = adaptive.count_share, adaptive.count_sensitivity
                 norms = [norm.astype(jnp.float64)] * (len(leaves) - 1) + [np.float64(1.0)]
                 scales = [scale / np.sqrt(1.0 - share)] * (len(leaves) - 1) + [scale * sensitivity / np.sqrt(share)]
             pieces = jnp.split(noise, np.cumsum(sizes)[:-1])

@@ -127,7 +127,12 @@ class SplitModel:
         return next(frame.dim for frame in site["cond_indep_stack"] if frame.name == self.data_plate)
 
     def placeholder_rows(self) -> Arrays:
+        """One row of zeros."""
         return {name: jnp.zeros((1, *s.shape[1:]), s.dtype) for name, s in self.arguments.rows.items()}
+
+    def placeholder_public(self) -> Arrays:
+        """Zeros for the Public arrays."""
+        return {name: jnp.zeros(s.shape, s.dtype) for name, s in self.arguments.public.items()}
 
 
 def split_model(

@@ -93,12 +93,13 @@ class TestEvents:
 
     @pytest.mark.parametrize("zeros", [0, 3])
     def test_round_down_never_raises_a_multiplier(self, zeros):
-        sigmas = np.sort(np.concatenate([np.zeros(zeros), np.random.default_rng(0).lognormal(size=1000)]))
+        sigmas = np.sort(np.concatenate([np.zeros(zeros), 0.5 + np.random.default_rng(0).lognormal(size=1000)]))
         pairs = round_down(sigmas, max_values=20)
         rounded = np.repeat([s for s, _ in pairs], [n for _, n in pairs])
         assert len(pairs) <= 20 and rounded.shape == sigmas.shape
         assert np.all(rounded <= sigmas) and np.count_nonzero(rounded == 0) == zeros
         assert np.sum(rounded[zeros:] ** -2.0) < 1.2 * np.sum(sigmas[zeros:] ** -2.0)
+        assert len(round_down(np.geomspace(1e-200, 1e200, 1000), 8)) <= 8
         with pytest.raises(ConfigurationError, match="finite"):
             round_down(np.array([1.0, np.nan]))
 
@@ -176,6 +177,27 @@ class TestAccountants:
                 # A 5 % smaller multiplier is a different mechanism, and seen as one.
                 assert value == 0 or subsampled_delta(0.95 * sigma, rate, value) > at_delta
                 assert delta(e, 0.5) == pytest.approx(subsampled_delta(sigma, rate, 0.5), rel=2e-3, abs=1e-12)
+
+    def test_two_different_subsampled_accesses_by_quadrature(self):
+        """delta of a pair is the mean, over the first output, of delta of the second at epsilon less the first loss."""
+        sigmas, rate, eps = (0.8, 1.3), 0.05, 1.0
+        x = np.linspace(-12, 13, 100_001)
+
+        def pair(sigma):
+            absent = norm.pdf(x, 0, sigma)
+            return (1 - rate) * absent + rate * norm.pdf(x, 1, sigma), absent
+
+        def second(sigma, at):  # removing direction, at any real epsilon
+            ratio = np.maximum((np.exp(at) - 1 + rate) / rate, 1e-300)
+            cut = sigma**2 * np.log(ratio) + 0.5
+            absent = norm.sf(cut / sigma)
+            return (1 - rate) * absent + rate * norm.sf((cut - 1) / sigma) - np.exp(at) * absent
+
+        present, absent = pair(sigmas[0])
+        true = np.sum(present * second(sigmas[1], eps - np.log(present / absent))) * (x[1] - x[0])
+        both = [event(s, rate=rate) for s in sigmas]
+        assert delta(both, eps) == pytest.approx(true, rel=1e-3) and delta(both, eps) >= true * (1 - 1e-6)
+        assert delta([event(0.95 * s, rate=rate) for s in sigmas], eps) > 1.05 * true
 
     def test_known_poisson_numbers(self):
         e = event(1.0, 1000, 0.005)

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dpppl.clipping import SLACK, Flat, Normalised, PerSite, clip_rows
+from dpppl.clipping import SLACK, Flat, Normalised, clip_rows
 from dpppl.errors import ConfigurationError
 
 NORM_ERROR = 3.2e-5
@@ -36,7 +36,7 @@ def reference(tree, mask, clipping_norm):
 
 
 def hostile_rows(shape, seed):
-    """Rows whose norms are awkward to sum: sizes from 1e-12 to 1e12, aligned, spiked, and terms that float32 sums lose."""
+    """Rows with norms awkward to sum: sizes from 1e-12 to 1e12, aligned, spiked, and terms that float32 sums lose."""
     rng = np.random.default_rng(seed)
     size = int(np.prod(shape))
     dust = np.full(size, 2.4e-4)  # its square is just below half a unit in the last place of 1
@@ -127,7 +127,9 @@ def test_the_usual_multiplication_by_a_factor_would_not_be_zero():
 def test_denormal_and_huge_rows_are_bounded(dtype):
     with jax.enable_x64(dtype == np.float64):
         tiny, largest = ml_dtypes.finfo(dtype).smallest_subnormal, ml_dtypes.finfo(dtype).max
-        rows = np.array([[tiny, 0], [tiny, tiny], [1e-38, 1e-38], [largest, largest], [1e18, 1e18], [1e-20, 1e20]], dtype)
+        rows = np.array(
+            [[tiny, 0], [tiny, tiny], [1e-38, 1e-38], [largest, largest], [1e18, 1e18], [1e-20, 1e20]], dtype
+        )
         clipped = np.asarray(clip(jnp.asarray(rows), None, 1.0))
         norms = joint_norms(clipped)
         assert np.all(np.isfinite(clipped)) and np.all(norms <= 1 + NORM_ERROR)
@@ -182,7 +184,9 @@ def test_flat_clips_at_its_norm_and_says_so():
 HOSTILE = [0.0, 1e-38, 1e-22, 1e-19, 1e-12, 1e-3, 1.0, 1e6, 1e18, 1e30, 3e38, np.inf, np.nan]
 
 
-@pytest.mark.parametrize(("clipping_norm", "stability"), [(1.0, 0.01), (1.0, 1e-12), (1e-3, 1e-10), (1e6, 1e-6), (1.0, 1e12)])
+@pytest.mark.parametrize(
+    ("clipping_norm", "stability"), [(1.0, 0.01), (1.0, 1e-12), (1e-3, 1e-10), (1e6, 1e-6), (1.0, 1e12)]
+)
 def test_normalised_rows_are_bounded(clipping_norm, stability):
     """Also where the norm underflows: were stability 1e-30, a row of 1e-22 would come out with norm 1e8."""
     rows = np.array([[size, -size] for size in HOSTILE], np.float32)
@@ -196,22 +200,3 @@ def test_normalised_rows_are_bounded(clipping_norm, stability):
 def test_a_stability_too_small_to_bound_a_row_is_refused(stability):
     with pytest.raises(ConfigurationError, match="stability"):
         Normalised(1.0, stability)
-
-
-def test_per_site_clips_each_site_to_its_own_norm():
-    clipping = PerSite({"b": 3.0, "a": 4.0})
-    gradients = {"a": jnp.array([[6.0, 8.0], [0.3, 0.4], [jnp.nan, 1.0]]), "b": jnp.array([[0.5], [9.0], [9.0]])}
-    clipped = jax.tree.map(lambda leaf: 5.0 * np.asarray(leaf), clipping.clip(gradients, None))
-    np.testing.assert_allclose(clipped["a"], [[2.4, 3.2], [0.3, 0.4], [0.0, 0.0]], rtol=1e-6)
-    np.testing.assert_allclose(clipped["b"], [[0.5], [3.0], [3.0]], rtol=1e-6)
-    masked = clipping.clip(gradients, jnp.array([True, False, False]))
-    assert not np.asarray(masked["a"])[1:].any() and not np.asarray(masked["b"])[1:].any()
-    with pytest.raises(ConfigurationError, match="latent sites"):
-        clipping.clip({"a": gradients["a"]}, None)
-
-
-def test_per_site_rows_are_jointly_bounded():
-    clipping = PerSite({"a": 1e-3, "b": 10.0, "c": 1.0})
-    shapes = {"a": (1025,), "b": (3, 4), "c": ()}
-    gradients = {site: jnp.asarray(hostile_rows(shape, 5), jnp.float32) for site, shape in shapes.items()}
-    assert np.all(joint_norms(clipping.clip(gradients, None)) <= 1 + NORM_ERROR)

@@ -23,7 +23,9 @@ def summed(z, rows, mask=None, clipping_norm=1.0, strategy="auto"):
 
 def clipped_reference(rows, mask, clipping_norm):
     """Clipped rows of given gradients in float64 NumPy, (B, all entries)."""
-    flat = np.concatenate([np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows)], axis=1)
+    flat = np.concatenate(
+        [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in jax.tree.leaves(rows)], axis=1
+    )
     norms = np.linalg.norm(flat, axis=1)
     keep = np.isfinite(norms) & (True if mask is None else mask)
     return flat[keep] / np.maximum(norms[keep], clipping_norm)[:, None]
@@ -42,7 +44,11 @@ def vector(tree):
 def random_rows(num_rows, seed=0):
     """Gradients of three leaves with norms on both sides of 1."""
     rng = np.random.default_rng(seed)
-    rows = {"w": rng.standard_normal((num_rows, 3, 2)), "b": rng.standard_normal(num_rows), "s": rng.standard_normal((num_rows, 4))}
+    rows = {
+        "w": rng.standard_normal((num_rows, 3, 2)),
+        "b": rng.standard_normal(num_rows),
+        "s": rng.standard_normal((num_rows, 4)),
+    }
     scale = 10.0 ** rng.uniform(-1.5, 2, num_rows)
     return {name: (leaf * scale.reshape(-1, *[1] * (leaf.ndim - 1))).astype(np.float32) for name, leaf in rows.items()}
 
@@ -52,7 +58,8 @@ def latents(rows):
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "strategy"), [(1, "auto"), (5, "microbatch"), (512, "auto"), (513, "auto"), (1300, "auto"), (1300, "vmap")]
+    ("num_rows", "strategy"),
+    [(1, "auto"), (5, "microbatch"), (512, "auto"), (513, "auto"), (1300, "auto"), (1300, "vmap")],
 )
 def test_every_strategy_and_uneven_chunks_agree_with_numpy(num_rows, strategy):
     """A row lost or counted twice would exceed the tolerance ten times."""

@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from dpppl import chacha
-from dpppl.clipping import SLACK, Flat, PerSite
+from dpppl.clipping import SLACK, Flat
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism, _compiled
-from dpppl.subsampling import FullBatch, Partition, Poisson
+from dpppl.subsampling import FullBatch, Poisson
 
 ROWS = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Z = {"a": np.zeros(2, np.float32), "b": np.zeros((), np.float32)}
@@ -80,16 +80,6 @@ def test_the_noise_has_standard_deviation_norm_times_multiplier(clipping_norm, n
     assert stats.kstest(noise / (scale / 1.05), "norm").pvalue < 1e-6
 
 
-def test_per_site_clipping_gives_every_site_the_noise_of_the_joint_norm():
-    """False-alarm rate 1e-6; the noise of a site's own norm alone would be 20 % short or more."""
-    mechanism = Mechanism(clipping=PerSite({"a": 3.0, "b": 4.0}), subsampling=FullBatch())
-    z = {"a": np.zeros(20_000, np.float32), "b": np.zeros(20_000, np.float32)}
-    noise = access(mechanism, np.zeros((2, 1), np.float32), 3, 2.0, z, lambda z, row, _: row[0] * jnp.sum(z["a"]))
-    for site in np.split(noise, 2):
-        assert stats.kstest(site / 10.0, "norm").pvalue > 1e-6
-        assert stats.kstest(site / 8.0, "norm").pvalue < 1e-6
-
-
 def test_the_noise_reaches_beyond_float32s_tails(monkeypatch):
     """A random word of all ones, which jax.random.normal would turn into 5.4 standard deviations or an infinity."""
     monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.full(shape, 2**32 - 1, jnp.uint32))
@@ -140,7 +130,7 @@ def test_a_row_that_is_not_finite_is_as_good_as_zero(bad, subsampling):
     assert np.all(np.isfinite(result)) and np.array_equal(result, access(door(subsampling=subsampling), zeroed))
 
 
-@pytest.mark.parametrize("subsampling", [FullBatch(), Poisson(0.5), Partition(4)], ids=["full", "poisson", "partition"])
+@pytest.mark.parametrize("subsampling", [FullBatch(), Poisson(0.5)], ids=["full", "poisson"])
 def test_one_row_moves_the_output_by_at_most_the_sensitivity(subsampling):
     """Under equal keys, whatever the row: this is what the noise is for."""
     mechanism = door(3.0, subsampling)
@@ -152,7 +142,7 @@ def test_one_row_moves_the_output_by_at_most_the_sensitivity(subsampling):
         changed[7] = row
         moved.append(np.linalg.norm(access(mechanism, changed) - base))
     assert max(moved) <= 3.0 * (1 + SLACK) + 1e-5  # outputs near 30 are rounded to float32
-    assert subsampling.rate < 0.3 or max(moved) > 2.99
+    assert max(moved) > 2.99
 
 
 def test_nothing_is_scaled_by_the_batch_size():
@@ -187,12 +177,10 @@ def test_a_derivative_through_the_door_is_refused():
     ("subsampling", "generator", "x64"),
     [
         (FullBatch(), "threefry2x32", True),
-        (FullBatch(), chacha.chacha20, False),
         (Poisson(0.5), "threefry2x32", False),
         (Poisson(0.01), chacha.chacha20, True),
-        (Poisson(0.01), "threefry2x32", False),
     ],
-    ids=["full-64", "full-chacha", "dense", "sparse-chacha-64", "sparse"],
+    ids=["full-64", "dense", "sparse-chacha-64"],
 )
 def test_transformations_change_nothing(subsampling, generator, x64):
     """vmap over keys and latents, scan and jit give each key what it gets alone."""
@@ -300,7 +288,10 @@ def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
     """Nothing but the rows themselves is as long as they are; the dense draw shows that this would be seen."""
 
     def longest(rate, num_rows):
-        rows = {"x": jax.ShapeDtypeStruct((num_rows, 3), jnp.float32), "y": jax.ShapeDtypeStruct((num_rows,), jnp.float32)}
+        rows = {
+            "x": jax.ShapeDtypeStruct((num_rows, 3), jnp.float32),
+            "y": jax.ShapeDtypeStruct((num_rows,), jnp.float32),
+        }
 
         def log_likelihood(z, row, public):
             return row["y"] * jnp.vdot(z, row["x"])
@@ -320,7 +311,9 @@ def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
 # What it costs
 
 
-@pytest.mark.parametrize(("relation", "expected"), [("zero_out", 3.0), ("add_or_remove_one", 3.0), ("replace_one", 6.0)])
+@pytest.mark.parametrize(
+    ("relation", "expected"), [("zero_out", 3.0), ("add_or_remove_one", 3.0), ("replace_one", 6.0)]
+)
 def test_sensitivity_is_the_norm_or_twice_it(relation, expected):
     assert door(3.0).sensitivity(relation) == expected
 

@@ -23,7 +23,7 @@ from dpppl.subsampling import (
 
 SUBSET_ROWS, SUBSET_RATE, SUBSET_DRAWS = 12, 0.8, 200_000
 GENEROUS = (SUBSET_ROWS, 110)
-"""Cap and tries for subsets of 12 rows: the tries run out with probability 6e-5 a draw, which costs one subset 12 draws."""
+"""Cap and tries for subsets of 12 rows: the tries run out with probability 6e-5 a draw, 12 draws of one subset."""
 
 
 def many(draw, count, seed=0, batch=25_000):
@@ -88,7 +88,7 @@ def subset_pvalue(counts, rate):
 
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_every_subset_has_its_probability(sparse):
-    """False-alarm rate 1e-6 over some 2,400 groups of the 4,096 subsets; a rate 1 % off is rejected (power above .99)."""
+    """False-alarm rate 1e-6 over some 2,400 groups of the 4,096 subsets; a rate 1 % off is rejected (power .99)."""
     counts = subset_counts(sparse)
     assert subset_pvalue(counts, SUBSET_RATE) > 1e-6
     assert subset_pvalue(counts, 1.01 * SUBSET_RATE) < 1e-6
@@ -192,6 +192,14 @@ def test_the_rows_are_the_same_with_x64_on():
     jax.tree.map(np.testing.assert_array_equal, narrow, wide)
 
 
+def test_steps_under_one_key_draw_independent_rows():
+    """The overlap of two steps' rows is binomial at the squared rate: z above 4.9 is a false alarm of 1e-6."""
+    selection = many(lambda key: tuple(Poisson(0.3).draw(key, 100, step) for step in (0, 1)), 2_000)
+    overlap = np.sum(selection[0].mask & selection[1].mask)
+    assert abs(overlap - 200_000 * 0.09) < 4.9 * (200_000 * 0.09 * 0.91) ** 0.5
+    assert np.array_equal(selection[0].mask, many(lambda key: Poisson(0.3).draw(key, 100), 2_000).mask)
+
+
 # Exactness
 
 
@@ -221,7 +229,7 @@ def test_the_table_of_many_rows_agrees_with_scipy():
 
 def test_the_batch_size_compares_all_words(monkeypatch):
     """Just below a threshold and at it: one row fewer, one row more."""
-    smallest, table = _binomial_thresholds(0.3, 50, 50)
+    _, table = _binomial_thresholds(0.3, 50, 50)
     draws = list(range(50))
     for words in table[[0, 7, 20]]:
         number = sum(int(word) << shift for word, shift in zip(words, reversed(range(0, SAMPLING_BITS, 32))))
@@ -256,7 +264,13 @@ def exact_shortfall(cap, tries, num_rows):
 
 @pytest.mark.parametrize(
     ("rate", "num_rows", "probability"),
-    [(0.01, 5_000, 1e-22), (1e-3, 100_000, 1e-9), (1e-6, 10_000_000, 1e-40), (0.05, 2_000, 1e-6), (1e-7, 3 * 2**29, 1e-12)],
+    [
+        (0.01, 5_000, 1e-22),
+        (1e-3, 100_000, 1e-9),
+        (1e-6, 10_000_000, 1e-40),
+        (0.05, 2_000, 1e-6),
+        (1e-7, 3 * 2**29, 1e-12),
+    ],
 )
 def test_cap_and_tries_bound_the_overflow(rate, num_rows, probability):
     cap, tries = sparse_sizes(rate, num_rows, probability)
@@ -267,7 +281,9 @@ def test_cap_and_tries_bound_the_overflow(rate, num_rows, probability):
 
 def test_the_cap_by_brute_force():
     rate, num_rows, probability = 0.02, 400, 1e-12
-    terms = [comb(num_rows + 1, k) * Fraction(rate) ** k * (1 - Fraction(rate)) ** (num_rows + 1 - k) for k in range(70)]
+    terms = [
+        comb(num_rows + 1, k) * Fraction(rate) ** k * (1 - Fraction(rate)) ** (num_rows + 1 - k) for k in range(70)
+    ]
     cap, _ = sparse_sizes(rate, num_rows, probability)
     assert sum(terms[cap + 1 :]) <= probability < sum(terms[cap:])
 

@@ -77,7 +77,9 @@ def build(
     if accountant == "rdp":
         if full_batch:
             return (_rdp(events, group_size=group_size),)
-        return (_group(_rdp(events), group_size),)
+        # At fractional orders dp_accounting only interpolates fixed-size batches, at the price of two orders.
+        orders = tuple(range(2, 64)) + _FEW_ORDERS[-4:] + _LARGE_ORDERS if fixed_size else None
+        return (_group(_rdp(events, orders), group_size),)
     return _pld_and_rdp(events, replace_one, group_size)
 
 
@@ -198,7 +200,7 @@ def _pld_and_rdp(events: tuple[GaussianEvent, ...], replace_one: bool, group_siz
     # Replacing a row zeroes one out and puts another in: a group of two under zero-out.
     bound = _group(one_row, 2 * group_size if replace_one else group_size)
     by_pld = group_size == 1 if replace_one else group_size <= _LARGEST_GROUP
-    interval = _interval(events, 2 if replace_one else group_size) if by_pld else None
+    interval = _interval(events, 2 if replace_one else group_size, group_size) if by_pld else None
     if interval is None:
         return (bound,)
     pld = _pld(events, interval, group_size)
@@ -217,7 +219,7 @@ def _pld(events: tuple[GaussianEvent, ...], interval: float, group_size: int) ->
     return accountant
 
 
-def _interval(events: tuple[GaussianEvent, ...], rows: int) -> float | None:
+def _interval(events: tuple[GaussianEvent, ...], rows: int, group_size: int) -> float | None:
     """PLD's grid: fine enough for the losses of single accesses, coarse enough for rounding and time.
 
     The grid adds at most interval^2 / 4 to the variance of each access's loss, and rounding adds mass in proportion to
@@ -244,7 +246,9 @@ def _interval(events: tuple[GaussianEvent, ...], rows: int) -> float | None:
             if count > _MANY_ACCESSES:
                 sparse = min(sparse, largest / 1200)
     reach = width + mean + 10 * math.sqrt(variance)
-    points = max(widest, width / 5, reach / 50)
+    distinct = sum(1 if e.is_full_batch else len(e.noise_multipliers) for e in events)
+    points = max(widest, width / 5, reach / 50, reach * distinct / 200)
+    points *= 4 if group_size > 1 else 1  # a group's grid is slower to fill
     finest = max(1e-6, points / _MOST_POINTS, 2e-8 * math.sqrt(accesses * widest))
     wanted = min(1e-3, math.sqrt(fine) / 100, 0.1 * math.sqrt(fine / accesses))
     interval = float(f"{max(wanted, finest):.1e}")

@@ -81,7 +81,8 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
 
     Guarantee: every multiplier is kept or replaced by a smaller one, so a bound for the result holds for the input.
     Up to `max_values` distinct values are kept exactly; more are rounded down to the smallest of their neighbours, in
-    groups chosen to lose little.
+    groups chosen to lose little under subsampling. Full-batch accesses are accounted exactly however many values they
+    have: for them `max_values` may be the number of steps.
 
     >>> round_down(np.array([2.0, 1.0, 2.0]))
     ((1.0, 1), (2.0, 2))
@@ -95,8 +96,10 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
             raise ConfigurationError(f"max_values {max_values} must be at least 2.")
         zeros = int(values[0] == 0)
         positive, number = values[zeros:], counts[zeros:]
-        # Cells that lose about equally much: the cost of an access goes as its multiplier to the power -2.
-        loss = np.sqrt(number[:-1] * np.log(positive[1:] / positive[:-1])) / positive[:-1]
+        # Cells that lose about equally much: with a small rate an access costs about e^(sigma^-2) - 1.
+        inverse_square = np.maximum(positive[:-1], 1e-3) ** -2
+        slope = np.exp(np.minimum(inverse_square, 10.0)) * inverse_square
+        loss = np.sqrt(number[:-1] * np.log(positive[1:] / positive[:-1]) * slope)
         position = np.concatenate([[0.0], np.cumsum(loss)])
         cells = np.minimum(position / position[-1] * (max_values - zeros), max_values - zeros - 1).astype(int)
         _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)

@@ -29,7 +29,8 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
     guide_key, model_key = jax.random.split(key)
     with explained():
         guide_sites = _trace(data_free(guide, split, public), guide_key, init_params)
-        model_sites = _trace(data_free(svi.model, split, public), model_key, init_params)
+        model = handlers.replay(data_free(svi.model, split, public), guide_sites)
+        model_sites = _trace(model, model_key, init_params)
     own = {name: site for name, site in model_sites.items() if _is_param(site)}
     params = own | {name: site for name, site in guide_sites.items() if _is_param(site)}
     if unknown := sorted(set(init_params) - set(params)):
@@ -37,15 +38,16 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
     if isinstance(guide, autoguide.AutoGuide):
         if split.local:
             raise UnsupportedModelError(
-                f"site '{split.local[0]}' is a latent of each row, for which an AutoGuide would hold parameters of each "
-                "row; write a guide that computes its distribution from the row (amortised)."
+                f"site '{split.local[0]}' is a latent of each row, for which an AutoGuide would hold parameters of "
+                "each row; write a guide that computes its distribution from the row (amortised)."
             )
         check_sites(guide_sites, split)
     else:
         _check_written_guide(guide, split, public, guide_key, {name: s["value"] for name, s in params.items()})
     reads_rows = bool(split.local or own)
     if reads_rows and svi.gradient == "aligned":
-        what = f"site '{split.local[0]}' is a latent of each row" if split.local else f"the model has parameters {[*own]}"
+        what = f"the model has parameters {[*own]}"
+        what = f"site '{split.local[0]}' is a latent of each row" if split.local else what
         raise UnsupportedModelError(f'{what}, which has no gradient in common latents: use gradient="per_parameter".')
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
@@ -74,7 +76,7 @@ def _check_written_guide(guide, split: SplitModel, public, key, params) -> None:
         shapes = {n: jax.ShapeDtypeStruct((num_rows, *s.shape[1:]), s.dtype) for n, s in split.arguments.rows.items()}
         return jax.make_jaxpr(function)(params, shapes)
 
-    found: dict[int, dict] = {}
+    found: dict[Any, dict] = {}
     with explained():
         closed, _ = run(1), run(3)
         whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
@@ -86,8 +88,8 @@ def _check_written_guide(guide, split: SplitModel, public, key, params) -> None:
         shape = jax.tree.map(np.shape, params.get(name, site["value"]))
         if jax.tree.map(np.shape, site["value"]) != shape:
             raise UnsupportedModelError(
-                f"the guide's parameter '{name}' has entries for single rows; compute what belongs to a row from the row "
-                "(amortised), by a function whose parameters all rows share."
+                f"the guide's parameter '{name}' has entries for single rows; compute what belongs to a row from the "
+                "row (amortised), by a function whose parameters all rows share."
             )
     num_params = len(jax.tree.leaves(params))
     used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]

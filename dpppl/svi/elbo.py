@@ -1,7 +1,7 @@
 """The two parts of the ELBO and their gradients.
 
-ELBO = E_q[sum of the rows' log likelihoods] + E_q[log p(z) - log q(z)]. Only the first part sees data, through the door.
-The second is NumPyro's own ELBO of the model without its rows: exact, neither clipped nor noised.
+ELBO = E_q[sum of the rows' log likelihoods] + E_q[log p(z) - log q(z)]. Only the first part sees data, through the
+door. The second is NumPyro's own ELBO of the model without its rows: exact, neither clipped nor noised.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,12 +29,12 @@ Access = Callable[[Callable, Any, Any], Any]
 class Objective:
     """An ELBO split in two. `phi` maps the guide's parameters to unconstrained values; all methods ascend.
 
-    `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name. `reads_rows`:
-    the guide draws latents of rows, or the model has parameters; then the row's part is NumPyro's as well.
+    `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name.
+    `reads_rows`: the guide draws latents of rows, or the model has parameters.
     """
 
     split: SplitModel
-    guide: Callable = field(repr=False)
+    guide: Any = field(repr=False)
     transforms: Mapping[str, Any] = field(repr=False)
     loss: Any
     num_particles: int
@@ -48,6 +48,21 @@ class Objective:
     def constrain(self, phi):
         """The parameters as NumPyro's users see them."""
         return transform_fn(self.transforms, phi)
+
+    def unconstrain(self, params):
+        """The inverse of `constrain`."""
+        return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
+
+    def sample(self, params, rng_key, num_samples: int) -> dict[str, Any]:
+        """Draws of the latents that all rows share, constrained, by site."""
+        placeholders = self.split.placeholder_public()
+
+        def one(key):
+            guide = handlers.seed(data_free(self.guide, self.split, placeholders), key)
+            trace = handlers.trace(handlers.substitute(guide, data=dict(params))).get_trace()
+            return {name: trace[name]["value"] for name in self.split.latents}
+
+        return jax.vmap(one)(jax.random.split(rng_key, num_samples))
 
     def draw(self, phi, key, public):
         """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
@@ -93,7 +108,7 @@ class Objective:
     def per_parameter_direction(self, phi, key, public, access: Access, rate: float):
         """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
-        noisy = access(self._mean_over_particles, phi, (public, key))
+        noisy = access(self.mean_log_likelihood, phi, (public, key))
         return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
 
     def _sum_over_particles(self, z, row, public):
@@ -101,7 +116,8 @@ class Objective:
             return self.split.log_likelihood(z, row, public)
         return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None))(z, row, public))
 
-    def _mean_over_particles(self, phi, row, public_and_key):
+    def mean_log_likelihood(self, phi, row, public_and_key):
+        """The row's part of the ELBO, a mean over particles: its log likelihood, and the terms of its own latents."""
         public, key = public_and_key
         if self.reads_rows:
             return self._local_terms(phi, row, public, key)

@@ -49,14 +49,15 @@ class AutoDropout(autoguide.AutoDelta):
         dropped = [name for name, value in self._init_locs.items() if jnp.ndim(value) > 1]
         self.sites = tuple(dropped) if self.sites is None else self.sites
         if not self.sites or not set(self.sites) <= set(self._init_locs):
-            raise ConfigurationError(f"AutoDropout: sites must name some of the latent sites {sorted(self._init_locs)}.")
+            raise ConfigurationError(f"AutoDropout: sites must be some of the latent sites {sorted(self._init_locs)}.")
         for name in self.sites:
             support = self.prototype_trace[name]["fn"].support
             if not _is_real(support):
-                raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued, so it cannot be dropped to 0.")
+                raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
 
     def drop(self, values: Mapping[str, Any], rng_key) -> dict[str, Any]:
         """`values` by site with fresh masks."""
+        assert self.sites is not None
         keep, dropped = 1.0 - self.rate, dict(values)
         for site_key, name in zip(jax.random.split(rng_key, len(self.sites)), self.sites):
             shape = jnp.shape(values[name])
@@ -147,7 +148,7 @@ def without_data(guide, split: SplitModel, public):
 
 def unconstrained(guide, traces: Mapping[str, Any], params: Mapping[str, Any], split: SplitModel) -> dict[str, Any]:
     """The unconstrained latents of one guide draw, from the traces of guide and model and the unconstrained params."""
-    trace, z = traces["guide"], {}
+    trace, z = traces["guide"], dict[str, Any]()
     for part in guide if isinstance(guide, autoguide.AutoGuideList) else [guide]:
         if isinstance(part, autoguide.AutoContinuous):
             z |= part._unpack_latent(trace[f"_{part.prefix}_latent"]["value"])
@@ -181,8 +182,8 @@ def check_sites(trace: Mapping[str, Any], split: SplitModel) -> None:
             )
         if not site["fn"].has_rsample:
             raise UnsupportedModelError(
-                f"the guide's site '{name}' ({type(site['fn']).__name__}) has no reparametrised samples (rsample); draw "
-                "it from a reparametrised distribution, such as a transformed Normal."
+                f"the guide's site '{name}' ({type(site['fn']).__name__}) has no reparametrised samples (rsample); "
+                "draw it from a reparametrised distribution, such as a transformed Normal."
             )
 
 

@@ -2,7 +2,6 @@
 
 import jax
 import numpy as np
-import optax
 from jax.example_libraries import optimizers
 from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro.optim import _NumPyroOptim
@@ -10,8 +9,8 @@ from numpyro.optim import _NumPyroOptim
 from dpppl.errors import ConfigurationError
 
 _REFUSED = (
-    "this optimiser uses the value of the loss, which private inference does not compute (it would be another access of "
-    "the data); use one that needs gradients only, such as optax.adam."
+    "this optimiser uses the value of the loss, which private inference does not compute (it would be another access "
+    "of the data); use one that needs gradients only, such as optax.adam."
 )
 
 
@@ -25,6 +24,8 @@ def without_loss(optim) -> _NumPyroOptim:
         return optim
     if isinstance(optim, optimizers.Optimizer):
         return _NumPyroOptim(lambda *args: args, *optim)
+    import optax
+
     if isinstance(optim, optax.GradientTransformation):
 
         def update(_, gradients, state):

@@ -16,8 +16,8 @@ from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.report import RELATIONS, PrivacyReport
-from dpppl.subsampling import Poisson, Subsampling
-from dpppl.svi import optimizers
+from dpppl.subsampling import Subsampling
+from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.elbo import Objective, default_loss
 from dpppl.svi.guides import check_guide
@@ -30,8 +30,8 @@ _TRAJECTORY_SIZE, _TRAJECTORY_LENGTH = 2**24, 1000
 
 
 class SVIState(NamedTuple):
-    """`i`: steps done, each an access; `optim_state`: NumPyro's; `clipping_norm`: that of the next step where it adapts,
-    else None; `rng_key`: a key (None in states that `run` returns)."""
+    """`i`: steps done, each an access; `optim_state`: NumPyro's; `clipping_norm`: that of the next step where it
+    adapts, else None; `rng_key`: a key (None in states that `run` returns)."""
 
     i: Any
     optim_state: Any
@@ -94,7 +94,7 @@ class SVI:
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
         if not isinstance(subsampling, Subsampling):
-            raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(num_batches), ...")
+            raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         for name, value in (("num_particles", num_particles), ("num_data", num_data)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ConfigurationError(f"{name} must be a positive integer.")
@@ -104,11 +104,10 @@ class SVI:
         self.num_data, self.data_plate = num_data, data_plate
         self.loss = default_loss(guide) if loss is None else loss
         if getattr(self.loss, "num_particles", None) != 1:
-            raise ConfigurationError("loss must be an ELBO of NumPyro's with one particle; use SVI's own num_particles.")
+            raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
         self.mechanism = Mechanism(clipping=_clipping(clipping, clipping_norm, num_data), subsampling=subsampling)
         self._check_budget_arguments(noise_multiplier, target_epsilon, target_delta)
         self._objective: Objective | None = None
-        self._programs: dict = {}
         self._charged: list[tuple[int, int]] = []
         self._queries: list[accounting.GaussianEvent] = []
         self._facts: dict = {}
@@ -128,7 +127,7 @@ class SVI:
         self.noise_multiplier, self.target_epsilon, self.target_delta = noise_multiplier, target_epsilon, target_delta
 
     def _calibrate(self, num_steps: int) -> tuple[float, Mechanism]:
-        """The noise multiplier that the budget gives, and the mechanism with its bound on overflow. Looks at no data."""
+        """The noise multiplier that the budget gives, and the mechanism with its bound on overflow. Without data."""
         if self.noise_multiplier is not None:
             return self.noise_multiplier, self.mechanism
         assert self.target_epsilon is not None and self.target_delta is not None
@@ -159,13 +158,13 @@ class SVI:
         facts = {"key_origin": "none yet", "status": "nothing run"} | self._facts
         return self._report(self._charged, self._queries, self.noise_multiplier, self.mechanism, **facts)
 
-    def _report(self, charged, queries, noise_multiplier, mechanism, **facts) -> PrivacyReport:
+    def _report(self, charged, asked, noise_multiplier, mechanism, **facts) -> PrivacyReport:
         steps = sum(count for _, count in charged)
         events = [mechanism.event(np.full(count, noise_multiplier * _LOWERED), first) for first, count in charged]
         more = ("Guides are set up on made-up rows, and their starting values do not depend on data.",)
         return PrivacyReport(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
-            events=(*queries, *_merged(events, self.mechanism.subsampling)),
+            events=(*asked, *events),
             delta=self.target_delta,
             num_data=self.num_data,
             neighboring_relation=mechanism.neighboring_relation,
@@ -177,7 +176,7 @@ class SVI:
             assumed_public=self._objective.split.assumed_public if self._objective is not None else (),
             details=(
                 ("steps", f"{steps}, each an access of the data"),
-                ("queries", f"{len(queries)}, each an access of the data"),
+                ("queries", f"{len(asked)}, each an access of the data"),
                 ("particles", f"{self.num_particles} a step, clipped together: one access"),
             ),
             more_assumptions=more,
@@ -189,10 +188,10 @@ class SVI:
         plan = self._report(charged, queries, noise_multiplier, mechanism, **facts)
         if self.target_epsilon is not None and plan.epsilon > self.target_epsilon:
             raise BudgetExceededError(
-                f"epsilon {self.privacy_report().epsilon:.4g} of {self.target_epsilon:g} is spent and this would bring it "
-                f"to {plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. A budget "
-                "is for all that one SVI object runs: plan the steps in one call, or make a new object with a new budget "
-                "(their costs add up)."
+                f"epsilon {self.privacy_report().epsilon:.4g} of {self.target_epsilon:g} is spent and this would bring "
+                f"it to {plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. A "
+                "budget is for all that one SVI object runs: plan the steps in one call, or make a new object with its "
+                "own budget (their costs add up)."
             )
         return plan
 
@@ -219,12 +218,12 @@ class SVI:
         """One step: one access of the data. NumPyro's pair of the state and the loss, but there is no loss.
 
         `privacy_report(state)` says what the steps of a state have cost."""
-        rows, public = self._bound().arrays(args, kwargs)
+        rows, public = self.objective().arrays(args, kwargs)
         return self._step(state, rows, public, self._noise()), None
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
         """The constrained parameters of a state."""
-        return self._bound().constrain(self.optim.get_params(state.optim_state))
+        return self.objective().constrain(self.optim.get_params(state.optim_state))
 
     def run(
         self, rng_key, num_steps: int, *args, progress_bar: bool = True, init_state: SVIState | None = None,
@@ -239,7 +238,7 @@ class SVI:
         state = self.init(rng_key, *args, init_params=init_params, **kwargs)
         if init_state is not None:
             state = self._continued(init_state, state)
-        objective, first = self._bound(), int(state.i)
+        objective, first = self.objective(), int(state.i)
         plan = self._admit(noise_multiplier, mechanism, [*self._charged, (first, num_steps)], self._queries)
         random.claim(state.rng_key)
         _print_cost(plan)
@@ -290,10 +289,40 @@ class SVI:
         trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         return state._replace(rng_key=None), trajectory
 
+    # Queries: charged accesses that say how good a fit is
+
+    def estimate_elbo(
+        self, rng_key, params, *args, bound: float, noise_multiplier: float, num_particles: int = 16, **kwargs
+    ) -> float:
+        """A noised estimate of the ELBO at `params`, with all rows: one access of noise `bound * noise_multiplier`.
+
+        `bound`: each row's log likelihood is clipped to [-bound, bound]."""
+        self.init(rng_key, *args, **kwargs)
+        key = random.as_key(rng_key)
+        return queries.estimate_elbo(self, key, params, args, kwargs, bound, noise_multiplier, num_particles)
+
+    def estimate_accuracy(
+        self, rng_key, params, correct: Callable, *args, noise_multiplier: float, num_particles: int = 16, **kwargs
+    ) -> float:
+        """A noised estimate of the share of rows that are predicted right: one access of noise `noise_multiplier`.
+
+        `correct(samples, *args, **kwargs)`: whether one row is, given posterior samples by site (num_particles, ...)
+        and the model's arguments for that row, without their leading axis. Needs `num_data`, of which it is a share."""
+        self.init(rng_key, *args, **kwargs)
+        key = random.as_key(rng_key)
+        return queries.estimate_accuracy(self, key, params, correct, args, kwargs, noise_multiplier, num_particles)
+
+    def admit_query(self, event: accounting.GaussianEvent, key) -> None:
+        """Charge a query before it runs, or refuse it."""
+        self._admit(self.noise_multiplier, self.mechanism, self._charged, [*self._queries, event])
+        random.claim(key)
+        self._queries.append(event)
+        self._facts = {"key_origin": random.origin(key), "status": "complete"} | self._facts
+
     # One step
 
     def _step(self, state: SVIState, rows, public, noise_multiplier) -> SVIState:
-        objective = self._bound()
+        objective = self.objective()
         norms = [state.clipping_norm]
 
         def access(log_likelihood, z, public):
@@ -303,7 +332,9 @@ class SVI:
             if state.clipping_norm is None:
                 return noisy
             noisy, count = noisy
-            norms[0] = self.mechanism.clipping.next_norm(state.clipping_norm, count, self._expected_rows())
+            clipping, rate = self.mechanism.clipping, self.mechanism.subsampling.rate
+            assert isinstance(clipping, Adaptive) and self.num_data is not None
+            norms[0] = clipping.next_norm(state.clipping_norm, count, rate * self.num_data)
             return noisy
 
         ascend = objective.aligned_direction if self.gradient == "aligned" else objective.per_parameter_direction
@@ -314,24 +345,17 @@ class SVI:
         optim_state = optimizers.update(self.optim, descent, state.optim_state)
         return SVIState(state.i + 1, optim_state, norms[0], state.rng_key)
 
-    def _expected_rows(self) -> float:
-        assert self.num_data is not None
-        return self.mechanism.subsampling.rate * self.num_data
-
-    def _bound(self) -> Objective:
+    def objective(self) -> Objective:
+        """The ELBO, split, for the arguments of the last init or run."""
         if self._objective is None:
             raise ConfigurationError("call init or run first: the guide is not set up yet.")
         return self._objective
 
     def _continued(self, before: SVIState, fresh: SVIState) -> SVIState:
         shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
-        same = jax.tree.structure(before.optim_state) == jax.tree.structure(fresh.optim_state)
-        if not same or shapes(before.optim_state) != shapes(fresh.optim_state):
+        if shapes(before.optim_state) != shapes(fresh.optim_state):
             raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
         return before._replace(rng_key=fresh.rng_key)
-
-    def __getstate__(self):
-        return self.__dict__ | {"_programs": {}}
 
 
 def _clipping(clipping, clipping_norm, num_data) -> Flat | PerSite | Adaptive:
@@ -354,11 +378,6 @@ def _positive_int(value) -> int:
 
 def _size(tree) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))
-
-
-def _merged(events, subsampling):
-    """Runs of constant noise as one event, where their order does not matter to the accountant."""
-    return tuple(events)
 
 
 def _print_cost(plan: PrivacyReport) -> None:

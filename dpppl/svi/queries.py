@@ -1,0 +1,62 @@
+"""Learning curves that are paid for: sums over rows of a bounded number, through the same door as everything else."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from dpppl import random
+from dpppl.clipping import Flat
+from dpppl.errors import ConfigurationError
+from dpppl.mechanism import Mechanism
+from dpppl.subsampling import FullBatch
+
+
+def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multiplier: float) -> float:
+    """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
+
+    The gradient of `w * statistic(row)` in w is the statistic, so the door clips and sums it as it is."""
+    mechanism = Mechanism(clipping=Flat(bound), subsampling=FullBatch())
+    event = replace(
+        mechanism.event([noise_multiplier * (1.0 - 1e-6)]), neighboring_relation=svi.mechanism.neighboring_relation
+    )
+    svi.admit_query(event, key)
+
+    def weighted(weight, row, public):
+        return weight * statistic(row, public)
+
+    return float(
+        jax.jit(lambda rows, public, key: mechanism.noisy_sum(weighted, 0.0, rows, public, key, noise_multiplier))(
+            rows, public, key
+        )
+    )
+
+
+def estimate_elbo(svi, key, params, args, kwargs, bound, noise_multiplier, num_particles: int) -> float:
+    """See SVI.estimate_elbo."""
+    objective = replace(svi.objective(), num_particles=num_particles)
+    rows, public = objective.arrays(args, kwargs)
+    phi, draw_key = objective.unconstrain(params), random.stream(key, "guide")
+
+    def terms(row, everything):
+        return objective.mean_log_likelihood(everything[0], row, everything[1:])
+
+    prior, _ = jax.jit(objective.draws)(phi, draw_key, public)
+    return float(prior) + noisy_sum_of(svi, terms, rows, (phi, public, draw_key), key, bound, noise_multiplier)
+
+
+def estimate_accuracy(svi, key, params, correct, args, kwargs, noise_multiplier, num_particles: int) -> float:
+    """See SVI.estimate_accuracy."""
+    if svi.num_data is None:
+        raise ConfigurationError("an accuracy is a share of the rows: declare their number, num_data.")
+    objective = svi.objective()
+    rows, public = objective.arrays(args, kwargs)
+    samples = objective.sample(params, random.stream(key, "guide"), num_particles)
+
+    def is_correct(row, everything):
+        public, samples = everything
+        args, kwargs = objective.split.arguments.join(row, public)
+        return jnp.clip(jnp.asarray(correct(samples, *args, **kwargs), float), 0.0, 1.0)
+
+    total = noisy_sum_of(svi, is_correct, rows, (public, samples), key, 1.0, noise_multiplier)
+    return total / svi.num_data

@@ -1,0 +1,145 @@
+"""Who imports whom, and what `import dpppl` costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dpppl
+
+PACKAGE = Path(dpppl.__file__).parent
+
+RANDOMNESS = {"errors", "random", "chacha"}
+SPLIT = {"errors", "model", "model_checks"}
+DOOR = RANDOMNESS | {"accounting", "subsampling", "clipping", "gradients", "mechanism"}
+KERNELS = DOOR | SPLIT | {"initialization", "information_flow", "report"}
+MAY_IMPORT = {
+    "errors": set(),
+    "random": RANDOMNESS,
+    "chacha": RANDOMNESS,
+    "information_flow": {"errors"},
+    "accounting": {"errors"},
+    "subsampling": RANDOMNESS,
+    "clipping": {"errors"},
+    "model_checks": SPLIT,
+    "model": SPLIT,
+    "initialization": RANDOMNESS | SPLIT,
+    "gradients": {"errors", "clipping"},
+    "mechanism": DOOR,
+    "report": {"errors", "accounting"},
+    "mcmc": KERNELS,
+    "svi": KERNELS,
+    "uncertainty": KERNELS | {"mcmc", "svi"},
+    "plotting": KERNELS | {"mcmc", "svi", "uncertainty"},
+    "audit": KERNELS | {"mcmc", "svi"},
+}
+"""By module or subpackage, which may always import itself. `dpppl/__init__.py` may import everything."""
+
+HOST_ONLY = {"jax", "jaxlib", "numpyro", "optax"}
+"""What dpppl/accounting must not need."""
+
+
+def unit(module):
+    """The module or subpackage of dpppl that a dotted name belongs to: dpppl.mcmc.kernel -> mcmc."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def imports(source, module):
+    """Dotted names of all modules that `source` imports anywhere, relative ones resolved."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = module.split(".")[: -node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" if base == "dpppl" else base for alias in node.names)
+
+
+def violations(source, module):
+    """What the module at `module`, with this source, imports although it may not."""
+    own, found = unit(module), []
+    for name in imports(source, module):
+        if name.split(".")[0] == "dpppl":
+            allowed = unit(name) == own or unit(name) in MAY_IMPORT[own]
+        else:
+            allowed = own != "accounting" or name.split(".")[0] not in HOST_ONLY
+        if not allowed:
+            found.append(name)
+    return found
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        yield path, ".".join(parts)
+
+
+def test_every_module_has_its_place():
+    units = {unit(module) for _, module in modules()} - {"__init__"}
+    assert units <= set(MAY_IMPORT), "say in MAY_IMPORT (and docs/architecture.md) what the new module may import"
+
+
+def test_nothing_imports_upwards():
+    found = {
+        module: wrong
+        for path, module in modules()
+        if unit(module) != "__init__" and (wrong := violations(path.read_text(), module))
+    }
+    assert not found
+
+
+def test_the_rules_have_no_circle():
+    """Following what may be imported never leads back, except among the modules of one idea."""
+    together = [{"random", "chacha"}, {"model", "model_checks"}]
+    for module, below in MAY_IMPORT.items():
+        for other in below - {module}:
+            if {module, other} not in together:
+                assert module not in MAY_IMPORT[other]
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "wrong"),
+    [
+        ("dpppl.mechanism", "from dpppl.mcmc.kernel import DPKernel", "dpppl.mcmc.kernel"),
+        ("dpppl.random", "def f():\n    from dpppl import model", "dpppl.model"),
+        ("dpppl.mcmc.kernel", "from dpppl.svi.runner import SVI", "dpppl.svi.runner"),
+        ("dpppl.mcmc.kernel", "from ..svi import runner", "dpppl.svi"),
+        ("dpppl.clipping", "import dpppl.mechanism", "dpppl.mechanism"),
+        ("dpppl.accounting.curves", "import jax.numpy as jnp", "jax.numpy"),
+        ("dpppl.accounting.curves", "from .. import random", "dpppl.random"),
+        ("dpppl.errors", "from . import random", "dpppl.random"),
+        ("dpppl.svi.elbo", "from dpppl.mcmc.langevin import DPSGLD", "dpppl.mcmc.langevin"),
+    ],
+)
+def test_an_upward_import_would_be_found(module, source, wrong):
+    assert violations(source, module) == [wrong]
+
+
+COST = """
+import sys, time
+import numpyro
+before = time.process_time()
+import {modules}
+print(time.process_time() - before, *sys.modules)
+"""
+
+
+def imported(modules, repeats):
+    """(processor seconds beyond importing numpyro, names of all modules) of fresh interpreters: the median one."""
+    runs = [
+        subprocess.run([sys.executable, "-c", COST.format(modules=modules)], capture_output=True, text=True, check=True)
+        for _ in range(repeats)
+    ]
+    outputs = sorted((run.stdout.split() for run in runs), key=lambda output: float(output[0]))
+    return float(outputs[repeats // 2][0]), set(outputs[repeats // 2][1:])
+
+
+def test_importing_dpppl_is_light():
+    """Processor time, which other work on the machine hardly touches; the accountants alone would exceed the limit."""
+    seconds, loaded = imported("dpppl", repeats=3)
+    assert not loaded & {"matplotlib", "arviz", "dp_accounting", "scipy.stats", "pandas", "funsor"}
+    assert seconds < 0.2
+    heavy_seconds, heavy_loaded = imported("dpppl, dp_accounting, scipy.stats", repeats=1)
+    assert "dp_accounting" in heavy_loaded and heavy_seconds > 0.2

@@ -1,0 +1,286 @@
+"""Guides: set up without data, or refused; optimisers without a loss; MC Dropout."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import numpyro.optim
+import optax
+import pytest
+from jax.example_libraries import optimizers as jax_optimizers
+from numpyro import handlers
+from numpyro.contrib.module import flax_module
+from numpyro.infer import Predictive, Trace_ELBO, autoguide
+from numpyro.infer.autoguide import AutoBNAFNormal, AutoDelta, AutoGuideList, AutoIAFNormal, AutoNormal
+from test_svi import N, X, Y, bind_objective, logistic, make, normal, run, without_privacy
+
+import dpppl
+from dpppl.svi import optimizers
+
+
+@pytest.fixture(autouse=True)
+def fresh_keys(monkeypatch):
+    monkeypatch.setattr(dpppl.random, "_claimed", set())
+
+
+def layers(x, y):
+    first = numpyro.sample("first", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2))
+    second = numpyro.sample("second", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(jnp.tanh(x @ first) @ second, scale), obs=y)
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [
+        autoguide.AutoLaplaceApproximation,
+        autoguide.AutoDAIS,
+        lambda model: autoguide.AutoSurrogateLikelihoodDAIS(model, model),
+        lambda model: autoguide.AutoSemiDAIS(model, lambda theta: None, AutoNormal(model)),
+    ],
+    ids=["Laplace", "DAIS", "SurrogateLikelihoodDAIS", "SemiDAIS"],
+)
+def test_guides_that_read_data_are_refused_by_name(guide):
+    with pytest.raises(dpppl.ConfigurationError, match=r"Auto(Laplace|DAIS|SemiDAIS|Surrogate).* outside the mechanism"):
+        make(guide=guide(logistic))
+
+
+def test_a_part_that_reads_data_is_refused():
+    guide = AutoGuideList(logistic)
+    guide.append(autoguide.AutoLaplaceApproximation(handlers.block(logistic, hide=["scale"])))
+    with pytest.raises(dpppl.ConfigurationError, match="AutoLaplaceApproximation"):
+        make(guide=guide)
+
+
+def test_a_guide_that_was_called_is_refused_and_ours_is_a_copy():
+    guide = AutoNormal(logistic)
+    run(make(guide=guide), 1, X, Y)
+    assert guide.prototype_trace is None
+    handlers.seed(guide, 0)(X, Y)
+    with pytest.raises(dpppl.ConfigurationError, match="already set up"):
+        make(guide=guide)
+
+
+def test_guides_start_alike_whatever_the_data():
+    def positive(y):  # zeros, the made-up rows, are outside the likelihood's support
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Pareto(1.0, rate), obs=y)
+
+    def mean_guide(y):
+        numpyro.sample("rate", dist.LogNormal(numpyro.param("loc", jnp.mean(y)), 0.1))
+
+    for guide in (AutoNormal(positive), mean_guide):
+        svi = make(positive, guide)
+        states = [svi.init(jax.random.key(0), scale * np.ones(N, np.float32)) for scale in (2.0, 50.0)]
+        first, second = (jax.tree.leaves(svi.get_params(state)) for state in states)
+        assert all(np.array_equal(a, b) for a, b in zip(first, second))
+
+
+def test_lists_of_guides_have_numpyros_gradient():
+    guide = AutoGuideList(logistic)
+    guide.append(AutoNormal(handlers.block(logistic, hide=["scale"])))
+    guide.append(AutoDelta(handlers.block(logistic, expose=["scale"])))
+    svi = make(guide=guide, loss=Trace_ELBO())
+    objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})
+    rows, public = objective.arrays((X, Y), {})
+    direction = objective.aligned_direction(phi, jax.random.key(2), public, without_privacy(rows), 1.0)
+
+    def reference(phi):
+        params = objective.constrain(phi)
+        return -Trace_ELBO().loss(jax.random.key(2), params, logistic, objective.guide, X, Y)
+
+    for name, expected in jax.grad(reference)(phi).items():
+        np.testing.assert_allclose(direction[name], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", [lambda m: AutoIAFNormal(m, num_flows=1), AutoBNAFNormal], ids=["IAF", "BNAF"])
+def test_flows_run(guide):
+    result = run(make(guide=guide(logistic), optim=optax.adam(0.01)), 3, X, Y)
+    assert result.sample_posterior(jax.random.key(0), 5)["w"].shape == (5, 2)
+
+
+def test_the_fitted_guide_serves_predictive_with_other_inputs():
+    def model(x, y=None):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    result = run(make(model), 2, X, Y)
+    predictive = Predictive(model, guide=result.guide, params=result.params, num_samples=4)
+    assert predictive(jax.random.key(0), np.ones((3, 2), np.float32))["y"].shape == (4, 3)
+
+
+def reads_rows(x, y):
+    numpyro.sample("w", dist.Normal(numpyro.param("loc", 0.0) + jnp.mean(x, axis=0), 1.0).to_event(1))
+    numpyro.sample("scale", dist.LogNormal(0.0, 0.1))
+
+
+def discrete(x, y):
+    numpyro.sample("w", dist.Normal(numpyro.param("loc", jnp.zeros(2)), 1.0).to_event(1))
+    numpyro.sample("scale", dist.Gamma(2.0, numpyro.param("rate", 1.0)))
+    numpyro.sample("extra", dist.Bernoulli(0.5), infer={"is_auxiliary": True})
+
+
+def captures(x, y):
+    numpyro.sample("w", dist.Normal(numpyro.param("loc", 0.0) + jnp.asarray(X).mean(0), 1.0).to_event(1))
+    numpyro.sample("scale", dist.LogNormal(0.0, 0.1))
+
+
+@pytest.mark.parametrize(
+    "guide, message",
+    [
+        (reads_rows, "from rows, outside the mechanism"),
+        (discrete, "'extra'.*rsample"),
+        (captures, "captures an array"),
+        (lambda x, y: numpyro.sample("w", dist.Normal(jnp.zeros(2), 1.0).to_event(1)), r"missing from the guide \['scale'\]"),
+    ],
+    ids=["reads_rows", "discrete", "captures", "incomplete"],
+)
+def test_written_guides_that_do_not_fit_are_refused(guide, message):
+    with pytest.raises((dpppl.UnsupportedModelError, dpppl.ConfigurationError), match=message):
+        make(guide=guide).init(jax.random.key(0), X, Y)
+
+
+def local(y):
+    with numpyro.plate("data", y.shape[0]):
+        latent = numpyro.sample("latent", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(latent, 1.0), obs=y)
+
+
+def per_row(y):
+    loc = numpyro.param("loc", jnp.zeros(y.shape[0]))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("latent", dist.Normal(loc, 1.0))
+
+
+def amortised(y):
+    slope = numpyro.param("slope", 0.1)
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("latent", dist.Normal(slope * y, 1.0))
+
+
+@pytest.mark.parametrize(
+    "guide, gradient, message",
+    [
+        (AutoNormal(local), "per_parameter", "amortised"),
+        (per_row, "per_parameter", "'loc' has entries for single rows"),
+        (amortised, "aligned", "per_parameter"),
+    ],
+    ids=["auto", "per_row", "aligned"],
+)
+def test_latents_of_rows_need_an_amortised_guide_and_gradients_per_parameter(guide, gradient, message):
+    with pytest.raises(dpppl.UnsupportedModelError, match=message):
+        make(local, guide, gradient=gradient).init(jax.random.key(0), Y)
+    with pytest.raises(dpppl.UnsupportedModelError, match="MCMC"):
+        dpppl.DPSGLD(local, clipping_norm=1.0, noise_multiplier=1.0).bind((Y,), {})
+
+
+def test_networks_as_parameters_are_learned_through_the_door():
+    def network(x, y):
+        net = flax_module("net", nn.Dense(1), input_shape=(2,))
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(net(x)[:, 0], scale), obs=y)
+
+    settings = {"clipping_norm": 50.0, "noise_multiplier": 1e-8}
+    svi = make(network, AutoDelta(network), optax.adam(0.1), gradient="per_parameter", **settings)
+    result = run(svi, 150, X, Y)
+    design = np.c_[X, np.ones(N)]
+    expected = np.linalg.lstsq(design, Y, rcond=None)[0]
+    np.testing.assert_allclose(result.params["net$params"]["kernel"][:, 0], expected[:2], atol=0.02)
+    with pytest.raises(dpppl.UnsupportedModelError, match="has parameters.*per_parameter"):
+        make(network, AutoDelta(network)).init(jax.random.key(0), X, Y)
+
+
+# Optimisers
+
+PARAMS = {"a": np.ones(2, np.float32)}
+
+
+@pytest.mark.parametrize(
+    "optim",
+    [
+        lambda: optax.lbfgs(),
+        lambda: optax.polyak_sgd(),
+        lambda: optax.chain(optax.adam(1e-2), optax.contrib.reduce_on_plateau()),
+        lambda: numpyro.optim.optax_to_numpyro(optax.polyak_sgd()),
+        lambda: numpyro.optim.Minimize(),
+    ],
+    ids=["lbfgs", "polyak", "plateau", "wrapped", "Minimize"],
+)
+def test_optimisers_that_take_the_loss_are_refused(optim):
+    with pytest.raises(dpppl.ConfigurationError, match="value of the loss"):
+        optimizers.check_without_loss(optimizers.without_loss(optim()), PARAMS)
+
+
+@pytest.mark.parametrize(
+    "optim",
+    [
+        lambda: optax.chain(optax.clip(1.0), optax.adamw(1e-2)),
+        lambda: optax.MultiSteps(optax.sgd(1e-2), 3).gradient_transformation(),
+        lambda: numpyro.optim.optax_to_numpyro(optax.adam(1e-2)),
+        lambda: numpyro.optim.ClippedAdam(1e-2),
+        lambda: jax_optimizers.momentum(1e-2, 0.9),
+    ],
+    ids=["optax", "MultiSteps", "wrapped", "numpyro", "jax"],
+)
+def test_optimisers_without_a_loss_are_taken(optim):
+    optim = optimizers.without_loss(optim())
+    optimizers.check_without_loss(optim, PARAMS)
+    state = optim.init(PARAMS)
+    for _ in range(4):
+        state = optimizers.update(optim, {"a": np.ones(2, np.float32)}, state)
+    assert np.all(optim.get_params(state)["a"] < 1.0)
+
+
+def test_what_is_no_optimiser_is_refused():
+    with pytest.raises(dpppl.ConfigurationError, match="optim must be"):
+        make(optim=3)
+
+
+# MC Dropout
+
+
+def test_dropout_drops_input_units_and_keeps_the_mean():
+    guide = dpppl.AutoDropout(layers, rate=0.25)
+    result = run(make(layers, guide), 1, X, Y)
+    draws = result.sample_posterior(jax.random.key(0), 4000)
+    theta = result.params["first_auto_loc"]
+    kept = np.asarray(draws["first"] != 0.0)
+    assert np.all(kept == kept[:, :, :1]) and np.mean(kept) == pytest.approx(0.75, abs=0.03)
+    np.testing.assert_allclose(draws["first"].mean(0), theta, atol=0.05)
+    np.testing.assert_allclose(draws["second"], np.broadcast_to(result.params["second_auto_loc"], (4000, 3)), rtol=1e-5)
+
+
+def test_the_objective_of_dropout_is_the_masked_likelihood_and_the_prior_of_what_is_masked():
+    svi = make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["first", "second"]))
+    objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})
+    rows, public = objective.arrays((X, Y), {})
+    direction = objective.aligned_direction(phi, jax.random.key(2), public, without_privacy(rows), 1.0)
+    prior, z = objective.draws(phi, jax.random.key(2), public)
+    weights = {name: phi[f"{name}_auto_loc"] for name in ("first", "second")}
+    masks = {name: jax.lax.stop_gradient(z[name] / weights[name]) for name in weights}
+    assert set(np.unique(np.round(np.asarray(masks["second"]), 5))) <= {0.0, 2.0}
+
+    def reference(phi):
+        z = {name: phi[f"{name}_auto_loc"] * masks[name] for name in weights} | {"scale": phi["scale_auto_loc"]}
+        likelihood = jnp.sum(jax.vmap(lambda row: objective.split.log_likelihood(z, row, public))(rows))
+        log_prior = sum(jnp.sum(dist.Normal(0.0, 1.0).log_prob(phi[f"{name}_auto_loc"])) for name in weights)
+        return likelihood + log_prior + dist.HalfNormal(1.0).log_prob(jnp.exp(phi["scale_auto_loc"]))
+
+    for name, expected in jax.grad(reference)(phi).items():
+        np.testing.assert_allclose(direction[name], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_dropout_says_what_it_cannot_drop():
+    with pytest.raises(dpppl.ConfigurationError, match="rate"):
+        dpppl.AutoDropout(layers, rate=1.0)
+    with pytest.raises(dpppl.ConfigurationError, match="'scale' is not real-valued"):
+        make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["scale"])).init(jax.random.key(0), X, Y)
+    with pytest.raises(dpppl.ConfigurationError, match="sites must be some of"):
+        make(normal, dpppl.AutoDropout(normal, rate=0.5)).init(jax.random.key(0), Y)

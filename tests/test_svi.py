@@ -1,0 +1,467 @@
+"""SVI: its gradients are NumPyro's where nothing is clipped or noised, and its accounts are those of what ran."""
+
+import io
+import pickle
+from contextlib import redirect_stdout
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import numpyro.infer
+import optax
+import pytest
+from numpyro.distributions import constraints
+from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO
+from numpyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoIAFNormal,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
+from numpyro.infer.initialization import init_to_value
+from scipy import stats
+from zoo import ZOO
+
+import dpppl
+from dpppl.accounting import GaussianEvent
+from dpppl.clipping import Normalised
+from dpppl.svi.binding import bind_objective
+from dpppl.svi.result import _batch_means
+
+BY_NAME = {entry.name: entry for entry in ZOO}
+N, D = 60, 2
+X = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
+Y = (X[:, 0] + 0.5 * np.random.default_rng(1).standard_normal(N) > 0).astype(np.float32)
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([D]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=scale * (x @ w)), obs=y)
+
+
+def normal(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 2.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def written_guide(x, y):
+    loc = numpyro.param("loc", jnp.zeros(D))
+    w = numpyro.sample("w", dist.MultivariateNormal(loc, scale_tril=numpyro.param("tril", 0.3 * jnp.eye(D))))
+    spread = numpyro.param("spread", 0.2, constraint=constraints.positive)
+    numpyro.sample("scale", dist.LogNormal(0.1 * w[0], spread))
+
+
+def factor_analysis(y):
+    loadings = numpyro.param("loadings", jnp.ones((1, 3)))
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        latent = numpyro.sample("latent", dist.Normal(0.0, 1.0).expand([1]).to_event(1))
+        numpyro.sample("y", dist.Normal(mean + latent @ loadings, 0.5).to_event(1), obs=y)
+
+
+def amortised_guide(y):
+    numpyro.sample("mean", dist.Normal(numpyro.param("mean_loc", jnp.zeros(3)), 0.05).to_event(1))
+    recognition = numpyro.param("recognition", 0.1 * jnp.ones((3, 1)))
+    spread = numpyro.param("spread", jnp.ones(1), constraint=constraints.positive)
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("latent", dist.Normal(y @ recognition, spread).to_event(1))
+
+
+@pytest.fixture(autouse=True)
+def fresh_keys(monkeypatch):
+    monkeypatch.setattr(dpppl.random, "_claimed", set())
+
+
+def make(model=logistic, guide=None, optim=None, **settings):
+    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": dpppl.FullBatch()} | settings
+    guide = AutoNormal(model) if guide is None else guide
+    return dpppl.SVI(model, guide, optax.sgd(0.01) if optim is None else optim, **settings)
+
+
+def run(svi, num_steps, *args, seed=0, **settings):
+    with redirect_stdout(io.StringIO()):
+        return svi.run(jax.random.key(seed), num_steps, *args, progress_bar=False, **settings)
+
+
+def without_privacy(rows):
+    """In place of the door: the sum of the rows' gradients."""
+
+    def access(log_likelihood, z, public):
+        return jax.grad(lambda z: jnp.sum(jax.vmap(lambda row: log_likelihood(z, row, public))(rows)))(z)
+
+    return access
+
+
+def compare_with_numpyro(model, guide, args, kwargs, plain, loss):
+    """Largest relative difference of both gradients from that of NumPyro's own ELBO with the same key."""
+    svi = dpppl.SVI(model, guide, optax.sgd(1.0), clipping_norm=1.0, noise_multiplier=1.0,
+                    subsampling=dpppl.FullBatch(), loss=loss)  # fmt: skip
+    objective, phi = bind_objective(svi, jax.random.key(1), args, kwargs)
+    rows, public = objective.arrays(args, kwargs)
+    key, access = jax.random.key(2), without_privacy(rows)
+
+    def differences(phi):
+        def reference(phi):
+            return -loss.loss(key, objective.constrain(phi), model, objective.guide, *plain[0], **plain[1])
+
+        expected = jax.grad(reference)(phi)
+        both = [
+            objective.aligned_direction(phi, key, public, access, 1.0),
+            objective.per_parameter_direction(phi, key, public, access, 1.0),
+        ]
+        size = 1.0 + sum(jnp.sum(jnp.abs(leaf)) for leaf in jax.tree.leaves(expected))
+        return [
+            sum(jnp.sum(jnp.abs(a - b)) for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected))) / size
+            for got in both
+        ]
+
+    return np.array(jax.jit(differences)(phi))
+
+
+@pytest.mark.parametrize(
+    "guide",
+    [AutoDelta, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal, AutoIAFNormal],
+    ids=lambda guide: guide.__name__,
+)
+def test_gradients_of_every_guide_are_numpyros_where_nothing_is_clipped_or_noised(guide):
+    differences = compare_with_numpyro(logistic, guide(logistic), (X, Y), {}, ((X, Y), {}), Trace_ELBO())
+    assert np.all(differences < 2e-5)
+
+
+def test_gradients_of_a_written_guide_are_numpyros():
+    assert np.all(compare_with_numpyro(logistic, written_guide, (X, Y), {}, ((X, Y), {}), Trace_ELBO()) < 2e-5)
+
+
+@pytest.mark.parametrize("closed_form", [False, True])
+@pytest.mark.parametrize("name", ["linear_regression", "hierarchical_logistic_regression", "horseshoe", "scaled_subsample"])
+def test_gradients_of_the_zoo_are_numpyros(name, closed_form):
+    entry = BY_NAME[name]
+    loss = TraceMeanField_ELBO() if closed_form else Trace_ELBO()
+    args, kwargs = entry.data(0)
+    if name == "scaled_subsample":  # NumPyro's guide sees all rows where its plate is not subsampled
+        entry.plain(0)[1].update(entry.reference)
+    differences = compare_with_numpyro(entry.model, AutoNormal(entry.model), args, kwargs, entry.plain(0), loss)
+    assert np.all(differences < 1e-4)
+
+
+def test_the_gradient_takes_the_total_derivative_of_the_entropy():
+    """For s = softplus(rho): d rho = (g eps + 1 / s) sigmoid(rho); partial derivatives at fixed z would leave -1 / s."""
+    svi = make(normal, AutoNormal(normal), loss=Trace_ELBO())
+    objective, _ = bind_objective(svi, jax.random.key(1), (Y,), {})
+    rho, found = jnp.asarray(-0.7), {}
+
+    def nothing(log_likelihood, z, public):
+        found["z"] = z["mu"]
+        return jax.tree.map(jnp.zeros_like, z)
+
+    phi = {"mu_auto_loc": jnp.asarray(0.3), "mu_auto_scale": rho}
+    direction = objective.aligned_direction(phi, jax.random.key(3), {}, nothing, 1.0)
+    spread = jax.nn.softplus(rho)
+    eps, prior = (found["z"] - 0.3) / spread, -found["z"] / 4.0
+    assert direction["mu_auto_loc"] == pytest.approx(float(prior), rel=1e-5)
+    expected = (prior * eps + 1.0 / spread) * jax.nn.sigmoid(rho)
+    assert direction["mu_auto_scale"] == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("gradient", ["aligned", "per_parameter"])
+def test_a_run_is_numpyros_map_where_nothing_is_clipped_or_noised(gradient):
+    start = {"w_auto_loc": jnp.array([0.5, -0.5]), "scale_auto_loc": jnp.asarray(0.7)}
+    svi = make(guide=AutoDelta(logistic), optim=optax.adam(0.1), clipping_norm=20.0, noise_multiplier=1e-9,
+               gradient=gradient)  # fmt: skip
+    ours = run(svi, 60, X, Y, init_params=start)
+    guide = AutoDelta(logistic, init_loc_fn=init_to_value(values={"w": start["w_auto_loc"], "scale": 0.7}))
+    theirs = numpyro.infer.SVI(logistic, guide, optax.adam(0.1), Trace_ELBO())
+    params = theirs.run(jax.random.key(0), 60, X, Y, progress_bar=False).params
+    for name, value in params.items():
+        np.testing.assert_allclose(ours.params[name], value, rtol=2e-3)
+
+
+def test_the_conjugate_posterior_is_reached_through_poisson_batches():
+    y = np.random.default_rng(3).normal(1.0, 1.0, 2000).astype(np.float32)
+    svi = make(normal, optim=optax.adam(0.02), clipping_norm=8.0, noise_multiplier=1e-6,
+               subsampling=dpppl.Poisson(0.2), num_particles=4)  # fmt: skip
+    result = run(svi, 1500, y)
+    precision = len(y) + 0.25
+    params = result.averaged_params(0.5)
+    assert params["mu_auto_loc"] == pytest.approx(y.sum() / precision, abs=0.5 * precision**-0.5)
+    assert params["mu_auto_scale"] == pytest.approx(precision**-0.5, rel=0.1)
+
+
+def test_amortised_guides_reach_numpyros_elbo():
+    rng = np.random.default_rng(5)
+    y = (rng.standard_normal((200, 1)) @ np.array([[1.0, -1.0, 0.5]]) + 0.5 * rng.standard_normal((200, 3)) + 1.0)
+    y = y.astype(np.float32)
+    svi = make(factor_analysis, amortised_guide, optax.adam(0.03), clipping_norm=200.0, noise_multiplier=1e-7,
+               gradient="per_parameter")  # fmt: skip
+    ours = run(svi, 400, y)
+    theirs = numpyro.infer.SVI(factor_analysis, amortised_guide, optax.adam(0.03), Trace_ELBO())
+    params = theirs.run(jax.random.key(0), 400, y, progress_bar=False).params
+    elbo = Trace_ELBO(num_particles=500)
+    values = [-elbo.loss(jax.random.key(1), p, factor_analysis, amortised_guide, y) for p in (ours.params, params)]
+    start = {"loadings": jnp.ones((1, 3)), "mean_loc": jnp.zeros(3), "recognition": 0.1 * jnp.ones((3, 1)),
+             "spread": jnp.ones(1)}  # fmt: skip
+    gained = values[1] - -elbo.loss(jax.random.key(1), start, factor_analysis, amortised_guide, y)
+    assert abs(values[0] - values[1]) < 0.01 * gained
+
+
+def test_rows_draw_their_own_latents_and_share_the_common_ones():
+    svi = make(factor_analysis, amortised_guide, gradient="per_parameter")
+    y = np.zeros((4, 3), np.float32)
+    objective, phi = bind_objective(svi, jax.random.key(0), (y,), {})
+    rows, public = objective.arrays((y,), {})
+    terms = jax.vmap(lambda row: objective.mean_log_likelihood(phi, row, (public, jax.random.key(1))))(rows)
+    assert len(np.unique(terms)) == 4
+    same = {**rows, "(row number)": jnp.zeros(4, int)}
+    terms = jax.vmap(lambda row: objective.mean_log_likelihood(phi, row, (public, jax.random.key(1))))(same)
+    assert len(np.unique(terms)) == 1
+
+
+# Noise, clipping, accounts
+
+
+@pytest.mark.parametrize("particles", [1, 4])
+def test_the_noise_has_the_stated_scale(particles):
+    """Rows that are not finite add 0, so steps are noise and prior. False alarms below 1e-6, a 5 % error is seen."""
+    learning_rate, noise, norm, rate = 1e-9, 3.0, 2.0, 0.5
+
+    def flat(y):
+        mu = numpyro.sample("mu", dist.ImproperUniform(constraints.real, (), ()))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    svi = dpppl.SVI(flat, AutoDelta(flat, init_loc_fn=init_to_value(values={"mu": 0.0})), optax.sgd(learning_rate),
+                    clipping_norm=norm, noise_multiplier=noise, subsampling=dpppl.Poisson(rate),
+                    num_particles=particles)  # fmt: skip
+    result = run(svi, 8000, np.full(N, np.nan, np.float32), thinning=1)
+    steps = np.diff(result.trajectory["mu_auto_loc"].astype(np.float64), prepend=0.0) / learning_rate
+    scale = noise * norm / rate / np.sqrt(particles)  # each particle has noise of its own, and a 1/particles share
+    assert stats.kstest(steps / scale, "norm").pvalue > 1e-6
+    assert stats.kstest(steps / (1.05 * scale), "norm").pvalue < 1e-4
+
+
+def test_a_row_moves_a_step_by_at_most_the_clipping_norm():
+    norm, rate = 0.5, 1.0
+    far = Y.copy()
+    far[7] = 1e6
+    paths = []
+    for y in (far, np.where(np.arange(N) == 7, np.nan, Y)):
+        svi = make(normal, AutoDelta(normal), optax.sgd(1.0), clipping_norm=norm, noise_multiplier=1.0)
+        dpppl.random._claimed.clear()
+        result = run(svi, 1, y.astype(np.float32), init_params={"mu_auto_loc": jnp.zeros(())})
+        paths.append(result.params["mu_auto_loc"])
+    assert abs(paths[0] - paths[1]) == pytest.approx(norm / rate, rel=1e-3)
+
+
+def test_normalised_clipping_makes_rows_count_alike():
+    svi = make(normal, AutoDelta(normal), optax.sgd(1.0), clipping_norm=2.0, noise_multiplier=1e-9, clipping="normalised")
+    assert isinstance(svi.mechanism.clipping, Normalised)
+    y = np.array([1e-3, 5.0, -1e4], np.float32)
+    moved = run(svi, 1, y, init_params={"mu_auto_loc": jnp.zeros(())}).params["mu_auto_loc"]
+    assert moved == pytest.approx(2.0 * (1e-3 / (1e-3 + 0.01) + 5.0 / 5.01 - 1.0), abs=1e-3)
+
+
+def test_adaptive_clipping_finds_the_quantile_and_costs_what_one_event_costs():
+    y = np.linspace(-10.0, 10.0, 2001).astype(np.float32)
+    y = y[y != 0]
+    adaptive = dpppl.Adaptive(quantile=0.75, learning_rate=0.3)
+    svi = make(normal, AutoDelta(normal), optax.sgd(1e-9), clipping_norm=0.1, noise_multiplier=2.0, clipping=adaptive,
+               subsampling=dpppl.Poisson(0.5), num_data=len(y))  # fmt: skip
+    result = run(svi, 100, y, init_params={"mu_auto_loc": jnp.zeros(())})
+    assert result.state.clipping_norm == pytest.approx(7.5, rel=0.1)
+    plain = make(subsampling=dpppl.Poisson(0.5), noise_multiplier=2.0)
+    assert svi.privacy_plan(50).epsilon_at(1e-5) == pytest.approx(
+        plain.privacy_plan(150).epsilon_at(1e-5), rel=1e-6
+    )  # 100 done, 50 planned
+
+
+def test_sum_and_count_of_adaptive_clipping_share_the_budget_of_one_event():
+    """Noise of the two outputs, whitened by their sensitivities, has the precision of the accounted event."""
+    clipping = dpppl.Adaptive(quantile=0.8, count_share=0.3, clipping_norm=4.0)
+    mechanism = dpppl.mechanism.Mechanism(clipping=clipping, subsampling=dpppl.FullBatch())
+    rows = {"y": jnp.full(5, jnp.inf)}
+
+    @jax.jit
+    def noise(step):
+        return mechanism.noisy_sum(
+            lambda z, row, public: z * row["y"], jnp.zeros(()), rows, {}, jax.random.key(0), 2.0, step, 4.0
+        )
+
+    draws = np.array(jax.vmap(noise)(jnp.arange(20_000)))
+    total, count = draws[0] / 4.0, (draws[1] + 5 * 0.8) / 0.8
+    precision = total.std() ** -2 + count.std() ** -2
+    assert precision == pytest.approx(2.0**-2, rel=0.03)
+    assert total.std() == pytest.approx(2.0 / np.sqrt(0.7), rel=0.03)
+
+
+def test_a_plan_is_what_the_run_costs_and_meets_its_target():
+    svi = make(noise_multiplier=None, target_epsilon=0.7, target_delta=1e-5, subsampling=dpppl.Poisson(0.1))
+    plan = svi.privacy_plan(40)
+    assert 0.99 * 0.7 < plan.epsilon <= 0.7
+    result = run(svi, 40, X, Y)
+    report = result.privacy_report()
+    assert report.epsilon == plan.epsilon and report.status == "complete" and report.num_steps == 40
+    with pytest.raises(dpppl.BudgetExceededError, match="nothing was run"):
+        run(svi, 1, X, Y, seed=1, init_state=result.state)
+    assert svi.privacy_report().num_steps == 40
+    text = str(report)
+    assert "aligned" in text and "chain" not in text and "temperature" not in report.to_dict()
+
+
+def test_an_epoch_of_a_partition_is_one_event_and_a_resumed_one_another():
+    svi = make(subsampling=dpppl.Partition(5), noise_multiplier=4.0)
+    first = run(svi, 7, X, Y)
+    assert first.privacy_report().num_accesses == 2
+    second = run(svi, 3, X, Y, seed=1, init_state=first.state)
+    assert second.privacy_report().num_accesses == 3  # other keys split the rows anew
+    exact = GaussianEvent(noise_multipliers=((4.0, 3),))
+    assert svi.privacy_report().epsilon_at(1e-5) == pytest.approx(dpppl.accounting.epsilon(exact, 1e-5), rel=1e-3)
+
+
+def test_an_interrupted_run_is_charged_for_the_chunks_it_began(monkeypatch):
+    svi = make()
+    calls = []
+
+    def interrupt(*args):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("tqdm.auto.tqdm.update", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(svi, 40, X, Y)
+    report = svi.privacy_report()
+    assert report.num_steps == 6 and report.status == "interrupted"
+
+
+def test_nothing_is_charged_where_nothing_ran():
+    svi = make(guide=lambda x, y: numpyro.sample("v", dist.Normal(numpyro.param("loc", 0.0), 1.0)))
+    with pytest.raises(dpppl.ConfigurationError, match="different latent sites"):
+        run(svi, 3, X, Y)
+    assert svi.privacy_report().num_steps == 0 and svi.privacy_report().epsilon_at(1e-5) == 0.0
+
+
+def test_a_key_is_used_once_and_no_result_holds_it_or_the_data():
+    svi = make()
+    result = run(svi, 3, X, Y, seed=7)
+    with pytest.raises(dpppl.KeyReuseError):
+        run(svi, 3, X, Y, seed=7)
+    assert result.state.rng_key is None
+    held = [leaf for leaf in jax.tree.leaves((result.params, result.state, result.trajectory))]
+    assert not any(np.shape(leaf)[:1] == (N,) for leaf in held)
+    assert pickle.loads(pickle.dumps(result.params)).keys() == result.params.keys()
+
+
+def test_init_and_update_are_numpyros_and_their_cost_is_in_the_state():
+    svi = make()
+    state = svi.init(jax.random.key(0), X, Y)
+    step = jax.jit(lambda state: svi.update(state, X, Y)[0])
+    for _ in range(3):
+        state = step(state)
+    report = svi.privacy_report(state)
+    assert report.num_steps == 3 and "state" in report.key_origin
+    assert set(svi.get_params(state)) == {"w_auto_loc", "w_auto_scale", "scale_auto_loc", "scale_auto_scale"}
+    with pytest.raises(dpppl.ConfigurationError, match="number of steps"):
+        make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5).privacy_report(state)
+
+
+def test_a_run_goes_on_from_a_state():
+    svi = make(optim=optax.adam(0.01))
+    first = run(svi, 5, X, Y)
+    second = run(svi, 5, X, Y, seed=1, init_state=first.state)
+    assert second.state.i == 10 and second.state.optim_state[0] == 10
+    assert second.privacy_report().num_steps == 10
+
+
+# Results and queries
+
+
+def test_thinning_and_averages():
+    svi = make(optim=optax.sgd(0.001))
+    result = run(svi, 50, X, Y, thinning=7)
+    assert result.trajectory["w_auto_loc"].shape == (8, D)
+    np.testing.assert_array_equal(result.trajectory["w_auto_loc"][-1], result.params["w_auto_loc"])
+    averaged = result.averaged_params(0.5)["w_auto_loc"]
+    np.testing.assert_allclose(averaged, result.trajectory["w_auto_loc"][-4:].mean(0), rtol=1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match="iterates"):
+        result.noise_aware_params()
+
+
+def test_the_noise_aware_spread_is_that_of_the_averaged_location():
+    """SGD on a conjugate normal: the mean of n iterates has variance (clipping_norm * noise / precision)^2 / n."""
+    y = np.random.default_rng(3).normal(1.0, 1.0, 400).astype(np.float32)
+    precision, noise, norm, steps = len(y) + 0.25, 120.0, 6.0, 4000
+    svi = make(normal, optim=optax.sgd(2e-4), clipping_norm=norm, noise_multiplier=noise)
+    start = {"mu_auto_loc": jnp.asarray(1.0), "mu_auto_scale": jnp.asarray(0.05)}
+    result = run(svi, steps, y, thinning=1, init_params=start)
+    params, averaged = result.noise_aware_params(), result.averaged_params()
+    added = params["mu_auto_scale"] ** 2 - averaged["mu_auto_scale"] ** 2
+    expected = (norm * noise / precision) ** 2 / (steps / 2)
+    # 19 degrees of freedom: outside this range by chance in 2 of 10,000 runs
+    assert stats.chi2.ppf(1e-4, 19) / 19 < added / expected < stats.chi2.ppf(1 - 1e-4, 19) / 19
+    assert abs(params["mu_auto_loc"] - y.sum() / precision) < 4.5 * expected**0.5
+
+
+def test_batch_means_estimate_the_variance_of_a_mean():
+    rng = np.random.default_rng(0)
+    noise, path = rng.standard_normal((8000, 50)), np.zeros((8000, 50))
+    for t in range(1, 8000):
+        path[t] = 0.9 * path[t - 1] + noise[t]
+    estimate = np.mean(np.sum(_batch_means(path) ** 2, axis=0))
+    expected = (1.0 / (1.0 - 0.9)) ** 2 / 8000
+    assert estimate == pytest.approx(expected, rel=0.2)  # 950 degrees of freedom: four standard errors
+    assert np.mean(path.var(axis=0)) / 8000 < 0.3 * estimate  # the variance that takes iterates for independent
+
+
+def test_posterior_draws_and_arviz():
+    arviz = pytest.importorskip("arviz")
+    svi = make()
+    result = run(svi, 3, X, Y)
+    draws = result.sample_posterior(jax.random.key(1), 50)
+    assert draws["w"].shape == (50, D) and draws["scale"].shape == (50,) and np.all(draws["scale"] > 0)
+    data = result.to_arviz(jax.random.key(2), 30)
+    assert isinstance(data, arviz.InferenceData) and data.posterior["w"].shape == (1, 30, D)
+    assert not hasattr(data, "observed_data") and "privacy_report" in data.attrs
+    written = run(make(guide=written_guide), 3, X, Y, seed=1)
+    assert written.sample_posterior(jax.random.key(1), 7)["w"].shape == (7, D)
+
+
+def test_queries_are_right_noised_and_charged():
+    svi = make(guide=AutoDelta(logistic), num_data=N)
+    result = run(svi, 3, X, Y)
+    before = svi.privacy_report().epsilon_at(1e-5)
+    theirs = -Trace_ELBO().loss(jax.random.key(0), result.params, logistic, result.guide, X, Y)
+    elbo = svi.estimate_elbo(jax.random.key(5), result.params, X, Y, bound=5.0, noise_multiplier=1e-7)
+    assert elbo == pytest.approx(float(theirs), rel=1e-3)
+    noisy = svi.estimate_elbo(jax.random.key(6), result.params, X, Y, bound=5.0, noise_multiplier=20.0)
+    assert 1.0 < abs(noisy - elbo) < 600.0
+
+    def correct(samples, x, y):
+        return (jnp.mean(samples["w"] @ x) > 0) == (y > 0.5)
+
+    share = svi.estimate_accuracy(jax.random.key(7), result.params, correct, X, Y, noise_multiplier=1e-6)
+    assert share == pytest.approx(np.mean((X @ np.asarray(result.params["w_auto_loc"]) > 0) == (Y > 0.5)), abs=1e-4)
+    report = svi.privacy_report()
+    assert report.num_accesses == 6 and report.epsilon_at(1e-5) > before
+    with pytest.raises(dpppl.KeyReuseError):
+        svi.estimate_elbo(jax.random.key(6), result.params, X, Y, bound=5.0, noise_multiplier=20.0)
+    tight = make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5)
+    result = run(tight, 3, X, Y, seed=8)
+    with pytest.raises(dpppl.BudgetExceededError):
+        tight.estimate_elbo(jax.random.key(9), result.params, X, Y, bound=5.0, noise_multiplier=1.0)
+
+
+def test_every_access_goes_through_one_door(equations):
+    svi = make(num_particles=3, gradient="per_parameter")
+    state = svi.init(jax.random.key(0), X, Y)
+    jaxpr = jax.make_jaxpr(lambda state, x, y: svi.update(state, x, y)[0])(state, X, Y)
+    private = set(jaxpr.jaxpr.invars[-2:])
+    users = [e.primitive.name for e in jaxpr.jaxpr.eqns if private & {v for v in e.invars if hasattr(v, "count")}]
+    doors = [e for e in equations(jaxpr) if e.primitive.name == "dpppl_door"]
+    assert len(doors) == 1 and set(users) <= {"dpppl_door"}

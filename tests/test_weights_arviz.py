@@ -1,0 +1,148 @@
+"""Weights of samples under decreasing steps, the summary table, and what goes to ArviZ."""
+
+import json
+import warnings
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import dpppl
+from dpppl.mcmc.summary import weighted_quantile
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", category=FutureWarning, message=r"\s*ArviZ is undergoing")
+    import arviz
+
+
+@pytest.fixture(autouse=True)
+def fresh_keys(monkeypatch):
+    monkeypatch.setattr(dpppl.random, "_claimed", set())
+
+
+def model(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.3))
+    numpyro.deterministic("twice", 2.0 * mean)
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, scale).to_event(1), obs=y)
+
+
+def run(kernel=dpppl.DPSGLD, warmup=3, samples=40, step_size=None, **options):
+    step_size = dpppl.polynomial_decay(0.01, 0.9) if step_size is None else step_size
+    kernel = kernel(model, clipping_norm=3.0, step_size=step_size)
+    mcmc = dpppl.MCMC(
+        kernel, num_warmup=warmup, num_samples=samples, progress_bar=False, **{"chain_method": "vectorized"} | options
+    )
+    y = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    mcmc.run(jax.random.key(0), y)
+    return mcmc
+
+
+@pytest.mark.parametrize(("kernel", "power"), [(dpppl.DPSGLD, 1.0), (dpppl.DPSGHMC, 0.5)])
+def test_samples_weigh_the_time_they_stand_for(kernel, power):
+    """h_t = .01 * t^(-.9) with t from 1: SGLD's time is h_t, SGHMC's the root of it; warmup shifts t."""
+    weights = run(kernel, num_chains=2).get_weights()
+    assert weights.shape == (2, 40) and weights.dtype == np.float64
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, rtol=1e-12)
+    expected = (np.arange(4, 44.0) ** -0.9) ** power
+    np.testing.assert_allclose(weights, np.tile(expected / expected.sum(), (2, 1)), rtol=1e-5)
+
+
+def test_thinned_steps_count_for_the_sample_that_follows():
+    """7 steps are left over at the start of 3 + 40: the 13 samples stand for 3 steps each."""
+    mcmc = run(thinning=3)
+    assert mcmc.get_samples()["mean"].shape == (13, 2)
+    times = (np.arange(5, 44.0) ** -0.9).reshape(13, 3).sum(axis=1)
+    np.testing.assert_allclose(mcmc.get_weights(), [times / times.sum()], rtol=1e-5)
+
+
+def test_equal_steps_have_equal_weights():
+    np.testing.assert_allclose(run(step_size=0.01).get_weights(), np.full((1, 40), 1 / 40), rtol=1e-12)
+
+
+def test_a_continued_run_weighs_its_own_steps():
+    mcmc = run()
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(jax.random.key(1), np.zeros((30, 2), np.float32))
+    expected = np.arange(44, 84.0) ** -0.9
+    np.testing.assert_allclose(mcmc.get_weights(), [expected / expected.sum()], rtol=1e-5)
+
+
+def test_there_are_no_weights_before_a_run():
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=1.0)
+    with pytest.raises(dpppl.ConfigurationError, match="`run` must be called"):
+        dpppl.MCMC(kernel, num_warmup=1, num_samples=1).get_weights()
+
+
+def table(text):
+    """Rows of a printed summary: {name: numbers}."""
+    split = [line.split() for line in text.splitlines()]
+    return {words[0]: [float(word) for word in words[1:]] for words in split if len(words) == 8 and "%" not in words[4]}
+
+
+def test_the_summary_shows_weighted_moments(capsys):
+    mcmc = run(num_chains=2, samples=200, step_size=dpppl.polynomial_decay(0.05, 0.9))
+    capsys.readouterr()
+    mcmc.print_summary(prob=0.8)
+    printed = capsys.readouterr().out
+    shown, weights = table(printed), mcmc.get_weights().ravel() / 2
+    draws = np.asarray(mcmc.get_samples()["mean"], np.float64)
+    differs = False
+    for index in range(2):
+        value = draws[:, index]
+        mean = np.average(value, weights=weights)
+        sd = np.sqrt(np.average((value - mean) ** 2, weights=weights))
+        order = np.argsort(value)
+        quantiles = [value[order][np.searchsorted(np.cumsum(weights[order]), p)] for p in (0.5, 0.1, 0.9)]
+        np.testing.assert_allclose(shown[f"mean[{index}]"][:5], [mean, sd, *quantiles], atol=0.0051)
+        differs |= abs(mean - value.mean()) > 0.011
+    assert differs and set(shown) == {"mean[0]", "mean[1]", "scale"}
+    assert "10.0%" in printed and "mixing budget: total diffusion time" in printed
+
+
+def test_the_summary_of_equal_weights_is_numpyros(capsys):
+    mcmc = run(step_size=0.01)
+    capsys.readouterr()
+    mcmc.print_summary()
+    printed = capsys.readouterr().out
+    assert "Number of divergences" in printed or "n_eff" in printed
+    assert "n_eff*" not in printed and "mixing budget" in printed
+
+
+def test_chains_that_did_not_mix_are_named(capsys):
+    """Steps of 1e-7 leave two chains where their priors put them."""
+    kernel = dpppl.DPSGLD(model, clipping_norm=3.0, step_size=1e-7, init_strategy="prior_sample")
+    mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=20, num_chains=2, progress_bar=False, chain_method="vectorized")
+    mcmc.run(jax.random.key(0), np.zeros((30, 2), np.float32))
+    mcmc.print_summary()
+    assert "do not read the spread as the posterior's: mean, scale" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9, 1.0])
+def test_weighted_quantiles_repeat_rows_by_their_weights(probability):
+    values = np.random.default_rng(0).standard_normal((9, 3))
+    counts = np.array([1, 5, 2, 2, 7, 1, 1, 3, 4])
+    expected = np.quantile(np.repeat(values, counts, axis=0), probability, axis=0, method="inverted_cdf")
+    np.testing.assert_array_equal(weighted_quantile(values, counts / counts.sum(), probability), expected)
+
+
+def test_arviz_holds_samples_weights_and_the_report_but_no_rows():
+    mcmc = run(num_chains=2)
+    data = mcmc.to_arviz()
+    assert sorted(data.groups()) == ["posterior", "sample_stats"]
+    np.testing.assert_array_equal(data.posterior["mean"], mcmc.get_samples(group_by_chain=True)["mean"])
+    assert data.posterior["twice"].shape == (2, 40, 2)
+    np.testing.assert_array_equal(data.sample_stats["weight"], mcmc.get_weights())
+    report = json.loads(data.attrs["privacy_report"])
+    assert report["events"] and report["epsilon_at"]["1e-05"] == mcmc.privacy_report().epsilon_at(1e-5)
+    assert data.attrs["inference_library"] == "dpppl"
+
+
+def test_arviz_computes_its_diagnostics():
+    data = run(num_chains=2, samples=100, step_size=0.01).to_arviz()
+    for diagnostic in (arviz.rhat, arviz.ess):
+        result = diagnostic(data)
+        assert result["mean"].shape == (2,) and np.all(np.isfinite(result["mean"]))
