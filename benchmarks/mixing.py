@@ -34,7 +34,7 @@ def directions(x, y):
     return np.linalg.eigh(precision)
 
 
-def private_draws(kernel, epsilon, x, y):
+def private_draws(kernel, epsilon, seed, x, y):
     """Draws (draws, coefficients) of one private chain, and its report."""
     mcmc = dpppl.MCMC(
         kernel(gaussian, clipping_norm=1.0),
@@ -45,10 +45,9 @@ def private_draws(kernel, epsilon, x, y):
         progress_bar=False,
     )
     with contextlib.redirect_stdout(io.StringIO()):
-        mcmc.run(jax.random.key(0), x, y)  # a fixed key, so that the picture can be made again
+        mcmc.run(jax.random.key(seed), x, y)  # a fixed key, so that the picture can be made again
     samples = mcmc.get_samples()
     draws = np.c_[np.asarray(samples["weights"]), np.asarray(samples["intercept"])]
-    dpppl.random._claimed.clear()
     return draws, mcmc.privacy_report()
 
 
@@ -68,8 +67,8 @@ def main():
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     print("| kernel | epsilon | diffusion time | 100 / time | directions above | median sd ratio above | below |")
     print("|---|---|---|---|---|---|---|")
-    for color, (kernel, epsilon) in enumerate(RUNS):
-        draws, report = private_draws(kernel, epsilon, x, y)
+    for number, (kernel, epsilon) in enumerate(RUNS):
+        draws, report = private_draws(kernel, epsilon, number, x, y)
         ratios, line = np.std(draws @ vectors, axis=0) * np.sqrt(curvatures), report.readable_curvature
         above = curvatures > line
         medians = [f"{np.median(part):.2f}" if part.size else "-" for part in (ratios[above], ratios[~above])]
@@ -78,9 +77,9 @@ def main():
             f"{above.sum()} of {above.size} | {medians[0]} | {medians[1]} |",
             flush=True,
         )
-        style = {"color": f"C{color}", "label": f"{kernel.__name__}, epsilon = {epsilon:g}"}
+        style = {"color": f"C{number}", "label": f"{kernel.__name__}, epsilon = {epsilon:g}"}
         axes.plot(curvatures, ratios, ".", markersize=5, alpha=0.7, **style)
-        axes.axvline(line, color=f"C{color}", linewidth=1, linestyle="--" if epsilon == 1 else ":")
+        axes.axvline(line, color=f"C{number}", linewidth=1, linestyle="--" if epsilon == 1 else ":")
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="curvature of the posterior along a direction")
     axes.set(ylabel="sd of private samples / posterior sd", ylim=(0.02, 5))

@@ -98,8 +98,9 @@ class Mechanism:
         """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains)."""
         values = np.asarray(noise_multipliers, np.float64)
         accounted = np.tile(self.subsampling.accounted(values, first), repeats)
+        num_values = 64 if self.subsampling.event_fields else 4096  # the exact Gaussian formula takes any number
         return GaussianEvent(
-            noise_multipliers=round_down(accounted / (1.0 + SLACK)),
+            noise_multipliers=round_down(accounted / (1.0 + SLACK), num_values),
             neighboring_relation=self.neighboring_relation,
             failure_probability=self.subsampling.failure_probability * values.size * repeats,
             **self.subsampling.event_fields,

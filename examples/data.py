@@ -84,3 +84,35 @@ def digits():
     x, y = (images / 64.0).astype(np.float32), (labels % 2).astype(np.float32)
     test = np.arange(len(y)) % 4 == 0
     return x[~test], y[~test], x[test], y[test]
+
+
+def has(name: str) -> bool:
+    """Whether the data folder holds this file."""
+    folder = data_folder()
+    return folder is not None and (folder / name).exists()
+
+
+def abalone():
+    """UCI Abalone, rings > 9: (x_train, y_train, x_test, y_test), x float32 (N, 10); every fifth row is for testing.
+
+    Centres and widths are round numbers for the shell's dimensions and weights, as the data set's page describes them.
+    """
+    with open(data_folder() / "abalone.csv") as file:
+        rows = list(csv.DictReader(file))
+    centred = {"length": (0.5, 0.12), "diameter": (0.4, 0.1), "height": (0.14, 0.04), "whole-weight": (0.8, 0.5)}
+    centred |= {"shucked-weight": (0.35, 0.2), "viscera-weight": (0.18, 0.1), "shell-weight": (0.24, 0.14)}
+    columns = [(np.array([float(r[n]) for r in rows]) - middle) / width for n, (middle, width) in centred.items()]
+    columns += [np.array([r["sex"] == sex for r in rows], float) for sex in "MFI"]
+    x, y = np.stack(columns, axis=1).astype(np.float32), np.array([float(r["rings"]) > 9 for r in rows], np.float32)
+    test = np.arange(len(y)) % 5 == 0
+    return x[~test], y[~test], x[test], y[test]
+
+
+def mnist(flat: bool = True):
+    """MNIST: (x_train, y_train, x_test, y_test), pixels in [0, 1], (N, 784) or (N, 28, 28, 1); labels int32 (N,)."""
+    with np.load(data_folder() / "mnist.npz") as file:
+        arrays = {name: file[name] for name in ("x_train", "y_train", "x_test", "y_test")}
+    shape = (784,) if flat else (28, 28, 1)
+    images = [(arrays[f"x_{part}"] / 255.0).astype(np.float32).reshape(-1, *shape) for part in ("train", "test")]
+    labels = [arrays[f"y_{part}"].astype(np.int32) for part in ("train", "test")]
+    return images[0], labels[0], images[1], labels[1]

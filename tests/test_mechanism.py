@@ -339,7 +339,7 @@ def test_the_event_of_poisson_sampling():
 
 def test_many_noise_multipliers_are_never_rounded_up():
     values = np.geomspace(1.0, 10.0, 1000)
-    event = door().event(values)
+    event = door(subsampling=Poisson(0.1)).event(values)
     rounded = np.concatenate([np.full(count, value) for value, count in event.noise_multipliers])
     assert len(event.noise_multipliers) <= 64 and len(rounded) == 1000
     assert np.all(rounded <= values / (1 + SLACK)) and np.sum(rounded**-2.0) < 1.05 * np.sum(values**-2.0)

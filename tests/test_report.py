@@ -45,7 +45,10 @@ def run_of(name):
         "full": (dpppl.FullBatch(), {"target_delta": 1e-5}),
         "poisson": (dpppl.Poisson(RATE), {"target_delta": 1e-5}),
         "schedule": (dpppl.FullBatch(), {"kernel": {"step_size": dpppl.polynomial_decay(STEP_SIZE), "num_data": None}}),
-        "matched": (dpppl.FullBatch(), {"target_epsilon": 1.0, "target_delta": 1e-5, "kernel": {"step_size": "matched"}}),
+        "matched": (
+            dpppl.FullBatch(),
+            {"target_epsilon": 1.0, "target_delta": 1e-5, "kernel": {"step_size": "matched"}},
+        ),
     }
     subsampling, settings = options[name]
     return fresh_run(subsampling, **settings)
@@ -302,7 +305,7 @@ def test_json_round_trip(name):
 
 def test_numbers_that_are_not_finite_survive_json():
     report = PrivacyReport(
-        method="m", events=(), delta=None, num_data=None, neighboring_relation="zero_out", clipping="", clipping_norm=1.0,
-        subsampling="", sampling_rate=1.0, num_steps=0, key_origin="", status="",
+        method="m", events=(), delta=None, num_data=None, neighboring_relation="zero_out", clipping="",
+        clipping_norm=1.0, subsampling="", sampling_rate=1.0, num_steps=0, key_origin="", status="",
     )  # fmt: skip
     assert json.loads(report.to_json())["temperatures"] == ["nan", "nan"]

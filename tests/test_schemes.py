@@ -79,25 +79,24 @@ def test_a_partition_draws_each_row_once_an_epoch(num_rows, num_batches):
 
 
 def test_a_partition_puts_rows_and_pairs_of_rows_where_chance_would():
-    """10 rows in 5 batches of 2, 60,000 epochs: a pair shares a batch with probability 1 / 9, a row is in the first
-    one with 1 / 5. False-alarm rate 1e-6 a test; both would see a probability 10 % off in one cell of ten."""
-    scheme, epochs = Partition(5), 60_000
-    index = jax.jit(jax.vmap(jax.vmap(lambda step: scheme.draw(jax.random.key(1), 10, step).index)))(
-        jnp.arange(5 * epochs).reshape(epochs, 5)
-    )
-    index = np.sort(np.asarray(index), axis=-1)
-    pairs = np.array([np.sum((index[..., 0] == i) & (index[..., 1] == j)) for i, j in combinations(range(10), 2)])
-    first = np.bincount(index[:, 0].ravel(), minlength=10)
+    """24 rows in 4 batches of 6, 20,000 epochs: a pair shares a batch with probability 5 / 23, a row is in the first
+    one with 1 / 4. False-alarm rate 1e-6 a test; both see 10 % off, for one row or for ten pairs of 276."""
+    scheme, epochs = Partition(4), 20_000
+    draw = jax.vmap(lambda step: scheme.draw(jax.random.key(1), 24, step).index)
+    index = jax.jit(draw)(jnp.arange(4 * epochs))
+    inside = np.asarray(jnp.zeros((4 * epochs, 24)).at[jnp.arange(4 * epochs)[:, None], index].set(1.0))
+    pairs = (inside.T @ inside)[np.triu_indices(24, 1)]
+    first = inside[::4].sum(0)
 
-    def pvalues(pairs, first):
-        # Counts within an epoch are dependent but never more variable than independent ones of the same mean.
-        return [
-            stats.chi2.sf(np.sum((counts - expected) ** 2 / (expected * (1 - p))), len(counts) - 1)
-            for counts, expected, p in ((pairs, epochs / 9, 1 / 9), (first, epochs / 5, 1 / 5))
-        ]
+    def pvalue(counts, probability, constraints):
+        # Every row has 5 companions, and the first batch 6 rows: so many linear constraints, and the rest is isotropic.
+        free = len(counts) - constraints
+        squares = np.sum((counts - epochs * probability) ** 2) / (epochs * probability * (1 - probability))
+        return stats.chi2.sf(squares * free / len(counts), free)
 
-    assert min(pvalues(pairs, first)) > 1e-6
-    assert max(pvalues(pairs * np.where(np.arange(45) < 4, 1.1, 1.0), first * np.r_[1.1, np.ones(9)])) < 1e-6
+    assert pvalue(pairs, 5 / 23, 24) > 1e-6 and pvalue(first, 1 / 4, 1) > 1e-6
+    assert pvalue(pairs * np.where(np.arange(276) < 10, 1.1, 1.0), 5 / 23, 24) < 1e-6
+    assert pvalue(first * np.where(np.arange(24) < 1, 1.1, 1.0), 1 / 4, 1) < 1e-6
 
 
 def test_an_epoch_of_a_partition_costs_one_access():

@@ -1,0 +1,90 @@
+"""The primitives that the proof knows: as objects, because a name proves nothing."""
+
+import functools
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend.core import primitives
+
+
+def named(name: str):
+    """JAX's own primitive of this name, or None in versions without it."""
+    for place in (primitives, lax, lax.linalg):
+        found = getattr(place, f"{name}_p", None)
+        if found is not None:
+            return found
+    return None
+
+
+def group(*names: str) -> frozenset:
+    """The primitives of these names, as far as they exist."""
+    return frozenset(found for found in map(named, names) if found is not None)
+
+
+def _traced(function, *arguments) -> frozenset:
+    """Primitives that a public function leaves in a trace, for those that have no public name."""
+    try:
+        found = {equation.primitive for equation in jax.make_jaxpr(function)(*arguments).eqns}
+    except Exception:  # another version of JAX has another signature: then its primitive is unknown, and refused
+        return frozenset()
+    return frozenset(found) - group("jit")
+
+
+@functools.cache
+def known() -> SimpleNamespace:
+    """Groups of primitives, by what the proof does with them."""
+    from jax.experimental import io_callback
+
+    one = np.float32(1.0)
+    like = jax.ShapeDtypeStruct((), np.float32)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("devices",))
+    spec = jax.sharding.PartitionSpec()
+    callbacks = (
+        _traced(lambda x: jax.debug.print("{}", x), one)
+        | _traced(lambda x: jax.debug.callback(lambda y: None, x), one)
+        | _traced(lambda x: jax.pure_callback(lambda y: y, like, x), one)
+        | _traced(lambda x: io_callback(lambda y: y, like, x), one)
+        | _traced(lambda x: jax.ffi.ffi_call("dpppl", like)(x), one)
+    )
+    places = (primitives, lax, lax.linalg)
+    public = {getattr(place, name) for place in places for name in dir(place) if name.endswith("_p")}
+    keys = SimpleNamespace(
+        fold_in=named("random_fold_in"),
+        split=named("random_split"),
+        seed=named("random_seed"),
+        draws=group("random_bits", "random_gamma"),
+        wrap=_traced(lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), np.zeros(2, np.uint32)),
+        unwrap=_traced(jax.random.key_data, key),
+        same=_traced(jax.random.clone, key)
+        | group("copy", "device_put", "sharding_constraint", "stop_gradient", "name"),
+    )
+    calls = group("jit", "pjit", "closed_call", "call", "custom_jvp_call", "custom_vjp_call")
+    remat = group("remat")
+    shard_map = _traced(jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec), one)
+    random = {keys.fold_in, keys.split, keys.seed} | keys.draws | keys.wrap | keys.unwrap | keys.same
+    return SimpleNamespace(
+        callbacks=callbacks,
+        calls=calls,
+        remat=remat,
+        shard_map=shard_map,
+        keys=keys,
+        first_order=frozenset(public | random) - calls - remat - shard_map - callbacks - group("scan", "while", "cond"),
+    )
+
+
+def jaxpr_of(value):
+    """The open jaxpr in an equation's parameter, or None."""
+    value = getattr(value, "jaxpr", value)
+    return value if hasattr(value, "eqns") else None
+
+
+def is_higher_order(equation) -> bool:
+    """Whether an unknown primitive holds programs or functions of its own."""
+    for parameter in equation.params.values():
+        parts = parameter if isinstance(parameter, tuple | list) else (parameter,)
+        if any(jaxpr_of(part) is not None or (callable(part) and not isinstance(part, type)) for part in parts):
+            return True
+    return False

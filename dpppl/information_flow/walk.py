@@ -1,0 +1,430 @@
+"""Follows values through a traced program: calls, branches, loops, effects; rows outside the door, and keys anywhere."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from dpppl.information_flow import keys
+from dpppl.information_flow.keys import Key, Use
+from dpppl.information_flow.primitives import group, is_higher_order, jaxpr_of, known, named
+from dpppl.information_flow.values import Draw, Form, Lost, Number, Raw, Trail, Value, depends_on_rows, join
+
+_MOST_PASSES = 30
+_CLEAN = frozenset()
+_SAME = group(
+    "broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy", "stop_gradient", "transpose", "name"
+)
+_CHOSEN = group("convert_element_type", "copy", "device_put", "sharding_constraint", "slice", "name", "stop_gradient")
+_INTEGERS = (np.signedinteger, np.unsignedinteger)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A way by which something private could leave. `kind`: one word; `what`: a sentence; `trail`: how it came there."""
+
+    kind: str
+    what: str
+    trail: Trail | None = None
+
+
+class Walk:
+    """One pass over a program. `doors` maps a door's primitive to the parameter that holds its program."""
+
+    def __init__(self, doors: dict, inside: Callable, allow_constant: Callable):
+        self.doors, self.inside, self.allow_constant = doors, inside, allow_constant
+        self.findings: list[Finding] = []
+        self.uses: list[Use] = []
+        self.door: Any = None  # the rules inside the door, while it is inside one
+        self.entered: dict[int, Any] = {}
+        self.equations: set[int] = set()
+        self.constants: dict[int, Any] = {}
+        self.strides: dict[Hashable, int] = {}
+        self.turns: dict[Hashable, tuple[Number, int, int]] = {}
+        self.control: list[Trail] = []
+        self.branches: tuple[tuple[int, int], ...] = ()
+        self.scope: tuple[int, ...] = ()
+        self._numbers: dict[Hashable, int] = {}
+        self._count = 0
+
+    # Names of values
+
+    def fresh(self) -> int:
+        """A number that no other value has."""
+        self._count += 1
+        return -self._count - 1
+
+    def number_of(self, *description) -> int:
+        """The number of a value, equal for equal descriptions."""
+        try:
+            return self._numbers.setdefault(description, len(self._numbers))
+        except TypeError:
+            return self.fresh()
+
+    def literal(self, literal) -> Value:
+        """A number in the program text, or an array there."""
+        value = literal.val
+        if np.size(value) > 1:
+            return self.constant(value)
+        if jax.dtypes.issubdtype(getattr(literal.aval, "dtype", np.float32), jax.dtypes.prng_key):
+            return Value(ident=self.fresh())
+        number = np.asarray(value)
+        exact = Number(None, int(number)) if np.issubdtype(number.dtype, np.integer) else None
+        low = float(number) if number.dtype.kind in "iufb" and number.size else None
+        bounds = None if low is None else (low, low)
+        return Value(number=exact, bounds=bounds, ident=self.number_of("literal", number.dtype.str, number.tobytes()))
+
+    def constant(self, value) -> Value:
+        """An array that the program captured: refused, unless it is allowed."""
+        ident = self.number_of("constant", id(value))
+        if isinstance(value, jax.core.Tracer):
+            what = "a value of the surrounding computation is captured by a function that the door calls; pass it along"
+            self.find("constant", what)
+            return Value(Lost("captured"), ident=ident, trail=Trail("a captured value"))
+        problem = self.allow_constant(value, self.door)
+        shape = f"{np.shape(value)} {getattr(value, 'dtype', type(value).__name__)}"
+        if problem:
+            self.find("constant", f"a captured constant, {shape}, {problem}")
+        self.constants[id(value)] = value
+        dtype = getattr(value, "dtype", None)
+        if dtype is None or np.dtype(object) == dtype or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            return Value(ident=ident)
+        numbers = np.asarray(value)
+        if numbers.dtype.kind not in "iufb" or not numbers.size:
+            return Value(ident=ident)
+        low, high = float(numbers.min()), float(numbers.max())
+        exact = Number(None, int(low)) if numbers.dtype.kind in "iu" and low == high else None
+        return Value(number=exact, bounds=(low, high), ident=ident)
+
+    # Programs
+
+    def closed(self, closed, arguments) -> list[Value]:
+        """A closed jaxpr: its outputs."""
+        return self.open(closed.jaxpr, [self.constant(value) for value in closed.consts], arguments)
+
+    def any(self, program, arguments) -> list[Value]:
+        """A jaxpr, closed or open."""
+        return self.closed(program, arguments) if hasattr(program, "consts") else self.open(program, [], arguments)
+
+    def open(self, jaxpr, constants, arguments) -> list[Value]:
+        """An open jaxpr: its outputs."""
+        environment: dict[Any, Value] = dict(zip(jaxpr.constvars, constants))
+        environment.update(zip(jaxpr.invars, arguments))
+
+        def read(atom):
+            return self.literal(atom) if isinstance(atom, Literal) else environment[atom]
+
+        for equation in jaxpr.eqns:
+            self.equations.add(id(equation))
+            outputs = self.equation(equation, [read(atom) for atom in equation.invars])
+            environment.update(zip(equation.outvars, outputs))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def equation(self, equation, inputs: list[Value]) -> list[Value]:
+        """One equation: its outputs."""
+        primitive, groups = equation.primitive, known()
+        if primitive in self.doors:
+            return self.through_door(equation, inputs)
+        if primitive in groups.calls:
+            return self.call(equation, inputs)
+        if primitive in groups.remat:
+            with_scope, self.scope = self.scope, (*self.scope, id(equation))
+            outputs = self.call(equation, inputs)
+            self.scope = with_scope
+            return outputs
+        if primitive in groups.shard_map:
+            return self.sharded(equation, inputs)
+        if primitive is named("scan"):
+            return self.scan(equation, inputs)
+        if primitive is named("while"):
+            return self.while_loop(equation, inputs)
+        if primitive is named("cond"):
+            return self.cond(equation, inputs)
+        return self.plain(equation, inputs)
+
+    def call(self, equation, inputs) -> list[Value]:
+        """A call of one program with the equation's inputs."""
+        programs = [value for value in equation.params.values() if jaxpr_of(value) is not None]
+        if len(programs) != 1 or len(jaxpr_of(programs[0]).invars) != len(inputs):
+            return self.unknown(equation, inputs)
+        return self.any(programs[0], inputs)
+
+    # Equations without programs of their own
+
+    def plain(self, equation, inputs: list[Value]) -> list[Value]:
+        groups, primitive = known(), equation.primitive
+        secrets = [value for value in inputs if value.secret or depends_on_rows(value.form)]
+        effects = [effect for effect in equation.effects if type(effect).__name__ != "NamedAxisEffect"]
+        if effects or primitive in groups.callbacks:
+            if secrets or self.control:
+                trail = secrets[0].trail if secrets else self.control[-1]
+                what = "keys" if secrets and secrets[0].secret else "private rows"
+                where = "is handed" if secrets else "runs or not depending on"
+                self.find("callback", f"{primitive.name} {where} {what}", Trail(equation, trail))
+        elif secrets and primitive not in groups.first_order and is_higher_order(equation):
+            return self.unknown(equation, inputs)
+        loops = _CLEAN.union(*(value.loops for value in inputs))
+        names = tuple(value.ident for value in inputs)
+        parameters = tuple(equation.params.values())
+        idents = [self.number_of(primitive, parameters, names, k) for k in range(len(equation.outvars))]
+        if primitive in groups.keys.draws:
+            return self.draw(equation, inputs, idents[0], loops)
+        forms = self.forms(equation, inputs, idents)
+        secret = any(value.secret for value in inputs)
+        trail = None
+        if secrets:
+            first = next((value for value in secrets if depends_on_rows(value.form)), secrets[0])
+            trail = Trail(equation, first.trail)
+        key = self.key(equation, inputs) if secret and len(idents) == 1 else None
+        number = self.integer(equation, inputs) if len(idents) == 1 else None
+        bounds = inputs[0].bounds if inputs and primitive in _SAME else None
+        return [
+            Value(form, secret, key, number, bounds, ident, loops, trail if secret or depends_on_rows(form) else None)
+            for form, ident in zip(forms, idents)
+        ]
+
+    def forms(self, equation, inputs: list[Value], idents) -> list[Form]:
+        """How the outputs depend on rows."""
+        count = len(equation.outvars)
+        if all(value.form is None for value in inputs):
+            return [None] * count
+        if self.door is not None:
+            return self.door.forms(self, equation, inputs, idents)
+        rows = [value for value in inputs if value.form is not None]
+        chosen = equation.primitive in _CHOSEN or equation.primitive is named("dynamic_slice")
+        if chosen and isinstance(rows[0].form, Raw) and len(rows) == 1 and inputs[0] is rows[0]:
+            return [rows[0].form] * count
+        return [Lost("it is computed from private rows")] * count
+
+    def integer(self, equation, inputs: list[Value]) -> Number | None:
+        """What is known of an integer that the equation computes."""
+        aval = equation.outvars[0].aval
+        if not inputs or not np.issubdtype(getattr(aval, "dtype", np.float32), np.integer):
+            return None
+        primitive, first = equation.primitive, inputs[0]
+        if primitive in _SAME:
+            before = getattr(equation.invars[0].aval, "dtype", np.float32)
+            return self.known_integer(first) if np.issubdtype(before, np.integer) else None
+        if primitive is named("add") or primitive is named("sub"):
+            sign = 1 if primitive is named("add") else -1
+            a, b = (self.known_integer(value) for value in inputs)
+            if b.base is None:
+                return Number(a.base, a.offset + sign * b.offset)
+            if a.base is None and sign == 1:
+                return Number(b.base, a.offset + b.offset)
+        return None
+
+    @staticmethod
+    def known_integer(value: Value) -> Number:
+        """What is known of an integer; at least that it is itself."""
+        return value.number if value.number is not None else Number(("value", value.ident), 0)
+
+    # Keys
+
+    def key(self, equation, inputs: list[Value]) -> Key | None:
+        """Which key the equation makes, or None if it cannot be followed."""
+        source, groups, primitive = inputs[0], known().keys, equation.primitive
+        if source.key is None or depends_on_rows(source.form):
+            return None
+        key, parameters, shape = source.key, equation.params, np.shape(equation.invars[0].aval)
+        new_shape = np.shape(equation.outvars[0].aval)
+        if primitive is groups.fold_in:
+            return keys.fold_in(key, self.known_integer(inputs[1]), len(new_shape))
+        if primitive is groups.split:
+            return keys.split(key, tuple(parameters["shape"]))
+        if primitive in groups.wrap:
+            return key._replace(axes=key.axes[:-1]) if key.axes[-1:] == (keys.WORDS,) else None
+        if primitive in groups.unwrap:
+            return key._replace(axes=(*key.axes, keys.WORDS))
+        if primitive in groups.same or primitive is groups.seed:
+            return key
+        if primitive is named("slice"):
+            return keys.cut(key, parameters["start_indices"], parameters["limit_indices"], parameters["strides"], shape)
+        if primitive is named("squeeze"):
+            return keys.squeeze(key, [axis % len(shape) for axis in parameters["dimensions"]])
+        if primitive is named("reshape"):
+            return keys.rearrange(key, shape, new_shape)
+        if primitive is named("transpose"):
+            return key._replace(axes=tuple(key.axes[axis] for axis in parameters["permutation"]))
+        if primitive is named("broadcast_in_dim"):
+            return keys.broadcast(key, shape, new_shape, parameters["broadcast_dimensions"])
+        if primitive is named("dynamic_slice") and not any(value.secret for value in inputs[1:]):
+            for axis, (length, index) in enumerate(zip(new_shape, inputs[1:])):
+                if length == 1 and shape[axis] != 1:
+                    key = keys.pick(key, axis, self.known_integer(index))
+                elif length != shape[axis]:
+                    return None
+            return key
+        return None
+
+    def draw(self, equation, inputs, ident: int, loops) -> list[Value]:
+        """Random numbers: public as long as their key is not drawn from again."""
+        form: Form = None
+        rows = next((value for value in inputs if depends_on_rows(value.form)), None)
+        if rows is not None:
+            form = self.forms(equation, inputs, [ident])[0]
+        source = inputs[0]
+        if source.secret:
+            if source.key is not None:
+                self.uses.append(
+                    Use(source.key, ident, equation, self.branches, self.scope, in_door=self.door is not None, loops=loops)
+                )
+            if self.door is not None and form is None:
+                form = self.door.drawn(equation, source, ident)
+        trail = Trail(equation, rows.trail) if rows is not None else None
+        return [Value(form, ident=ident, loops=loops, trail=trail)]
+
+    # What leaks wherever it is met
+
+    def unknown(self, equation, inputs) -> list[Value]:
+        """A primitive that holds programs in an unknown way."""
+        secrets = [value for value in inputs if value.secret or depends_on_rows(value.form)]
+        if secrets:
+            self.find("unknown", f"{equation.primitive.name} is not known here: what it does with secrets cannot be "
+                      "followed", Trail(equation, secrets[0].trail))  # fmt: skip
+        form = Lost("it went through an unknown operation") if secrets else None
+        trail = Trail(equation, secrets[0].trail) if secrets else None
+        secret = any(value.secret for value in inputs)
+        return [Value(form, secret, ident=self.fresh(), trail=trail) for _ in equation.outvars]
+
+    def find(self, kind: str, what: str, trail: Trail | None = None) -> None:
+        """Note a finding, once."""
+        if all((kind, what) != (finding.kind, finding.what) for finding in self.findings):
+            self.findings.append(Finding(kind, what, trail))
+
+    # Branches and loops
+
+    def decided_by(self, value: Value) -> Trail | None:
+        """The trail of a branch or loop condition that depends on a secret."""
+        if depends_on_rows(value.form) or value.secret:
+            return Trail("a branch or a loop's end depends on it", value.trail)
+        return None
+
+    def under(self, predicate: Value, output: Value) -> Value:
+        """An output of a branch or a loop whose course `predicate` decides."""
+        if depends_on_rows(predicate.form):
+            why = Lost("a branch or a loop depends on private rows")
+            return output._replace(form=why, trail=self.decided_by(predicate), number=None, key=None, bounds=None)
+        if isinstance(predicate.form, Draw) and output.form is None:
+            output = output._replace(form=Draw(predicate.form.boxes, own=False))
+        if predicate.secret:
+            return output._replace(secret=True, key=None, trail=self.decided_by(predicate))
+        return output
+
+    def controlled(self, predicate: Value, run: Callable):
+        """`run()`, with effects inside refused if the predicate is secret."""
+        trail = self.decided_by(predicate)
+        if trail is None:
+            return run()
+        self.control.append(trail)
+        try:
+            return run()
+        finally:
+            self.control.pop()
+
+    def cond(self, equation, inputs) -> list[Value]:
+        index, operands = inputs[0], inputs[1:]
+        before, results = self.branches, []
+        point = self.fresh()
+        for number, branch in enumerate(equation.params["branches"]):
+            self.branches = (*before, (point, number))
+            results.append(self.controlled(index, lambda branch=branch: self.closed(branch, operands)))
+        self.branches = before
+        outputs = [self._either(values) for values in zip(*results)]
+        return [self.under(index, value._replace(loops=value.loops | index.loops)) for value in outputs]
+
+    def _either(self, values) -> Value:
+        first = values[0]
+        for other in values[1:]:
+            same = first.ident == other.ident
+            first = Value(
+                join(first.form, other.form),
+                first.secret or other.secret,
+                first.key if first.key == other.key else None,
+                first.number if first.number == other.number else None,
+                first.bounds if first.bounds == other.bounds else None,
+                first.ident if same else self.fresh(),
+                first.loops | other.loops,
+                first.trail or other.trail,
+            )
+        return first
+
+    def scan(self, equation, inputs) -> list[Value]:
+        parameters = equation.params
+        num_constants, num_carry = parameters["num_consts"], parameters["num_carry"]
+        constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
+        scanned, loop, length = inputs[num_constants + num_carry :], self.fresh(), parameters["length"]
+        slices = [
+            self.slice_of(value, atom.aval, loop)
+            for value, atom in zip(scanned, equation.invars[num_constants + num_carry :])
+        ]
+
+        def body(current):
+            outputs = self.any(parameters["jaxpr"], [*constants, *current, *slices])
+            return outputs[:num_carry], outputs[num_carry:]
+
+        current, stacked = self.fixed_point(equation, loop, carry, body, length)
+        return [*current, *(self.stack_of(value, loop) for value in stacked)]
+
+    def while_loop(self, equation, inputs) -> list[Value]:
+        parameters = equation.params
+        num_cond, num_body = parameters["cond_nconsts"], parameters["body_nconsts"]
+        cond_constants, body_constants = inputs[:num_cond], inputs[num_cond : num_cond + num_body]
+        carry, loop = inputs[num_cond + num_body :], self.fresh()
+        last = [Value()]
+
+        def body(current):
+            (predicate,) = self.any(parameters["cond_jaxpr"], [*cond_constants, *current])
+            last[0] = predicate
+            outputs = self.controlled(predicate, lambda: self.any(parameters["body_jaxpr"], [*body_constants, *current]))
+            if self.door is not None:
+                return self.door.under_loop(predicate, current, outputs), []
+            return [self.under(predicate, value) for value in outputs], []
+
+        current, _ = self.fixed_point(equation, loop, carry, body, None)
+        if self.door is not None:
+            return self.door.under_loop(last[0], carry, current)
+        return [self.under(last[0], value) for value in current]
+
+    def fixed_point(self, equation, loop: int, carry, body: Callable, length: int | None):
+        """Run the body until what is known of its state no longer changes; then the state and the other outputs."""
+        current = list(carry)
+        mark = len(self.uses), len(self.findings), self.door.mark() if self.door is not None else None
+        for _ in range(_MOST_PASSES):
+            del self.uses[mark[0] :], self.findings[mark[1] :]
+            if self.door is not None:
+                self.door.back_to(mark[2])
+            outputs, others = body(current)
+            following = [self.carried(loop, k, before, after) for k, (before, after) in enumerate(zip(current, outputs))]
+            if [value._replace(trail=None) for value in following] == [value._replace(trail=None) for value in current]:
+                break
+            current = following
+        else:
+            self.find("unknown", "a loop could not be followed", Trail(equation))
+        self.check_turns(equation, loop, carry, current, outputs, mark[0], length)
+        return [self.after_loop(loop, k, *values, length) for k, values in enumerate(zip(carry, current))], others
+
+    def carried(self, loop: int, k: int, before: Value, after: Value) -> Value:
+        """What is known of a loop's variable that is first `before`, and `after` a turn."""
+        name = ("carry", loop, k)
+        same = before.ident == after.ident
+        key, number = before.key, before.number
+        if key != after.key and (key is None or key.root != name):
+            shape_known = key is not None and after.key is not None
+            key = Key(name, (), (keys.MIXED,) * len(key.axes)) if shape_known else None
+            key = key._replace(axes=before.key.axes[-1:] if False else key.axes) if key is not None else None
+        if number != after.number and (number is None or number.base != name):
+            number = Number(name, 0)
+        return Value(
+            join(before.form, after.form),
+            before.secret or after.secret,
+            key,
+            number,
+            before.bounds if before.bounds == after.bounds else None,
+            before.ident if same else self.number_of(name),
+            before.loops if same else before.loops | after.loops | {loop},
+            before.trail or after.trail,
+        )

@@ -1,0 +1,246 @@
+"""Deliberate privacy bugs, one at a time, each caught by a named test; a bug that survives fails the run.
+
+A mutation rewrites a few characters of one function's source and leaves the rest of the library as it is. The test
+named beside it must then fail. `python -m pytest tests/test_mutations.py -rA` prints the table.
+"""
+
+import importlib
+import inspect
+import itertools
+import textwrap
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import pytest
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`bug`: what is wrong; `where`: "module:function"; `old`, `new`: source text; `test`: "module:function"."""
+
+    bug: str
+    where: str
+    old: str
+    new: str
+    test: str
+    arguments: tuple = ()
+
+
+PROGRAM = "dpppl.mechanism:Mechanism._program"
+CLIP = "dpppl.clipping:clip_rows"
+SUM = "dpppl.gradients:clipped_sum"
+STEP = "dpppl.mcmc.kernel:DPKernel.step"
+RUN = "dpppl.mcmc.runner:MCMC._execute"
+CHUNKS = "dpppl.mcmc.runner:_Chunks.run"
+EVENT = "dpppl.mechanism:Mechanism.event"
+
+
+def _full_batch():
+    from dpppl import FullBatch
+
+    return FullBatch()
+
+
+def _chunked_rows():
+    return 2**15 + 3, "auto"
+
+
+MUTATIONS = [
+    # The door
+    Mutation("noise dropped", PROGRAM, "part + scale * piece", "part + 0.0 * scale * piece",
+             "test_mechanism:test_an_empty_batch_still_adds_noise"),
+    Mutation("noise halved", PROGRAM, "part + scale * piece", "part + 0.5 * scale * piece",
+             "test_mechanism:test_the_noise_has_standard_deviation_norm_times_multiplier", (1.0, 2.0)),
+    Mutation("the same noise at every step", PROGRAM, 'jax.random.fold_in(random.stream(key, "noise"), step)',
+             'random.stream(key, "noise")', "test_mechanism:test_steps_under_one_key_have_independent_noise"),
+    Mutation("noise in float32, with short tails", "dpppl.random:standard_normal",
+             "words = jax.random.bits(key, (2, size), jnp.uint32)", "return jax.random.normal(key, (size,))",
+             "test_mechanism:test_the_noise_reaches_beyond_float32s_tails", ("monkeypatch",)),
+    Mutation("one noise for all sites", "dpppl.random:standard_normal", "return np.sqrt(2.0) * lax.erf_inv(centred)",
+             "return jnp.broadcast_to(np.sqrt(2.0) * lax.erf_inv(centred[:1]), centred.shape)",
+             "test_mechanism:test_sites_coordinates_and_accesses_have_independent_noise"),
+    Mutation("noise without its lower bits", "dpppl.random:standard_normal", "(high + low -", "(high -",
+             "test_random:test_all_53_bits_matter", ("monkeypatch",)),
+    Mutation("noise and rows from one stream", "dpppl.random:stream", "np.uint32(zlib.crc32(name.encode()))",
+             "np.uint32(0)", "test_random:test_streams_and_keys_are_unrelated"),
+    Mutation("a derivative goes through", "dpppl.mechanism:Mechanism.noisy_sum",
+             "door_p.bind(*flat, program=closed)", "jaxpr_as_fun(closed)(*flat)",
+             "test_mechanism:test_a_derivative_through_the_door_is_refused"),
+    Mutation("rows leave with the sum", "dpppl.mechanism:Mechanism.noisy_sum",
+             "return jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))",
+             "return jax.tree.map(lambda noisy, x: noisy + 0.0 * jnp.sum(x), jax.tree.unflatten("
+             "jax.tree.structure(z), door_p.bind(*flat, program=closed)), jax.tree.map(lambda _: rows, z))",
+             "test_mechanism:test_the_noised_sum_is_the_only_output", ("equations",)),
+    # Clipping
+    Mutation("not clipped", CLIP, "keep.reshape(shape), leaf * factor", "keep.reshape(shape), leaf * 1.0 + 0.0 * factor",
+             "test_mechanism:test_one_row_moves_the_output_by_at_most_the_sensitivity", (_full_batch,)),
+    Mutation("rows that are not finite pass", CLIP, "jnp.isfinite(squared) if mask is None",
+             "squared == squared if mask is None",
+             "test_clipping:test_a_row_that_is_not_finite_contributes_exactly_zero_everywhere", (float("inf"), "a", False)),
+    Mutation("rows that were not drawn count", CLIP, "jnp.isfinite(squared) & mask", "jnp.isfinite(squared)",
+             "test_gradients:test_all_rows_masked_or_zero_sum_to_exactly_zero", (False,)),
+    Mutation("norms of many numbers in float32", "dpppl.clipping:_squared_norm", "last > _LONGEST_FLOAT32_SUM", "False",
+             "test_clipping:test_norms_ask_for_full_matrix_precision", ("equations",)),
+    Mutation("each site at the full norm", "dpppl.clipping:PerSite.clipping_norm", "math.hypot(*self.norms.values())",
+             "max(self.norms.values())", "test_clipping:test_per_site_rows_are_jointly_bounded"),
+    Mutation("automatic clipping without a bound", "dpppl.clipping:Normalised.clip", "1.0 / (norm + short)", "1.0 / short",
+             "test_clipping:test_normalised_rows_are_bounded", (1.0, 0.01)),
+    # The sum
+    Mutation("clipped after the sum", SUM, "clip(gradients, mask)",
+             "clip(jax.tree.map(lambda g: jnp.sum(g, 0, keepdims=True), gradients), None)",
+             "test_gradients:test_gradients_of_a_nonlinear_likelihood_are_clipped_row_by_row"),
+    Mutation("rows of the last chunk counted twice", SUM, "fresh if mask is None else fresh & take(mask)",
+             "mask if mask is None else take(mask)",
+             "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (1_003, "microbatch")),
+    Mutation("low precision", SUM, 'jax.default_matmul_precision("highest")', 'jax.default_matmul_precision("bfloat16")',
+             "test_gradients:test_likelihoods_run_at_full_matrix_precision", ("equations",)),
+    Mutation("divided by the rows drawn", "dpppl.gradients:_sum_rows", "return jnp.sum(steps, axis=0, dtype=jnp.int32)",
+             "return (1.0 / len(rows)) * jnp.sum(steps, axis=0, dtype=jnp.int32)",
+             "test_mechanism:test_it_is_the_clipped_sum_plus_noise"),
+    # Which rows
+    Mutation("a row drawn twice", "dpppl.subsampling:_distinct", "& ~_repeats(value)", "",
+             "test_subsampling:test_repeats_are_dropped_and_the_first_distinct_rows_are_kept", ("monkeypatch",)),
+    Mutation("a batch of fixed size accounted as Poisson", "dpppl.subsampling:draw_sparse",
+             "size = smallest + jnp.sum", "size = int(num_rows * rate) + 0 * jnp.sum",
+             "test_subsampling:test_the_batch_size_compares_all_words", ("monkeypatch",)),
+    Mutation("the modulo's bias", "dpppl.subsampling:_distinct", "draws <= largest_unbiased", "draws == draws",
+             "test_subsampling:test_a_word_beyond_the_last_whole_multiple_is_rejected", ("monkeypatch",)),
+    Mutation("a rate rounded up", "dpppl.subsampling:draw_dense", "numerator * 2**64 // denominator",
+             "-(-numerator * 2**64 // denominator)", "test_subsampling:test_the_dense_threshold_is_the_rate_rounded_down",
+             ("monkeypatch", 0.1)),
+    Mutation("rows are the same at every step", "dpppl.subsampling:Poisson.draw", "jax.random.fold_in(key, step)", "key",
+             "test_subsampling:test_steps_under_one_key_draw_independent_rows"),
+    Mutation("the cap cuts off too soon", "dpppl.subsampling:sparse_sizes", "num_rows + 1, rate) <= overflow_probability",
+             "num_rows + 1, rate) <= overflow_probability**0.5", "test_subsampling:test_the_cap_by_brute_force"),
+    Mutation("a partition that is no partition", "dpppl.subsampling:Partition.draw", "jax.random.fold_in(key, epoch)",
+             "jax.random.fold_in(key, step)", "test_schemes:test_a_partition_draws_each_row_once_an_epoch", (13, 4)),
+    # The account
+    Mutation("slack of the sum forgotten", EVENT, "accounted / (1.0 + SLACK)", "accounted",
+             "test_mechanism:test_the_event_is_what_ran"),
+    Mutation("chains not charged", EVENT, "accounted = np.tile(self.subsampling.accounted(values, first), repeats)",
+             "accounted = self.subsampling.accounted(values, first)",
+             "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
+    Mutation("overflow not charged", EVENT, "self.subsampling.failure_probability * values.size * repeats", "0.0",
+             "test_mechanism:test_the_event_of_poisson_sampling"),
+    Mutation("replacing a row counted as removing it", "dpppl.mechanism:Mechanism.sensitivity",
+             '2.0 if neighboring_relation == "replace_one" else 1.0', "1.0",
+             "test_mechanism:test_sensitivity_is_the_norm_or_twice_it", ("replace_one", 6.0)),
+    Mutation("full batches amplified", "dpppl.subsampling:Partition.accounted", "np.minimum.reduceat",
+             "np.maximum.reduceat", "test_schemes:test_an_epoch_costs_what_its_least_noisy_step_costs"),
+    Mutation("noise multipliers rounded up", "dpppl.accounting.events:round_down", "floor", "ceil",
+             "test_mechanism:test_many_noise_multipliers_are_never_rounded_up"),
+    # The kernels
+    Mutation("the door called with less noise than accounted", STEP, "state.rng_key, noise_multiplier, state.i",
+             "state.rng_key, 0.5 * noise_multiplier, state.i",
+             "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
+    Mutation("one step number for all steps", STEP, "noise_multiplier, state.i,", "noise_multiplier, 0 * state.i,",
+             "test_mutations:noise_differs_between_steps"),
+    Mutation("preconditioned after the clip", STEP,
+             "lambda u, row, public: self.split.log_likelihood(self._scaled(u), row, public),\n            position,",
+             "lambda u, row, public: self.split.log_likelihood(u, row, public),\n            self._scaled(position),",
+             "test_kernels:test_one_row_moves_a_preconditioned_step_by_the_clipping_norm"),
+    Mutation("the account of another schedule", "dpppl.mcmc.kernel:DPKernel.schedule", "multipliers * _LOWERED",
+             "multipliers * 1.1", "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
+    # The runner
+    Mutation("charged after access", CHUNKS,
+             "            charge(first + start, count)\n            states, buffer = jax.block_until_ready("
+             "program(states, rows, public, number(start), number(count)))\n",
+             "            states, buffer = jax.block_until_ready("
+             "program(states, rows, public, number(start), number(count)))\n            charge(first + start, count)\n",
+             "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
+    Mutation("the key is returned", CHUNKS, "states._replace(rng_key=None)", "states", "test_mcmc:test_keys", ("claimed",)),
+    Mutation("a chain of several not charged", RUN, "self.num_chains if batched else 1", "1",
+             "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
+    Mutation("keys used again", RUN, "random.claim(key)", "None", "test_mcmc:test_keys", ("claimed",)),
+    Mutation("a rerun forgets what was spent", RUN, "rows, public = kernel.split.arrays(args, kwargs)",
+             "self._charged = []; rows, public = kernel.split.arrays(args, kwargs)",
+             "test_mcmc:test_without_a_budget_runs_add_up"),
+    Mutation("a budget without force", "dpppl.mcmc.runner:MCMC._check_budget", "plan.epsilon > self.target_epsilon", "False",
+             "test_mcmc:test_the_budget_is_for_all_that_the_object_runs", ("monkeypatch", "claimed")),
+    Mutation("warmup not charged", "dpppl.mcmc.runner:MCMC._charge", "(start, before + count, chains)",
+             "(start, before + count - self.num_warmup * (before == 0), chains)",
+             "test_mcmc:test_without_a_budget_runs_add_up"),
+    # Keys
+    Mutation("a key of 32 bits", "dpppl.random:secret_key", "os.urandom(32)", "os.urandom(4) * 8",
+             "test_random:test_every_bit_of_a_secret_key_matters", ("monkeypatch", "chacha20", 256)),
+    Mutation("a reused key is not seen in another form", "dpppl.random:_digest", "data.tobytes()", "str(id(key)).encode()",
+             "test_random:test_a_key_is_claimed_once_in_whatever_form_it_comes"),
+]  # fmt: skip
+
+
+def noise_differs_between_steps():
+    """Two steps with steps of equal size and no gradient are two independent draws."""
+    import numpy as np
+
+    from test_mcmc import Y, flat, kernel_of, mcmc_of
+
+    mcmc = mcmc_of(kernel_of(flat), num_warmup=0, num_samples=3)
+    mcmc.run(jax.random.key(11), Y)
+    increments = np.diff(mcmc.get_samples()["z"], axis=0)
+    assert not np.allclose(increments[0], increments[1])
+
+
+def mutated(mutation, monkeypatch):
+    """Put the function with the bug in the place of the right one, for one test."""
+    module_name, path = mutation.where.split(":")
+    module = importlib.import_module(module_name)
+    *owners, name = path.split(".")
+    owner = getattr(module, owners[0]) if owners else module
+    original = inspect.getattr_static(owner, name)
+    function = original.fget if isinstance(original, property) else inspect.unwrap(original)
+    source = textwrap.dedent(inspect.getsource(function))
+    old = mutation.old if mutation.old in source else textwrap.dedent(mutation.old)
+    if old not in source:
+        old, new = (text.replace("\n    ", "\n") for text in (mutation.old, mutation.new))
+    else:
+        new = mutation.new if old is mutation.old else textwrap.dedent(mutation.new)
+    assert old in source, f"{mutation.where} no longer contains {mutation.old!r}"
+    namespace = dict(vars(module))
+    exec(compile(source.replace(old, new), f"<{mutation.bug}>", "exec"), namespace)
+    # the library's own functions must stay visible to each other: run in the module's own globals
+    made = namespace[name]
+    raw = made.fget if isinstance(made, property) else inspect.unwrap(made)
+    rebound = type(raw)(raw.__code__, vars(module), raw.__name__, raw.__defaults__, raw.__closure__)
+    rebound.__kwdefaults__ = raw.__kwdefaults__
+    monkeypatch.setattr(owner, name, property(rebound) if isinstance(original, property) else rebound)
+    for user in list(vars(importlib.import_module("dpppl")).values()):
+        if inspect.ismodule(user) and getattr(user, name, None) is original and not owners:
+            monkeypatch.setattr(user, name, rebound)
+    for user in ("dpppl.mechanism", "dpppl.gradients", "dpppl.clipping", "dpppl.mcmc.runner", "dpppl.accounting"):
+        user = importlib.import_module(user)
+        if not owners and getattr(user, name, None) is original:
+            monkeypatch.setattr(user, name, rebound)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_a_privacy_bug_is_caught(mutation, request, monkeypatch):
+    module, name = mutation.test.split(":")
+    module = importlib.import_module(module)
+    values = {"monkeypatch", "equations", "claimed"}
+    arguments = [
+        request.getfixturevalue(a) if isinstance(a, str) and a in values else a() if callable(a) else a
+        for a in mutation.arguments
+    ]
+    test = partial(getattr(module, name), *arguments)
+    jax.clear_caches()
+    mutated(mutation, monkeypatch)
+    survived = True
+    try:
+        test()
+    except Exception as error:
+        survived = isinstance(error, NameError | SyntaxError | UnboundLocalError)
+    except pytest.fail.Exception:
+        survived = False
+    finally:
+        monkeypatch.undo()
+        jax.clear_caches()
+    assert not survived, f"{mutation.bug} was not caught by {mutation.test}"
+    print(f"{mutation.bug:50} caught by {mutation.test}")
+
+
+def test_the_table_is_long_and_spread():
+    assert len(MUTATIONS) >= 40
+    by_function = itertools.groupby(sorted(m.where for m in MUTATIONS))
+    assert all(len(list(group)) <= 3 for _, group in by_function)
