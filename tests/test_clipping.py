@@ -93,7 +93,8 @@ def test_squares_of_many_leaves_are_not_summed_in_float32():
 
 
 def test_the_factor_of_a_huge_long_row_is_no_subnormal_number():
-    """A norm of 3e41 has a factor of which float32 holds 12 bits; rounded up it would break the bound."""
+    """A norm of 3e41 has a factor of which float32 holds 12 bits; rounded up it would break the bound where the device,
+    unlike a CPU, does not flush it to zero."""
     row = np.full((1, 1_000_000), 3e38, np.float32)
     factor = np.float32(1 / joint_norms(row)[0])
     assert float(factor) * joint_norms(row)[0] > 1 + SLACK
@@ -159,12 +160,18 @@ def test_masked_rows_are_exactly_zero_and_others_unchanged(x64):
         np.testing.assert_array_equal(np.asarray(value)[mask], np.asarray(plain)[mask])
 
 
-def test_norms_ask_for_full_matrix_precision(equations):
-    """No TF32 or bfloat16 in a norm, whatever the user's default; on a CPU only the program shows it."""
+def test_norms_ask_for_full_matrix_precision_and_short_sums(equations):
+    """No TF32 or bfloat16 in a norm, whatever the user's default, and no float32 sum over more than 1,024 terms; on a
+    CPU, whose products are exact and whose sums are blocked, only the program shows it."""
     with jax.default_matmul_precision("bfloat16"):
-        program = jax.make_jaxpr(lambda g: clip_rows(g, None, 1.0))({"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2, 3))})
-    precisions = [e.params["precision"] for e in equations(program) if e.primitive.name == "dot_general"]
-    assert len(precisions) == 2 and all(p == (jax.lax.Precision.HIGHEST,) * 2 for p in precisions)
+        program = jax.make_jaxpr(lambda g: clip_rows(g, None, 1.0))(
+            {"a": jnp.ones((4, 1024)), "b": jnp.ones((4, 2, 3)), "c": jnp.ones((4, 1025)), "d": jnp.ones((4, 2, 2000))}
+        )
+    products = [e for e in equations(program) if e.primitive.name == "dot_general"]
+    assert all(e.params["precision"] == (jax.lax.Precision.HIGHEST,) * 2 for e in products)
+    assert sorted(e.invars[1].aval.shape for e in products) == [(3,), (1024,)]
+    sums = [e for e in equations(program) if e.primitive.name == "reduce_sum"]
+    assert len(sums) == 3 and all(e.invars[0].aval.dtype == jnp.float64 for e in sums)
 
 
 @pytest.mark.parametrize(

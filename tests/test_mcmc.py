@@ -62,6 +62,11 @@ def accesses(mcmc):
 # As numpyro.infer.MCMC
 
 
+def numpyro_key(key):
+    """The key from which `dpppl.MCMC.run(key)` starts its chains."""
+    return dpppl.random.stream(key, "chains")
+
+
 def shapes(values):
     return jax.tree.map(jnp.shape, values)
 
@@ -85,11 +90,11 @@ def assert_same_results(ours, theirs, values=True):
 
 @pytest.mark.slow
 def test_every_chain_method_gives_what_numpyro_gives():
-    """The same key gives the same samples, here and under NumPyro: shapes, thinning, extra fields, last states."""
+    """The same chain keys give the same samples, here and under NumPyro: shapes, thinning, extra fields, last states."""
     settings = dict(num_warmup=5, num_samples=11, num_chains=2, thinning=3, progress_bar=False)
     kernel, key, fields = kernel_of(regression), jax.random.key(0), ("i", "z.w")
     theirs = NumPyroMCMC(kernel, chain_method="vectorized", **settings)
-    theirs.run(key, X, Y, extra_fields=fields)
+    theirs.run(numpyro_key(key), X, Y, extra_fields=fields)
     for method in CHAIN_METHODS:
         dpppl.random._claimed.clear()
         ours = dpppl.MCMC(kernel, chain_method=method, **settings)
@@ -133,6 +138,8 @@ def test_kernels_under_numpyro_follow_the_arguments_of_each_run():
     compiled = NumPyroMCMC(kernel, num_warmup=0, num_samples=40, progress_bar=False, jit_model_args=True)
     compiled.run(jax.random.key(0), X, Y)
     np.testing.assert_allclose(compiled.get_samples()["w"], wide, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ConfigurationError, match="run without it"):
+        compiled.run(jax.random.key(0), X, Y, prior_scale=0.1)
     cloudpickle.dumps(kernel)
 
 
@@ -141,8 +148,8 @@ def test_warmup_then_run_as_in_numpyro():
     settings = dict(num_warmup=8, num_samples=11, thinning=3, progress_bar=False)
     ours = dpppl.MCMC(kernel_of(regression), **settings)
     theirs = NumPyroMCMC(kernel_of(regression), **settings)
-    for mcmc in (ours, theirs):
-        mcmc.warmup(jax.random.key(0), X, Y, collect_warmup=True, extra_fields=("i",))
+    for mcmc, key in ((ours, jax.random.key(0)), (theirs, numpyro_key(jax.random.key(0)))):
+        mcmc.warmup(key, X, Y, collect_warmup=True, extra_fields=("i",))
     assert_same_results(ours, theirs)
     assert accesses(ours) == 8
     for mcmc in (ours, theirs):
@@ -342,6 +349,7 @@ def test_without_a_budget_runs_add_up():
     planned = dpppl.accounting.GaussianEvent(noise_multipliers=((30.0, 32),))
     for run in (1, 2):
         mcmc.run(jax.random.key(run), Y)
+        assert mcmc.privacy_report().diffusion_time == pytest.approx(16 * 0.01, rel=1e-6)  # the second starts anew
     assert mcmc.privacy_report().epsilon == pytest.approx(dpppl.accounting.epsilon(planned, 1e-5), rel=5e-4)
 
 
@@ -369,6 +377,16 @@ def test_keys(claimed):
     mcmc.run(jax.random.key(7), Y)
     origins = mcmc.privacy_report().key_origin
     assert "operating system's entropy" in origins and "supplied by the caller" in origins
+
+
+def test_keys_split_off_a_used_key_give_other_noise():
+    """Else a run of several chains and a run under a child of its key would share noise, and no one would notice."""
+    key = dpppl.secret_key()
+    parent = mcmc_of(num_chains=2, chain_method="vectorized")
+    parent.run(key, Y)
+    child = mcmc_of()
+    child.run(jax.random.split(key)[0], Y)
+    assert not np.any(np.isclose(parent.get_samples(group_by_chain=True)["mean"], child.get_samples()["mean"]))
 
 
 def test_raw_key_data_is_the_same_key():

@@ -333,7 +333,7 @@ def test_the_event_is_what_ran():
 def test_the_event_of_poisson_sampling():
     event = door(subsampling=Poisson(0.01, overflow_probability=1e-20)).event(np.full(500, 1.5))
     assert event.sampling_rate == 0.01 and not event.is_full_batch
-    assert event.failure_probability == pytest.approx(500 * 3e-20)
+    assert event.failure_probability == pytest.approx(500 * 3e-20, rel=1e-6, abs=0.0)
     assert event.noise_multipliers == ((1.5 / (1 + SLACK), 500),)
 
 

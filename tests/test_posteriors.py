@@ -60,7 +60,7 @@ def discretised(covariance, step_size, temperature=1.0):
 
 
 def deviations(draws, mean, covariance):
-    """z-scores of means (d,) and of second moments (d, d), and standard errors of the latter, of draws (chains, draws, d)
+    """z-scores of means (d,) and second moments (d, d), and standard errors of the latter, of draws (chains, draws, d)
     in the coordinates that whiten `covariance`."""
     curvature, vectors = np.linalg.eigh(np.linalg.inv(covariance))
     white = (np.asarray(draws, np.float64) - mean) @ vectors * np.sqrt(curvature)

@@ -201,10 +201,16 @@ class Walk:
 
     def integer(self, equation, inputs: list[Value]) -> Number | None:
         """What is known of an integer that the equation computes."""
-        aval = equation.outvars[0].aval
-        if not inputs or not np.issubdtype(getattr(aval, "dtype", np.float32), np.integer):
+        aval, primitive = equation.outvars[0].aval, equation.primitive
+        if not np.issubdtype(getattr(aval, "dtype", np.float32), np.integer):
             return None
-        primitive, first = equation.primitive, inputs[0]
+        if primitive is named("iota"):
+            return Number(("iota", aval.shape[0]), 0) if len(aval.shape) == 1 else None
+        if primitive is named("axis_index"):
+            return Number(("axis", equation.params["axis_name"]), 0)
+        if not inputs:
+            return None
+        first = inputs[0]
         if primitive in _SAME:
             before = getattr(equation.invars[0].aval, "dtype", np.float32)
             return self.known_integer(first) if np.issubdtype(before, np.integer) else None
@@ -357,10 +363,7 @@ class Walk:
         num_constants, num_carry = parameters["num_consts"], parameters["num_carry"]
         constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
         scanned, loop, length = inputs[num_constants + num_carry :], self.fresh(), parameters["length"]
-        slices = [
-            self.slice_of(value, atom.aval, loop)
-            for value, atom in zip(scanned, equation.invars[num_constants + num_carry :])
-        ]
+        slices = [self.slice_of(value, loop) for value in scanned]
 
         def body(current):
             outputs = self.any(parameters["jaxpr"], [*constants, *current, *slices])
@@ -391,31 +394,38 @@ class Walk:
 
     def fixed_point(self, equation, loop: int, carry, body: Callable, length: int | None):
         """Run the body until what is known of its state no longer changes; then the state and the other outputs."""
-        current = list(carry)
-        mark = len(self.uses), len(self.findings), self.door.mark() if self.door is not None else None
+        current, avals = list(carry), [atom.aval for atom in equation.outvars]
+        mark = self.mark()
         for _ in range(_MOST_PASSES):
-            del self.uses[mark[0] :], self.findings[mark[1] :]
-            if self.door is not None:
-                self.door.back_to(mark[2])
+            self.back_to(mark)
             outputs, others = body(current)
-            following = [self.carried(loop, k, before, after) for k, (before, after) in enumerate(zip(current, outputs))]
+            pairs = zip(current, outputs, avals)
+            following = [self.carried(("carry", loop, k), *values) for k, values in enumerate(pairs)]
             if [value._replace(trail=None) for value in following] == [value._replace(trail=None) for value in current]:
                 break
             current = following
         else:
             self.find("unknown", "a loop could not be followed", Trail(equation))
         self.check_turns(equation, loop, carry, current, outputs, mark[0], length)
-        return [self.after_loop(loop, k, *values, length) for k, values in enumerate(zip(carry, current))], others
+        after = [self.after_loop(loop, k, *values, length) for k, values in enumerate(zip(carry, current))]
+        return after, others
 
-    def carried(self, loop: int, k: int, before: Value, after: Value) -> Value:
+    def mark(self) -> tuple:
+        """Where the records stand."""
+        return len(self.uses), len(self.findings), self.door.mark() if self.door is not None else None
+
+    def back_to(self, mark: tuple) -> None:
+        """Forget what was recorded since, because a loop's body is followed again."""
+        del self.uses[mark[0] :], self.findings[mark[1] :]
+        if self.door is not None:
+            self.door.back_to(mark[2])
+
+    def carried(self, name, before: Value, after: Value, aval) -> Value:
         """What is known of a loop's variable that is first `before`, and `after` a turn."""
-        name = ("carry", loop, k)
-        same = before.ident == after.ident
-        key, number = before.key, before.number
-        if key != after.key and (key is None or key.root != name):
-            shape_known = key is not None and after.key is not None
-            key = Key(name, (), (keys.MIXED,) * len(key.axes)) if shape_known else None
-            key = key._replace(axes=before.key.axes[-1:] if False else key.axes) if key is not None else None
+        same, key, number = before.ident == after.ident, before.key, before.number
+        if key != after.key and key is not None and key.root != name:
+            is_raw = keys.WORDS in key.axes
+            key = keys.root_key(name, aval.shape, is_raw) if after.key is not None else None
         if number != after.number and (number is None or number.base != name):
             number = Number(name, 0)
         return Value(
@@ -425,6 +435,121 @@ class Walk:
             number,
             before.bounds if before.bounds == after.bounds else None,
             before.ident if same else self.number_of(name),
-            before.loops if same else before.loops | after.loops | {loop},
+            before.loops if same else before.loops | after.loops | {name[1]},
             before.trail or after.trail,
         )
+
+    def check_turns(self, equation, loop: int, carry, current, outputs, mark: int, length: int | None) -> None:
+        """Refuse noise that two turns of a loop draw from the same key."""
+        if length == 1:
+            return
+        uses, moved = self.uses[mark:], {}
+        for k, (first, value, after) in enumerate(zip(carry, current, outputs)):
+            name = ("carry", loop, k)
+            if value.number == Number(name, 0) and after.number is not None and after.number.base == name:
+                self.strides[name] = abs(after.number.offset)
+                self.turns[name] = (self.known_integer(first), after.number.offset, length)
+            if value.key is not None and value.key.root == name:
+                moved[name] = after.key
+                noise = any(use.is_noise and use.key.root == name for use in uses)
+                self.uses.append(Use(first.key, self.fresh(), equation, self.branches, self.scope, noise, hands_over=True))
+        for use in uses:
+            if use.key.root in moved:
+                after = moved[use.key.root]
+                evolves = after is not None and after.root == use.key.root and after.parts
+                moves = evolves and keys.unrelated(use.key, after, lambda base: self.strides.get(base, 0))
+            else:
+                moves = any(isinstance(part, Number) and self.moves(part.base, loop) for part in use.key.parts)
+            if use.is_noise and not moves:
+                self.find("key reuse", "a loop may draw the same noise in several turns: fold the number of the step "
+                          "into the key, or split it", Trail(use.step))  # fmt: skip
+            elif use.in_door and self.door is None and loop not in use.loops:
+                self.find("key reuse", "a loop chooses the same rows in every turn: fold the number of the step into the "
+                          "key", Trail(use.step))  # fmt: skip
+
+    def moves(self, base, loop: int) -> bool:
+        """Whether the turns of a loop give a number of this base different values."""
+        if not isinstance(base, tuple) or not self.strides.get(base):
+            return False
+        if base[1] == loop:
+            return True
+        if base not in self.turns:
+            return False
+        first, inner, length = self.turns[base]
+        outer = self.strides.get(first.base, 0)
+        return length is not None and outer >= abs(inner) * length and self.moves(first.base, loop)
+
+    def after_loop(self, loop: int, k: int, first: Value, value: Value, length: int | None) -> Value:
+        """A loop's variable when the loop has ended."""
+        name = ("carry", loop, k)
+        number, key = value.number, value.key
+        if number is not None and number.base == name:
+            number = None
+            if length is not None and name in self.turns:
+                start, step, _ = self.turns[name]
+                number = Number(start.base, start.offset + step * length)
+        if key is not None and key.root == name:
+            key = key._replace(root=("after", loop, k))
+        ident = value.ident if value.ident == first.ident else self.number_of("after", loop, k)
+        return value._replace(number=number, key=key, ident=ident, loops=value.loops - {loop})
+
+    def slice_of(self, value: Value, loop: int) -> Value:
+        """What a turn of a loop sees of an array that it runs over."""
+        base = ("slice", loop, value.ident)
+        number = key = None
+        if value.number is not None and isinstance(value.number.base, tuple) and value.number.base[0] == "iota":
+            number, self.strides[base] = Number(base, value.number.offset), 1
+        if value.key is not None:
+            if value.key.axes[0] >= 0:
+                self.strides[base] = 1
+            key = keys.pick(value.key, 0, Number(base, 0))
+            key = key._replace(axes=key.axes[1:])
+        form = self.door.slice_of(value.form) if self.door is not None else value.form
+        ident = self.number_of("slice", loop, value.ident)
+        return value._replace(form=form, number=number, key=key, ident=ident, loops=value.loops | {loop})
+
+    def stack_of(self, value: Value, loop: int) -> Value:
+        """The outputs of all turns, stacked."""
+        form = self.door.stack_of(value.form) if self.door is not None else value.form
+        form = Lost("private rows") if isinstance(form, Raw) else form
+        return value._replace(form=form, number=None, key=None, ident=self.fresh(), loops=value.loops - {loop})
+
+    def sharded(self, equation, inputs) -> list[Value]:
+        """A program that runs on every device: keys that all devices are given must not make noise."""
+        loop, size = self.fresh(), getattr(equation.params.get("mesh"), "size", 2)
+        specs = equation.params.get("in_specs", ((),) * len(inputs))
+        inside = []
+        for value, spec in zip(inputs, specs):
+            split_axes = [axis for axis, names in enumerate(spec) if names is not None and names != ()]
+            key = value.key
+            for axis in split_axes if key is not None else ():
+                if key.axes[axis] >= 0:
+                    base = ("shard", loop, value.ident)
+                    self.strides[base] = 1
+                    key = keys.pick(key, axis, Number(base, 0))
+            ident = self.number_of("shard", loop, value.ident) if split_axes else value.ident
+            inside.append(value._replace(key=key, ident=ident, loops=value.loops | ({loop} if split_axes else set())))
+        mark = len(self.uses)
+        outputs = self.call(equation, inside)
+        for use in self.uses[mark:] if size > 1 else ():
+            if use.is_noise and not any(isinstance(part, Number) and self.moves(part.base, loop) for part in use.key.parts):
+                self.find("key reuse", "every device draws the same noise: give each its own key", Trail(use.step))
+        return [value._replace(loops=value.loops - {loop}) for value in outputs]
+
+    # The door
+
+    def through_door(self, equation, inputs) -> list[Value]:
+        """An access: its program is checked inside, and what comes out is public."""
+        loops = _CLEAN.union(*(value.loops for value in inputs))
+        if self.door is not None:
+            self.find("door", "a door inside a door", Trail(equation))
+            return [Value(ident=self.fresh()) for _ in equation.outvars]
+        door = self.inside()
+        before, self.scope, self.door = self.scope, (*self.scope, self.fresh()), door
+        self.entered[id(equation)] = door
+        program = equation.params[self.doors[equation.primitive]]
+        arguments = [door.enter(self, value, atom.aval) for value, atom in zip(inputs, equation.invars)]
+        outputs = self.closed(program, arguments)
+        door.leave(self, outputs, [atom.aval for atom in equation.outvars])
+        self.scope, self.door = before, None
+        return [Value(ident=self.fresh(), loops=loops) for _ in equation.outvars]

@@ -16,7 +16,7 @@ from dpppl.clipping import Flat, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
 from dpppl.mechanism import Mechanism
-from dpppl.model import SplitModel, split_model
+from dpppl.model import Public, SplitModel, split_model
 from dpppl.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 
@@ -187,6 +187,12 @@ class DPKernel(MCMCKernel):
 
     def sample(self, state, model_args, model_kwargs):
         """One step: one access of the data. Vectorised when the state holds a batch of keys."""
+        leaves = jax.tree.leaves((model_args, model_kwargs), is_leaf=lambda value: isinstance(value, Public))
+        if any(isinstance(leaf, jax.core.Tracer) and not leaf.ndim for leaf in leaves):
+            raise ConfigurationError(
+                "jit_model_args=True turns the model's numbers into arrays, which would keep the values of the first "
+                "run; run without it, or fix the numbers by functools.partial."
+            )
         rows, public = self.split.arrays(model_args, model_kwargs)
         step = partial(self.step, rows=rows, public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
@@ -262,14 +268,13 @@ class DPKernel(MCMCKernel):
             if count:
                 chains_of[first, count] = chains_of.get((first, count), 0) + chains
         mechanism, norm = self.mechanism, self.mechanism.clipping.clipping_norm
-        events, steps, std, share = [], [], [], []
+        events, steps, std = [], [], []
         for (first, count), chains in chains_of.items():
             step_sizes, multipliers = self.schedule(first, count)
             events.append(mechanism.event(multipliers, first, chains))
             steps.append(step_sizes)
             std.append(self.noise_std(step_sizes, multipliers))
-            share.append(np.full(count, chains / num_chains))
-        h, s, w = (np.concatenate(parts) if parts else np.full(1, math.nan) for parts in (steps, std, share))
+        h, s = (np.concatenate(parts) if parts else np.full(1, math.nan) for parts in (steps, std))
         self.check_noise(s)
         temperatures = self.temperature_at(h, s)
         return PrivacyReport(
@@ -288,12 +293,17 @@ class DPKernel(MCMCKernel):
             temperatures=(float(temperatures.min()), float(temperatures.max())),
             temperature_note=self.temperature_note(s),
             step_sizes=(float(h.min()), float(h.max())),
-            diffusion_time=float(np.sum(w * self.diffusion_time(h, s))) if events else 0.0,
+            diffusion_time=self._time_until(ranges[-1][0] + ranges[-1][1]) if events else 0.0,
             row_curvature=self.row_curvature,
             preconditioned=self.preconditioner is not None,
             assumed_public=self.split.assumed_public if self._split is not None else (),
             **({"initial_values": describe_start(self.init_strategy)} | facts),
         )
+
+    def _time_until(self, step: int) -> float:
+        """Diffusion time of a chain's steps before this one; a restart begins anew, whatever ran and was charged."""
+        step_sizes, multipliers = self.schedule(0, step)
+        return float(np.sum(self.diffusion_time(step_sizes, self.noise_std(step_sizes, multipliers))))
 
     def privacy_report(self, last_state, delta: float | None = None) -> PrivacyReport:
         """What a run under plain `numpyro.infer.MCMC` has cost, from the step counter of its last state.

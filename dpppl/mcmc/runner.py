@@ -190,7 +190,8 @@ class MCMC(numpyro.infer.MCMC):
         fields, removed = self._collected_fields(extra_fields)
         kernel = self.calibrated_kernel().with_noise(None)
         resume = None if warmup_only else self._warmup_state
-        states = self._initial_states(kernel, key, init_params, resume, args, kwargs)
+        # A stream of its own: keys that the caller splits off the same key must give a run other noise.
+        states = self._initial_states(kernel, random.stream(key, "chains"), init_params, resume, args, kwargs)
         _check_fields(fields, states)
         first, steps = self._next_steps(warmup_only)
         plan = self._check_budget(first, steps)

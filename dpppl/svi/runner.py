@@ -1,6 +1,7 @@
 """Private stochastic variational inference: plan, charge, chunks of steps, parameters, report."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -248,7 +249,10 @@ class SVI:
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
         thinning = max(1, -(-num_steps // kept)) if thinning is None else _positive_int(thinning)
         state, trajectory = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
-        self._facts["status"] = "complete"
+        finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(self.get_params(state)))
+        self._facts["status"] = "complete" if finite else "complete, with parameters that are not finite"
+        if not finite:
+            warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=2)
         return SVIResult(
             params=self.get_params(state),
             state=state,

@@ -1,0 +1,190 @@
+"""How far an array is on its way from a row's gradient to a clipped row: see `values.Rows.stage`.
+
+A row is clipped if it is multiplied by at most a constant over a norm that contains it, and replaced by a public value
+where that norm is not finite. The constant is not checked.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpppl.information_flow.primitives import group, named
+from dpppl.information_flow.values import Rows, Value
+
+_KEEPS = group("convert_element_type", "copy", "name", "stop_gradient", "device_put", "sharding_constraint")
+_REARRANGES = group("reshape", "squeeze", "transpose", "broadcast_in_dim")
+_STILL_BOUNDED = group(
+    *"neg floor ceil round sign bitcast_convert_type clamp slice dynamic_slice abs reduce_sum split concatenate pad "
+    "gather reduce_precision dynamic_update_slice add sub mul max min".split()
+)
+_SMALLER = {named("le"): 0, named("lt"): 0, named("ge"): 1, named("gt"): 1}
+
+
+class Stage(NamedTuple):
+    """`ident`: the number of the plain values if they are only rearranged, else None."""
+
+    name: str = "plain"
+    of: frozenset = frozenset()
+    ident: int | None = None
+
+
+_PLAIN = Stage()
+
+
+def stage_of(equation, inputs: list[Value]) -> Stage:
+    """The stage of an equation's outputs. At least one input has rows."""
+    primitive = equation.primitive
+    rows = [value for value in inputs if isinstance(value.form, Rows)]
+    form = rows[0].form
+    if primitive in _KEEPS or primitive in _REARRANGES:
+        grows = np.size(equation.invars[0].aval) < np.size(equation.outvars[0].aval)
+        return _PLAIN if grows and form.stage == "plain" else Stage(form.stage, form.of, form.ident)
+    if primitive in _STILL_BOUNDED and all(is_bounded(value) for value in inputs):
+        return Stage("bounded", form.of)
+    rule = _RULES.get(primitive)
+    found = rule(equation, *inputs) if rule is not None else None
+    return _PLAIN if found is None else found
+
+
+def is_bounded(value: Value) -> bool:
+    """Whether a sum over rows may take it: a bounded row, or no row."""
+    return not isinstance(value.form, Rows) or value.form.stage == "bounded"
+
+
+def _is(value: Value, *stages: str) -> bool:
+    return isinstance(value.form, Rows) and value.form.stage in stages
+
+
+def _is_public(value: Value, least: float = -np.inf) -> bool:
+    """No row and no draw; and, if `least` is given, a constant with no element below it."""
+    if value.form is not None:
+        return False
+    return least == -np.inf or (value.bounds is not None and value.bounds[0] >= least)
+
+
+def _is_zero(value: Value) -> bool:
+    return value.bounds == (0.0, 0.0)
+
+
+def _mul(equation, a: Value, b: Value):
+    if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident:
+        return Stage("square", frozenset({a.form.ident}))
+    for one, other in ((a, b), (b, a)):
+        if _is(one, "plain") and _is(other, "inverse") and one.form.ident in other.form.of:
+            return Stage("clipped", other.form.of)
+        if _is(one, "norm", "inverse", "clipped") and _is_public(other) and not _is_zero(other):
+            return Stage(one.form.stage, one.form.of)
+        if _is(one, "square") and _is_public(other, least=1.0):
+            return Stage("square", one.form.of)
+    return None
+
+
+def _power(equation, a: Value):
+    if equation.params.get("y", 2) == 2 and _is(a, "plain"):
+        return Stage("square", frozenset({a.form.ident}))
+    return None
+
+
+def _root(equation, a: Value):
+    return Stage("norm", a.form.of) if _is(a, "square") else None
+
+
+def _inverse_root(equation, a: Value):
+    return Stage("inverse", a.form.of) if _is(a, "square") else None
+
+
+def _add(equation, a: Value, b: Value):
+    if _is(a, "square") and _is(b, "square"):
+        return Stage("square", a.form.of | b.form.of)
+    for one, other in ((a, b), (b, a)):
+        if _is(one, "square", "norm") and _is_public(other, least=0.0):
+            return Stage(one.form.stage, one.form.of)
+    return None
+
+
+def _max(equation, a: Value, b: Value):
+    one, other = (a, b) if isinstance(a.form, Rows) else (b, a)
+    return Stage(one.form.stage, one.form.of) if _is(one, "square", "norm") and _is_public(other) else None
+
+
+def _min(equation, a: Value, b: Value):
+    one, other = (a, b) if isinstance(a.form, Rows) else (b, a)
+    return Stage("inverse", one.form.of) if _is(one, "inverse") and _is_public(other) else None
+
+
+def _div(equation, a: Value, b: Value):
+    if _is_public(a) and _is(b, "norm"):
+        return Stage("inverse", b.form.of)
+    if _is(a, "plain") and _is(b, "norm") and a.form.ident in b.form.of:
+        return Stage("clipped", b.form.of)
+    if _is(a, "norm", "inverse", "clipped", "bounded") and _is_public(b):
+        return Stage(a.form.stage, a.form.of)
+    return None
+
+
+def _compare(equation, a: Value, b: Value):
+    pair = (a, b)
+    small = pair[_SMALLER[equation.primitive]]
+    large = pair[1 - _SMALLER[equation.primitive]]
+    return Stage("short", small.form.of) if _is(small, "square", "norm") and _is_public(large) else None
+
+
+def _finite(equation, a: Value):
+    return Stage("short", a.form.of) if _is(a, "square", "norm") else None
+
+
+def _and(equation, a: Value, b: Value):
+    of = frozenset().union(*(value.form.of for value in (a, b) if _is(value, "short")))
+    return Stage("short", of) if of else None
+
+
+def _or(equation, a: Value, b: Value):
+    of = frozenset().union(*(value.form.of for value in (a, b) if _is(value, "long")))
+    return Stage("long", of) if of else None
+
+
+def _not(equation, a: Value):
+    opposite = {"short": "long", "long": "short"}.get(a.form.stage)
+    return Stage(opposite, a.form.of) if opposite is not None else None
+
+
+def _select(equation, condition: Value, *cases: Value):
+    if all(_is_public(case) or _is(case, "bounded") for case in cases):
+        return Stage("bounded")
+    kept = {"short": 1, "long": 0}.get(condition.form.stage, None) if isinstance(condition.form, Rows) else None
+    if len(cases) == 2 and kept is not None and _is_public(cases[1 - kept]) and _is(cases[kept], "clipped"):
+        if cases[kept].form.of <= condition.form.of:
+            return Stage("bounded", cases[kept].form.of)
+    clipped = [case for case in cases if _is(case, "clipped")]
+    if len(clipped) == 1 and all(_is_public(case) for case in cases if case is not clipped[0]):
+        return Stage("clipped", clipped[0].form.of)
+    return None
+
+
+def _reduce_sum(equation, a: Value):
+    return Stage("square", a.form.of) if _is(a, "square") else None
+
+
+def _dot(equation, a: Value, b: Value):
+    if all(is_bounded(value) for value in (a, b)) and not (_is(a, "bounded") and _is(b, "bounded")):
+        return Stage("bounded")
+    for one, other in ((a, b), (b, a)):
+        if _is(one, "square") and _is_public(other, least=1.0):
+            return Stage("square", one.form.of)
+    (summed, _), (paired, _) = equation.params["dimension_numbers"]
+    everything = len(summed) + len(paired) == len(equation.invars[0].aval.shape)
+    if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident and everything:
+        return Stage("square", frozenset({a.form.ident}))
+    return None
+
+
+_RULES = {
+    named(name): rule
+    for name, rule in {
+        "mul": _mul, "square": _power, "integer_pow": _power, "sqrt": _root, "rsqrt": _inverse_root, "add": _add,
+        "max": _max, "min": _min, "div": _div, "le": _compare, "lt": _compare, "ge": _compare, "gt": _compare,
+        "is_finite": _finite, "and": _and, "or": _or, "not": _not, "select_n": _select, "reduce_sum": _reduce_sum,
+        "dot_general": _dot,
+    }.items()
+}  # fmt: skip
+
