@@ -117,7 +117,7 @@ def grouped_problem(num_data=4_000, num_groups=8):
     y = (0.3 + rng.standard_normal(num_groups)[group] + rng.standard_normal(num_data)).astype(np.float32)
     preconditioner = {"mean": 1 / num_groups, "spread": 1 / (2 * num_groups), "group_mean": num_groups / num_data}
     unit = (num_groups / num_data) ** 0.5
-    lengths = {"DPSGLD": 1_500, "DPSGHMC": 600, "DPSGNHT": 600}
+    lengths = {"DPSGLD": 2_000, "DPSGHMC": 600, "DPSGNHT": 600}
     return Problem(grouped_normal, (y, group), 2 * unit, 8 * unit, 2.5, lengths, preconditioner=preconditioner)
 
 
@@ -125,7 +125,7 @@ def mixture_problem(num_data=1_000):
     """Started, and preconditioned, as if the means were at -2 and 2 and the scale 1."""
     rng = np.random.default_rng(4)
     y = np.where(rng.random(num_data) < 0.4, -1.5, 1.5) + 0.8 * rng.standard_normal(num_data)
-    lengths = {"DPSGLD": 900, "DPSGHMC": 600, "DPSGNHT": 600}
+    lengths = {"DPSGLD": 2_500, "DPSGHMC": 600, "DPSGNHT": 600}
     # From the prior median some chains stay for long where one component holds all rows.
     start = {"means": np.array([-2.0, np.log(4.0)]), "scale": np.zeros(()), "weights": np.zeros(1)}
     preconditioner = {"means": [1.0, 1 / 16], "scale": 1 / 2, "weights": 4.0}

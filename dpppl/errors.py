@@ -19,3 +19,13 @@ class BudgetExceededError(DPPPLError):
 
 class KeyReuseError(DPPPLError):
     """The key was already used in this process: equal keys on changed data cancel the noise. Take a new one."""
+
+
+class PrivacyLeakError(DPPPLError):
+    """A program's outputs could tell more of a private row than the door lets out: change the program.
+
+    `findings`: each with `kind` (one word), `what` (a sentence) and `trail`."""
+
+    def __init__(self, message: str, findings: tuple = ()):
+        super().__init__(message)
+        self.findings = findings

@@ -79,7 +79,8 @@ def main():
     )  # fmt: skip
     result = svi.run(dpppl.secret_key(), args.num_epochs * args.num_batches, x, y)
     draws = result.sample_posterior(jax.random.key(1), 200)
-    print("dpppl.SVI    accuracy {:.4f}, AUC {:.4f}, NLL {:.4f}".format(*scores(posterior_predictive(draws, x_test), y_test)))
+    line = "{}: accuracy {:.4f}, AUC {:.4f}, NLL {:.4f}"
+    print(line.format("dpppl.SVI", *scores(posterior_predictive(draws, x_test), y_test)))
 
     mu, sd = written_out(
         jax.random.key(0), x, y, num_batches=args.num_batches, num_epochs=args.num_epochs, clipping_norm=1.0,
@@ -87,7 +88,7 @@ def main():
     )  # fmt: skip
     w = mu + sd * jax.random.normal(jax.random.key(1), (200, len(mu)))
     own = {"weights": w[:, :-1], "intercept": w[:, -1]}
-    print("written out  accuracy {:.4f}, AUC {:.4f}, NLL {:.4f}".format(*scores(posterior_predictive(own, x_test), y_test)))
+    print(line.format("written out", *scores(posterior_predictive(own, x_test), y_test)))
     print(f"\n{result.privacy_report()}")
 
 

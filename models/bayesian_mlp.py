@@ -1,5 +1,7 @@
 """A Bayesian neural network for classification: fully connected layers with a prior on every weight."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpyro
@@ -15,7 +17,7 @@ def bayesian_mlp(x, y=None, hidden=(400,), num_classes=10, prior=gaussian, prior
     """
     sizes = (x.shape[-1], *hidden, num_classes)
     layers = []
-    for i, (inputs, outputs) in enumerate(zip(sizes, sizes[1:])):
+    for i, (inputs, outputs) in enumerate(pairwise(sizes)):
         weights = prior(prior_scale / inputs**0.5).expand([inputs, outputs]).to_event(2)
         biases = prior(prior_scale).expand([outputs]).to_event(1)
         layers.append((numpyro.sample(f"w{i}", weights), numpyro.sample(f"b{i}", biases)))

@@ -90,7 +90,7 @@ def assert_same_results(ours, theirs, values=True):
 
 @pytest.mark.slow
 def test_every_chain_method_gives_what_numpyro_gives():
-    """The same chain keys give the same samples, here and under NumPyro: shapes, thinning, extra fields, last states."""
+    """The same chain keys give the same samples here and under NumPyro: shapes, thinning, extra fields, last states."""
     settings = dict(num_warmup=5, num_samples=11, num_chains=2, thinning=3, progress_bar=False)
     kernel, key, fields = kernel_of(regression), jax.random.key(0), ("i", "z.w")
     theirs = NumPyroMCMC(kernel, chain_method="vectorized", **settings)

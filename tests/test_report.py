@@ -130,14 +130,23 @@ def test_a_schedule_is_accounted_step_by_step():
     assert report.epsilon_at(1e-5) < gaussian_epsilon(one_more, 1e-5)
 
 
-def test_a_long_schedule_is_rounded_up_a_little():
-    """More than 64 noise multipliers are put on a grid: the account rises, by less than 2 %."""
-    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=CLIPPING_NORM, step_size=dpppl.polynomial_decay(STEP_SIZE))
-    report = dpppl.MCMC(kernel, num_warmup=0, num_samples=1_000, progress_bar=False).privacy_plan()
-    multipliers = [langevin_multiplier(1.0, STEP_SIZE * t ** (-1 / 3)) for t in range(1, 1_001)]
-    exact = gaussian_epsilon(math.sqrt(sum(sigma**-2.0 for sigma in multipliers)), 1e-5)
-    assert exact < report.epsilon_at(1e-5) < 1.02 * exact
-    assert len(report.events[0].noise_multipliers) <= 64 and report.num_accesses == 1_000
+def test_long_schedules():
+    """1,000 noise multipliers are accounted one by one at rate 1, and rounded down to a grid of 64 below it."""
+    options = dict(clipping_norm=CLIPPING_NORM, step_size=dpppl.polynomial_decay(STEP_SIZE))
+    multipliers = np.array([langevin_multiplier(1.0, STEP_SIZE * t ** (-1 / 3)) for t in range(1, 1_001)])
+    full, sampled = (
+        dpppl.MCMC(
+            dpppl.DPSGLD(normal_mean, subsampling=subsampling, **options),
+            num_warmup=0, num_samples=1_000, progress_bar=False,
+        ).privacy_plan()
+        for subsampling in (dpppl.FullBatch(), dpppl.Poisson(RATE))
+    )  # fmt: skip
+    mu = math.sqrt(np.sum(multipliers**-2.0))
+    assert gaussian_epsilon(mu, 1e-5) < full.epsilon_at(1e-5) < gaussian_epsilon(1.00011 * mu, 1e-5)
+    pairs = sampled.events[0].noise_multipliers
+    assert len(pairs) <= 64 and sampled.num_accesses == 1_000
+    ratio = np.repeat([sigma for sigma, _ in pairs], [count for _, count in pairs]) / np.sort(RATE * multipliers)
+    assert np.all((0.95 < ratio) & (ratio < 1.0))
 
 
 def test_a_matched_run_spends_its_budget_and_says_what_it_can_explore():

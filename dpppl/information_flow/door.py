@@ -24,7 +24,6 @@ from dpppl.information_flow.values import (
 )
 
 _ADDS = group("add", "sub", "add_any", "add_jaxvals")
-_SCALES = group("mul", "div")
 _LINEAR = _ADDS | group(
     *"convert_element_type copy reshape broadcast_in_dim squeeze slice transpose concatenate pad neg reduce_sum psum split "
     "dynamic_slice dynamic_update_slice name device_put sharding_constraint stack unstack".split()
@@ -95,7 +94,8 @@ class Inside:
         """What random bits from a secret key are."""
         shape = equation.outvars[0].aval.shape
         box = Box(ident, tuple((0, length) for length in shape), tuple(range(len(shape))))
-        return Draw((box,), own=source.key is not None and not source.key.is_repeated)
+        followed = source.key is not None and not source.key.is_repeated
+        return Draw((box,), own=followed and equation.primitive is named("random_bits"))
 
     # Equations
 
@@ -126,9 +126,8 @@ class Inside:
             self._use_up(walk, noise, Trail(equation, next(v.trail for v in inputs if isinstance(v.form, Sum))))
             return Noised()
         sums = [isinstance(value.form, Sum) for value in inputs]
-        if equation.primitive in _LINEAR or (equation.primitive in _SCALES and sum(sums) == 1 and sums[0] >= sums[-1]):
-            return Sum()
-        if equation.primitive is named("mul") and sum(sums) == 1:
+        scaled = equation.primitive is named("mul") and sum(sums) == 1
+        if equation.primitive in _LINEAR or scaled or (equation.primitive is named("div") and sums == [True, False]):
             return Sum()
         return Lost(f"the sum of rows goes through {name} before it has its noise")
 

@@ -108,7 +108,7 @@ class Value(NamedTuple):
     equal for equal values. `loops`: the loops in which it may change. `trail`: how a secret came here.
     """
 
-    form: Form = None
+    form: Any = None
     secret: bool = False
     key: Any = None
     number: Number | None = None

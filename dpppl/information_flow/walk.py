@@ -19,7 +19,11 @@ _SAME = group(
     "broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy", "stop_gradient", "transpose", "name"
 )
 _CHOSEN = group("convert_element_type", "copy", "device_put", "sharding_constraint", "slice", "name", "stop_gradient")
-_INTEGERS = (np.signedinteger, np.unsignedinteger)
+
+
+def has_kind(array, kind) -> bool:
+    """Whether an array, or an abstract one, holds integers, say, or keys."""
+    return hasattr(array, "dtype") and jax.dtypes.issubdtype(array.dtype, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Walk:
         value = literal.val
         if np.size(value) > 1:
             return self.constant(value)
-        if jax.dtypes.issubdtype(getattr(literal.aval, "dtype", np.float32), jax.dtypes.prng_key):
+        if has_kind(literal.aval, jax.dtypes.prng_key):
             return Value(ident=self.fresh())
         number = np.asarray(value)
         exact = Number(None, int(number)) if np.issubdtype(number.dtype, np.integer) else None
@@ -89,8 +93,7 @@ class Walk:
         if problem:
             self.find("constant", f"a captured constant, {shape}, {problem}")
         self.constants[id(value)] = value
-        dtype = getattr(value, "dtype", None)
-        if dtype is None or np.dtype(object) == dtype or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+        if not hasattr(value, "dtype") or has_kind(value, jax.dtypes.prng_key):
             return Value(ident=ident)
         numbers = np.asarray(value)
         if numbers.dtype.kind not in "iufb" or not numbers.size:
@@ -143,6 +146,8 @@ class Walk:
             return self.while_loop(equation, inputs)
         if primitive is named("cond"):
             return self.cond(equation, inputs)
+        if primitive is named("optimization_barrier"):
+            return inputs
         return self.plain(equation, inputs)
 
     def call(self, equation, inputs) -> list[Value]:
@@ -202,7 +207,7 @@ class Walk:
     def integer(self, equation, inputs: list[Value]) -> Number | None:
         """What is known of an integer that the equation computes."""
         aval, primitive = equation.outvars[0].aval, equation.primitive
-        if not np.issubdtype(getattr(aval, "dtype", np.float32), np.integer):
+        if not has_kind(aval, np.integer):
             return None
         if primitive is named("iota"):
             return Number(("iota", aval.shape[0]), 0) if len(aval.shape) == 1 else None
@@ -212,8 +217,7 @@ class Walk:
             return None
         first = inputs[0]
         if primitive in _SAME:
-            before = getattr(equation.invars[0].aval, "dtype", np.float32)
-            return self.known_integer(first) if np.issubdtype(before, np.integer) else None
+            return self.known_integer(first) if has_kind(equation.invars[0].aval, np.integer) else None
         if primitive is named("add") or primitive is named("sub"):
             sign = 1 if primitive is named("add") else -1
             a, b = (self.known_integer(value) for value in inputs)
@@ -384,12 +388,12 @@ class Walk:
             last[0] = predicate
             outputs = self.controlled(predicate, lambda: self.any(parameters["body_jaxpr"], [*body_constants, *current]))
             if self.door is not None:
-                return self.door.under_loop(predicate, current, outputs), []
+                return self.door.under_loop(self, predicate, outputs), []
             return [self.under(predicate, value) for value in outputs], []
 
         current, _ = self.fixed_point(equation, loop, carry, body, None)
         if self.door is not None:
-            return self.door.under_loop(last[0], carry, current)
+            return self.door.under_loop(self, last[0], current)
         return [self.under(last[0], value) for value in current]
 
     def fixed_point(self, equation, loop: int, carry, body: Callable, length: int | None):
@@ -550,6 +554,6 @@ class Walk:
         program = equation.params[self.doors[equation.primitive]]
         arguments = [door.enter(self, value, atom.aval) for value, atom in zip(inputs, equation.invars)]
         outputs = self.closed(program, arguments)
-        door.leave(self, outputs, [atom.aval for atom in equation.outvars])
+        door.leave(self, outputs)
         self.scope, self.door = before, None
         return [Value(ident=self.fresh(), loops=loops) for _ in equation.outvars]

@@ -1,6 +1,5 @@
 """Private stochastic variational inference: plan, charge, chunks of steps, parameters, report."""
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -12,21 +11,20 @@ import numpy as np
 from jax import lax
 from tqdm.auto import tqdm
 
-from dpppl import accounting, random
+from dpppl import random
 from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
-from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.report import RELATIONS, PrivacyReport
 from dpppl.subsampling import Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
+from dpppl.svi.budget import Budgeted, positive_int
 from dpppl.svi.elbo import Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
 
 _CHUNKS = 20
-_OVERFLOW_SHARE = 1e-3
-_LOWERED = 1.0 - 1e-6
 _TRAJECTORY_SIZE, _TRAJECTORY_LENGTH = 2**24, 1000
 
 
@@ -40,7 +38,7 @@ class SVIState(NamedTuple):
     rng_key: Any
 
 
-class SVI:
+class SVI(Budgeted):
     """Differentially private SVI with the calls of `numpyro.infer.SVI`, a privacy budget, and a report. No losses.
 
     `model`: a NumPyro model with one data plate. `guide`: an AutoGuide that was not called yet, or a guide written by
@@ -69,7 +67,7 @@ class SVI:
     >>> svi = dpppl.SVI(model, AutoNormal(model), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.Poisson(0.1),
     ...                 target_epsilon=1.0, target_delta=1e-5)
     >>> result = svi.run(dpppl.secret_key(), 50, jnp.ones(1000), progress_bar=False)
-    This run will spend epsilon = 1 at delta = 1e-05: add or remove one row, N public (zero-out).
+    This run will spend epsilon = 0.9994 at delta = 1e-05: add or remove one row, N public (zero-out).
     >>> sorted(result.params)
     ['mu_auto_loc', 'mu_auto_scale']
     """
@@ -107,102 +105,7 @@ class SVI:
         if getattr(self.loss, "num_particles", None) != 1:
             raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
         self.mechanism = Mechanism(clipping=_clipping(clipping, clipping_norm, num_data), subsampling=subsampling)
-        self._check_budget_arguments(noise_multiplier, target_epsilon, target_delta)
-        self._objective: Objective | None = None
-        self._charged: list[tuple[int, int]] = []
-        self._queries: list[accounting.GaussianEvent] = []
-        self._facts: dict = {}
-
-    # Budget
-
-    def _check_budget_arguments(self, noise_multiplier, target_epsilon, target_delta) -> None:
-        for name, value in (("noise_multiplier", noise_multiplier), ("target_epsilon", target_epsilon)):
-            if value is not None and not (isinstance(value, int | float) and 0.0 < value < math.inf):
-                raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
-        if target_delta is not None:
-            accounting.accountants.check_delta(target_delta)
-        if target_epsilon is not None and target_delta is None:
-            raise ConfigurationError("target_epsilon needs target_delta.")
-        if (target_epsilon is None) == (noise_multiplier is None):
-            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
-        self.noise_multiplier, self.target_epsilon, self.target_delta = noise_multiplier, target_epsilon, target_delta
-
-    def _calibrate(self, num_steps: int) -> tuple[float, Mechanism]:
-        """The noise multiplier that the budget gives, and the mechanism with its bound on overflow. Without data."""
-        if self.noise_multiplier is not None:
-            return self.noise_multiplier, self.mechanism
-        assert self.target_epsilon is not None and self.target_delta is not None
-        share = _OVERFLOW_SHARE * self.target_delta / ((1.0 + math.exp(min(self.target_epsilon, 500.0))) * num_steps)
-        mechanism = self.mechanism.with_overflow_probability(max(1e-300, min(1e-9, share / 3.0)))
-
-        def events(noise_multiplier):
-            return (*self._queries, mechanism.event(np.full(num_steps, noise_multiplier * _LOWERED)))
-
-        return accounting.calibrate_noise_multiplier(events, self.target_epsilon, self.target_delta), mechanism
-
-    def privacy_plan(self, num_steps: int) -> PrivacyReport:
-        """The report that a `run` of `num_steps` more steps would add up to, without data."""
-        noise_multiplier, mechanism = self._calibrate(_positive_int(num_steps))
-        first = sum(count for _, count in self._charged)
-        charged = [*self._charged, (first, num_steps)]
-        facts = {"key_origin": "chosen when the run starts", "status": "planned"}
-        return self._report(charged, self._queries, noise_multiplier, mechanism, **(self._facts | facts))
-
-    def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
-        """What everything run so far has cost, an interrupted run included.
-
-        With a `state` that `update` returned: what its steps have cost. Such states hold the key: keep them secret."""
-        if state is not None:
-            facts = {"key_origin": "supplied to SVI.init, whose states hold the key: keep states and pickles secret"}
-            charged = [(0, int(state.i))] if int(state.i) else []
-            return self._report(charged, [], self._noise(), self.mechanism, **facts, status="run step by step")
-        facts = {"key_origin": "none yet", "status": "nothing run"} | self._facts
-        return self._report(self._charged, self._queries, self.noise_multiplier, self.mechanism, **facts)
-
-    def _report(self, charged, asked, noise_multiplier, mechanism, **facts) -> PrivacyReport:
-        steps = sum(count for _, count in charged)
-        events = [mechanism.event(np.full(count, noise_multiplier * _LOWERED), first) for first, count in charged]
-        more = ("Guides are set up on made-up rows, and their starting values do not depend on data.",)
-        return PrivacyReport(
-            method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
-            events=(*asked, *events),
-            delta=self.target_delta,
-            num_data=self.num_data,
-            neighboring_relation=mechanism.neighboring_relation,
-            clipping=mechanism.clipping.describe(),
-            clipping_norm=mechanism.clipping.clipping_norm,
-            subsampling=mechanism.subsampling.describe(),
-            sampling_rate=mechanism.subsampling.rate,
-            num_steps=steps,
-            assumed_public=self._objective.split.assumed_public if self._objective is not None else (),
-            details=(
-                ("steps", f"{steps}, each an access of the data"),
-                ("queries", f"{len(asked)}, each an access of the data"),
-                ("particles", f"{self.num_particles} a step, clipped together: one access"),
-            ),
-            more_assumptions=more,
-            **({"initial_values": "the guide's, on made-up rows"} | facts),
-        )
-
-    def _admit(self, noise_multiplier, mechanism, charged, queries) -> PrivacyReport:
-        facts = {"key_origin": "chosen when the run starts", "status": "planned"}
-        plan = self._report(charged, queries, noise_multiplier, mechanism, **facts)
-        if self.target_epsilon is not None and plan.epsilon > self.target_epsilon:
-            raise BudgetExceededError(
-                f"epsilon {self.privacy_report().epsilon:.4g} of {self.target_epsilon:g} is spent and this would bring "
-                f"it to {plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. A "
-                "budget is for all that one SVI object runs: plan the steps in one call, or make a new object with its "
-                "own budget (their costs add up)."
-            )
-        return plan
-
-    def _noise(self) -> float:
-        if self.noise_multiplier is None:
-            raise ConfigurationError(
-                "the noise follows from the number of steps, which only run(rng_key, num_steps, ...) knows; give "
-                "noise_multiplier to use init and update."
-            )
-        return self.noise_multiplier
+        self._set_budget(noise_multiplier, target_epsilon, target_delta)
 
     # NumPyro's calls
 
@@ -234,7 +137,7 @@ class SVI:
 
         `rng_key`: one key, used once; take it from `dpppl.secret_key()`. `init_state`: the state of a result, to go on
         from. `thinning`: the trajectory keeps every so many-th iterate; by default about 1,000 of them in all."""
-        num_steps = _positive_int(num_steps)
+        num_steps = positive_int(num_steps)
         noise_multiplier, mechanism = self._calibrate(num_steps)
         state = self.init(rng_key, *args, init_params=init_params, **kwargs)
         if init_state is not None:
@@ -247,7 +150,7 @@ class SVI:
         self._facts = {"key_origin": random.origin(state.rng_key), "status": "interrupted"}
         rows, public = objective.arrays(args, kwargs)
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
-        thinning = max(1, -(-num_steps // kept)) if thinning is None else _positive_int(thinning)
+        thinning = max(1, -(-num_steps // kept)) if thinning is None else positive_int(thinning)
         state, trajectory = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(self.get_params(state)))
         self._facts["status"] = "complete" if finite else "complete, with parameters that are not finite"
@@ -316,13 +219,6 @@ class SVI:
         key = random.as_key(rng_key)
         return queries.estimate_accuracy(self, key, params, correct, args, kwargs, noise_multiplier, num_particles)
 
-    def admit_query(self, event: accounting.GaussianEvent, key) -> None:
-        """Charge a query before it runs, or refuse it."""
-        self._admit(self.noise_multiplier, self.mechanism, self._charged, [*self._queries, event])
-        random.claim(key)
-        self._queries.append(event)
-        self._facts = {"key_origin": random.origin(key), "status": "complete"} | self._facts
-
     # One step
 
     def _step(self, state: SVIState, rows, public, noise_multiplier) -> SVIState:
@@ -372,12 +268,6 @@ def _clipping(clipping, clipping_norm, num_data) -> Flat | PerSite | Adaptive:
     if clipping != "flat":
         raise ConfigurationError('clipping must be "flat", "normalised" or dpppl.Adaptive(...).')
     return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
-
-
-def _positive_int(value) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigurationError("num_steps and thinning must be positive integers.")
-    return int(value)
 
 
 def _size(tree) -> int:

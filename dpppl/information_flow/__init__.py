@@ -1,0 +1,5 @@
+"""Proves on a traced program that private rows reach its outputs only through the door: see `verify`."""
+
+from dpppl.information_flow.proof import NOT_PROVED, ProofReport, register_door, verify, verify_jaxpr
+
+__all__ = ["NOT_PROVED", "ProofReport", "register_door", "verify", "verify_jaxpr"]
