@@ -237,10 +237,10 @@ def mixture(args):
 
 
 SETTINGS = {  # (function, defaults)
-    "adult": (adult, {"num_steps": 1000, "rate": 0.05, "clipping_norm": 1.0, "learning_rate": 0.03, "seeds": 5}),
+    "adult": (adult, {"num_steps": 1000, "rate": 0.05, "clipping_norm": 2.0, "learning_rate": 0.03, "seeds": 5}),
     "spread": (spread, {"num_steps": 2000, "rate": 0.05, "clipping_norm": 1.0, "learning_rate": 0.03}),
     "coverage": (coverage, {"num_steps": 1000, "rate": 0.05, "learning_rate": 0.02}),
-    "abalone": (abalone, {"num_steps": 500, "rate": 0.1, "clipping_norm": 2.0, "learning_rate": 0.05, "seeds": 5}),
+    "abalone": (abalone, {"num_steps": 300, "rate": 1.0, "clipping_norm": 2.0, "learning_rate": 0.15, "seeds": 5}),
     "mnist": (mnist, {"num_steps": 600, "batch_size": 1024, "clipping_norm": 1.0, "learning_rate": 0.003}),
     "vae": (vae, {"num_steps": 1500, "batch_size": 256, "clipping_norm": 5.0, "learning_rate": 0.003}),
     "mixture": (mixture, {"num_steps": 1000, "rate": 0.1, "clipping_norm": 3.0, "learning_rate": 0.03}),

@@ -18,7 +18,7 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto"):
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Clipped rows are rounded to a fixed
     grid on which their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its
     rounding (below 6.2e-5). Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers; others, steps of
-    2^-26 and float64, exact up to 2^27 rows.
+    2^-26 and float64, exact up to 2^27 rows (and a row's rounding below 6.2e-5 up to 6e7 latents).
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(z))
@@ -60,8 +60,8 @@ def _sum_rows(rows, short: bool):
     """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact; returns float64."""
     with jax.enable_x64(True):
         if rows.dtype == jnp.float64 or not short:
-            far = np.float64(1.5 * 2**26)  # in [2^26, 2^27) a float64 is a multiple of 2^-26
-            return jnp.sum((rows.astype(jnp.float64) + far) - far, axis=0)
+            steps = jnp.round(rows.astype(jnp.float64) * 2.0**26)  # XLA would undo adding and subtracting a large number
+            return jnp.sum(steps, axis=0) * 2.0**-26
         anchor = np.float32(1.5 * 2**2)  # in [4, 8) a float32 is a multiple of 2^-21: its bits count the steps
         steps = lax.bitcast_convert_type(rows + anchor, jnp.int32) - anchor.view(np.int32)
         return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-21

@@ -103,6 +103,7 @@ def test_one_of_a_million_aligned_rows_moves_the_sum_by_at_most_the_norm(strateg
     rows *= np.random.default_rng(0).uniform(0.2, 3.0, (num_rows, 1)).astype(np.float32)
     z = jnp.zeros(3)
     total = np.asarray(summed(z, rows, strategy=strategy))
+    np.testing.assert_allclose(total, reference(rows, None, 1.0), rtol=1e-5)
     for index in (0, 1, 511, 512, 70_000, 499_999, 999_998, 999_999):
         changed = rows.copy()
         changed[index] = 0.0
@@ -111,6 +112,18 @@ def test_one_of_a_million_aligned_rows_moves_the_sum_by_at_most_the_norm(strateg
         changed[index] = rows[index]
         assert np.array_equal(moved, summed(z, changed, strategy=strategy))
         assert 0.5 < np.linalg.norm(moved) <= 1 + SLACK
+
+
+@pytest.mark.parametrize(
+    ("num_latents", "strategy", "step"), [(10, "auto", 2.0**-21), (10, "vmap", 2.0**-26), (70_000, "auto", 2.0**-26)]
+)
+def test_sums_are_whole_numbers_of_steps(num_latents, strategy, step):
+    """So they are exact in any order. A plain float64 sum, which XLA makes of rounding by a large number, is not."""
+    rows = np.random.default_rng(0).standard_normal((600, num_latents)).astype(np.float32)[: 6_000_000 // num_latents]
+    result = np.asarray(summed(jnp.zeros(num_latents), rows, strategy=strategy))
+    assert np.array_equal(result / step, np.round(result / step))
+    exact = reference(rows, None, 1.0)
+    assert not np.array_equal(exact / step, np.round(exact / step))
 
 
 def test_a_naive_float32_sum_of_aligned_rows_breaks_the_bound():

@@ -148,6 +148,8 @@ class SVI(Budgeted):
         _print_cost(plan)
         self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
         self._facts = {"key_origin": random.origin(state.rng_key), "status": "interrupted"}
+        if init_params is not None or init_state is not None:
+            self._facts["initial_values"] = "supplied by the user: assumed independent of the data, or private output"
         rows, public = objective.arrays(args, kwargs)
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
         thinning = max(1, -(-num_steps // kept)) if thinning is None else positive_int(thinning)
