@@ -23,7 +23,9 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/adult.py
+	$(BIN)/python benchmarks/adult.py --kernels DPSGLD DPSGHMC DPSGNHT
+	$(BIN)/python benchmarks/posteriors.py
+	$(BIN)/python benchmarks/coverage.py
 
 docs: $(VENV)/installed
 	$(BIN)/python -m pytest --doctest-glob="*.md" README.md docs

@@ -65,6 +65,7 @@ class SplitModel:
     params: dict[str, Any] = field(repr=False)
     deterministic: tuple[str, ...] = field(repr=False)
     local: tuple[str, ...] = ()
+    discrete: tuple[tuple[str, int], ...] = ()  # latents of a row that are summed out, and the sizes of their supports
 
     def arrays(self, args: tuple, kwargs: dict) -> tuple[Arrays, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers.
@@ -79,9 +80,11 @@ class SplitModel:
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_likelihood(self, z, row, public):
-        """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale."""
+        """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale.
+
+        Discrete latents of the row are summed out: all joint values of their supports are tried."""
         rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
-        return _total(_log_prob(site) for site in self._sites(self._at(z, rows, public), True))
+        return jnp.sum(self._joint(z, rows, public, 1))
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def constrain(self, z, public) -> Arrays:
@@ -99,24 +102,43 @@ class SplitModel:
         def function(z, rows, public):
             trace = self._at(z, rows, public, num_rows)
             inside = self._sites(trace, True)
+            likelihood = {site["name"]: _sum_but(_log_prob(site), self._plate_dim(site)) for site in inside}
+            if self.discrete:
+                likelihood = {"+".join(s["name"] for s in inside): self._joint(z, rows, public, num_rows)}
             return {
                 "latent": {name: trace[name]["value"] for name in self.latents},
                 "prior": {site["name"]: jnp.sum(_log_prob(site)) for site in self._sites(trace, False)},
                 "observed": {s["name"]: s["value"] for s in inside if s["is_observed"] and not _is_factor(s)},
-                "likelihood": {site["name"]: _sum_but(_log_prob(site), self._plate_dim(site)) for site in inside},
+                "likelihood": likelihood,
                 "deterministic": {name: s["value"] for name, s in trace.items() if s["type"] == "deterministic"},
             }
 
         return function
 
-    def _at(self, z, rows, public, num_rows: int = 1) -> dict:
+    def _joint(self, z, rows, public, num_rows: int):
+        """Log likelihood of each of `num_rows` rows, shape (num_rows,), discrete latents of rows summed out."""
+
+        def given(assignment):
+            inside = self._sites(self._at(z, rows, public, num_rows, assignment), True)
+            return sum((_sum_but(_log_prob(s), self._plate_dim(s)) for s in inside), start=jnp.zeros(num_rows))
+
+        if not self.discrete:
+            return given({})
+        names, sizes = zip(*self.discrete)
+        values = np.indices(sizes).reshape(len(sizes), -1)
+        return jax.nn.logsumexp(jax.vmap(given)(dict(zip(names, values))), axis=0)
+
+    def _at(self, z, rows, public, num_rows: int = 1, assignment=None) -> dict:
         def latent(site, transform):
             return _placeholder(site, transform) if site["name"] in self.local else z[site["name"]]
 
-        return self._run(latent, rows, public, num_rows)
+        return self._run(latent, rows, public, num_rows, assignment)
 
-    def _run(self, latent: Callable, rows, public, num_rows: int = 1) -> dict:
-        bind = _BindRows(latent, self.data_plate, num_rows, self.params)
+    def _run(self, latent: Callable, rows, public, num_rows: int = 1, assignment=None) -> dict:
+        if assignment is None:  # any value will do, but what follows from it is marked as depending on the rows
+            first = jnp.ravel(next(iter(rows.values())))[0]
+            assignment = dict.fromkeys(dict(self.discrete), (first != first).astype(int))
+        bind = _BindRows(latent, self.data_plate, num_rows, self.params, assignment)
         with checks.explained():
             return _trace(self.model, self.arguments, bind, rows, public)
 
@@ -152,12 +174,12 @@ def split_model(
         closed = jax.make_jaxpr(partial(_explore, model, arguments, structure))(arguments.rows, arguments.public)
     checks.check_structure(structure, variational)
     data_plate = checks.find_data_plate(structure, arguments.num_rows, data_plate)
-    local = checks.check_sites(structure, data_plate, variational)
+    local, discrete = checks.check_sites(structure, data_plate, variational)
     assumed_public = checks.check_captured(closed, {arguments.num_rows, structure.plates[data_plate][0]})
     checks.check_effects(closed)
     latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in local}
     split = SplitModel(
-        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local
+        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, discrete
     )
     deterministic = checks.check_split(split.terms, latents, arguments.rows, arguments.public)
     checks.check_rows_independent(split.terms, latents, arguments.rows, arguments.public_values(model, args, kwargs))
@@ -175,6 +197,7 @@ def _explore(model, arguments: "Arguments", structure: checks.Structure, rows, p
             structure.plates_of[name] = tuple(_plates_of(site))
             if not site["is_observed"]:
                 structure.latents[name] = _unconstrained_shape(site)
+                structure.supports[name] = _support_size(site)
             elif not site["infer"].get("is_jacobian"):
                 (structure.factors if _is_factor(site) else structure.observed).append(name)
         elif site["type"] == "param":
@@ -245,14 +268,18 @@ class BindPlate(Messenger):
 
 
 class _BindRows(_BindLatents):
-    """Also binds the data plate, and the parameters."""
+    """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports."""
 
-    def __init__(self, latent: Callable, data_plate: str, num_rows: int, params: dict):
-        self.plate, self.params = BindPlate(data_plate, num_rows), params
+    def __init__(self, latent: Callable, data_plate: str, num_rows: int, params: dict, assignment: dict):
+        self.plate, self.params, self.assignment = BindPlate(data_plate, num_rows), params, assignment
         super().__init__(latent)
 
     def process_message(self, msg):
         self.plate.process_message(msg)
+        if msg["type"] == "sample" and msg["name"] in self.assignment:
+            support = msg["fn"].enumerate_support(expand=False)
+            value = support[self.assignment[msg["name"]]]
+            msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)
         if msg["type"] == "param":
             msg["value"] = self.params[msg["name"]]
         elif msg["type"] == "prng_key":
@@ -285,6 +312,14 @@ def _unconstrained_shape(site) -> jax.ShapeDtypeStruct | None:
     if site["fn"].support.is_discrete:
         return None
     return jax.ShapeDtypeStruct(_transform(site).inverse_shape(jnp.shape(site["value"])), jnp.result_type(float))
+
+
+def _support_size(site) -> int | None:
+    """The number of values of a discrete scalar site, or None where they cannot be listed."""
+    fn = site["fn"]
+    if not fn.support.is_discrete or not fn.has_enumerate_support or fn.event_shape:
+        return None
+    return int(fn.enumerate_support(expand=False).shape[0])
 
 
 def _placeholder(site, transform):

@@ -3,6 +3,7 @@
 All but the last check look at abstract traces only; `check_rows_independent` runs the model on made-up rows.
 """
 
+import math
 import os
 import re
 import traceback
@@ -35,6 +36,8 @@ _VALUE_ERRORS = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 
+_MOST_COMBINATIONS = 1024
+
 
 @dataclass
 class Structure:
@@ -42,6 +45,7 @@ class Structure:
 
     plates: dict[str, tuple[int, int]] = field(default_factory=dict)  # size, number of indices
     latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)  # None: discrete
+    supports: dict[str, int | None] = field(default_factory=dict)  # sizes of finite supports
     observed: list[str] = field(default_factory=list)
     factors: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
@@ -119,6 +123,8 @@ def check_rows(rows: Shapes) -> None:
             raise ConfigurationError(
                 f"argument '{label}' is an array without rows; wrap it in dpppl.Public, or pass a Python number."
             )
+        if shape.shape[0] == 0:
+            raise ConfigurationError(f"argument '{label}' has no rows: its leading axis has length 0.")
     first, *others = rows
     for label in others:
         if rows[label].shape[0] != rows[first].shape[0]:
@@ -203,9 +209,11 @@ def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None)
     return around_all[0]
 
 
-def check_sites(structure: Structure, data_plate: str, variational: bool = False) -> tuple[str, ...]:
-    """Refuse latents and plates that do not fit the data plate; name the latents of rows."""
-    locals_ = []
+def check_sites(
+    structure: Structure, data_plate: str, variational: bool = False
+) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Refuse latents and plates that do not fit the data plate; name the latents of rows, continuous and discrete."""
+    locals_, discrete = [], []
     for name, (size, length) in structure.plates.items():
         if name != data_plate and size != length:
             raise UnsupportedModelError(
@@ -214,23 +222,33 @@ def check_sites(structure: Structure, data_plate: str, variational: bool = False
     for name, latent in structure.latents.items():
         local = data_plate in structure.plates_of[name]
         if local and latent is None:
-            raise UnsupportedModelError(
-                f"site '{name}' is a discrete latent of each row, which is not supported yet; sum it out by hand "
-                "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
-            )
-        if local and variational:
+            size = structure.supports[name]
+            if size is None or structure.plates_of[name] != (data_plate,):
+                raise UnsupportedModelError(
+                    f"site '{name}' is a discrete latent of each row that cannot be summed out: it needs a finite "
+                    f"support and the data plate '{data_plate}' as its only plate; sum it out by hand "
+                    "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
+                )
+            discrete.append((name, size))
+        elif local and variational:
             locals_.append(name)
         elif local:
             raise UnsupportedModelError(
                 f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
                 "the row; integrate it out by hand, or move it out of the data plate if it is global."
             )
-        if latent is None:
+        elif latent is None:
             raise UnsupportedModelError(
                 f"site '{name}' is a global discrete latent, which has no gradient; sum it out by hand "
                 "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
             )
-    return tuple(locals_)
+    combinations = math.prod(size for _, size in discrete)
+    if combinations > _MOST_COMBINATIONS:
+        raise UnsupportedModelError(
+            f"the discrete latents of a row, {_quoted([name for name, _ in discrete])}, have {combinations} joint "
+            f"values, too many to sum out (at most {_MOST_COMBINATIONS}); use fewer or sum some out by hand."
+        )
+    return tuple(locals_), tuple(discrete)
 
 
 def check_captured(jaxpr, lengths: set[int]) -> tuple[str, ...]:

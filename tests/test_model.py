@@ -11,6 +11,7 @@ import pytest
 from flax import nnx
 from numpyro.contrib.module import random_nnx_module
 from numpyro.infer import Predictive
+from numpyro.contrib.funsor import enum
 from numpyro.infer.util import potential_energy
 from zoo import ZOO, G, N
 
@@ -52,7 +53,10 @@ def test_prior_and_rows_add_up_to_numpyros_potential(entry, x64):
         split = split_model(entry.model, args, kwargs)
         ours = jax.value_and_grad(log_joint(split, *split.arrays(args, kwargs)))
         plain_args, plain_kwargs = entry.plain(0)
-        theirs = jax.value_and_grad(lambda z: -potential_energy(entry.model, plain_args, plain_kwargs, z))
+        model = enum(entry.model, first_available_dim=-2) if entry.enumerated else entry.model
+        theirs = jax.value_and_grad(
+            lambda z: -potential_energy(model, plain_args, plain_kwargs, z, enum=entry.enumerated)
+        )
         values, gradients = jax.jit(jax.vmap(lambda z: (ours(z), theirs(z))))(random_z(split, 10))
         for a, b in zip(jax.tree.leaves(values), jax.tree.leaves(gradients)):
             assert a.dtype == jnp.result_type(float)
@@ -273,3 +277,10 @@ def test_partial_models_and_keyword_settings():
     (x, group), kwargs = entry.data(0)
     split = split_model(functools.partial(entry.model, num_groups=G), (x, group), {"y": kwargs["y"]})
     assert split.latents["standardised"].shape == (G,)
+
+
+def test_what_follows_from_a_discrete_latent_of_a_row_is_not_returned():
+    args, kwargs = BY_NAME["chained_switches"].data(0)
+    split = split_model(BY_NAME["chained_switches"].model, args, kwargs)
+    assert dict(split.discrete) == {"first": 2, "second": 3} and split.deterministic == ()
+    assert split.constrain(jax.tree.map(lambda a: a[0], random_z(split, 1)), {}).keys() == {"rate", "shift"}

@@ -452,13 +452,19 @@ def test_latents_of_a_row():
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", dist.Normal(latent("mine") * x, 1.0), obs=y)
 
-    def discrete(x, y):
+    def infinite(x, y):
         with numpyro.plate("data", x.shape[0]):
-            kind = numpyro.sample("kind", dist.Bernoulli(0.5))
+            kind = numpyro.sample("kind", dist.Poisson(0.5))
             numpyro.sample("y", dist.Normal(kind * x, 1.0), obs=y)
 
+    def many(x, y):
+        with numpyro.plate("data", x.shape[0]):
+            kinds = [numpyro.sample(f"kind{i}", dist.Bernoulli(0.5)) for i in range(11)]
+            numpyro.sample("y", dist.Normal(sum(kinds) * x, 1.0), obs=y)
+
     assert "site 'mine' is a continuous latent of each row" in refused(continuous, X, Y)
-    assert "site 'kind' is a discrete latent of each row" in refused(discrete, X, Y)
+    assert "site 'kind' is a discrete latent of each row that cannot be summed out" in refused(infinite, X, Y)
+    assert "have 2048 joint values, too many to sum out" in refused(many, X, Y)
 
 
 def test_global_discrete_latent():

@@ -16,10 +16,12 @@ from numpyro.contrib.module import random_flax_module, random_nnx_module
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 
 from dpppl.model import Public
+from models.gaussian_mixture import enumerated_gaussian_mixture
 from models.hierarchical_logistic_regression import hierarchical_logistic_regression
 from models.linear_regression import linear_regression
 from models.logistic_regression import gaussian, laplace
 from models.poisson_regression import poisson_regression
+from models.zero_inflated_poisson import zero_inflated_poisson
 
 N, D, J, G = 11, 3, 4, 5
 
@@ -32,6 +34,7 @@ class ZooModel:
     model: Callable
     data: Callable[[int], tuple[tuple, dict]]
     reference: dict[str, Any] = field(default_factory=dict)
+    enumerated: bool = False  # discrete latents of rows, which NumPyro sums out with funsor
 
     def plain(self, seed: int = 0) -> tuple[tuple, dict]:
         """The arguments for NumPyro: JAX arrays, without `Public`, without subsampling."""
@@ -412,3 +415,24 @@ def nnx_network(x, y):
 
 _add(flax_network, _regression)
 _add(nnx_network, _regression)
+
+
+def chained_switches(x, y):
+    """Two discrete latents of a row, the second depending on the first."""
+    rate, shift = numpyro.sample("rate", dist.Beta(2.0, 3.0)), numpyro.sample("shift", dist.Normal(0.0, 1.0))
+    probs = jnp.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+    with numpyro.plate("data", x.shape[0]):
+        first = numpyro.sample("first", dist.Bernoulli(rate), infer={"enumerate": "parallel"})
+        second = numpyro.sample("second", dist.Categorical(probs[first]), infer={"enumerate": "parallel"})
+        numpyro.deterministic("label", second)
+        numpyro.sample("y", dist.Normal(shift * second + x[:, 0], 1.0), obs=y)
+
+
+ZOO += [
+    ZooModel("enumerated_gaussian_mixture", enumerated_gaussian_mixture, lambda seed: ((_Data(seed).normal(),), {}),
+             enumerated=True),
+    ZooModel("zero_inflated_poisson", zero_inflated_poisson,
+             lambda seed: ((_Data(seed).normal(D), _Data(seed + 1).integers(4)), {}), enumerated=True),
+    ZooModel("chained_switches", chained_switches,
+             lambda seed: ((_Data(seed).normal(D), _Data(seed + 1).normal()), {}), enumerated=True),
+]  # fmt: skip

@@ -9,8 +9,6 @@ import math
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-import numpy as np
-
 from dpppl.information_flow.primitives import group, named
 from dpppl.information_flow.values import Axis, Rows, Value
 
@@ -312,6 +310,18 @@ def _matrix(e: _Equation) -> Placed:
     return e.everywhere(axes)
 
 
+def _triangular(e: _Equation) -> Placed:
+    """The right-hand sides are independent of each other: rows may stand along their axis, or along leading ones."""
+    matrix, sides = e.forms
+    free = len(e.shapes[1]) - (1 if e.params["left_side"] else 2)
+    leading = len(e.shapes[1]) - 2
+    if matrix is not None and any(a.axis >= leading for form in (matrix, sides or matrix) for a in form.axes):
+        raise Misplaced("rows meet in triangular_solve")
+    if sides is not None and any(leading <= a.axis != free for a in sides.axes):
+        raise Misplaced("rows meet in triangular_solve")
+    return e.everywhere(e.same_axes())
+
+
 def _fft(e: _Equation) -> Placed:
     rank = len(e.shapes[0])
     return e.off(*range(rank - len(e.params["fft_lengths"]), rank))
@@ -335,7 +345,8 @@ _RULES: dict = {
         (_pad, "pad"),
         (_gather, "gather"),
         (_scatter, "scatter scatter_add scatter_mul scatter_min scatter_max scatter_sub"),
-        (_matrix, "cholesky triangular_solve eigh svd qr lu householder_product schur"),
+        (_triangular, "triangular_solve"),
+        (_matrix, "cholesky eigh svd qr lu householder_product schur"),
         (_fft, "fft"),
         (lambda e: e.off(e.params["axis"]), "cumsum cumprod cummax cummin cumlogsumexp split"),
         (lambda e: e.off(e.params["dimension"]), "sort concatenate"),

@@ -29,6 +29,7 @@ class Stage(NamedTuple):
 
 
 _PLAIN = Stage()
+_TINY = np.finfo(np.float64).tiny
 
 
 def stage_of(equation, inputs: list[Value]) -> Stage:
@@ -62,6 +63,9 @@ def _is_public(value: Value, least: float = -np.inf) -> bool:
     return least == -np.inf or (value.bounds is not None and value.bounds[0] >= least)
 
 
+_NORMS, _FACTORS = ("norm", "lifted"), ("inverse", "capped")
+
+
 def _is_zero(value: Value) -> bool:
     return value.bounds == (0.0, 0.0)
 
@@ -70,9 +74,9 @@ def _mul(equation, a: Value, b: Value):
     if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident:
         return Stage("square", frozenset({a.form.ident}))
     for one, other in ((a, b), (b, a)):
-        if _is(one, "plain") and _is(other, "inverse") and one.form.ident in other.form.of:
+        if _is(one, "plain") and _is(other, *_FACTORS) and one.form.ident in other.form.of:
             return Stage("clipped", other.form.of)
-        if _is(one, "norm", "inverse", "clipped") and _is_public(other) and not _is_zero(other):
+        if _is(one, "norm", "inverse", "capped", "clipped") and _is_public(other) and not _is_zero(other):
             return Stage(one.form.stage, one.form.of)
         if _is(one, "square") and _is_public(other, least=1.0):
             return Stage("square", one.form.of)
@@ -97,27 +101,31 @@ def _add(equation, a: Value, b: Value):
     if _is(a, "square") and _is(b, "square"):
         return Stage("square", a.form.of | b.form.of)
     for one, other in ((a, b), (b, a)):
-        if _is(one, "square", "norm") and _is_public(other, least=0.0):
-            return Stage(one.form.stage, one.form.of)
+        if _is(one, "square", *_NORMS) and _is_public(other, least=0.0):
+            lifted = _is(one, *_NORMS) and _is_public(other, least=_TINY)
+            return Stage("lifted" if lifted else one.form.stage, one.form.of)
     return None
 
 
 def _max(equation, a: Value, b: Value):
     one, other = (a, b) if isinstance(a.form, Rows) else (b, a)
-    return Stage(one.form.stage, one.form.of) if _is(one, "square", "norm") and _is_public(other) else None
+    if not (_is(one, "square", *_NORMS) and _is_public(other)):
+        return None
+    lifted = _is(one, *_NORMS) and _is_public(other, least=_TINY)
+    return Stage("lifted" if lifted else one.form.stage, one.form.of)
 
 
 def _min(equation, a: Value, b: Value):
     one, other = (a, b) if isinstance(a.form, Rows) else (b, a)
-    return Stage("inverse", one.form.of) if _is(one, "inverse") and _is_public(other) else None
+    return Stage("capped", one.form.of) if _is(one, *_FACTORS) and _is_public(other) else None
 
 
 def _div(equation, a: Value, b: Value):
-    if _is_public(a) and _is(b, "norm"):
-        return Stage("inverse", b.form.of)
-    if _is(a, "plain") and _is(b, "norm") and a.form.ident in b.form.of:
+    if _is_public(a) and _is(b, *_NORMS):
+        return Stage("capped" if _is(b, "lifted") else "inverse", b.form.of)
+    if _is(a, "plain") and _is(b, *_NORMS) and a.form.ident in b.form.of:
         return Stage("clipped", b.form.of)
-    if _is(a, "norm", "inverse", "clipped", "bounded") and _is_public(b):
+    if _is(a, "norm", "inverse", "capped", "clipped", "bounded") and _is_public(b):
         return Stage(a.form.stage, a.form.of)
     return None
 
@@ -126,11 +134,11 @@ def _compare(equation, a: Value, b: Value):
     pair = (a, b)
     small = pair[_SMALLER[equation.primitive]]
     large = pair[1 - _SMALLER[equation.primitive]]
-    return Stage("short", small.form.of) if _is(small, "square", "norm") and _is_public(large) else None
+    return Stage("short", small.form.of) if _is(small, "square", *_NORMS) and _is_public(large) else None
 
 
 def _finite(equation, a: Value):
-    return Stage("short", a.form.of) if _is(a, "square", "norm") else None
+    return Stage("short", a.form.of) if _is(a, "square", *_NORMS) else None
 
 
 def _and(equation, a: Value, b: Value):
@@ -152,7 +160,7 @@ def _select(equation, condition: Value, *cases: Value):
     if all(_is_public(case) or _is(case, "bounded") for case in cases):
         return Stage("bounded")
     kept = {"short": 1, "long": 0}.get(condition.form.stage, None) if isinstance(condition.form, Rows) else None
-    if len(cases) == 2 and kept is not None and _is_public(cases[1 - kept]) and _is(cases[kept], "clipped"):
+    if len(cases) == 2 and kept is not None and _is_public(cases[1 - kept]) and _is(cases[kept], "clipped", "capped"):
         if cases[kept].form.of <= condition.form.of:
             return Stage("bounded", cases[kept].form.of)
     clipped = [case for case in cases if _is(case, "clipped")]

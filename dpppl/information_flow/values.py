@@ -42,9 +42,10 @@ class Rows:
     """Inside the door: each row's part of the array is a function of that row alone, and of public values.
 
     `which`: equal for arrays whose rows stand in the same order. `stage`, on the way to a clipped row: "plain";
-    "square" (at least the squared norm of the plain values `of`); "norm"; "inverse" (at most a constant over that
-    norm); "short" and "long" (truth values: the norm is finite and below a bound, or it is not); "clipped" (a plain
-    value times the inverse of its norm); "bounded" (clipped, and a public value where the norm is not finite).
+    "square" (at least the squared norm of the plain values `of`); "norm"; "lifted" (and away from zero); "inverse" (at
+    most a constant over the norm); "capped" (and bounded itself); "short" and "long" (truth values: the norm is below a
+    bound, or it is not); "clipped" (a plain value times the inverse of its norm); "bounded" (clipped, or capped, and a
+    public value where the norm is not finite).
     `ident`: number of the plain value, kept by whatever only rearranges it.
     """
 

@@ -18,6 +18,8 @@ _CLEAN = frozenset()
 _SAME = group(
     "broadcast_in_dim", "reshape", "squeeze", "convert_element_type", "copy", "stop_gradient", "transpose", "name"
 )
+_SQUARES = group("mul", "square", "abs")
+_ADDING = group("add", "mul", "reduce_sum", "dot_general", "sqrt")
 _CHOSEN = group("convert_element_type", "copy", "device_put", "sharding_constraint", "slice", "name", "stop_gradient")
 
 
@@ -182,10 +184,11 @@ class Walk:
         trail = None
         if secrets:
             first = next((value for value in secrets if depends_on_rows(value.form)), secrets[0])
-            trail = Trail(equation, first.trail)
+            lost = next((value for value in secrets if isinstance(value.form, Lost)), None)
+            trail = lost.trail if self.door is not None and lost is not None else Trail(equation, first.trail)
         key = self.key(equation, inputs) if secret and len(idents) == 1 else None
         number = self.integer(equation, inputs) if len(idents) == 1 else None
-        bounds = inputs[0].bounds if inputs and primitive in _SAME else None
+        bounds = self.bounds(primitive, inputs) if inputs else None
         return [
             Value(form, secret, key, number, bounds, ident, loops, trail if secret or depends_on_rows(form) else None)
             for form, ident in zip(forms, idents)
@@ -203,6 +206,18 @@ class Walk:
         if chosen and isinstance(rows[0].form, Raw) and len(rows) == 1 and inputs[0] is rows[0]:
             return [rows[0].form] * count
         return [Lost("it is computed from private rows")] * count
+
+    @staticmethod
+    def bounds(primitive, inputs: list[Value]) -> tuple[float, float] | None:
+        """Smallest and largest element, where that is easy: constants, and sums of squares."""
+        first = inputs[0]
+        if primitive in _SAME:
+            return first.bounds
+        if primitive in _SQUARES and len({value.ident for value in inputs}) == 1:
+            return 0.0, np.inf
+        if primitive in _ADDING and all(value.bounds is not None and value.bounds[0] >= 0.0 for value in inputs):
+            return 0.0, np.inf
+        return None
 
     def integer(self, equation, inputs: list[Value]) -> Number | None:
         """What is known of an integer that the equation computes."""

@@ -1,6 +1,7 @@
 """Step sizes that decrease: what optax does not have."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
 
@@ -20,4 +21,8 @@ def polynomial_decay(initial_step_size: float, power: float = 1.0 / 3.0) -> Call
         raise ConfigurationError("polynomial_decay: initial_step_size must be positive and finite.")
     if not 0.0 < power <= 1.0:
         raise ConfigurationError("polynomial_decay: power must lie in (0, 1].")
-    return lambda count: initial_step_size * (jnp.asarray(count, jnp.result_type(float)) + 1.0) ** -power
+    return partial(_decayed, initial_step_size, power)
+
+
+def _decayed(initial_step_size, power, count):
+    return initial_step_size * (jnp.asarray(count, jnp.result_type(float)) + 1.0) ** -power

@@ -46,7 +46,7 @@ class DPSGNHT(DPKernel):
     """Differentially private stochastic gradient Nose-Hoover thermostat, a NumPyro kernel.
 
     p <- (1 - zeta h) p + h (grad log prior + sum of clipped row gradients / rate) + s * xi; z <- z + h p;
-    zeta <- zeta + h ((p.p / d)(1 - h zeta / 2) - temperature), with
+    zeta <- min(zeta + (0.003 / h) ((p.p / d)(1 - h zeta / 2) / temperature - 1), 1 / h), with
     s = max(sqrt(2 * diffusion * h * temperature), h * clipping_norm * noise_multiplier / rate).
 
     `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps. The
