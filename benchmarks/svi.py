@@ -35,11 +35,11 @@ def guide_for(model, init_scale=0.1):
     return AutoNormal(model, init_loc_fn=numpyro.infer.init_to_median, init_scale=init_scale)
 
 
-def fit(model, arrays, num_steps, *, guide=None, learning_rate=0.05, seed=None, num_particles=1, **settings):
+def fit(model, arrays, num_steps, *, guide=None, learning_rate=0.05, seed=None, optim=optax.adam, **settings):
     """A quiet private run."""
     decay = optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.1)
     guide = guide_for(model) if guide is None else guide
-    svi = dpppl.SVI(model, guide, optax.adam(decay), num_particles=num_particles, **settings)
+    svi = dpppl.SVI(model, guide, optim(decay), **settings)
     key = dpppl.secret_key() if seed is None else jax.random.key(seed)
     with contextlib.redirect_stdout(io.StringIO()):
         return svi.run(key, num_steps, *arrays, progress_bar=False)
@@ -84,7 +84,8 @@ def spread(args):
     _, sds = nonprivate(x, y)
     result = fit(
         gaussian, (x, y), args.num_steps, clipping_norm=args.clipping_norm, subsampling=dpppl.Poisson(args.rate),
-        target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate,
+        target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate, optim=optax.sgd,
+        guide=guide_for(gaussian, init_scale=1.0),
     )  # fmt: skip
     kernel = dpppl.DPSGLD(gaussian, clipping_norm=args.clipping_norm)
     mcmc = dpppl.MCMC(
@@ -125,7 +126,7 @@ def coverage(args):
         x, y, weights = simulated(seed, args.num_rows)
         result = fit(
             logistic, (x, y), args.num_steps, clipping_norm=1.0, subsampling=dpppl.Poisson(args.rate),
-            target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate,
+            target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate, optim=optax.sgd,
         )  # fmt: skip
         for name, params in (("SVI", result.averaged_params()), ("noise-aware SVI", result.noise_aware_params())):
             off = np.abs(params["weights_auto_loc"] - weights) / params["weights_auto_scale"]
@@ -238,12 +239,12 @@ def mixture(args):
 
 SETTINGS = {  # (function, defaults)
     "adult": (adult, {"num_steps": 1000, "rate": 0.05, "clipping_norm": 2.0, "learning_rate": 0.03, "seeds": 5}),
-    "spread": (spread, {"num_steps": 2000, "rate": 0.05, "clipping_norm": 1.0, "learning_rate": 0.03}),
-    "coverage": (coverage, {"num_steps": 1000, "rate": 0.05, "learning_rate": 0.02}),
+    "spread": (spread, {"num_steps": 2000, "rate": 0.05, "clipping_norm": 2.0, "learning_rate": 1e-4}),
+    "coverage": (coverage, {"num_steps": 1000, "rate": 0.05, "learning_rate": 3e-5}),
     "abalone": (abalone, {"num_steps": 300, "rate": 1.0, "clipping_norm": 2.0, "learning_rate": 0.15, "seeds": 5}),
     "mnist": (mnist, {"num_steps": 600, "batch_size": 1024, "clipping_norm": 1.0, "learning_rate": 0.003}),
     "vae": (vae, {"num_steps": 1500, "batch_size": 256, "clipping_norm": 5.0, "learning_rate": 0.003}),
-    "mixture": (mixture, {"num_steps": 1000, "rate": 0.1, "clipping_norm": 3.0, "learning_rate": 0.03}),
+    "mixture": (mixture, {"num_steps": 1000, "rate": 0.1, "clipping_norm": 10.0, "learning_rate": 0.03}),
 }
 
 

@@ -3,6 +3,8 @@
 JAX's own threefry keys have 64 bits, and its guarantee is statistical. Privacy noise has to be unpredictable.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,7 @@ _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
 _BITS, _SPLIT, _FOLD = (np.uint32(domain) for domain in range(3))
 
 
+@partial(jax.jit, static_argnums=3, inline=True)
 def blocks(key, counter, nonce, count: int):
     """`count` blocks of the keystream, as words (16, count) uint32.
 

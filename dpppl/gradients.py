@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_INT32_ROWS, _INT32_SIZE = 512, 65_536
+_INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
+"""Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""
 _MOST_ROWS = 65_536
 
 
@@ -23,13 +24,13 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto"):
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(z))
     chunk = _chunk_rows(size, num_rows, strategy)
-    short = chunk <= _INT32_ROWS and size <= _INT32_SIZE
+    bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
     gradient = jax.vmap(jax.grad(log_likelihood), in_axes=(None, 0))
 
     def chunk_sum(rows, mask):
         with jax.default_matmul_precision("highest"):
             gradients = gradient(z, rows)
-        return jax.tree.map(lambda leaf: _sum_rows(leaf, short), clip(gradients, mask))
+        return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clip(gradients, mask))
 
     if chunk >= num_rows:
         return chunk_sum(rows, mask)
@@ -51,17 +52,20 @@ def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:
     """Rows whose gradients are held at once: bounded memory, by the size of a gradient and the kind of device."""
     if strategy == "vmap":
         return min(num_rows, _MOST_ROWS)
-    largest, numbers = (_INT32_ROWS, 2**17) if jax.default_backend() == "cpu" else (_MOST_ROWS, 2**28)
+    largest, numbers = (_INT32_GRIDS[0][0], 2**17) if jax.default_backend() == "cpu" else (_MOST_ROWS, 2**28)
     chunk = max(4, min(largest, numbers // size))
     return min(chunk, num_rows) if strategy == "auto" else min(chunk, max(1, num_rows // 2))
 
 
-def _sum_rows(rows, short: bool):
+def _sum_rows(rows, bits: int | None):
     """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact; returns float64."""
     with jax.enable_x64(True):
-        if rows.dtype == jnp.float64 or not short:
-            steps = jnp.round(rows.astype(jnp.float64) * 2.0**26)  # XLA would undo adding and subtracting a large number
+        if rows.dtype == jnp.float64 or bits is None:
+            steps = jnp.round(rows.astype(jnp.float64) * 2.0**26)  # XLA undoes (x + large) - large
             return jnp.sum(steps, axis=0) * 2.0**-26
+        if bits == 24:
+            steps = jnp.round(rows * np.float32(2**24)).astype(jnp.int32)
+            return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-24
         anchor = np.float32(1.5 * 2**2)  # in [4, 8) a float32 is a multiple of 2^-21: its bits count the steps
         steps = lax.bitcast_convert_type(rows + anchor, jnp.int32) - anchor.view(np.int32)
         return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-21

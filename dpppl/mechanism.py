@@ -39,6 +39,10 @@ class Mechanism:
     subsampling: Subsampling
     strategy: str = "auto"
 
+    def __post_init__(self):
+        if self.strategy not in ("auto", "vmap", "microbatch"):
+            raise ConfigurationError('the strategy must be "auto", "vmap" or "microbatch".')
+
     def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier, step=0, clipping_norm=None):
         """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
         scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of

@@ -61,8 +61,8 @@ def origin(key) -> str:
     if _digest(key) in _issued:
         return f"the operating system's entropy ({generator})"
     return (
-        f"supplied by the caller ({generator}): the run is reproducible by whoever knows the key, and the seed must stay "
-        "secret"
+        f"supplied by the caller ({generator}): the run is reproducible by whoever knows the key, and the seed must "
+        "stay secret"
     )
 
 

@@ -9,9 +9,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from flax import nnx
+from numpyro.contrib.funsor import enum
 from numpyro.contrib.module import random_nnx_module
 from numpyro.infer import Predictive
-from numpyro.contrib.funsor import enum
 from numpyro.infer.util import potential_energy
 from zoo import ZOO, G, N
 

@@ -167,7 +167,6 @@ MUTATIONS = [
 def noise_differs_between_steps():
     """Two steps with steps of equal size and no gradient are two independent draws."""
     import numpy as np
-
     from test_mcmc import Y, flat, kernel_of, mcmc_of
 
     mcmc = mcmc_of(kernel_of(flat), num_warmup=0, num_samples=3)

@@ -30,7 +30,6 @@ import dpppl
 from dpppl.accounting import GaussianEvent
 from dpppl.clipping import Normalised
 from dpppl.svi.binding import bind_objective
-from dpppl.svi.result import _batch_means
 
 BY_NAME = {entry.name: entry for entry in ZOO}
 N, D = 60, 2
@@ -398,30 +397,33 @@ def test_thinning_and_averages():
         result.noise_aware_params()
 
 
-def test_the_noise_aware_spread_is_that_of_the_averaged_location():
-    """SGD on a conjugate normal: the mean of n iterates has variance (clipping_norm * noise / precision)^2 / n."""
+@pytest.mark.parametrize("guide", [AutoNormal, AutoMultivariateNormal], ids=["mean field", "full rank"])
+def test_noise_aware_parameters_find_the_mean_and_how_well_it_is_known(guide):
+    """A conjugate normal, a learning rate so small that iterates stay near their start: gradients tell where m* is."""
     y = np.random.default_rng(3).normal(1.0, 1.0, 400).astype(np.float32)
-    precision, noise, norm, steps = len(y) + 0.25, 120.0, 6.0, 4000
-    svi = make(normal, optim=optax.sgd(2e-4), clipping_norm=norm, noise_multiplier=noise)
-    start = {"mu_auto_loc": jnp.asarray(1.0), "mu_auto_scale": jnp.asarray(0.05)}
-    result = run(svi, steps, y, thinning=1, init_params=start)
-    params, averaged = result.noise_aware_params(), result.averaged_params()
-    added = params["mu_auto_scale"] ** 2 - averaged["mu_auto_scale"] ** 2
-    expected = (norm * noise / precision) ** 2 / (steps / 2)
-    # 19 degrees of freedom: outside this range by chance in 2 of 10,000 runs
-    assert stats.chi2.ppf(1e-4, 19) / 19 < added / expected < stats.chi2.ppf(1 - 1e-4, 19) / 19
-    assert abs(params["mu_auto_loc"] - y.sum() / precision) < 4.5 * expected**0.5
+    precision, noise, norm, steps, prior = len(y) + 0.25, 60.0, 8.0, 2000, 4.0
 
+    def twice(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu[0], 1.0), obs=y)
 
-def test_batch_means_estimate_the_variance_of_a_mean():
-    rng = np.random.default_rng(0)
-    noise, path = rng.standard_normal((8000, 50)), np.zeros((8000, 50))
-    for t in range(1, 8000):
-        path[t] = 0.9 * path[t - 1] + noise[t]
-    estimate = np.mean(np.sum(_batch_means(path) ** 2, axis=0))
-    expected = (1.0 / (1.0 - 0.9)) ** 2 / 8000
-    assert estimate == pytest.approx(expected, rel=0.2)  # 950 degrees of freedom: four standard errors
-    assert np.mean(path.var(axis=0)) / 8000 < 0.3 * estimate  # the variance that takes iterates for independent
+    settings = {"clipping_norm": norm, "noise_multiplier": noise}
+    svi = make(twice, guide(twice), optax.sgd(1e-9), **settings)
+    spread = jnp.array([precision**-0.5, 2.0])
+    if guide is AutoNormal:
+        start = {"mu_auto_loc": jnp.array([0.7, 0.0]), "mu_auto_scale": spread}
+    else:
+        start = {"auto_loc": jnp.array([0.7, 0.0]), "auto_scale_tril": jnp.diag(spread)}
+    params = run(svi, steps, y, init_params=start).noise_aware_params(1.0)
+    loc = params["mu_auto_loc"] if guide is AutoNormal else params["auto_loc"]
+    scale = params["mu_auto_scale"] if guide is AutoNormal else jnp.linalg.norm(params["auto_scale_tril"], axis=1)
+    draws = precision  # variance of the gradient from the guide's own draws
+    known = ((norm * noise) ** 2 + draws) / steps / precision**2
+    before = prior - 1 / precision
+    assert scale[0] ** 2 == pytest.approx(1 / precision + 1 / (1 / known + 1 / before), rel=0.1)
+    assert abs(loc[0] - y.sum() / precision) < 4.5 * known**0.5 < 0.25 < abs(0.7 - y.sum() / precision)
+    assert scale[1] == pytest.approx(2.0, rel=0.05)  # of which the data say nothing: the prior, not wider
 
 
 def test_posterior_draws_and_arviz():

@@ -120,9 +120,9 @@ class Inside:
         if Draw in kinds:
             if equation.primitive not in _ADDS:
                 return Lost(f"the sum meets random numbers in {name}, not in an addition")
-            source = next(value for value in inputs if isinstance(value.form, Draw))
-            alike = all(np.shape(atom.aval) == np.shape(equation.outvars[0].aval) for atom in equation.invars)
-            noise = source.form if alike else replace(source.form, own=False)
+            k, draw = next((k, v.form) for k, v in enumerate(inputs) if isinstance(v.form, Draw))
+            whole = np.shape(equation.invars[k].aval) == np.shape(equation.outvars[0].aval)
+            noise = draw if whole else replace(draw, own=False)
             self._use_up(walk, noise, Trail(equation, next(v.trail for v in inputs if isinstance(v.form, Sum))))
             return Noised()
         sums = [isinstance(value.form, Sum) for value in inputs]
@@ -182,6 +182,8 @@ class Inside:
 def _of_draws(equation, inputs: list[Value]) -> list[Form]:
     """Functions of random numbers; element by element or part by part, they keep apart what was apart."""
     shapes = [np.shape(atom.aval) for atom in equation.outvars]
+    if equation.primitive is named("mul") and any(value.bounds == (0.0, 0.0) for value in inputs):
+        return [None]
     draws = [(value.form, np.shape(atom.aval)) for value, atom in zip(inputs, equation.invars) if value.form is not None]
     if len(draws) == 1:
         moved = _moved(equation, draws[0][0], shapes)
@@ -221,7 +223,8 @@ def _axes_after(equation, shape, new_shape) -> dict:
     if equation.primitive is named("broadcast_in_dim"):
         return dict(enumerate(equation.params["broadcast_dimensions"]))
     old, new = ([axis for axis, length in enumerate(s) if length != 1] for s in (shape, new_shape))
-    return dict(zip(old, new)) if [shape[a] for a in old] == [new_shape[a] for a in new] else {}
+    reordered = equation.primitive is named("reshape") and equation.params["dimensions"] is not None
+    return dict(zip(old, new)) if not reordered and [shape[a] for a in old] == [new_shape[a] for a in new] else {}
 
 
 def _part(draw: Draw, starts, stops) -> Draw:

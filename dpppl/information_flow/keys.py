@@ -145,8 +145,8 @@ def differ(first: Number | Span, second: Number | Span, stride: Callable[[Hashab
         if first.base != second.base:
             return False
         step = stride(first.base)
-        difference = first.offset - second.offset
-        return difference != 0 if step == 0 else difference % step != 0
+        difference = (first.offset - second.offset) % 2**32  # folded in as 32 bits
+        return difference != 0 if step == 0 else (first.offset - second.offset) % step != 0
     number, span = (first, second) if isinstance(first, Number) else (second, first)
     assert isinstance(number, Number) and isinstance(span, Span)
     return number.base is None and not span.start <= number.offset < span.stop

@@ -54,7 +54,12 @@ def place(equation, inputs: list[Value]) -> Placed:
     if equation.primitive in _ELEMENTWISE:
         if len({form.axes for form in rows}) > 1:
             raise Misplaced(f"rows along different axes meet in {equation.primitive.name}")
-        return Placed([(rows[0].axes, rows[0].which)] * len(equation.outvars))
+        shapes = [variable.aval.shape for variable in equation.outvars]
+        for atom, form in zip(equation.invars, forms):
+            for axis in form.axes if form is not None else ():
+                if any(shape[axis.axis] != atom.aval.shape[axis.axis] for shape in shapes):
+                    raise Misplaced(f"a row is copied in {equation.primitive.name}")
+        return Placed([(rows[0].axes, rows[0].which)] * len(shapes))
     if rule is None:
         return _by_shape(equation, rows)
     return rule(_Equation(equation, inputs, forms))
@@ -113,10 +118,11 @@ def _by_shape(equation, rows) -> Placed:
 
 def _reshape(e: _Equation) -> Placed:
     """Numbered through in order, a row's elements are those with (number // stride) % rows == row, in any shape."""
-    old, new = _strides(e.shapes[0]), _strides(e.new_shapes[0])
+    order = list(e.params["dimensions"] or range(len(e.shapes[0])))  # a transposition comes first
+    old, new = _strides([e.shapes[0][axis] for axis in order]), _strides(e.new_shapes[0])
     axes = []
     for axis in e.first.axes:
-        stride = axis.inner * old[axis.axis]
+        stride = axis.inner * old[order.index(axis.axis)]
         for target, (unit, length) in enumerate(zip(new, e.new_shapes[0])):
             whole = unit * length
             if unit <= stride and stride * axis.rows <= whole and stride % unit == whole % (stride * axis.rows) == 0:
@@ -176,24 +182,28 @@ def _dot(e: _Equation) -> Placed:
 
 
 def _conv(e: _Equation) -> Placed:
-    numbers, groups = e.params["dimension_numbers"], e.params["feature_group_count"]
-    batches = e.params["batch_group_count"]
-    (left_batch, left_feature, *_), (right_out, *_) = numbers.lhs_spec, numbers.rhs_spec
-    (out_batch, out_feature, *_) = numbers.out_spec
-    left, right = (form.axes if form is not None else () for form in e.forms)
-
-    def fills(axis, shape):
-        return shape[axis.axis] == axis.inner * axis.rows
-
-    if len(left) == 1 and not right and left[0].axis == left_batch and batches == 1:
-        return e.everywhere([left[0]._replace(axis=out_batch)])
-    if len(right) == 1 and not left and right[0].axis == right_out and groups == batches == 1:
-        return e.everywhere([right[0]._replace(axis=out_feature)])
-    if len(left) == len(right) == 1 and right[0].axis == right_out and left[0].rows == right[0].rows:
-        divided = {left_feature: groups, left_batch: batches}.get(left[0].axis, 1)
-        if divided % left[0].rows == 0 and fills(left[0], e.shapes[0]) and fills(right[0], e.shapes[1]):
-            return e.everywhere([right[0]._replace(axis=out_feature)])
-    raise Misplaced("rows meet in a convolution")
+    """`jax.vmap` puts rows into a batch or feature axis, and groups the features (or batches) so that rows do not meet."""
+    numbers = e.params["dimension_numbers"]
+    groups = {numbers.lhs_spec[1]: e.params["feature_group_count"], numbers.lhs_spec[0]: e.params["batch_group_count"]}
+    out_batch, out_feature = numbers.out_spec[:2]
+    left, right = (set(form.axes) if form is not None else set() for form in e.forms)
+    to_left, to_right = set(), set()
+    for a in left:
+        count = groups.get(a.axis, 0)
+        if a.axis == numbers.lhs_spec[0] and count == 1:
+            to_left.add(a._replace(axis=out_batch))
+        elif count and a.inner % (e.shapes[0][a.axis] // count) == 0:
+            runs = a.inner // (e.shapes[0][a.axis] // count)
+            to_left.add(Axis(out_feature, runs * (e.new_shapes[0][out_feature] // count), a.rows))
+        else:
+            raise Misplaced("rows meet in a convolution", in_sum=not right)
+    for a in right:
+        if a.axis != numbers.rhs_spec[0]:
+            raise Misplaced("rows meet in a convolution", in_sum=not left)
+        to_right.add(a._replace(axis=out_feature))
+    if to_left and to_right and to_left != to_right:
+        raise Misplaced("rows along different axes meet in a convolution")
+    return e.everywhere(to_left | to_right)
 
 
 def _slice(e: _Equation) -> Placed:
@@ -256,13 +266,14 @@ def _gather(e: _Equation) -> Placed:
             axes.add(Axis(batch[numbers.start_indices_batching_dims[place]], 1, a.rows))
         elif indices is not None:
             raise Misplaced("a row decides which rows are looked up")
-        elif a.axis not in numbers.start_index_map and e.params["slice_sizes"][a.axis] == a.rows:
-            axes.add(Axis(numbers.offset_dims[inside.index(a.axis)], 1, a.rows))
-        elif e.params["slice_sizes"][a.axis] == 1 and a.axis in numbers.collapsed_slice_dims:
+        elif a.axis in numbers.collapsed_slice_dims or e.params["slice_sizes"][a.axis] != a.rows:
+            size, place = e.params["slice_sizes"][a.axis], list(numbers.start_index_map).index(a.axis)
             axes |= {Axis(axis, 1, e.new_shapes[0][axis]) for axis in batch}
-            which = ("chosen", which, e.inputs[1].ident)
+            if a.axis in inside:
+                axes.add(Axis(numbers.offset_dims[inside.index(a.axis)], 1, size))
+            which = ("part", which, (e.inputs[1].pieces or (e.inputs[1].ident,))[place], size)
         else:
-            raise Misplaced("a gather cuts through rows")
+            axes.add(Axis(numbers.offset_dims[inside.index(a.axis)], 1, a.rows))
     if indices is not None and operand is not None and len(axes) != len(indices.axes):
         raise Misplaced("rows along different axes meet in gather")
     return Placed([(tuple(sorted(axes)), which)])

@@ -2,6 +2,8 @@
 
 import functools
 import inspect
+import os
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +23,7 @@ _doors: dict[Any, str] = {}
 NOT_PROVED = (
     "the clipping norm, the noise multiplier and the distribution of the noise",
     "that random rows are drawn with the stated probabilities, each at most once",
-    "that keys are secret, unpredictable, and new in every run",
+    "that keys are secret, unpredictable, different from each other, and new in every run",
     "rounding: the arithmetic is taken as exact",
     "what the caller computed on the data before, and constants that were declared public",
     "time, memory, and what the program's shapes tell of the number of rows",
@@ -222,10 +224,10 @@ def _output_names(outputs) -> list[str]:
 
 def _line(error) -> str:
     """The innermost line of user code of an exception, without values."""
-    import traceback
-
-    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
-    frame = inside[-1] if inside else None
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = os.path.dirname(os.path.dirname(__file__))
+    theirs = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(ours)]
+    frame = theirs[-1] if theirs else None
     return f"{frame.filename}:{frame.lineno} ({frame.name})" if frame is not None else "an unknown line"
 
 
@@ -253,6 +255,7 @@ def _path(trail: Trail | None) -> str:
 def _source(equation) -> str:
     name = equation.primitive.name
     try:
-        return f"{source_info_util.summarize(equation.source_info)}: {name}"
+        where = source_info_util.summarize(equation.source_info)
+        return f"{where}: {name}" if where else name
     except Exception:  # only words: any other version of JAX may answer otherwise
         return name

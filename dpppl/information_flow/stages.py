@@ -76,7 +76,8 @@ def _mul(equation, a: Value, b: Value):
     for one, other in ((a, b), (b, a)):
         if _is(one, "plain") and _is(other, *_FACTORS) and one.form.ident in other.form.of:
             return Stage("clipped", other.form.of)
-        if _is(one, "norm", "inverse", "capped", "clipped") and _is_public(other) and not _is_zero(other):
+        scaled = ("inverse", "capped", "clipped") if _is_zero(other) else ("norm", "inverse", "capped", "clipped")
+        if _is(one, *scaled) and _is_public(other):
             return Stage(one.form.stage, one.form.of)
         if _is(one, "square") and _is_public(other, least=1.0):
             return Stage("square", one.form.of)

@@ -106,7 +106,8 @@ class Value(NamedTuple):
 
     `form`: how it depends on rows. `secret`: whether it holds key material; `key`: which key exactly, if that could be
     followed. `number`: what is known of an integer. `bounds`: smallest and largest element of a constant. `ident`:
-    equal for equal values. `loops`: the loops in which it may change. `trail`: how a secret came here.
+    equal for equal values. `loops`: the loops in which it may change. `trail`: how a secret came here. `pieces`: the
+    idents of what a vector of indices was put together from.
     """
 
     form: Any = None
@@ -117,6 +118,7 @@ class Value(NamedTuple):
     ident: int = -1
     loops: frozenset = frozenset()
     trail: Trail | None = None
+    pieces: tuple[int, ...] = ()
 
 
 def depends_on_rows(form: Form) -> bool:

@@ -20,7 +20,8 @@ _SAME = group(
 )
 _SQUARES = group("mul", "square", "abs")
 _ADDING = group("add", "mul", "reduce_sum", "dot_general", "sqrt")
-_CHOSEN = group("convert_element_type", "copy", "device_put", "sharding_constraint", "slice", "name", "stop_gradient")
+_PASSED = group("optimization_barrier", "device_put")
+_CHOSEN = group("convert_element_type", "copy", "device_put", "sharding_constraint", "slice", "dynamic_slice", "name")
 
 
 def has_kind(array, kind) -> bool:
@@ -50,6 +51,7 @@ class Walk:
         self.constants: dict[int, Any] = {}
         self.strides: dict[Hashable, int] = {}
         self.turns: dict[Hashable, tuple[Number, int, int]] = {}
+        self.devices: dict[Hashable, int] = {}
         self.control: list[Trail] = []
         self.branches: tuple[tuple[int, int], ...] = ()
         self.scope: tuple[int, ...] = ()
@@ -148,7 +150,7 @@ class Walk:
             return self.while_loop(equation, inputs)
         if primitive is named("cond"):
             return self.cond(equation, inputs)
-        if primitive is named("optimization_barrier"):
+        if primitive in _PASSED:
             return inputs
         return self.plain(equation, inputs)
 
@@ -170,7 +172,7 @@ class Walk:
                 trail = secrets[0].trail if secrets else self.control[-1]
                 what = "keys" if secrets and secrets[0].secret else "private rows"
                 where = "is handed" if secrets else "runs or not depending on"
-                self.find("callback", f"{primitive.name} {where} {what}", Trail(equation, trail))
+                self.find("effect", f"{primitive.name} {where} {what}", Trail(equation, trail))
         elif secrets and primitive not in groups.first_order and is_higher_order(equation):
             return self.unknown(equation, inputs)
         loops = _CLEAN.union(*(value.loops for value in inputs))
@@ -189,10 +191,15 @@ class Walk:
         key = self.key(equation, inputs) if secret and len(idents) == 1 else None
         number = self.integer(equation, inputs) if len(idents) == 1 else None
         bounds = self.bounds(primitive, inputs) if inputs else None
+        thin = primitive is named("concatenate") and all(np.shape(atom.aval)[-1] == 1 for atom in equation.invars)
+        pieces = names if thin and equation.params["dimension"] == len(equation.outvars[0].aval.shape) - 1 else ()
         return [
-            Value(form, secret, key, number, bounds, ident, loops, trail if secret or depends_on_rows(form) else None)
+            Value(
+                form, secret, key, number, bounds, ident, loops,
+                trail=trail if secret or depends_on_rows(form) else None, pieces=pieces,
+            )
             for form, ident in zip(forms, idents)
-        ]
+        ]  # fmt: skip
 
     def forms(self, equation, inputs: list[Value], idents) -> list[Form]:
         """How the outputs depend on rows."""
@@ -201,10 +208,10 @@ class Walk:
             return [None] * count
         if self.door is not None:
             return self.door.forms(self, equation, inputs, idents)
-        rows = [value for value in inputs if value.form is not None]
-        chosen = equation.primitive in _CHOSEN or equation.primitive is named("dynamic_slice")
-        if chosen and isinstance(rows[0].form, Raw) and len(rows) == 1 and inputs[0] is rows[0]:
-            return [rows[0].form] * count
+        rows, primitive = [value for value in inputs if value.form is not None], equation.primitive
+        chosen = primitive in _CHOSEN or (primitive is named("squeeze") and 0 not in equation.params["dimensions"])
+        if chosen and isinstance(inputs[0].form, Raw) and len(rows) == 1:
+            return [inputs[0].form] * count
         return [Lost("it is computed from private rows")] * count
 
     @staticmethod
@@ -213,6 +220,8 @@ class Walk:
         first = inputs[0]
         if primitive in _SAME:
             return first.bounds
+        if primitive is named("mul") and any(value.bounds == (0.0, 0.0) for value in inputs):
+            return 0.0, 0.0
         if primitive in _SQUARES and len({value.ident for value in inputs}) == 1:
             return 0.0, np.inf
         if primitive in _ADDING and all(value.bounds is not None and value.bounds[0] >= 0.0 for value in inputs):
@@ -222,17 +231,20 @@ class Walk:
     def integer(self, equation, inputs: list[Value]) -> Number | None:
         """What is known of an integer that the equation computes."""
         aval, primitive = equation.outvars[0].aval, equation.primitive
-        if not has_kind(aval, np.integer):
+        if not has_kind(aval, np.integer) or aval.dtype.itemsize < 4:
             return None
         if primitive is named("iota"):
             return Number(("iota", aval.shape[0]), 0) if len(aval.shape) == 1 else None
         if primitive is named("axis_index"):
-            return Number(("axis", equation.params["axis_name"]), 0)
+            return Number(("axis", self.devices.get(equation.params["axis_name"])), 0)
         if not inputs:
             return None
-        first = inputs[0]
         if primitive in _SAME:
-            return self.known_integer(first) if has_kind(equation.invars[0].aval, np.integer) else None
+            old = equation.invars[0].aval
+            lengths = [[length for length in shape if length != 1] for shape in (np.shape(old), aval.shape)]
+            reordered = primitive is named("transpose") or equation.params.get("dimensions") is not None
+            aligned = np.size(old) == 1 or (lengths[0] == lengths[1] and not reordered)
+            return self.known_integer(inputs[0]) if aligned and has_kind(old, np.integer) else None
         if primitive is named("add") or primitive is named("sub"):
             sign = 1 if primitive is named("add") else -1
             a, b = (self.known_integer(value) for value in inputs)
@@ -270,7 +282,7 @@ class Walk:
             return keys.cut(key, parameters["start_indices"], parameters["limit_indices"], parameters["strides"], shape)
         if primitive is named("squeeze"):
             return keys.squeeze(key, [axis % len(shape) for axis in parameters["dimensions"]])
-        if primitive is named("reshape"):
+        if primitive is named("reshape") and parameters["dimensions"] is None:
             return keys.rearrange(key, shape, new_shape)
         if primitive is named("transpose"):
             return key._replace(axes=tuple(key.axes[axis] for axis in parameters["permutation"]))
@@ -293,7 +305,9 @@ class Walk:
             form = self.forms(equation, inputs, [ident])[0]
         source = inputs[0]
         if source.secret:
-            if source.key is not None:
+            if source.key is None:
+                self.find("key reuse", "a draw is made from a key that cannot be followed", Trail(equation, source.trail))
+            else:
                 self.uses.append(
                     Use(source.key, ident, equation, self.branches, self.scope, in_door=self.door is not None, loops=loops)
                 )
@@ -524,6 +538,7 @@ class Walk:
             key = keys.pick(value.key, 0, Number(base, 0))
             key = key._replace(axes=key.axes[1:])
         form = self.door.slice_of(value.form) if self.door is not None else value.form
+        form = Lost("a row by itself") if isinstance(form, Raw) else form
         ident = self.number_of("slice", loop, value.ident)
         return value._replace(form=form, number=number, key=key, ident=ident, loops=value.loops | {loop})
 
@@ -535,7 +550,10 @@ class Walk:
 
     def sharded(self, equation, inputs) -> list[Value]:
         """A program that runs on every device: keys that all devices are given must not make noise."""
-        loop, size = self.fresh(), getattr(equation.params.get("mesh"), "size", 2)
+        loop, mesh = self.fresh(), equation.params.get("mesh")
+        size, names = getattr(mesh, "size", 2), getattr(mesh, "axis_names", ())
+        if len(names) == 1:
+            self.devices[names[0]], self.strides["axis", loop] = loop, 1
         specs = equation.params.get("in_specs", ((),) * len(inputs))
         inside = []
         for value, spec in zip(inputs, specs):

@@ -102,7 +102,7 @@ class Budgeted:
     def _admit(self, noise_multiplier, mechanism, charged, queries) -> PrivacyReport:
         facts = {"key_origin": "chosen when the run starts", "status": "planned"}
         plan = self._report(charged, queries, noise_multiplier, mechanism, **facts)
-        if self.target_epsilon is not None and plan.epsilon > self.target_epsilon:
+        if self.target_epsilon is not None and plan.epsilon is not None and plan.epsilon > self.target_epsilon:
             raise BudgetExceededError(
                 f"epsilon {self.privacy_report().epsilon:.4g} of {self.target_epsilon:g} is spent and this would bring "
                 f"it to {plan.epsilon:.4g} at delta {self.target_delta:g}; nothing was run and nothing was charged. A "

@@ -10,16 +10,19 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
+from dpppl.initialization import initial_values
 from dpppl.report import PrivacyReport
 from dpppl.svi.elbo import Objective
 
-_NUM_BATCHES = 20
+_MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER = 40, 1000, 1e12
+_GAUSSIAN = (autoguide.AutoNormal, autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
 
 
 @dataclass(frozen=True, eq=False)
 class SVIResult:
     """`params`: constrained parameters by name; `state`: the last state, without its key; `trajectory`: unconstrained
-    iterates by parameter, (number kept, ...); `guide`: the guide that was fitted, set up without data.
+    iterates by parameter, (number kept, ...); `gradients`: the noisy ascent directions, averaged between iterates;
+    `guide`: the guide that was fitted, set up without data.
 
     All of it is private output: it may be released at the price in `privacy_report()`. There are no losses.
     """
@@ -27,8 +30,10 @@ class SVIResult:
     params: dict[str, Any]
     state: Any
     trajectory: dict[str, Any] = field(repr=False)
+    gradients: dict[str, Any] = field(repr=False)
     guide: Any = field(repr=False)
     objective: Objective = field(repr=False)
+    public: dict[str, Any] = field(repr=False)
     report: PrivacyReport = field(repr=False)
 
     def privacy_report(self) -> PrivacyReport:
@@ -40,38 +45,73 @@ class SVIResult:
 
         Averaging is free and takes out most of the privacy noise, if the optimiser has arrived (Polyak, Juditsky 1992).
         """
-        return self.objective.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), self._tail(tail)))
+        return self.objective.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), _tail(self.trajectory, tail)))
 
-    def noise_aware_params(self, tail: float = 0.5) -> dict[str, Any]:
-        """Averaged parameters of a Gaussian guide, with the uncertainty that the privacy noise adds to its location.
+    def noise_aware_params(self, tail: float = 0.8) -> dict[str, Any]:
+        """Parameters of a Gaussian guide whose location is corrected, and whose spread widened, for the noise it saw.
 
-        The variance of the averaged location, estimated by the means of 20 batches of the trajectory's tail, is added
-        to the guide's own. It holds what privacy noise, subsampling and guide draws together do to the location.
+        Near the optimum a step's gradient in the location m is A (m* - m) + noise, where A is the inverse of the guide's
+        own covariance S. So the averages over the tail of iterates and gradients, m + S g, estimate m* with covariance
+        V = S Var(g) S, whether or not the iterates have arrived; Var(g), measured over the tail, holds privacy noise,
+        subsampling and guide draws. Given the data, m* has the prior covariance less S about the prior's mean: the two
+        are combined as Gaussians, and the result is S plus what remains unknown of m*. S is taken to be no wider than
+        the prior, and so is the result: noise also makes the guide's own spread wander.
 
-        Assumes that the iterates are stationary over the tail and forget themselves within a batch (a 20th of it); in
-        directions where they do not (the learning rate is too small), the addition is too small. Clipping bias is not
-        in it. For AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal and AutoLowRankMultivariateNormal.
-        Reference: in the spirit of Jälkö, Prediger, Honkela, Kaski (2023), section 4, who fit a linear model instead.
+        Assumes: a posterior close to Gaussian over the tail's iterates; independent noise from step to step; a guide
+        covariance close to converged (its own error is not counted); a prior like the Gaussian of its moments. Clipping
+        bias is not in it. For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
+        Reference: in the spirit of Jälkö, Prediger, Honkela, Kaski (2023), section 4, who fit A to the gradients.
         """
-        params, guide = self.averaged_params(tail), self.guide
-        iterates = self._tail(tail)
+        if not isinstance(self.guide, _GAUSSIAN):
+            names = ", ".join(kind.__name__ for kind in _GAUSSIAN)
+            raise ConfigurationError(f"{type(self.guide).__name__} has no Gaussian location to widen; use {names}.")
+        params = self.averaged_params(tail)
+        gradients = _tail(self.gradients, tail)
+        moments = self._prior_moments()
         for name in [name for name in params if name.endswith("_loc")]:
-            scatter = _batch_means(iterates[name])
-            variance = np.sum(scatter**2, axis=0)
-            prefix = name.removesuffix("loc")
-            if isinstance(guide, autoguide.AutoNormal | autoguide.AutoDiagonalNormal):
-                params[prefix + "scale"] = jnp.sqrt(params[prefix + "scale"] ** 2 + variance)
-            elif isinstance(guide, autoguide.AutoMultivariateNormal):
-                factor = params[prefix + "scale_tril"]
-                params[prefix + "scale_tril"] = jnp.linalg.cholesky(factor @ factor.T + scatter.T @ scatter)
-            elif isinstance(guide, autoguide.AutoLowRankMultivariateNormal):
-                scale, factor = params[prefix + "scale"], params[prefix + "cov_factor"]
-                diagonal = scale**2
-                params[prefix + "scale"] = jnp.sqrt(diagonal + variance)
-                params[prefix + "cov_factor"] = factor * (scale / params[prefix + "scale"])[:, None]
+            gradient, prefix = np.asarray(gradients[name], np.float64), name.removesuffix("loc")
+            if len(gradient) < _MIN_LENGTH:
+                raise ConfigurationError(
+                    f"the tail holds {len(gradient)} iterates, and {_MIN_LENGTH} are needed; lower thinning or run longer."
+                )
+            mean, variance = gradient.mean(axis=0), gradient.var(axis=0, ddof=1) / len(gradient)
+            prior_mean, prior_variance = moments[name]
+            loc = np.asarray(params[name], np.float64)
+            if isinstance(self.guide, autoguide.AutoMultivariateNormal):
+                factor = np.asarray(params[prefix + "scale_tril"], np.float64)
+                loc, covariance = _combined(
+                    loc, factor @ factor.T, mean, np.diag(variance), prior_mean, np.diag(prior_variance)
+                )
+                params[prefix + "scale_tril"] = jnp.asarray(np.linalg.cholesky(covariance), jnp.result_type(float))
             else:
-                raise ConfigurationError(f"{type(guide).__name__} has no Gaussian location to widen; use AutoNormal.")
+                own = np.minimum(np.asarray(params[prefix + "scale"], np.float64) ** 2, prior_variance)
+                before = prior_variance - own
+                gain = before / np.maximum(before + own**2 * variance, 1e-300)
+                loc = prior_mean + gain * (loc + own * mean - prior_mean)
+                spread = np.sqrt(own + (1.0 - gain) * before)
+                params[prefix + "scale"] = jnp.asarray(spread, jnp.result_type(float))
+            params[name] = jnp.asarray(loc, jnp.result_type(float))
         return params
+
+    def _prior_moments(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Mean and variance of the unconstrained prior, by the name of the location parameter; 1,000 prior draws."""
+        keys, split = jax.random.split(jax.random.key(0), _PRIOR_DRAWS), self.objective.split
+        draws = jax.vmap(lambda key: initial_values(split, self.public, key, "prior_sample"))(keys)
+        named: dict[str, Any] = {}
+        if isinstance(self.guide, autoguide.AutoNormal):
+            named = {f"{site}_{self.guide.prefix}_loc": draw for site, draw in draws.items()}
+        else:
+            places = self.guide._unpack_latent(np.arange(self.guide.latent_dim))
+            flat = np.zeros((_PRIOR_DRAWS, self.guide.latent_dim))
+            for site, place in places.items():
+                flat[:, np.ravel(place)] = np.reshape(draws[site], (_PRIOR_DRAWS, -1))
+            named[f"{self.guide.prefix}_loc"] = flat
+        moments = {}
+        for name, leaf in named.items():
+            values = np.asarray(leaf, np.float64)
+            variance = values.var(axis=0)
+            moments[name] = (values.mean(axis=0), np.where(variance > 0, variance, _IMPROPER))
+        return moments
 
     def sample_posterior(self, rng_key, num_samples: int, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Draws from the guide at `params` (by default those of the last step), by site, leading axis `num_samples`."""
@@ -90,20 +130,22 @@ class SVIResult:
         attributes = {"inference_library": "dpppl", "privacy_report": self.report.to_json()}
         return arviz.from_dict(posterior=draws, attrs=attributes | {"epsilon": str(self.report.epsilon)})
 
-    def _tail(self, tail: float):
-        if not 0.0 < tail <= 1.0:
-            raise ConfigurationError("tail is the share of the trajectory to use, in (0, 1].")
-        length = len(jax.tree.leaves(self.trajectory)[0])
-        return jax.tree.map(lambda x: x[length - max(1, round(tail * length)) :], self.trajectory)
+
+def _tail(trajectory, tail: float):
+    """The last share `tail` of a trajectory."""
+    if not 0.0 < tail <= 1.0:
+        raise ConfigurationError("tail is the share of the trajectory to use, in (0, 1].")
+    length = len(jax.tree.leaves(trajectory)[0])
+    return jax.tree.map(lambda x: x[length - max(1, round(tail * length)) :], trajectory)
 
 
-def _batch_means(iterates) -> np.ndarray:
-    """Deviations (b, ...) whose squares sum to the variance of the mean of `iterates` (n, ...)."""
-    if len(iterates) < 2 * _NUM_BATCHES:
-        raise ConfigurationError(
-            f"the tail holds {len(iterates)} iterates, and {2 * _NUM_BATCHES} are needed; lower thinning or run longer."
-        )
-    length = len(iterates) // _NUM_BATCHES
-    recent = np.asarray(iterates[len(iterates) - length * _NUM_BATCHES :], np.float64)
-    means = recent.reshape(_NUM_BATCHES, length, *iterates.shape[1:]).mean(axis=1)
-    return (means - means.mean(axis=0)) / np.sqrt(_NUM_BATCHES * (_NUM_BATCHES - 1.0))
+def _combined(loc, own, gradient, gradient_covariance, prior_mean, prior_covariance):
+    """Location and covariance of the noise-aware posterior; vectors (d,), matrices (d, d), the prior's diagonal."""
+    width = np.sqrt(np.diag(prior_covariance))
+    values, vectors = np.linalg.eigh(own / np.outer(width, width))
+    own = np.outer(width, width) * ((vectors * np.minimum(values, 1.0)) @ vectors.T)
+    estimate, noise = loc + own @ gradient, own @ gradient_covariance @ own
+    before = prior_covariance - own  # of m*, given the model
+    gain = before @ np.linalg.pinv(before + noise, hermitian=True)
+    unknown = before - gain @ before
+    return prior_mean + gain @ (estimate - prior_mean), own + 0.5 * (unknown + unknown.T)

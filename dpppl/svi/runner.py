@@ -123,7 +123,7 @@ class SVI(Budgeted):
 
         `privacy_report(state)` says what the steps of a state have cost."""
         rows, public = self.objective().arrays(args, kwargs)
-        return self._step(state, rows, public, self._noise()), None
+        return self._step(state, rows, public, self._noise())[0], None
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
         """The constrained parameters of a state."""
@@ -153,7 +153,7 @@ class SVI(Budgeted):
         rows, public = objective.arrays(args, kwargs)
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
         thinning = max(1, -(-num_steps // kept)) if thinning is None else positive_int(thinning)
-        state, trajectory = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
+        state, (trajectory, gradients) = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(self.get_params(state)))
         self._facts["status"] = "complete" if finite else "complete, with parameters that are not finite"
         if not finite:
@@ -162,8 +162,10 @@ class SVI(Budgeted):
             params=self.get_params(state),
             state=state,
             trajectory=trajectory,
+            gradients=gradients,
             guide=objective.guide,
             objective=objective,
+            public=public,
             report=self.privacy_report(),
         )
 
@@ -175,15 +177,20 @@ class SVI(Budgeted):
 
         def chunk(state, rows, public, count):
             params = self.optim.get_params(state.optim_state)
-            buffer = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params)
+            empty = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params)
 
             def body(number, carry):
-                state, buffer = carry
-                state = self._step(state, rows, public, noise_multiplier)
-                put = lambda b, x: lax.dynamic_update_index_in_dim(b, x, number // thinning, 0)  # noqa: E731
-                return state, jax.tree.map(put, buffer, self.optim.get_params(state.optim_state))
+                state, iterates, gradients = carry
+                slot = number // thinning
+                share = 1.0 / jnp.minimum(thinning, count - slot * thinning)
+                state, direction = self._step(state, rows, public, noise_multiplier)
+                iterates = jax.tree.map(
+                    lambda b, x: b.at[slot].set(x), iterates, self.optim.get_params(state.optim_state)
+                )
+                gradients = jax.tree.map(lambda b, x: b.at[slot].add(share * x), gradients, direction)
+                return state, iterates, gradients
 
-            return lax.fori_loop(0, count, body, (state, buffer))
+            return lax.fori_loop(0, count, body, (state, empty, empty))
 
         program = jax.jit(chunk).lower(state, rows, public, np.int32(0)).compile()
         self._charged.append((first, 0))
@@ -192,11 +199,10 @@ class SVI(Budgeted):
             for start in range(0, num_steps, length):
                 count = min(length, num_steps - start)
                 self._charged[-1] = (first, start + count)
-                state, buffer = jax.block_until_ready(program(state, rows, public, np.int32(count)))
-                parts.append(jax.tree.map(lambda x: np.asarray(x)[: -(-count // thinning)], buffer))  # noqa: B023
+                state, *buffers = jax.block_until_ready(program(state, rows, public, np.int32(count)))
+                parts.append(jax.tree.map(lambda x: np.asarray(x)[: -(-count // thinning)], buffers))  # noqa: B023
                 bar.update(count)
-        trajectory = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-        return state._replace(rng_key=None), trajectory
+        return state._replace(rng_key=None), jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     # Queries: charged accesses that say how good a fit is
 
@@ -223,7 +229,8 @@ class SVI(Budgeted):
 
     # One step
 
-    def _step(self, state: SVIState, rows, public, noise_multiplier) -> SVIState:
+    def _step(self, state: SVIState, rows, public, noise_multiplier):
+        """The next state, and the noisy ascent direction."""
         objective = self.objective()
         norms = [state.clipping_norm]
 
@@ -245,7 +252,7 @@ class SVI(Budgeted):
         direction = ascend(phi, key, public, access, self.mechanism.subsampling.rate)
         descent = jax.tree.map(jnp.negative, direction)
         optim_state = optimizers.update(self.optim, descent, state.optim_state)
-        return SVIState(state.i + 1, optim_state, norms[0], state.rng_key)
+        return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), direction
 
     def objective(self) -> Objective:
         """The ELBO, split, for the arguments of the last init or run."""
