@@ -126,7 +126,7 @@ def coverage(args):
         x, y, weights = simulated(seed, args.num_rows)
         result = fit(
             logistic, (x, y), args.num_steps, clipping_norm=1.0, subsampling=dpppl.Poisson(args.rate),
-            target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate, optim=optax.sgd,
+            target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate,
         )  # fmt: skip
         for name, params in (("SVI", result.averaged_params()), ("noise-aware SVI", result.noise_aware_params())):
             off = np.abs(params["weights_auto_loc"] - weights) / params["weights_auto_scale"]
@@ -159,11 +159,12 @@ def mnist(args):
     x, y, x_test, y_test = data.mnist()
 
     def model(x, y):
-        bayesian_mlp(x, y, hidden=(400,))
+        bayesian_mlp(x, y, hidden=(400,), prior_scale=args.prior_scale)
 
     start = time.perf_counter()
+    uniform = numpyro.infer.init_to_uniform(radius=0.08)
     result = fit(
-        model, (x, y), args.num_steps, guide=guide_for(model, init_scale=args.init_scale),
+        model, (x, y), args.num_steps, guide=AutoNormal(model, init_loc_fn=uniform, init_scale=args.init_scale),
         clipping_norm=args.clipping_norm, subsampling=dpppl.Poisson.of_batch(args.batch_size, len(y)),
         target_epsilon=args.epsilon, target_delta=1e-5, learning_rate=args.learning_rate,
     )  # fmt: skip
@@ -240,9 +241,9 @@ def mixture(args):
 SETTINGS = {  # (function, defaults)
     "adult": (adult, {"num_steps": 1000, "rate": 0.05, "clipping_norm": 2.0, "learning_rate": 0.03, "seeds": 5}),
     "spread": (spread, {"num_steps": 2000, "rate": 0.05, "clipping_norm": 2.0, "learning_rate": 1e-4}),
-    "coverage": (coverage, {"num_steps": 1000, "rate": 0.05, "learning_rate": 3e-5}),
+    "coverage": (coverage, {"num_steps": 1000, "rate": 0.05, "learning_rate": 0.02}),
     "abalone": (abalone, {"num_steps": 300, "rate": 1.0, "clipping_norm": 2.0, "learning_rate": 0.15, "seeds": 5}),
-    "mnist": (mnist, {"num_steps": 600, "batch_size": 1024, "clipping_norm": 1.0, "learning_rate": 0.003}),
+    "mnist": (mnist, {"num_steps": 600, "batch_size": 1024, "clipping_norm": 1.0, "learning_rate": 0.002}),
     "vae": (vae, {"num_steps": 1500, "batch_size": 256, "clipping_norm": 5.0, "learning_rate": 0.003}),
     "mixture": (mixture, {"num_steps": 1000, "rate": 0.1, "clipping_norm": 10.0, "learning_rate": 0.03}),
 }
@@ -264,6 +265,7 @@ def main():
         elif name == "mnist":
             command.add_argument("--epsilon", type=float, default=3.0)
             command.add_argument("--init-scale", type=float, default=0.005)
+            command.add_argument("--prior-scale", type=float, default=20.0)
         elif name in ("vae", "mixture"):
             command.add_argument("--num-rows", type=int, default=60_000 if name == "vae" else 20_000)
     args = parser.parse_args()

@@ -79,7 +79,9 @@ def audit(
     rows, public = kernel.split.arrays(args, kwargs)
     key = secret_key() if rng_key is None else as_key(rng_key)
     score = partial(_white_box if attack == "white_box" else _black_box, kernel, rows, public, num_steps)
-    scores = [_scores(score, present, jax.random.fold_in(key, i), num_trials // 2) for i, present in enumerate((1.0, 0.0))]
+    scores = [
+        _scores(score, present, jax.random.fold_in(key, i), num_trials // 2) for i, present in enumerate((1.0, 0.0))
+    ]
     reported = kernel.report([(0, num_steps, 1)], delta=delta, key_origin="an audit", status="audited")
     gaussian = attack == "white_box" and kernel.mechanism.subsampling.rate == 1.0
     lower = _lower_bound(*scores, delta=delta, confidence=confidence, gaussian=gaussian)
@@ -187,7 +189,10 @@ def _lower_bound(present, absent, *, delta: float, confidence: float, gaussian: 
     best = 0.0
     half_present, half_absent = len(present) // 2, len(absent) // 2
     for positive, negative in ((present, absent), (-absent, -present)):
-        first, second = (positive[:half_present], positive[half_present:]), (negative[:half_absent], negative[half_absent:])
+        first, second = (
+            (positive[:half_present], positive[half_present:]),
+            (negative[:half_absent], negative[half_absent:]),
+        )
         candidates = np.quantile(np.concatenate([first[0], second[0]]), np.linspace(0.02, 0.999, 50))
         threshold = max(candidates, key=lambda t: bound(first[0], second[0], t, level))
         best = max(best, bound(first[1], second[1], threshold, 1 - (1 - level) / 2))

@@ -18,8 +18,9 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto"):
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Clipped rows are rounded to a fixed
     grid on which their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its
-    rounding (below 6.2e-5). Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers; others, steps of
-    2^-26 and float64, exact up to 2^27 rows (and a row's rounding below 6.2e-5 up to 6e7 latents).
+    rounding (below 6.2e-5). Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers, those of up
+    to 64 long rows (4e6 latents) steps of 2^-24; others, steps of 2^-26 and float64, exact up to 2^27 rows (and a
+    row's rounding below 6.2e-5 up to 6e7 latents).
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(z))
@@ -63,9 +64,9 @@ def _sum_rows(rows, bits: int | None):
         if rows.dtype == jnp.float64 or bits is None:
             steps = jnp.round(rows.astype(jnp.float64) * 2.0**26)  # XLA undoes (x + large) - large
             return jnp.sum(steps, axis=0) * 2.0**-26
-        if bits == 24:
-            steps = jnp.round(rows * np.float32(2**24)).astype(jnp.int32)
-            return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-24
-        anchor = np.float32(1.5 * 2**2)  # in [4, 8) a float32 is a multiple of 2^-21: its bits count the steps
-        steps = lax.bitcast_convert_type(rows + anchor, jnp.int32) - anchor.view(np.int32)
-        return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-21
+        if bits == 21:  # in [4, 8) a float32 is a multiple of 2^-21: its bits count the steps
+            anchor = np.float32(1.5 * 2**2)
+            steps = lax.bitcast_convert_type(rows + anchor, jnp.int32) - anchor.view(np.int32)
+        else:
+            steps = jnp.round(rows * np.float32(2**bits)).astype(jnp.int32)
+        return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-bits

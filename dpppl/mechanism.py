@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
-from dpppl import random
+from dpppl import information_flow, random
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
 from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
 from dpppl.errors import ConfigurationError
@@ -22,6 +22,7 @@ from dpppl.subsampling import Poisson, Subsampling
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
+information_flow.register_door(door_p)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -222,14 +222,14 @@ def check_sites(
     for name, latent in structure.latents.items():
         local = data_plate in structure.plates_of[name]
         if local and latent is None:
-            size = structure.supports[name]
-            if size is None or structure.plates_of[name] != (data_plate,):
+            values = structure.supports[name]
+            if values is None or structure.plates_of[name] != (data_plate,):
                 raise UnsupportedModelError(
                     f"site '{name}' is a discrete latent of each row that cannot be summed out: it needs a finite "
                     f"support and the data plate '{data_plate}' as its only plate; sum it out by hand "
                     "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
                 )
-            discrete.append((name, size))
+            discrete.append((name, values))
         elif local and variational:
             locals_.append(name)
         elif local:

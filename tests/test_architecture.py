@@ -13,7 +13,7 @@ PACKAGE = Path(dpppl.__file__).parent
 
 RANDOMNESS = {"errors", "random", "chacha"}
 SPLIT = {"errors", "model", "model_checks"}
-DOOR = RANDOMNESS | {"accounting", "subsampling", "clipping", "gradients", "mechanism"}
+DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "mechanism"}
 KERNELS = DOOR | SPLIT | {"initialization", "information_flow", "report"}
 MAY_IMPORT = {
     "errors": set(),

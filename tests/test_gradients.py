@@ -115,7 +115,7 @@ def test_one_of_a_million_aligned_rows_moves_the_sum_by_at_most_the_norm(strateg
 
 
 @pytest.mark.parametrize(
-    ("num_latents", "strategy", "step"), [(10, "auto", 2.0**-21), (10, "vmap", 2.0**-26), (70_000, "auto", 2.0**-26)]
+    ("num_latents", "strategy", "step"), [(10, "auto", 2.0**-21), (10, "vmap", 2.0**-26), (70_000, "auto", 2.0**-24)]
 )
 def test_sums_are_whole_numbers_of_steps(num_latents, strategy, step):
     """So they are exact in any order. A plain float64 sum, which XLA makes of rounding by a large number, is not."""
@@ -150,7 +150,7 @@ def test_rounding_keeps_the_bound_with_the_most_latents_of_the_fast_sum():
 
 
 def test_rounding_keeps_the_bound_with_many_latents():
-    """A million, beyond the fast sum: steps of 2^-26. Steps of 2^-20 would be off by 4e-4."""
+    """A million: steps of 2^-24. Steps of 2^-20 would be off by 4e-4."""
     row = np.full((1, 1_000_000), 0.7, np.float32)
     assert abs(np.linalg.norm(vector(summed(jnp.zeros(1_000_000), row))) - 1) <= SLACK
 

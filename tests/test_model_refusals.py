@@ -132,7 +132,9 @@ def test_constant_array_bounds_are_not_dynamic():
 
 
 @pytest.mark.parametrize(
-    "scale", [lambda n: 1.0 / n, lambda n: jnp.ones(2)[0] / n, lambda n: (np.arange(2.0) / n)[1]], ids=["float", "jax", "numpy"]
+    "scale",
+    [lambda n: 1.0 / n, lambda n: jnp.ones(2)[0] / n, lambda n: (np.arange(2.0) / n)[1]],
+    ids=["float", "jax", "numpy"],
 )
 def test_prior_that_depends_on_the_number_of_rows(scale):
     def model(x, y):

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from dpppl.information_flow.control import under
+from dpppl.information_flow.facts import has_kind
 from dpppl.information_flow.placement import Misplaced, is_elementwise, place
 from dpppl.information_flow.primitives import group, named
 from dpppl.information_flow.stages import is_bounded, stage_of
@@ -126,6 +128,10 @@ class Inside:
             self._use_up(walk, noise, Trail(equation, next(v.trail for v in inputs if isinstance(v.form, Sum))))
             return Noised()
         sums = [isinstance(value.form, Sum) for value in inputs]
+        where = {named("dynamic_slice"): 1, named("dynamic_update_slice"): 2}.get(equation.primitive, len(sums))
+        old, new = equation.invars[0].aval, equation.outvars[0].aval
+        if any(sums[where:]) or (old.dtype != new.dtype and not has_kind(new, np.floating)):
+            return Lost(f"the sum of rows decides or is rounded in {name} before it has its noise")
         scaled = equation.primitive is named("mul") and sum(sums) == 1
         if equation.primitive in _LINEAR or scaled or (equation.primitive is named("div") and sums == [True, False]):
             return Sum()
@@ -151,15 +157,17 @@ class Inside:
 
     # Loops
 
-    def under_loop(self, walk, predicate: Value, outputs: list[Value]) -> list[Value]:
+    def under_loop(self, predicate: Value, outputs: list[Value]) -> list[Value]:
         """The variables of a while loop. Where the condition is one for each row, JAX runs each row's own loop."""
         form, after = predicate.form, []
         for value in outputs:
             if isinstance(form, Rows) and isinstance(value.form, Rows | None):
                 joined = join(value.form, form.as_plain())
-                after.append(value._replace(form=joined, number=None, bounds=None, trail=value.trail or predicate.trail))
+                after.append(
+                    value._replace(form=joined, number=None, bounds=None, trail=value.trail or predicate.trail)
+                )
             else:
-                after.append(walk.under(predicate, value))
+                after.append(under(predicate, value))
         return after
 
     @staticmethod
@@ -184,7 +192,9 @@ def _of_draws(equation, inputs: list[Value]) -> list[Form]:
     shapes = [np.shape(atom.aval) for atom in equation.outvars]
     if equation.primitive is named("mul") and any(value.bounds == (0.0, 0.0) for value in inputs):
         return [None]
-    draws = [(value.form, np.shape(atom.aval)) for value, atom in zip(inputs, equation.invars) if value.form is not None]
+    draws = [
+        (value.form, np.shape(atom.aval)) for value, atom in zip(inputs, equation.invars) if value.form is not None
+    ]
     if len(draws) == 1:
         moved = _moved(equation, draws[0][0], shapes)
         if moved is not None:

@@ -1,6 +1,6 @@
 """Random keys, followed through splits, folds and indexing, so that no two draws of noise share one."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -45,9 +45,7 @@ def fold_in(key: Key, data: Number, rank: int) -> Key:
 def split(key: Key, shape: tuple[int, ...]) -> Key:
     """Children 0, 1, ... along new axes."""
     first = len(key.parts)
-    return Key(
-        key.root, (*key.parts, *(Span(0, n) for n in shape)), (*key.axes, *range(first, first + len(shape)))
-    )
+    return Key(key.root, (*key.parts, *(Span(0, n) for n in shape)), (*key.axes, *range(first, first + len(shape))))
 
 
 def pick(key: Key, axis: int, index: Number) -> Key:
@@ -137,35 +135,58 @@ class Use:
         return any(point in branches and branches[point] != branch for point, branch in other.branches)
 
 
-def differ(first: Number | Span, second: Number | Span, stride: Callable[[Hashable], int]) -> bool:
-    """Whether two parts are certainly different. `stride`: by how much a base moves in each turn of its loop, or 0."""
-    if isinstance(first, Span) and isinstance(second, Span):
-        return first.stop <= second.start or second.stop <= first.start
-    if isinstance(first, Number) and isinstance(second, Number):
-        if first.base != second.base:
+class Counters:
+    """Numbers that loops change. `strides`: by how much a base moves in each turn of its loop. `turns`: (start, step,
+    length) of loops' counters, by base; length None: not known."""
+
+    def __init__(self):
+        self.strides: dict[Hashable, int] = {}
+        self.turns: dict[Hashable, tuple[Number, int, int | None]] = {}
+
+    def unrelated(self, first: Key, second: Key) -> bool:
+        """Whether neither key can be the other one, or above it."""
+        return first.root != second.root or any(self._differ(a, b) for a, b in zip(first.parts, second.parts))
+
+    def _differ(self, first: Number | Span, second: Number | Span) -> bool:
+        """Whether two parts are certainly different, whatever turns they are met in."""
+        if isinstance(first, Number) and isinstance(second, Number) and first.base == second.base:
+            step = self.strides.get(first.base, 0)
+            difference = first.offset - second.offset
+            return difference % 2**32 != 0 if step == 0 else difference % step != 0  # folded in as 32 bits
+        (base, low, high), (other, lowest, highest) = self._reach(first), self._reach(second)
+        room = self.strides.get(base, 2**32)  # both move on by this much, or their 32 bits begin again
+        return base == other and (high < lowest or highest < low) and max(highest, high) - min(lowest, low) < room
+
+    def _reach(self, part: Number | Span) -> tuple[Hashable, int, int]:
+        """(base, smallest, largest offset) in all turns."""
+        if isinstance(part, Span):
+            return None, part.start, part.stop - 1
+        start, step, length = self.turns.get(part.base, (part, 0, None))
+        if length is None:
+            return part.base, part.offset, part.offset
+        base, low, high = self._reach(Number(start.base, start.offset + part.offset))
+        return base, low + min(0, step * (length - 1)), high + max(0, step * (length - 1))
+
+    def moves(self, key: Key, loop: int) -> bool:
+        """Whether the turns of a loop give a key different parts."""
+        return any(isinstance(part, Number) and self._moves(part.base, loop) for part in key.parts)
+
+    def _moves(self, base, loop: int) -> bool:
+        if not self.strides.get(base):
             return False
-        step = stride(first.base)
-        difference = (first.offset - second.offset) % 2**32  # folded in as 32 bits
-        return difference != 0 if step == 0 else (first.offset - second.offset) % step != 0
-    number, span = (first, second) if isinstance(first, Number) else (second, first)
-    assert isinstance(number, Number) and isinstance(span, Span)
-    return number.base is None and not span.start <= number.offset < span.stop
+        if base[1] == loop or base not in self.turns:
+            return base[1] == loop
+        start, step, length = self.turns[base]  # of a loop inside, whose range must fit between two turns of this one
+        room = self.strides.get(start.base, 0)
+        fits = length is not None and room >= abs(step) * length and room % step == 0
+        return fits and self._moves(start.base, loop)
 
 
-def unrelated(first: Key, second: Key, stride: Callable[[Hashable], int]) -> bool:
-    """Whether neither key is certainly the other one, or above it."""
-    return first.root != second.root or any(differ(a, b, stride) for a, b in zip(first.parts, second.parts))
-
-
-def conflicts(uses: list[Use], strides: Mapping[Hashable, int]):
-    """Pairs of uses of one key, in words: where one of them is the door's noise, pairs that may be."""
-
-    def stride(base):
-        return strides.get(base, 0)
-
+def conflicts(uses: list[Use], counters: Counters) -> Iterator[tuple[Use, Use, str]]:
+    """(first, second, what is wrong with the two) for uses of one key; with noise, for uses that may be of one key."""
     for number, second in enumerate(uses):
         for first in uses[:number]:
-            if first.excludes(second) or unrelated(first.key, second.key, stride):
+            if first.excludes(second) or counters.unrelated(first.key, second.key):
                 continue
             if first.is_noise or second.is_noise:
                 yield first, second, "the door's noise and another draw may come from the same key"

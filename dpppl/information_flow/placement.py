@@ -366,5 +366,3 @@ _RULES: dict = {
     )
     for name in names.split()
 }
-
-

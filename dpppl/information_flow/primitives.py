@@ -8,14 +8,13 @@ import numpy as np
 from jax import lax
 from jax.extend.core import primitives
 
+_PLACES = (primitives, lax, lax.linalg)
 
+
+@functools.cache
 def named(name: str):
     """JAX's own primitive of this name, or None in versions without it."""
-    for place in (primitives, lax, lax.linalg):
-        found = getattr(place, f"{name}_p", None)
-        if found is not None:
-            return found
-    return None
+    return next((vars(place)[f"{name}_p"] for place in _PLACES if f"{name}_p" in vars(place)), None)
 
 
 def group(*names: str) -> frozenset:
@@ -24,12 +23,17 @@ def group(*names: str) -> frozenset:
 
 
 def _traced(function, *arguments) -> frozenset:
-    """Primitives that a public function leaves in a trace, for those that have no public name."""
+    """Primitives without a public name, found in the trace of a public function."""
     try:
         found = {equation.primitive for equation in jax.make_jaxpr(function)(*arguments).eqns}
     except Exception:  # another version of JAX has another signature: then its primitive is unknown, and refused
         return frozenset()
-    return frozenset(found) - group("jit")
+    return frozenset(found) - _public()
+
+
+@functools.cache
+def _public() -> frozenset:
+    return frozenset(found for place in _PLACES for name, found in vars(place).items() if name.endswith("_p"))
 
 
 @functools.cache
@@ -49,8 +53,6 @@ def known() -> SimpleNamespace:
         | _traced(lambda x: io_callback(lambda y: y, like, x), one)
         | _traced(lambda x: jax.ffi.ffi_call("dpppl", like)(x), one)
     )
-    places = (primitives, lax, lax.linalg)
-    public = {getattr(place, name) for place in places for name in dir(place) if name.endswith("_p")}
     keys = SimpleNamespace(
         fold_in=named("random_fold_in"),
         split=named("random_split"),
@@ -71,7 +73,7 @@ def known() -> SimpleNamespace:
         remat=remat,
         shard_map=shard_map,
         keys=keys,
-        first_order=frozenset(public | random) - calls - remat - shard_map - callbacks - group("scan", "while", "cond"),
+        first_order=(_public() | random) - calls - remat - shard_map - callbacks - group("scan", "while", "cond"),
     )
 
 
@@ -81,10 +83,18 @@ def jaxpr_of(value):
     return value if hasattr(value, "eqns") else None
 
 
-def is_higher_order(equation) -> bool:
-    """Whether an unknown primitive holds programs or functions of its own."""
+def _parts(equation):
     for parameter in equation.params.values():
-        parts = parameter if isinstance(parameter, tuple | list) else (parameter,)
-        if any(jaxpr_of(part) is not None or (callable(part) and not isinstance(part, type)) for part in parts):
-            return True
-    return False
+        yield from parameter if isinstance(parameter, tuple | list) else (parameter,)
+
+
+def programs_in(equation) -> list:
+    """The jaxprs in an equation's parameters."""
+    return [part for part in _parts(equation) if jaxpr_of(part) is not None]
+
+
+def is_higher_order(equation) -> bool:
+    """Whether an equation holds programs or functions of its own."""
+    return any(
+        jaxpr_of(part) is not None or (callable(part) and not isinstance(part, type)) for part in _parts(equation)
+    )

@@ -1,4 +1,4 @@
-"""Proves on a traced program that nothing leaves it that depends on private rows, but through the door."""
+"""The proof: labels for the inputs of a traced program, one walk through it, and what its outputs then hold."""
 
 import functools
 import inspect
@@ -12,11 +12,12 @@ import jax
 import numpy as np
 from jax.extend import source_info_util
 
-from dpppl.errors import PrivacyLeakError
+from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.information_flow.door import Inside
+from dpppl.information_flow.facts import has_kind
 from dpppl.information_flow.keys import conflicts, root_key
 from dpppl.information_flow.values import Lost, Raw, Trail, Value
-from dpppl.information_flow.walk import Finding, Walk, has_kind
+from dpppl.information_flow.walk import Finding, Walk, describe
 
 _doors: dict[Any, str] = {}
 
@@ -38,10 +39,11 @@ def register_door(primitive, program: str = "program") -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ProofReport:
-    """What was proved: of `outputs` outputs, none depends on one of `private` private arrays but through `doors` doors.
+    """What was proved: no output depends on a private array but through a door, or tells of a key.
 
-    `equations`: how many were read, each once. `constants`: shapes of captured arrays that were taken as public.
-    `trusted`: primitives inside a door that have no rule here and were taken to keep rows apart, as `jax.vmap` promises.
+    Counts: `equations` read, `doors`, `outputs`, `private` arrays, `keys`. `constants`: captured arrays that were taken as
+    public. `trusted`: primitives inside a door that have no rule here and were taken to keep rows apart, as `jax.vmap`
+    promises.
     """
 
     equations: int
@@ -54,8 +56,8 @@ class ProofReport:
 
     def __str__(self):
         lines = [
-            f"{self.outputs} outputs depend on {self.private} private arrays through {self.doors} door(s) only, and tell "
-            f"nothing of {self.keys} key(s): {self.equations} equations read."
+            f"{self.outputs} output(s) depend on {self.private} private array(s) through {self.doors} door(s) only and "
+            f"tell nothing of {self.keys} key(s); {self.equations} equations read."
         ]
         if self.constants:
             lines.append(f"Taken as public, captured arrays: {', '.join(self.constants)}.")
@@ -75,51 +77,41 @@ def verify(
 ) -> ProofReport:
     """Prove that the outputs of `function` depend on its private arguments only through the door.
 
-    The function is traced with `example_args` and `example_kwargs` (arrays, or `jax.ShapeDtypeStruct`s) and not run.
-    `private`: which arguments hold private rows, by position or name; every array in them. `keys`: which hold raw key
-    data; typed keys are found without. `secret_outputs`: outputs that the caller keeps to itself and that may hold a
-    key, by the end of their path, such as ".rng_key". `public_constants`: captured arrays that are public, or True for
-    all.
+    The function is traced with `example_args` and `example_kwargs` (arrays, or `jax.ShapeDtypeStruct`s) and not run; a
+    `jax.stages.Traced` is taken as it is. `private`: which arguments hold private rows, by position or name; every array
+    in them, rows along its first axis. `keys`: which hold raw key data; typed keys are found without. `secret_outputs`:
+    outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as ".rng_key".
+    `public_constants`: captured arrays that are public, or True for all.
 
-    Guarantee: on every path from a private row to an output, to a callback or to whether one runs, the row is clipped,
-    summed and noised inside the door; equal keys make no two draws of noise. Branches, loops and indices count as paths.
+    Guarantee: on every path from a private row to an output, to a callback, or to whether one runs, the row is clipped,
+    summed and noised inside the door; no two draws of noise use one key. Branches, loops and indices count as paths.
     `NOT_PROVED` lists what this does not say.
-    Raises PrivacyLeakError, naming the output and the path, if this cannot be shown.
+    Raises PrivacyLeakError, naming the output and the path, where this cannot be shown.
 
-    >>> import jax, jax.numpy as jnp
-    >>> print(verify(lambda x, y: 2.0 * y, jnp.ones(3), jnp.ones(2), private=0).outputs)
+    >>> import jax.numpy as jnp
+    >>> verify(lambda x, y: 2.0 * y, jnp.ones(3), jnp.ones(2), private="x").outputs
     1
-    >>> verify(lambda x, y: y + x[0], jnp.ones(3), jnp.ones(2), private="x")
+    >>> verify(lambda x, y: y + x[0], jnp.ones(3), jnp.ones(2), private="x")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    dpppl.errors.PrivacyLeakError: output: a private row reaches it outside the door. ...
+    dpppl.errors.PrivacyLeakError: output: a private row reaches it outside the door. Path: x -> ...
     """
-    arguments = (example_args, example_kwargs)
-    names = _argument_names(function, example_args, example_kwargs)
-    try:
-        closed, outputs = jax.make_jaxpr(function, return_shape=True)(*example_args, **example_kwargs)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError,
-            jax.errors.TracerIntegerConversionError) as error:  # fmt: skip
-        raise PrivacyLeakError(
-            f"the function uses the value of an argument in Python (a branch, a number, a NumPy array): {_line(error)}. "
-            "Use jax.lax.cond or jnp.where, or bind public arguments with functools.partial.",
-            (Finding("python", "the value of an argument is used in Python"),),
-        ) from None
-    except NotImplementedError as error:
-        if not any(door.name in str(error) for door in _doors):
-            raise
-        raise PrivacyLeakError(
-            f"a derivative is taken through the door: {_line(error)}. It would be a second access that nobody charges.",
-            (Finding("derivative", "a derivative is taken through the door"),),
-        ) from None
-    private, keys = ((one,) if isinstance(one, int | str) else tuple(one) for one in (private, keys))
-    leaves = [(names(path), path) for path, _ in jax.tree_util.tree_leaves_with_path(arguments)]
-    chosen = [[k for k, (_, path) in enumerate(leaves) if names.matches(path, one)] for one in (private, keys)]
+    if isinstance(function, jax.stages.Traced):
+        closed, outputs = function.jaxpr, function.out_info
+        example_args, example_kwargs = _unflatten(function.in_tree)
+    else:
+        closed, outputs = _trace(function, example_args, example_kwargs)
+    inputs = _inputs(_parameters(function), example_args, example_kwargs)
+    captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
+    if captured and public_constants is not True:
+        what = f"{captured} captured arrays may hold private values: pass them as arguments"
+        raise PrivacyLeakError(what, (Finding("constant", what),))
     return verify_jaxpr(
         closed,
-        *chosen,
-        input_names=[name for name, _ in leaves],
-        output_names=_output_names(outputs),
+        [captured + k for k in _chosen(inputs, private)],
+        [captured + k for k in _chosen(inputs, keys)],
+        input_names=[*("a captured array" for _ in range(captured)), *(name for name, _ in inputs)],
+        output_names=[f"output{jax.tree_util.keystr(path)}" for path, _ in _leaves(outputs)],
         secret_outputs=secret_outputs,
         public_constants=public_constants,
     )
@@ -135,16 +127,16 @@ def verify_jaxpr(
     secret_outputs: Sequence[str] = (),
     public_constants: Any = (),
 ) -> ProofReport:
-    """`verify` for a program that is traced already: a ClosedJaxpr, and which of its inputs are private or raw keys."""
+    """`verify` for a ClosedJaxpr, and the numbers of its inputs that hold private rows or raw keys."""
     jaxpr = closed_jaxpr.jaxpr
     inputs = input_names or [f"input {k}" for k in range(len(jaxpr.invars))]
     outputs = output_names or [f"output {k}" for k in range(len(jaxpr.outvars))]
-    walk = Walk(_doors, Inside, functools.partial(_problem_with_constant, public_constants))
+    walk = Walk(_doors, Inside, functools.partial(_problem_with, public_constants))
     values = [
-        _input(walk, k, atom.aval, name, k in private_inputs, k in key_inputs)
-        for k, (atom, name) in enumerate(zip(jaxpr.invars, inputs))
+        _label(walk, k, variable.aval, name, k in private_inputs, k in key_inputs)
+        for k, (variable, name) in enumerate(zip(jaxpr.invars, inputs))
     ]
-    results = walk.closed(closed_jaxpr, values)
+    results = walk.program(closed_jaxpr, values)
     for name, value in zip(outputs, results):
         if isinstance(value.form, Raw):
             walk.find("returned", f"{name}: private rows are returned as they are", value.trail)
@@ -152,7 +144,7 @@ def verify_jaxpr(
             walk.find("rows", f"{name}: a private row reaches it outside the door", value.trail)
         if value.secret and not name.endswith(tuple(secret_outputs)):
             walk.find("key", f"{name}: it holds key material", value.trail)
-    for first, second, what in conflicts(walk.uses, walk.strides):
+    for first, second, what in conflicts(walk.uses, walk.counters):
         walk.find("key reuse", what, Trail(second.step, Trail(first.step)))
     if walk.findings:
         raise PrivacyLeakError(_message(walk.findings), tuple(walk.findings))
@@ -162,73 +154,102 @@ def verify_jaxpr(
         outputs=len(results),
         private=len(set(private_inputs)),
         keys=sum(value.secret for value in values),
-        constants=tuple(sorted(f"{np.shape(c)} {getattr(c, 'dtype', '')}".strip() for c in walk.constants.values())),
+        constants=tuple(sorted(map(describe, walk.constants.values()))),
         trusted=tuple(sorted(set().union(*(door.trusted for door in walk.entered.values())))),
     )
 
 
-def _input(walk: Walk, k: int, aval, name: str, is_private: bool, is_key: bool) -> Value:
-    ident = walk.number_of("input", k)
+def _label(walk: Walk, k: int, aval, name: str, is_private: bool, is_key: bool) -> Value:
     typed = has_kind(aval, jax.dtypes.prng_key)
-    secret = is_key or typed
+    secret = typed or is_key
     key = root_key(("input", k), aval.shape, is_raw=not typed and len(aval.shape) > 0) if secret else None
     trail = Trail(name) if is_private or secret else None
-    return Value(Raw(k) if is_private else None, secret, key, ident=ident, trail=trail)
+    return Value(Raw(k) if is_private else None, secret, key, ident=walk.ident("input", k), trail=trail)
 
 
-def _problem_with_constant(public, value, door) -> str | None:
+def _problem_with(public, value, door) -> str | None:
     """Why a captured array is refused, or None. Inside the door only arrays that may hold a number for each row are."""
-    shape = np.shape(value)
     if public is True or any(value is one for one in (public if public is not True else ())):
         return None
-    if door is not None:
-        uniform = not shape or np.asarray(value).size == 0 or bool(np.all(value == np.ravel(value)[0]))
-        if uniform or door.num_rows not in shape:
+    if value is not None and door is not None and not has_kind(value, jax.dtypes.prng_key):
+        numbers = np.asarray(value)
+        if door.num_rows not in numbers.shape or bool(np.all(numbers == numbers.flat[0])):
             return None
-        return "inside the door is as long as the rows: pass it as an argument"
+        return "is as long as the rows: pass it as an argument"
     return "may hold private values: pass it as an argument, or declare it in public_constants"
+
+
+# Tracing, and names of arguments
+
+
+def _trace(function, args, kwargs):
+    """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
+    errors = jax.errors
+    try:
+        return jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
+    except (
+        errors.ConcretizationTypeError,
+        errors.TracerArrayConversionError,
+        errors.TracerIntegerConversionError,
+        errors.NonConcreteBooleanIndexError,
+    ) as error:
+        what = f"the value of an argument decides in Python (a branch, a number, a NumPy array, a mask): {_line(error)}"
+        kind, cure = "python", "Use jax.lax.cond or jnp.where, or bind public arguments with functools.partial."
+    except NotImplementedError as error:
+        if not any(door.name in str(error) for door in _doors):
+            raise
+        what = f"a derivative is taken through the door: {_line(error)}"
+        kind, cure = "derivative", "It would be a second access that nobody charges."
+    raise PrivacyLeakError(f"{what}. {cure}", (Finding(kind, what),)) from None
+
+
+def _parameters(function) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+def _unflatten(tree):
+    return jax.tree.unflatten(tree, range(tree.num_leaves))
+
+
+def _leaves(tree):
+    return jax.tree_util.tree_leaves_with_path(tree)
+
+
+def _inputs(names: Sequence[str], args, kwargs) -> list[tuple[str, tuple]]:
+    """For each array among the arguments: how to call it, and the positions and names of its argument."""
+    positions: list[tuple[str, Any, tuple]] = [
+        (names[k] if k < len(names) else f"argument {k}", argument, (k, names[k] if k < len(names) else k))
+        for k, argument in enumerate(args)
+    ]
+    positions += [(name, argument, (name,)) for name, argument in sorted(kwargs.items())]
+    return [
+        (name + jax.tree_util.keystr(path), known)
+        for name, argument, known in positions
+        for path, _ in _leaves(argument)
+    ]
+
+
+def _chosen(inputs, which) -> list[int]:
+    wanted = (which,) if isinstance(which, int | str) else tuple(which)
+    for one in wanted:
+        if not any(one in known for _, known in inputs):
+            raise ConfigurationError(f"the function has no array argument {one!r}.")
+    return [k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)]
 
 
 # Words
 
 
-class _argument_names:
-    """Names of the leaves of (args, kwargs), by the function's parameters, and which belong to an argument."""
-
-    def __init__(self, function, args, kwargs):
-        try:
-            parameters = list(inspect.signature(function).parameters.values())
-        except (TypeError, ValueError):
-            parameters = []
-        named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        rest = [p.name for p in parameters if p.kind is p.VAR_POSITIONAL]
-        extra = [f"{rest[0]}[{k}]" if rest else f"argument {k}" for k in range(max(0, len(args) - len(named)))]
-        self.names = [*named[: len(args)], *extra]
-        self.kwargs = kwargs
-
-    def __call__(self, path) -> str:
-        which, first, *inside = path
-        name = self.names[first.idx] if which.idx == 0 else str(first.key)
-        return f"{name}{jax.tree_util.keystr(tuple(inside))}"
-
-    def matches(self, path, chosen) -> bool:
-        which, first, *_ = path
-        if which.idx == 1:
-            return first.key in chosen
-        return first.idx in chosen or self.names[first.idx] in chosen
-
-
-def _output_names(outputs) -> list[str]:
-    return [f"output{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(outputs)]
-
-
 def _line(error) -> str:
-    """The innermost line of user code of an exception, without values."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """The innermost line of the user's code, without values."""
     ours = os.path.dirname(os.path.dirname(__file__))
+    frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(ours)]
-    frame = theirs[-1] if theirs else None
-    return f"{frame.filename}:{frame.lineno} ({frame.name})" if frame is not None else "an unknown line"
+    return f"{theirs[-1].filename}:{theirs[-1].lineno} ({theirs[-1].name})" if theirs else "an unknown line"
 
 
 def _message(findings: Sequence[Finding]) -> str:
@@ -239,7 +260,7 @@ def _message(findings: Sequence[Finding]) -> str:
 
 
 def _path(trail: Trail | None) -> str:
-    """The way of a secret, from argument to leak, each source line once."""
+    """The way of a secret, from the argument on, each source line once."""
     steps: list[str] = []
     while trail is not None:
         step = trail.step if isinstance(trail.step, str) else _source(trail.step)
@@ -256,6 +277,6 @@ def _source(equation) -> str:
     name = equation.primitive.name
     try:
         where = source_info_util.summarize(equation.source_info)
-        return f"{where}: {name}" if where else name
-    except Exception:  # only words: any other version of JAX may answer otherwise
-        return name
+    except Exception:  # these are only words: another version of JAX may have no such function
+        where = ""
+    return f"{where}: {name}" if where else name

@@ -4,10 +4,12 @@ A row is clipped if it is multiplied by at most a constant over a norm that cont
 where that norm is not finite. The constant is not checked.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
+from dpppl.information_flow.facts import has_kind
 from dpppl.information_flow.primitives import group, named
 from dpppl.information_flow.values import Rows, Value
 
@@ -38,8 +40,11 @@ def stage_of(equation, inputs: list[Value]) -> Stage:
     rows = [value for value in inputs if isinstance(value.form, Rows)]
     form = rows[0].form
     if primitive in _KEEPS or primitive in _REARRANGES:
-        grows = np.size(equation.invars[0].aval) < np.size(equation.outvars[0].aval)
-        return _PLAIN if grows and form.stage == "plain" else Stage(form.stage, form.of, form.ident)
+        before, after = equation.invars[0].aval, equation.outvars[0].aval
+        grows = np.size(before) < np.size(after) and form.stage == "plain"
+        rounded = before.dtype != after.dtype and not (_is_real(before) and _is_real(after))
+        kept = form.stage == "bounded" if rounded else not grows
+        return Stage(form.stage, form.of, form.ident) if kept else _PLAIN
     if primitive in _STILL_BOUNDED and all(is_bounded(value) for value in inputs):
         return Stage("bounded", form.of)
     rule = _RULES.get(primitive)
@@ -50,6 +55,10 @@ def stage_of(equation, inputs: list[Value]) -> Stage:
 def is_bounded(value: Value) -> bool:
     """Whether a sum over rows may take it: a bounded row, or no row."""
     return not isinstance(value.form, Rows) or value.form.stage == "bounded"
+
+
+def _is_real(aval) -> bool:
+    return has_kind(aval, np.floating)
 
 
 def _is(value: Value, *stages: str) -> bool:
@@ -71,7 +80,7 @@ def _is_zero(value: Value) -> bool:
 
 
 def _mul(equation, a: Value, b: Value):
-    if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident:
+    if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident and _is_real(equation.outvars[0].aval):
         return Stage("square", frozenset({a.form.ident}))
     for one, other in ((a, b), (b, a)):
         if _is(one, "plain") and _is(other, *_FACTORS) and one.form.ident in other.form.of:
@@ -85,7 +94,7 @@ def _mul(equation, a: Value, b: Value):
 
 
 def _power(equation, a: Value):
-    if equation.params.get("y", 2) == 2 and _is(a, "plain"):
+    if equation.params.get("y", 2) == 2 and _is(a, "plain") and _is_real(equation.outvars[0].aval):
         return Stage("square", frozenset({a.form.ident}))
     return None
 
@@ -181,19 +190,17 @@ def _dot(equation, a: Value, b: Value):
         if _is(one, "square") and _is_public(other, least=1.0):
             return Stage("square", one.form.of)
     (summed, _), (paired, _) = equation.params["dimension_numbers"]
-    everything = len(summed) + len(paired) == len(equation.invars[0].aval.shape)
+    aval = equation.invars[0].aval
+    everything = len(summed) + len(paired) == len(aval.shape) and _is_real(aval)
     if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident and everything:
         return Stage("square", frozenset({a.form.ident}))
     return None
 
 
-_RULES = {
-    named(name): rule
-    for name, rule in {
-        "mul": _mul, "square": _power, "integer_pow": _power, "sqrt": _root, "rsqrt": _inverse_root, "add": _add,
-        "max": _max, "min": _min, "div": _div, "le": _compare, "lt": _compare, "ge": _compare, "gt": _compare,
-        "is_finite": _finite, "and": _and, "or": _or, "not": _not, "select_n": _select, "reduce_sum": _reduce_sum,
-        "dot_general": _dot,
-    }.items()
+_NAMED: dict[str, Callable] = {
+    "mul": _mul, "square": _power, "integer_pow": _power, "sqrt": _root, "rsqrt": _inverse_root, "add": _add,
+    "max": _max, "min": _min, "div": _div, "le": _compare, "lt": _compare, "ge": _compare, "gt": _compare,
+    "is_finite": _finite, "and": _and, "or": _or, "not": _not, "select_n": _select, "reduce_sum": _reduce_sum,
+    "dot_general": _dot,
 }  # fmt: skip
-
+_RULES = {named(name): rule for name, rule in _NAMED.items()}
