@@ -1,6 +1,8 @@
 """Differentially private inference for NumPyro models."""
 
 from dpppl import accounting as accounting
+from dpppl import audit as audit
+from dpppl import information_flow as information_flow
 from dpppl.clipping import Adaptive as Adaptive
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import ConfigurationError as ConfigurationError
