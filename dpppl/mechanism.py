@@ -44,26 +44,40 @@ class Mechanism:
         if self.strategy not in ("auto", "vmap", "microbatch"):
             raise ConfigurationError('the strategy must be "auto", "vmap" or "microbatch".')
 
-    def noisy_sum(self, log_likelihood, z, rows, public, key, noise_multiplier, step=0, clipping_norm=None):
+    def noisy_sum(
+        self,
+        log_likelihood,
+        z,
+        rows,
+        public,
+        key,
+        noise_multiplier,
+        step=0,
+        clipping_norm=None,
+        number: str | None = None,
+    ):
         """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
         scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of
         the access under this key. Returns a pytree like z.
 
         Adaptive clipping: `clipping_norm` is the norm of this access; returned is a pair of the sum and the noised
-        count of rows whose gradient is not longer, each less the quantile."""
+        count of rows whose gradient is not longer, each less the quantile. `number`: name under which each row, then a
+        dict, finds its place among those of the step, a public number from which to draw what is its own."""
         if isinstance(self.clipping, Adaptive):
             z, log_likelihood = (z, jnp.zeros(())), functools.partial(_of_first, log_likelihood)
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
         flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm))
-        program = functools.partial(self._program, log_likelihood)
+        program = functools.partial(self._program, log_likelihood, number)
         closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)
         return jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
 
-    def _program(self, log_likelihood, z, rows, public, key, noise_multiplier, step, norm):
+    def _program(self, log_likelihood, number, z, rows, public, key, noise_multiplier, step, norm):
         leaves, tree = jax.tree.flatten(z)
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
         drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
+        if number is not None:
+            drawn = {**drawn, number: jnp.arange(jax.tree.leaves(drawn)[0].shape[0])}
         adaptive = self.clipping if isinstance(self.clipping, Adaptive) else None
         clip = self.clipping.clip if adaptive is None else functools.partial(adaptive.clip, clipping_norm=norm)
         total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy)
@@ -116,6 +130,21 @@ class Mechanism:
         if not isinstance(self.subsampling, Poisson):
             return self
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
+
+
+def prove_rows_stay_inside(function, arguments, rows: int) -> None:
+    """Raise PrivacyLeakError unless argument number `rows` of `function` reaches its outputs through the door only.
+
+    The program is traced and not run. Keys may leave in a state's `rng_key`, which the runners drop."""
+    leaves, keystr = jax.tree_util.tree_leaves_with_path, jax.tree_util.keystr
+    program, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    information_flow.verify_jaxpr(
+        program,
+        [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == rows],
+        output_names=[keystr(path) for path, _ in leaves(outputs)],
+        secret_outputs=(".rng_key",),
+        public_constants=True,
+    )
 
 
 def _of_first(log_likelihood, z, row, public):

@@ -563,17 +563,18 @@ LIKELIHOODS = {
     "scan": lambda z, row: lax.scan(lambda c, t: (jnp.tanh(c * t + z[0]), None), 0.0, row)[0],
     "pad and join": lambda z, row: jnp.sum(jnp.concatenate([jnp.pad(z * row, 2), row]) ** 3),
     "mean over groups": lambda z, row: jnp.sum(jax.ops.segment_sum(z * row, jnp.array([0, 0, 1]), 2) ** 2),
-    "special functions": lambda z, row: jnp.sum(jax.scipy.special.gammainc(1 + z**2, row**2)) + jax.nn.logsumexp(z * row),
+    "special functions": lambda z, row: jnp.sum(jax.scipy.special.gammaln(1 + z**2 * row**2)) + jax.nn.logsumexp(z * row),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("chains", [False, True], ids=["one chain", "chains"])
-@pytest.mark.parametrize("log_likelihood", LIKELIHOODS.values(), ids=LIKELIHOODS)
-def test_only_a_rows_own_part_of_an_array_moves_with_it(log_likelihood, chains):
+@pytest.mark.parametrize(
+    ("name", "chains"), [*((name, True) for name in LIKELIHOODS), ("convolution and window", False), ("scatter", False)]
+)
+def test_only_a_rows_own_part_of_an_array_moves_with_it(name, chains):
     """Every number that a per-row gradient computes, on two data sets that differ in one row, lies where the rules say."""
     row, changed = 2, X.copy()
     changed[row] = X[row] * 3.0 + 1.0
-    gradients = jax.vmap(jax.grad(log_likelihood), (None, 0))
+    gradients = jax.vmap(jax.grad(LIKELIHOODS[name]), (None, 0))
     z = np.linspace(0.5, 1.5, 3).astype(np.float32)
     if chains:
         gradients, z = jax.vmap(gradients, (0, None)), np.stack([z, z + 1])
@@ -623,6 +624,10 @@ def kernels_of(model, number):
         yield kernel
 
 
+def num_chains_of(k, number):
+    return 3 if (k + number // 9) % 3 == 0 else 1
+
+
 def program_of(kernel, args, kwargs, num_chains=1):
     """A chunk of a run of one chain, or of vectorised ones: what verify_jaxpr takes."""
     one = jax.eval_shape(lambda: jax.random.key(0))
@@ -659,14 +664,17 @@ def split_once(monkeypatch):
 def test_every_kernel_on_every_model_is_accepted(number, split_once):
     args, kwargs = ZOO[number].data(0)
     for k, kernel in enumerate(kernels_of(ZOO[number].model, number)):
-        closed, options = program_of(kernel, args, kwargs, num_chains=1 + 2 * ((k + number) % 2))
+        closed, options = program_of(kernel, args, kwargs, num_chains_of(k, number))
         report = information_flow.verify_jaxpr(closed, **options)
         assert (report.doors, report.keys, report.trusted) == (1, 1, ())
 
 
 def test_all_pairs_are_met():
-    met = {(type(k).__name__, type(k.mechanism.subsampling).__name__, k.mechanism.strategy, (i + number) % 2)
-           for number in range(len(ZOO)) for i, k in enumerate(kernels_of(None, number))}  # fmt: skip
+    met = {
+        (k, type(kernel.mechanism.subsampling), kernel.mechanism.strategy, num_chains_of(k, number))
+        for number in range(len(ZOO))
+        for k, kernel in enumerate(kernels_of(None, number))
+    }
     assert len(met) == 3 * 3 * 3 * 2
 
 

@@ -15,10 +15,11 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.util import nested_attrgetter
 from tqdm.auto import tqdm
 
-from dpppl import accounting, information_flow, random
+from dpppl import accounting, random
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.kernel import DPKernel, describe_start
 from dpppl.mcmc.summary import print_weighted_summary
+from dpppl.mechanism import prove_rows_stay_inside
 from dpppl.report import RELATIONS, PrivacyReport
 from dpppl.subsampling import Poisson, sparse_sizes
 
@@ -363,15 +364,7 @@ class _Chunks:
                 function = jax.jit(self.chunk)
             else:
                 function = jax.jit(lambda states, *rest: mapping(lambda state: self.chunk(state, *rest))(states))
-            program, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
-            leaves = jax.tree_util.tree_leaves_with_path
-            information_flow.verify_jaxpr(
-                program,
-                [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == 1],  # the rows
-                output_names=[jax.tree_util.keystr(path) for path, _ in leaves(outputs)],
-                secret_outputs=(".rng_key",),
-                public_constants=True,
-            )
+            prove_rows_stay_inside(function, arguments, rows=1)
             self.programs[mapping] = function.lower(*arguments).compile()
         return self.programs[mapping]
 

@@ -49,6 +49,11 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
         what = f"the model has parameters {[*own]}"
         what = f"site '{split.local[0]}' is a latent of each row" if split.local else what
         raise UnsupportedModelError(f'{what}, which has no gradient in common latents: use gradient="per_parameter".')
+    if reads_rows and split.discrete:
+        raise UnsupportedModelError(
+            f"site '{split.discrete[0][0]}' is a discrete latent of each row beside continuous ones or parameters of the "
+            "model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
+        )
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)

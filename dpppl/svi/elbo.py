@@ -19,7 +19,7 @@ from dpppl.model import SplitModel
 from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
 
 ROW_NUMBER = "(row number)"
-"""Label of the rows' public numbers, which give rows their own draws of local latents."""
+"""Label of a row's place in its step, a public number, which gives the row its own draws of local latents."""
 
 Access = Callable[[Callable, Any, Any], Any]
 """`access(log_likelihood, z, public)`: one noisy sum of clipped row gradients, like z."""
@@ -42,8 +42,7 @@ class Objective:
 
     def arrays(self, args: tuple, kwargs: dict):
         """The private rows and the Public arrays of a call."""
-        rows, public = self.split.arrays(args, kwargs)
-        return rows | ({ROW_NUMBER: jnp.arange(self.split.num_rows)} if self.reads_rows else {}), public
+        return self.split.arrays(args, kwargs)
 
     def constrain(self, phi):
         """The parameters as NumPyro's users see them."""

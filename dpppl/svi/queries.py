@@ -10,6 +10,7 @@ from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.subsampling import FullBatch
+from dpppl.svi.elbo import ROW_NUMBER
 
 
 def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multiplier: float) -> float:
@@ -26,9 +27,11 @@ def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multipli
         return weight * statistic(row, public)
 
     return float(
-        jax.jit(lambda rows, public, key: mechanism.noisy_sum(weighted, 0.0, rows, public, key, noise_multiplier))(
-            rows, public, key
-        )
+        jax.jit(
+            lambda rows, public, key: mechanism.noisy_sum(
+                weighted, 0.0, rows, public, key, noise_multiplier, number=ROW_NUMBER
+            )
+        )(rows, public, key)
     )
 
 

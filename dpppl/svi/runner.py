@@ -14,13 +14,13 @@ from tqdm.auto import tqdm
 from dpppl import random
 from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism
+from dpppl.mechanism import Mechanism, prove_rows_stay_inside
 from dpppl.report import RELATIONS, PrivacyReport
 from dpppl.subsampling import Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.budget import Budgeted, positive_int
-from dpppl.svi.elbo import Objective, default_loss
+from dpppl.svi.elbo import ROW_NUMBER, Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
 
@@ -192,7 +192,9 @@ class SVI(Budgeted):
 
             return lax.fori_loop(0, count, body, (state, empty, empty))
 
-        program = jax.jit(chunk).lower(state, rows, public, np.int32(0)).compile()
+        arguments = (state, rows, public, np.int32(0))
+        prove_rows_stay_inside(chunk, arguments, rows=1)
+        program = jax.jit(chunk).lower(*arguments).compile()
         self._charged.append((first, 0))
         parts = []
         with tqdm(total=num_steps, disable=not progress_bar, desc="SVI") as bar:
@@ -236,7 +238,15 @@ class SVI(Budgeted):
 
         def access(log_likelihood, z, public):
             noisy = self.mechanism.noisy_sum(
-                log_likelihood, z, rows, public, state.rng_key, noise_multiplier, state.i, state.clipping_norm
+                log_likelihood,
+                z,
+                rows,
+                public,
+                state.rng_key,
+                noise_multiplier,
+                state.i,
+                state.clipping_norm,
+                ROW_NUMBER if objective.reads_rows else None,
             )
             if state.clipping_norm is None:
                 return noisy
