@@ -408,6 +408,23 @@ def test_what_was_computed_from_rows_does_not_enter_the_door(function):
     assert "door" in found and "Path: x" in message
 
 
+@pytest.mark.parametrize(
+    "likelihood",
+    [
+        lambda z, row, rows: jnp.vdot(z, row) * rows[0, 0],
+        lambda z, row, rows: jnp.vdot(z, rows[3]),
+        lambda z, row, rows: jnp.sum(rows @ z) * row[0],
+        lambda z, row, rows: jnp.sum(jnp.tanh(rows * z - row)),
+        lambda z, row, rows: jnp.vdot(z, row) * rows.shape[0] * jnp.max(rows),
+    ],
+    ids=["one number", "another row", "their sum", "pairs", "the largest"],
+)
+def test_rows_that_enter_twice_stay_apart(likelihood):
+    """The private rows are handed in once more as a public argument, which every row's likelihood sees whole."""
+    door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+    assert "door" in kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, x, key, 1.0))[0]
+
+
 def test_rows_may_be_chosen_and_converted_before_the_door():
     assert check(lambda z, x, key: access(z, x[1:4].astype(np.float16), key)).doors == 1
     part = lambda x, i: lax.dynamic_slice_in_dim(x, 2 * i, 2)  # noqa: E731
@@ -477,6 +494,7 @@ BUGS = [
         "squared = _squared_norm(jax.tree.leaves(scaled)[0])", "door"),
     bug("multiplied by the norm", CLIP, "1.0 / norm", "norm", "door"),
     bug("rows that are not finite pass", CLIP, "squared <= np.finfo(dtype).max", "squared == squared", "door"),
+    bug("rows that are infinite pass", CLIP, "squared <= np.finfo(dtype).max", "squared <= np.inf", "door"),
     bug("clipped after the sum", SUM, "clip(gradients, mask)",
         "clip(jax.tree.map(lambda g: jnp.sum(g, 0, keepdims=True), gradients), None)", "door"),
     bug("gradients centred", SUM, "gradients = gradient(z, rows)",
@@ -487,6 +505,9 @@ BUGS = [
         "gradients = jax.tree.map(lambda g: g + g[::-1], gradient(z, rows))", "door"),
     bug("gradients of neighbours", SUM, "gradients = gradient(z, rows)",
         "gradients = jax.tree.map(lambda g: g + jnp.concatenate([g[1:], g[:1]]), gradient(z, rows))", "door"),
+    bug("gradients of windows", SUM, "gradients = gradient(z, rows)",
+        "gradients = jax.tree.map(lambda g: lax.reduce_window(g, 0.0, lax.add, (2,) + (1,) * (g.ndim - 1), (1,) * g.ndim,"
+        " 'SAME'), gradient(z, rows))", "door"),
     bug("the largest row", "dpppl.gradients:_sum_rows", "return jnp.sum(steps, axis=0, dtype=jnp.int32)",
         "return jnp.max(steps, axis=0)", "door"),
     bug("the sum squared", PROGRAM, NOISY, "(part**2 + scale * piece.reshape(leaf.shape)) * norm", "door"),
@@ -707,17 +728,19 @@ def regression(x, y):
 
 GUIDES = {
     "mean field": (AutoNormal, {}),
-    "particles, clipped to a quantile": (AutoNormal, {"num_particles": 2, "clipping": dpppl.Adaptive(), "num_data": 6}),
+    "particles, clipped to a quantile": (
+        AutoNormal,
+        {"num_particles": 2, "clipping": dpppl.Adaptive(), "num_data": 6, "subsampling": Partition(2)},
+    ),
     "per parameter": (AutoLowRankMultivariateNormal, {"gradient": "per_parameter", "num_particles": 2}),
-    "by site": (AutoDelta, {"clipping_norm": {"w": 1.0}}),
+    "by site": (AutoDelta, {"clipping_norm": {"w": 1.0}, "subsampling": Partition(2)}),
     "normalised": (AutoIAFNormal, {"clipping": "normalised"}),
 }
 
 
-@pytest.mark.parametrize("subsampling", [Poisson(0.3), Partition(2)], ids=["poisson", "partition"])
 @pytest.mark.parametrize(("guide", "options"), GUIDES.values(), ids=GUIDES)
-def test_svi_is_accepted(guide, options, subsampling):
-    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": subsampling} | options
+def test_svi_is_accepted(guide, options):
+    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": Poisson(0.3)} | options
     accepted_svi(dpppl.SVI(regression, guide(regression), optax.adam(0.1), **settings), X, X[:, 0])
 
 
@@ -746,12 +769,12 @@ def test_the_report_counts_and_says_what_it_does_not_prove():
 
 
 def test_the_report_names_what_is_taken_on_trust():
-    def pooled(z, row, public):
-        return jnp.sum(lax.reduce_window(z * row, 0.0, lax.add, (2,), (1,), "VALID") ** 2)
+    def solved(z, row, public):
+        return jnp.sum(jnp.linalg.solve(jnp.outer(row, z) + 9.0 * jnp.eye(3), z))
 
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    report = check(lambda z, x, key: door.noisy_sum(pooled, z, x, None, key, 1.0))
-    assert report.trusted == ("reduce_window_sum",) and "as jax.vmap promises: reduce_window_sum" in str(report)
+    report = check(lambda z, x, key: door.noisy_sum(solved, z, x, None, key, 1.0))
+    assert report.trusted == ("custom_linear_solve",) and "promises: custom_linear_solve" in str(report)
 
 
 def test_the_message_names_the_output_and_the_way():

@@ -56,6 +56,7 @@ def test_priors_have_the_stated_spread():
     assert isinstance(priors.gaussian(), dist.Normal)
 
 
+@pytest.mark.slow
 def test_the_vae_takes_private_steps():
     x = (rows(12) > 0.5).astype(np.float32)
     svi = dpppl.SVI(vae.model, vae.guide, optax.adam(1e-2), clipping_norm=1.0, noise_multiplier=1.0,

@@ -192,6 +192,7 @@ def test_the_conjugate_posterior_is_reached_through_poisson_batches():
     assert params["mu_auto_scale"] == pytest.approx(precision**-0.5, rel=0.1)
 
 
+@pytest.mark.slow
 def test_amortised_guides_reach_numpyros_elbo():
     rng = np.random.default_rng(5)
     y = rng.standard_normal((200, 1)) @ np.array([[1.0, -1.0, 0.5]]) + 0.5 * rng.standard_normal((200, 3)) + 1.0
@@ -426,6 +427,7 @@ def test_noise_aware_parameters_find_the_mean_and_how_well_it_is_known(guide):
     assert scale[1] == pytest.approx(2.0, rel=0.05)  # of which the data say nothing: the prior, not wider
 
 
+@pytest.mark.slow
 def test_posterior_draws_and_arviz():
     arviz = pytest.importorskip("arviz")
     svi = make()
@@ -439,6 +441,7 @@ def test_posterior_draws_and_arviz():
     assert written.sample_posterior(jax.random.key(1), 7)["w"].shape == (7, D)
 
 
+@pytest.mark.slow
 def test_queries_are_right_noised_and_charged():
     svi = make(guide=AutoDelta(logistic), num_data=N)
     result = run(svi, 3, X, Y)

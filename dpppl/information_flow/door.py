@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from dpppl.information_flow.control import under
+from dpppl.information_flow.equation import Misplaced
 from dpppl.information_flow.facts import has_kind
-from dpppl.information_flow.placement import Misplaced, is_elementwise, place
+from dpppl.information_flow.placement import is_elementwise, place
 from dpppl.information_flow.primitives import group, named
 from dpppl.information_flow.stages import is_bounded, stage_of
 from dpppl.information_flow.values import (

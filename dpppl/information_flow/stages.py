@@ -19,7 +19,7 @@ _STILL_BOUNDED = group(
     *"neg floor ceil round sign bitcast_convert_type clamp slice dynamic_slice abs reduce_sum split concatenate pad "
     "gather reduce_precision dynamic_update_slice add sub mul max min".split()
 )
-_SMALLER = {named("le"): 0, named("lt"): 0, named("ge"): 1, named("gt"): 1}
+_BELOW, _OR_EQUAL = group("le", "lt"), group("le", "ge")
 
 
 class Stage(NamedTuple):
@@ -141,10 +141,11 @@ def _div(equation, a: Value, b: Value):
 
 
 def _compare(equation, a: Value, b: Value):
-    pair = (a, b)
-    small = pair[_SMALLER[equation.primitive]]
-    large = pair[1 - _SMALLER[equation.primitive]]
-    return Stage("short", small.form.of) if _is(small, "square", *_NORMS) and _is_public(large) else None
+    small, large = (a, b) if equation.primitive in _BELOW else (b, a)
+    infinite = equation.primitive in _OR_EQUAL and large.bounds is not None and large.bounds[1] == np.inf
+    if _is(small, "square", *_NORMS) and _is_public(large) and not infinite:
+        return Stage("short", small.form.of)
+    return None
 
 
 def _finite(equation, a: Value):
