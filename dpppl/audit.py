@@ -1,18 +1,25 @@
-"""Empirical lower bounds on epsilon: attack a kernel on your own model, and compare with what the report says."""
+"""Empirical lower bounds on epsilon: attack a kernel or SVI on your own model, and compare with what the report says."""
 
+import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.clipping import Adaptive
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.random import as_key, secret_key
+from dpppl.mechanism import Mechanism
+from dpppl.random import as_key, secret_key, stream
+from dpppl.subsampling import FullBatch
+from dpppl.svi.runner import SVI
 
-_CANARY_WEIGHT = 1e6
+_CANARY, _CANARY_WEIGHT = "(canary)", 1e6
 _BATCH = 10_000
 
 
@@ -35,7 +42,7 @@ class AuditResult:
 
 
 def audit(
-    kernel: DPKernel,
+    audited: DPKernel | SVI,
     *args,
     num_steps: int,
     delta: float,
@@ -45,20 +52,20 @@ def audit(
     rng_key=None,
     **kwargs,
 ) -> AuditResult:
-    """Attack `num_steps` steps of `kernel` on the model called with these arguments.
+    """Attack `num_steps` steps of a kernel, or of SVI, on the model called with these arguments.
 
     The first row becomes a canary whose gradient always reaches the clipping norm; all others contribute nothing, the
     worst case for the canary. Half of `num_trials` runs hold the canary and half have it zeroed out.
-    "white_box": the attacker sees what the door returns at every step and uses the likelihood ratio. "black_box": the
-    attacker sees the latents after the last step only.
+    "white_box": the attacker sees what the door returns at every step, taken from the starting values, and uses the
+    likelihood ratio. "black_box": the attacker sees the latents, or SVI's parameters, after the last step only.
 
     Returns a lower bound on epsilon at `delta` that holds with probability `confidence` (Clopper-Pearson intervals on
     held-out trials). Where every step sees every row, the white-box bound is on the parameter of Gaussian DP, converted
     to epsilon (Nasr et al. 2023, section 4): far tighter with few trials, and exact for a Gaussian mechanism.
 
-    Needs a kernel whose noise is fixed, not "matched" to a target: use `mcmc.calibrated_kernel()`. An audit can refute
-    an account and never prove one. It looks at the rows outside the door: use made-up rows.
-    Raises ConfigurationError for arguments out of range.
+    Needs noise that is fixed, not to be found from a target: use `mcmc.calibrated_kernel()`, or give `noise_multiplier`
+    to SVI. An audit can refute an account and never prove one. It looks at the rows outside the door: use made-up rows.
+    Raises ConfigurationError for arguments out of range, and for adaptive clipping.
 
     >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> def model(y):
@@ -74,20 +81,22 @@ def audit(
         raise ConfigurationError('attack must be "white_box" or "black_box".')
     if not 0.5 < confidence < 1.0 or num_trials < 100 or num_steps < 1:
         raise ConfigurationError("audit needs confidence in (0.5, 1), at least 100 trials and at least one step.")
-    kernel = kernel.with_noise(None)
-    kernel.bind(args, kwargs)
-    rows, public = kernel.split.arrays(args, kwargs)
+    if not isinstance(audited, DPKernel | SVI) or isinstance(audited.mechanism.clipping, Adaptive):
+        raise ConfigurationError("audit attacks dpppl's kernels and dpppl.SVI, except with adaptive clipping.")
     key = secret_key() if rng_key is None else as_key(rng_key)
-    score = partial(_white_box if attack == "white_box" else _black_box, kernel, rows, public, num_steps)
+    target = _target(audited, args, kwargs, stream(key, "start"))
+    reported = target.audited.privacy_report(target.state._replace(i=np.int32(num_steps))).epsilon_at(delta)
+    score = partial(_white_box if attack == "white_box" else _black_box, target, num_steps)
+    batched = jax.jit(jax.vmap(score, in_axes=(None, 0)))
+    keys = jax.random.split(stream(key, "trials"), (2, num_trials // 2))
     scores = [
-        _scores(score, present, jax.random.fold_in(key, i), num_trials // 2) for i, present in enumerate((1.0, 0.0))
+        np.concatenate([batched(present, half[i : i + _BATCH]) for i in range(0, len(half), _BATCH)])
+        for present, half in zip((1.0, 0.0), keys)
     ]
-    reported = kernel.report([(0, num_steps, 1)], delta=delta, key_origin="an audit", status="audited")
-    gaussian = attack == "white_box" and kernel.mechanism.subsampling.rate == 1.0
-    lower = _lower_bound(*scores, delta=delta, confidence=confidence, gaussian=gaussian)
+    gaussian = attack == "white_box" and target.mechanism.subsampling.rate == 1.0
     return AuditResult(
-        epsilon_lower=lower,
-        epsilon_reported=reported.epsilon_at(delta),
+        epsilon_lower=_lower_bound(*scores, delta=delta, confidence=confidence, gaussian=gaussian),
+        epsilon_reported=reported,
         delta=delta,
         confidence=confidence,
         num_trials=num_trials,
@@ -95,73 +104,81 @@ def audit(
     )
 
 
-def _scores(score, present: float, key, count: int) -> np.ndarray:
-    batched = jax.jit(jax.vmap(partial(score, present)))
-    keys = jax.random.split(key, count)
-    return np.concatenate([np.asarray(batched(keys[i : i + _BATCH])) for i in range(0, count, _BATCH)])
+@dataclass(frozen=True)
+class _Target:
+    """What is attacked, set up: its mechanism, its first state, one step, and what a state tells in the end."""
+
+    audited: Any
+    mechanism: Mechanism
+    state: Any
+    step: Callable
+    position: Callable
+
+    def attacked(self, state, present, **changes):
+        """The next state where only the canary speaks, if it is `present`, and what was seen: see `_Canary`."""
+        seen: list[tuple] = []
+        self.audited.mechanism = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
+        return self.step(state), *seen[0]
 
 
-def _likelihood(kernel, present, z, row, public):
-    """The canary's log likelihood, steep enough to be clipped, or nothing; the other rows' is 0."""
-    values, is_canary = row
-    return _CANARY_WEIGHT * is_canary * present * kernel.split.log_likelihood(z, values, public)
+def _target(audited: DPKernel | SVI, args, kwargs, key) -> _Target:
+    own = copy.copy(audited)
+    if isinstance(own, SVI):
+        start = own.init(key, *args, **kwargs)
+        return _Target(own, own.mechanism, start, lambda s: own.update(s, *args, **kwargs)[0], own.get_params)
+    start = own.init(key, 0, None, args, kwargs)
+    return _Target(own, own.mechanism, start, lambda s: own.sample(s, args, kwargs), lambda s: s.z)
 
 
-def _start(kernel, public, key):
-    return kernel._start(public, key, None)
+@dataclass(frozen=True, kw_only=True)
+class _Canary(Mechanism):
+    """A door in front of which only the first row speaks, so loud that it is clipped, and only if it is `present`.
 
+    `seen` takes what each access returned, along the canary's gradient and in units of the norm, and its noise."""
 
-def _canary_direction(kernel, rows, public, z):
-    first = jax.tree.map(lambda x: x[0], rows)
-    gradient = jax.grad(kernel.split.log_likelihood)(z, first, public)
-    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient)))
-    return jax.tree.map(lambda leaf: leaf / norm, gradient)
+    present: Any
+    seen: list
+
+    def noisy_sum(
+        self, log_likelihood, z, rows, public, key, noise_multiplier, step=0, clipping_norm=None, number=None
+    ):
+        def canary(z, row, public):
+            row = dict(row)
+            return row.pop(_CANARY) * log_likelihood(z, row, public)
+
+        weights = jnp.zeros(len(next(iter(rows.values())))).at[0].set(_CANARY_WEIGHT * self.present)
+        noisy = super().noisy_sum(
+            canary, z, {**rows, _CANARY: weights}, public, key, noise_multiplier, step, clipping_norm, number
+        )
+        first = jax.tree.map(lambda x: x[0], rows) | ({} if number is None else {number: 0})
+        direction = jax.grad(log_likelihood)(z, first, public)
+        self.seen.append((_along(direction, noisy) / self.clipping.clipping_norm, noise_multiplier))
+        return noisy
 
 
 def _along(direction, value):
-    return sum(jnp.sum(d * v) for d, v in zip(jax.tree.leaves(direction), jax.tree.leaves(value)))
+    """The part of `value` in this direction; both are pytrees of one structure."""
+    inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
+    return inner(direction, value) / jnp.sqrt(inner(direction, direction))
 
 
-def _with_flags(rows):
-    count = jax.tree.leaves(rows)[0].shape[0]
-    return rows, jnp.zeros(count).at[0].set(1.0)
-
-
-def _white_box(kernel, rows, public, num_steps, present, key):
+def _white_box(target: _Target, num_steps: int, present, key):
     """Log likelihood ratio of all that the door returned, at the starting values."""
-    z = _start(kernel, public, key).z
-    direction = _canary_direction(kernel, rows, public, z)
-    rate, norm = kernel.mechanism.subsampling.rate, kernel.mechanism.clipping.clipping_norm
+    state, rate = target.state._replace(rng_key=key), target.mechanism.subsampling.rate
 
-    def access(total, step):
-        _, sigma = kernel._at(step)
-        likelihood = partial(_likelihood, kernel, present)
-        seen = kernel.mechanism.noisy_sum(likelihood, z, _with_flags(rows), public, key, sigma, step)
-        x = _along(direction, seen) / norm
+    def access(total, number):
+        _, x, sigma = target.attacked(state._replace(i=number), present)
         return total + jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / sigma**2), None
 
     return jax.lax.scan(access, jnp.zeros(()), jnp.arange(num_steps))[0]
 
 
-def _black_box(kernel, rows, public, num_steps, present, key):
-    """How far the latents went along the canary's gradient by the last step."""
-    state = _start(kernel, public, key)
-    direction = _canary_direction(kernel, rows, public, state.z)
-    attacked = kernel.with_noise(None)
-    attacked._split, attacked._scales = _Attacked(kernel, present), {}
-
-    def step(state, _):
-        return attacked.step(state, rows=_with_flags(rows), public=public), None
-
-    return _along(direction, jax.lax.scan(step, state, length=num_steps)[0].z)
-
-
-class _Attacked:
-    """A split model in which only the canary speaks."""
-
-    def __init__(self, kernel, present):
-        self.log_prior = kernel.split.log_prior
-        self.log_likelihood = partial(_likelihood, kernel, present)
+def _black_box(target: _Target, num_steps: int, present, key):
+    """How far the run went to where the canary pushes in the first step: there the noise, the same twice, cancels."""
+    state = target.state._replace(rng_key=key)
+    pushed, free = (target.position(target.attacked(state, p, subsampling=FullBatch())[0]) for p in (1.0, 0.0))
+    run = jax.lax.scan(lambda state, _: (target.attacked(state, present)[0], None), state, length=num_steps)[0]
+    return _along(jax.tree.map(jnp.subtract, pushed, free), target.position(run))
 
 
 def _lower_bound(present, absent, *, delta: float, confidence: float, gaussian: bool) -> float:

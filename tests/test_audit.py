@@ -4,13 +4,17 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.audit import audit
 
 Y = np.arange(1.0, 5.0, dtype=np.float32)
-SIGMA_FOR = {0.5: 26.0, 2.0: 7.5}
+NUM_STEPS = 4
+SIGMA_FOR = {0.5: 13.0, 2.0: 3.75}
+TRIALS_FOR = {0.5: 120_000, 2.0: 20_000}
 
 
 def model(y):
@@ -19,36 +23,52 @@ def model(y):
         numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
-def attack(kernel=dpppl.DPSGLD, epsilon=2.0, **options):
-    kernel = kernel(model, clipping_norm=1.0, noise_multiplier=SIGMA_FOR[epsilon])
-    return audit(kernel, Y, num_steps=16, delta=1e-5, rng_key=jax.random.key(0), **options)
+def svi(model, **options):
+    settings = {"subsampling": dpppl.FullBatch()} | options
+    return dpppl.SVI(model, AutoNormal(model), optax.sgd(0.01), **settings)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kernel", "epsilon", "num_trials"),
-    [
-        (dpppl.DPSGLD, 0.5, 100_000),
-        (dpppl.DPSGLD, 2.0, 20_000),
-        (dpppl.DPSGHMC, 2.0, 20_000),
-        (dpppl.DPSGNHT, 2.0, 20_000),
-    ],
-)
-def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(kernel, epsilon, num_trials):
+AUDITED = {"SGLD": dpppl.DPSGLD, "SGHMC": dpppl.DPSGHMC, "SGNHT": dpppl.DPSGNHT, "SVI": svi}
+audited = pytest.mark.parametrize("make", AUDITED.values(), ids=AUDITED)
+
+
+def attack(make=dpppl.DPSGLD, epsilon=2.0, options=(), **settings):
+    target = make(model, clipping_norm=1.0, noise_multiplier=SIGMA_FOR[epsilon], **dict(options))
+    before, settings = dict(vars(target)), {"num_trials": TRIALS_FOR[epsilon]} | settings
+    result = audit(target, Y, num_steps=NUM_STEPS, delta=1e-5, rng_key=jax.random.key(0), **settings)
+    assert vars(target) == before
+    return result
+
+
+@pytest.mark.parametrize("epsilon", SIGMA_FOR)
+@audited
+def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(make, epsilon):
     """False-alarm rate of the upper side: 1 - confidence, with a fixed key."""
-    result = attack(kernel, epsilon, num_trials=num_trials)
+    result = attack(make, epsilon)
     assert 0.8 * epsilon < result.epsilon_reported < 1.25 * epsilon
     assert 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
     assert result.consistent
 
 
-@pytest.mark.slow
-def test_the_black_box_attack_does_not_find_more_than_is_reported():
-    assert 0.0 < attack(attack="black_box").epsilon_lower <= attack(attack="black_box").epsilon_reported
+def test_gradients_per_parameter_of_particles_are_attacked_alike():
+    result = attack(svi, options={"gradient": "per_parameter", "num_particles": 2})
+    assert 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
-@pytest.mark.slow
-def test_noise_that_is_halved_is_seen(monkeypatch):
+@audited
+def test_the_black_box_attack_does_not_find_more_than_is_reported(make):
+    result = attack(make, attack="black_box")
+    assert 0.1 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
+
+
+@pytest.mark.parametrize("make", [dpppl.DPSGLD, svi])
+def test_poisson_batches_do_not_lose_more_than_is_reported(make):
+    result = attack(make, options={"subsampling": dpppl.Poisson(0.5)})
+    assert 0.1 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
+
+
+@audited
+def test_noise_that_is_halved_is_seen(make, monkeypatch):
     whole = dpppl.random.standard_normal
 
     def halved(*arguments):
@@ -56,10 +76,31 @@ def test_noise_that_is_halved_is_seen(monkeypatch):
             return 0.5 * whole(*arguments)
 
     monkeypatch.setattr(dpppl.random, "standard_normal", halved)
-    assert not attack().consistent
+    assert not attack(make).consistent
 
 
 @pytest.mark.parametrize("options", [{"attack": "grey_box"}, {"confidence": 0.3}, {"num_trials": 10}])
 def test_arguments_out_of_range_are_refused(options):
     with pytest.raises(dpppl.ConfigurationError, match=r"audit|attack"):
         attack(**options)
+
+
+def test_what_cannot_be_attacked_is_refused():
+    adaptive = {"clipping": dpppl.Adaptive(), "num_data": 4}
+    with pytest.raises(dpppl.ConfigurationError, match="except with adaptive"):
+        attack(svi, options=adaptive)
+    mcmc = dpppl.MCMC(dpppl.DPSGLD(model, clipping_norm=1.0), num_warmup=1, num_samples=1)
+    with pytest.raises(dpppl.ConfigurationError, match="audit attacks dpppl's kernels"):
+        audit(mcmc, Y, num_steps=1, delta=1e-5)
+    unfixed = svi(model, clipping_norm=1.0, target_epsilon=1.0, target_delta=1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match="give noise_multiplier"):
+        audit(unfixed, Y, num_steps=1, delta=1e-5)
+
+
+def test_the_example_prints_a_table(monkeypatch, capsys):
+    from examples.audit import main
+
+    monkeypatch.setattr(dpppl.audit, "secret_key", lambda: jax.random.key(0))  # ChaCha20 takes longer to compile
+    main(["--num-trials", "8000", "--attacks", "white_box"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["DPSGLD", "SVI"] and all("consistent" in line for line in lines)
