@@ -54,6 +54,13 @@ class Structure:
 
 
 @contextmanager
+def without_value_checks() -> Iterator[None]:
+    """Inside, a row that is not finite raises nothing even where the user has switched JAX's checks of values on."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
+
+
+@contextmanager
 def explained() -> Iterator[None]:
     """Re-raise what JAX and NumPyro say about a model that cannot be traced, with the user's line and the cure."""
     try:

@@ -272,3 +272,8 @@ def _plain(value):
 
 def _range(low: float, high: float) -> str:
     return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-5) else f"{low:.4g} to {high:.4g}"
+
+
+def and_also(earlier: str | None, now: str) -> str:
+    """The facts of several runs, each said once."""
+    return now if earlier is None or earlier == now else earlier if now in earlier else f"{earlier}, and {now}"

@@ -185,7 +185,7 @@ def test_the_conjugate_posterior_is_reached_through_poisson_batches():
     y = np.random.default_rng(3).normal(1.0, 1.0, 2000).astype(np.float32)
     svi = make(normal, optim=optax.adam(0.02), clipping_norm=8.0, noise_multiplier=1e-6,
                subsampling=dpppl.Poisson(0.2), num_particles=4)  # fmt: skip
-    result = run(svi, 1500, y)
+    result = run(svi, 1500, y, init_params={"mu_auto_loc": jnp.asarray(0.5), "mu_auto_scale": jnp.asarray(0.1)})
     precision = len(y) + 0.25
     params = result.averaged_params(0.5)
     assert params["mu_auto_loc"] == pytest.approx(y.sum() / precision, abs=0.5 * precision**-0.5)
@@ -243,7 +243,7 @@ def test_the_noise_has_the_stated_scale(particles):
     svi = dpppl.SVI(flat, AutoDelta(flat, init_loc_fn=init_to_value(values={"mu": 0.0})), optax.sgd(learning_rate),
                     clipping_norm=norm, noise_multiplier=noise, subsampling=dpppl.Poisson(rate),
                     num_particles=particles)  # fmt: skip
-    result = run(svi, 8000, np.full(N, np.nan, np.float32), thinning=1)
+    result = run(svi, 12_000, np.full(N, np.nan, np.float32), thinning=1)
     steps = np.diff(result.trajectory["mu_auto_loc"].astype(np.float64), prepend=0.0) / learning_rate
     scale = noise * norm / rate / np.sqrt(particles)  # each particle has noise of its own, and a 1/particles share
     assert stats.kstest(steps / scale, "norm").pvalue > 1e-6

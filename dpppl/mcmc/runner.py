@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,18 +19,12 @@ from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.kernel import DPKernel, describe_start
 from dpppl.mcmc.summary import print_weighted_summary
 from dpppl.mechanism import prove_rows_stay_inside
-from dpppl.report import RELATIONS, PrivacyReport
+from dpppl.model_checks import without_value_checks
+from dpppl.report import RELATIONS, PrivacyReport, and_also
 from dpppl.subsampling import Poisson, sparse_sizes
 
 _CHUNKS = 20
 _OVERFLOW_SHARE = 1e-3
-
-
-@contextmanager
-def _without_value_checks():
-    """Inside, a row that is not finite raises nothing even where the user has switched JAX's checks of values on."""
-    with jax.debug_nans(False), jax.debug_infs(False):
-        yield
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -185,7 +178,7 @@ class MCMC(numpyro.infer.MCMC):
         collect = (warmup + self.num_samples % self.thinning, self.num_samples // self.thinning)
         self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, warmup_only=False)
 
-    @_without_value_checks()
+    @without_value_checks()
     def _execute(self, rng_key, args, kwargs, extra_fields, init_params, warmup, collect, *, warmup_only):
         key = random.as_key(rng_key)
         fields, removed = self._collected_fields(extra_fields)
@@ -202,10 +195,10 @@ class MCMC(numpyro.infer.MCMC):
         self._warmup_state = resume
         start = describe_start(kernel.init_strategy if init_params is None else init_params)
         self._facts = {
-            "key_origin": _and(self._facts.get("key_origin"), random.origin(key)),
+            "key_origin": and_also(self._facts.get("key_origin"), random.origin(key)),
             "status": "interrupted",
             "batch_cap": _batch_cap(kernel),
-            "initial_values": _and(self._facts.get("initial_values"), start),
+            "initial_values": and_also(self._facts.get("initial_values"), start),
         }
         rows, public = kernel.split.arrays(args, kwargs)
         chunks = _Chunks(kernel, fields, warmup, steps, collect, self.thinning)
@@ -411,11 +404,6 @@ def _check_fields(fields, states) -> None:
             raise ConfigurationError(f"extra_fields: the state of this kernel has no field '{name}'.")
         if any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves):
             raise ConfigurationError("extra_fields cannot name rng_key: whoever holds the key can subtract the noise.")
-
-
-def _and(earlier: str | None, now: str) -> str:
-    """The facts of several runs, each said once."""
-    return now if earlier is None or earlier == now else earlier if now in earlier else f"{earlier}, and {now}"
 
 
 def _batch_cap(kernel) -> int | None:

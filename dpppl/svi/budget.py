@@ -8,11 +8,12 @@ import numpy as np
 from dpppl import accounting, random
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mechanism import Mechanism
-from dpppl.report import PrivacyReport
+from dpppl.report import PrivacyReport, and_also
 from dpppl.svi.elbo import Objective
 
 _OVERFLOW_SHARE = 1e-3
 _LOWERED = 1.0 - 1e-6
+GUIDES_OWN, SUPPLIED = "the guide's, on made-up rows", "supplied by the user: assumed independent of the data"
 
 
 class Budgeted:
@@ -41,6 +42,7 @@ class Budgeted:
         self._charged: list[tuple[int, int]] = []  # first step and number of steps, of each run
         self._queries: list[accounting.GaussianEvent] = []
         self._facts: dict = {}
+        self._start = GUIDES_OWN
 
     def _calibrate(self, num_steps: int) -> tuple[float, Mechanism]:
         """The noise multiplier that the budget gives, and the mechanism with its bound on overflow. Without data."""
@@ -77,7 +79,7 @@ class Budgeted:
     def _report(self, charged, asked, noise_multiplier, mechanism, **facts) -> PrivacyReport:
         steps = sum(count for _, count in charged)
         events = [mechanism.event(np.full(count, noise_multiplier * _LOWERED), first) for first, count in charged]
-        more = ("Guides are set up on made-up rows, and their starting values do not depend on data.",)
+        more = ("Guides are set up on made-up rows.",)
         return PrivacyReport(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
             events=(*asked, *events),
@@ -96,7 +98,7 @@ class Budgeted:
                 ("particles", f"{self.num_particles} a step, clipped together: one access"),
             ),
             more_assumptions=more,
-            **({"initial_values": "the guide's, on made-up rows"} | facts),
+            **({"initial_values": self._start} | facts),
         )
 
     def _admit(self, noise_multiplier, mechanism, charged, queries) -> PrivacyReport:
@@ -124,7 +126,8 @@ class Budgeted:
         self._admit(self.noise_multiplier, self.mechanism, self._charged, [*self._queries, event])
         random.claim(key)
         self._queries.append(event)
-        self._facts = {"key_origin": random.origin(key), "status": "complete"} | self._facts
+        origin = and_also(self._facts.get("key_origin"), random.origin(key))
+        self._facts = {"status": "complete"} | self._facts | {"key_origin": origin}
 
 
 def positive_int(value) -> int:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from dpppl import random
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism
+from dpppl.mechanism import Mechanism, prove_rows_stay_inside
 from dpppl.subsampling import FullBatch
 from dpppl.svi.elbo import ROW_NUMBER
 
@@ -21,18 +21,17 @@ def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multipli
     event = replace(
         mechanism.event([noise_multiplier * (1.0 - 1e-6)]), neighboring_relation=svi.mechanism.neighboring_relation
     )
-    svi.admit_query(event, key)
 
     def weighted(weight, row, public):
         return weight * statistic(row, public)
 
-    return float(
-        jax.jit(
-            lambda rows, public, key: mechanism.noisy_sum(
-                weighted, 0.0, rows, public, key, noise_multiplier, number=ROW_NUMBER
-            )
-        )(rows, public, key)
-    )
+    def query(rows, public, key):
+        return mechanism.noisy_sum(weighted, 0.0, rows, public, key, noise_multiplier, number=ROW_NUMBER)
+
+    arguments = (rows, public, random.stream(key, "query"))
+    prove_rows_stay_inside(query, arguments, rows=0)
+    svi.admit_query(event, key)
+    return float(jax.jit(query)(*arguments))
 
 
 def estimate_elbo(svi, key, params, args, kwargs, bound, noise_multiplier, num_particles: int) -> float:

@@ -15,11 +15,12 @@ from dpppl import random
 from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism, prove_rows_stay_inside
-from dpppl.report import RELATIONS, PrivacyReport
+from dpppl.model_checks import without_value_checks
+from dpppl.report import RELATIONS, PrivacyReport, and_also
 from dpppl.subsampling import Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
-from dpppl.svi.budget import Budgeted, positive_int
+from dpppl.svi.budget import GUIDES_OWN, SUPPLIED, Budgeted, positive_int
 from dpppl.svi.elbo import ROW_NUMBER, Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
@@ -109,15 +110,18 @@ class SVI(Budgeted):
 
     # NumPyro's calls
 
+    @without_value_checks()
     def init(self, rng_key, *args, init_params=None, **kwargs) -> SVIState:
         """The first state, with the guide's parameters set up without data. Looks at no data and charges nothing."""
         key = random.as_key(rng_key)
+        self._start = self._start if init_params is None else SUPPLIED
         self._objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
         optimizers.check_without_loss(self.optim, phi)
         adaptive = isinstance(self.mechanism.clipping, Adaptive)
         norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
         return SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
 
+    @without_value_checks()
     def update(self, state: SVIState, *args, **kwargs) -> tuple[SVIState, None]:
         """One step: one access of the data. NumPyro's pair of the state and the loss, but there is no loss.
 
@@ -129,6 +133,7 @@ class SVI(Budgeted):
         """The constrained parameters of a state."""
         return self.objective().constrain(self.optim.get_params(state.optim_state))
 
+    @without_value_checks()
     def run(
         self, rng_key, num_steps: int, *args, progress_bar: bool = True, init_state: SVIState | None = None,
         init_params=None, thinning: int | None = None, **kwargs,
@@ -139,17 +144,22 @@ class SVI(Budgeted):
         from. `thinning`: the trajectory keeps every so many-th iterate; by default about 1,000 of them in all."""
         num_steps = positive_int(num_steps)
         noise_multiplier, mechanism = self._calibrate(num_steps)
-        state = self.init(rng_key, *args, init_params=init_params, **kwargs)
+        key = random.as_key(rng_key)
+        # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
+        state = self.init(random.stream(key, "run"), *args, init_params=init_params, **kwargs)
         if init_state is not None:
             state = self._continued(init_state, state)
         objective, first = self.objective(), int(state.i)
         plan = self._admit(noise_multiplier, mechanism, [*self._charged, (first, num_steps)], self._queries)
-        random.claim(state.rng_key)
+        random.claim(key)
         _print_cost(plan)
         self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
-        self._facts = {"key_origin": random.origin(state.rng_key), "status": "interrupted"}
-        if init_params is not None or init_state is not None:
-            self._facts["initial_values"] = "supplied by the user: assumed independent of the data, or private output"
+        start = "a state supplied by the user: assumed private output" if init_state is not None else GUIDES_OWN
+        self._facts = {
+            "key_origin": and_also(self._facts.get("key_origin"), random.origin(key)),
+            "status": "interrupted",
+            "initial_values": and_also(self._facts.get("initial_values"), start if init_params is None else SUPPLIED),
+        }
         rows, public = objective.arrays(args, kwargs)
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
         thinning = max(1, -(-num_steps // kept)) if thinning is None else positive_int(thinning)
@@ -208,6 +218,7 @@ class SVI(Budgeted):
 
     # Queries: charged accesses that say how good a fit is
 
+    @without_value_checks()
     def estimate_elbo(
         self, rng_key, params, *args, bound: float, noise_multiplier: float, num_particles: int = 16, **kwargs
     ) -> float:
@@ -218,6 +229,7 @@ class SVI(Budgeted):
         key = random.as_key(rng_key)
         return queries.estimate_elbo(self, key, params, args, kwargs, bound, noise_multiplier, num_particles)
 
+    @without_value_checks()
     def estimate_accuracy(
         self, rng_key, params, correct: Callable, *args, noise_multiplier: float, num_particles: int = 16, **kwargs
     ) -> float:
