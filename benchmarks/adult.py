@@ -23,9 +23,9 @@ KERNELS = {"DPSGLD": dpppl.DPSGLD, "DPSGHMC": dpppl.DPSGHMC, "DPSGNHT": dpppl.DP
 NUM_WARMUP, NUM_SAMPLES, CLIPPING_NORM, DELTA = 1600, 400, 1.0, 1e-5
 
 
-def nonprivate(x, y, draws=200):
-    """Samples of the Laplace approximation of the non-private posterior."""
-    design = np.c_[x, np.ones(len(y))].astype(np.float64)
+def laplace(design, y):
+    """Mode and precision of the non-private posterior of logistic regression with N(0, 1) coefficients."""
+    design = design.astype(np.float64)
 
     def loss(w):
         logits = design @ w
@@ -34,15 +34,20 @@ def nonprivate(x, y, draws=200):
 
     mode = optimize.minimize(loss, np.zeros(design.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 5000}).x
     probability = 1.0 / (1.0 + np.exp(-design @ mode))
-    precision = (design * (probability * (1.0 - probability))[:, None]).T @ design + np.eye(len(mode))
+    return mode, (design * (probability * (1.0 - probability))[:, None]).T @ design + np.eye(len(mode))
+
+
+def nonprivate(x, y, draws=200):
+    """Samples of the Laplace approximation of the non-private posterior, and its standard deviations."""
+    mode, precision = laplace(np.c_[x, np.ones(len(y))], y)
     samples = np.random.default_rng(0).multivariate_normal(mode, np.linalg.inv(precision), size=draws)
     return {"weights": samples[:, :-1], "intercept": samples[:, -1]}, np.diag(np.linalg.inv(precision)) ** 0.5
 
 
-def private(kernel, epsilon, x, y):
+def private(kernel, epsilon, x, y, discretise=False):
     """One private run: samples and report."""
     mcmc = dpppl.MCMC(
-        kernel(gaussian, clipping_norm=CLIPPING_NORM),
+        kernel(gaussian, clipping_norm=CLIPPING_NORM, discretise=discretise),
         num_warmup=NUM_WARMUP,
         num_samples=NUM_SAMPLES,
         target_epsilon=epsilon,
@@ -59,6 +64,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0])
     parser.add_argument("--kernels", nargs="+", default=["DPSGLD"], choices=KERNELS)
+    parser.add_argument("--discretise", action="store_true", help="discrete noise on whole numbers")
     args = parser.parse_args()
     if not has_adult():
         print("UCI Adult is missing: set DPPPL_DATA to a folder that holds adult-train.csv and adult-test.csv")
@@ -73,7 +79,7 @@ def main():
         for epsilon in args.epsilons:
             results = []
             for _ in range(args.seeds):
-                samples, report = private(KERNELS[name], epsilon, x, y)
+                samples, report = private(KERNELS[name], epsilon, x, y, args.discretise)
                 results.append(scores(posterior_predictive(samples, x_test), y_test))
             mean, spread = np.mean(results, axis=0), np.std(results, axis=0)
             readable = np.sum(sds < report.readable_curvature**-0.5)

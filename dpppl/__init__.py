@@ -8,6 +8,7 @@ from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import ConfigurationError as ConfigurationError
 from dpppl.errors import DPPPLError as DPPPLError
 from dpppl.errors import KeyReuseError as KeyReuseError
+from dpppl.errors import PrivacyLeakError as PrivacyLeakError
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
 from dpppl.mcmc.hamiltonian import DPSGHMC as DPSGHMC
 from dpppl.mcmc.langevin import DPSGLD as DPSGLD

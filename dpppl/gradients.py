@@ -10,11 +10,12 @@ _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 _MOST_ROWS = 65_536
 
 
-def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto"):
+def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto", steps=None):
     """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, divided by the clipping norm.
 
     `z` is a pytree of latents, `rows` a pytree of arrays (B, ...), `mask` (B,) bool or None, `clip` maps gradients
-    (leaves (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like z in float64.
+    (leaves (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like z in float64. Given `steps`, a pytree
+    like z of float64 scalars: the clipped rows times these, rounded to whole numbers and summed in int64.
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Clipped rows are rounded to a fixed
     grid on which their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its
@@ -31,7 +32,10 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto"):
     def chunk_sum(rows, mask):
         with jax.default_matmul_precision("highest"):
             gradients = gradient(z, rows)
-        return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clip(gradients, mask))
+        clipped = clip(gradients, mask)
+        if steps is None:
+            return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
+        return jax.tree.map(_sum_whole_rows, clipped, steps)
 
     if chunk >= num_rows:
         return chunk_sum(rows, mask)
@@ -45,7 +49,7 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto"):
             return jax.tree.map(jnp.add, carry, part), None
 
     with jax.enable_x64(True):
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float64), z)
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float64 if steps is None else jnp.int64), z)
     return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
 
 
@@ -70,3 +74,9 @@ def _sum_rows(rows, bits: int | None):
         else:
             steps = jnp.round(rows * np.float32(2**bits)).astype(jnp.int32)
         return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-bits
+
+
+def _sum_whole_rows(rows, steps):
+    """The same with `steps` grid points to a norm of 1: whole numbers, int64."""
+    with jax.enable_x64(True):
+        return jnp.sum(jnp.round(rows.astype(jnp.float64) * steps).astype(jnp.int64), axis=0)

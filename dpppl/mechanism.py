@@ -13,7 +13,7 @@ import numpy as np
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
-from dpppl import information_flow, random
+from dpppl import discrete, information_flow, random
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
 from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
 from dpppl.errors import ConfigurationError
@@ -30,7 +30,8 @@ class Mechanism:
     """The subsampled Gaussian mechanism on clipped per-row gradients.
 
     `M(z) = sum over drawn rows of clip(grad log_likelihood(z, row)) + clipping_norm * noise_multiplier * xi`, xi
-    standard normal.
+    standard normal. With `discretise`, clipped rows are rounded to a grid of which the noise's standard deviation has
+    2^31 steps, their norms lowered by what rounding may add, and xi is a discrete Gaussian: whole numbers all along.
 
     Guarantee: one call is one access of `event`; the un-noised sum exists nowhere outside. Nothing is scaled by the
     number of rows drawn.
@@ -39,6 +40,7 @@ class Mechanism:
     clipping: Flat | PerSite | Adaptive
     subsampling: Subsampling
     strategy: str = "auto"
+    discretise: bool = False
 
     def __post_init__(self):
         if self.strategy not in ("auto", "vmap", "microbatch"):
@@ -80,22 +82,35 @@ class Mechanism:
             drawn = {**drawn, number: jnp.arange(jax.tree.leaves(drawn)[0].shape[0])}
         adaptive = self.clipping if isinstance(self.clipping, Adaptive) else None
         clip = self.clipping.clip if adaptive is None else functools.partial(adaptive.clip, clipping_norm=norm)
-        total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
-        noise = random.standard_normal(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
-            scale = noise_multiplier.astype(jnp.float64)
-            scales, norms = [scale] * len(leaves), [np.float64(self.clipping.clipping_norm)] * len(leaves)
-            if adaptive is not None:  # the count is the last leaf
-                share, sensitivity = adaptive.count_share, adaptive.count_sensitivity
-                norms = [norm.astype(jnp.float64)] * (len(leaves) - 1) + [np.float64(1.0)]
-                scales = [scale / np.sqrt(1.0 - share)] * (len(leaves) - 1) + [scale * sensitivity / np.sqrt(share)]
+            scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
+        steps = None if steps is None else jax.tree.unflatten(tree, steps)
+        total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy, steps)
+        draw = discrete.discrete_normal if self.discretise else random.standard_normal
+        noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
+        with jax.enable_x64(True):
             pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
             noisy = [
                 ((part + scale * piece.reshape(leaf.shape)) * norm).astype(leaf.dtype)
                 for part, scale, piece, norm, leaf in zip(jax.tree.leaves(total), scales, pieces, norms, leaves)
             ]
         return jax.tree.unflatten(tree, noisy)
+
+    def _scales(self, noise_multiplier, norm, sizes):
+        """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
+        rounded to whole numbers (None for all if they are not). `norm`: that of this access, if it adapts."""
+        scales, norms = [noise_multiplier] * len(sizes), [np.float64(self.clipping.clipping_norm)] * len(sizes)
+        if isinstance(self.clipping, Adaptive):  # the count is the last leaf
+            share, sensitivity = self.clipping.count_share, self.clipping.count_sensitivity
+            norms = [norm] * (len(sizes) - 1) + [np.float64(1.0)]
+            scales = [noise_multiplier / np.sqrt(1.0 - share)] * (len(sizes) - 1)
+            scales += [noise_multiplier * sensitivity / np.sqrt(share)]
+        if not self.discretise:
+            return scales, norms, None
+        rounding = 0.5 * np.sqrt(sum(sizes)) * noise_multiplier / discrete.STD  # the norm that rounding may add
+        steps = [jnp.maximum(0.0, 1.0 - rounding) * discrete.STD / scale for scale in scales]
+        return [1] * len(sizes), [norm * scale / discrete.STD for norm, scale in zip(norms, scales)], steps
 
     def sensitivity(self, neighboring_relation: str) -> float:
         """Largest L2 change of the clipped sum between neighbours, without floating-point slack.
@@ -117,11 +132,13 @@ class Mechanism:
         """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains)."""
         values = np.asarray(noise_multipliers, np.float64)
         accounted = np.tile(self.subsampling.accounted(values, first), repeats)
+        sampling = discrete.FAILURE_PROBABILITY if self.discretise else 0.0
         num_values = 64 if self.subsampling.event_fields else 4096  # the exact Gaussian formula takes any number
         return GaussianEvent(
             noise_multipliers=round_down(accounted / (1.0 + SLACK), num_values),
             neighboring_relation=self.neighboring_relation,
-            failure_probability=self.subsampling.failure_probability * values.size * repeats,
+            failure_probability=(self.subsampling.failure_probability + sampling) * values.size * repeats,
+            discrete=self.discretise,
             **self.subsampling.event_fields,
         )
 

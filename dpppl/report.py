@@ -17,10 +17,12 @@ RELATIONS = {
     "replace_one": "replace one row",
 }
 
+_LATTICE = "floating-point lattice attacks on continuous noise"
 NOT_COVERED = (
     "preprocessing and tuning that looked at the data before or between runs (standardisation, vocabularies, class "
     "counts, the choice of hyperparameters)",
-    "floating-point lattice attacks on continuous noise, and side channels (time, memory)",
+    _LATTICE,
+    "side channels (time, memory)",
     "predictions for, or scores of, private rows: Predictive or log_likelihood evaluated on them is a new release",
     "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior",
 )
@@ -123,7 +125,9 @@ class PrivacyReport:
         lines = [
             "The unit of privacy is one row; rows are independent units (one person's several rows are a group).",
             "The number of rows is public: it decides array shapes, running time and the cap on a step's rows.",
-            "Gaussian noise is treated as a real number; it is drawn in float64 from 53 random bits.",
+            "Gaussian noise is treated as a real number; it is drawn in float64 from 53 random bits."
+            if not self.is_discrete
+            else "The noise is a discrete Gaussian, drawn and added in whole numbers; it needs unpredictable random bits only.",
             "The sensitivity is clipping_norm * 1.0001: the floating-point slack is accounted for in the noise.",
             f"Random keys: {self.key_origin}.",
             f"Starting values: {self.initial_values}.",
@@ -172,6 +176,15 @@ class PrivacyReport:
         ratio = rate * self.num_data * (1.0 - rate) / self.noise_multipliers[0] ** 2
         verdict = "negligible" if ratio < 0.05 else "not shown to be negligible: raise the rate or the noise multiplier"
         return line + f"rate * N * (1 - rate) / noise_multiplier^2 = {ratio:.3g}, so that noise is {verdict}"
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether all noise was discrete, so that floating point cannot betray it."""
+        return bool(self.events) and all(event.discrete for event in self.events)
+
+    def not_covered(self) -> list[str]:
+        """What the guarantee does not speak of."""
+        return [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
 
     def mixing_line(self) -> str:
         """Which posterior spreads the run was long enough to show."""
@@ -225,7 +238,7 @@ class PrivacyReport:
         for title, sentences in (
             ("Warnings", self.warnings()),
             ("Assumptions", self.assumptions()),
-            ("Not covered", NOT_COVERED),
+            ("Not covered", self.not_covered()),
         ):
             if sentences:
                 lines += [title, *(f"  - {sentence}" for sentence in sentences)]
@@ -248,7 +261,7 @@ class PrivacyReport:
             "temperature": self.temperature_line(),
             "warnings": self.warnings(),
             "assumptions": self.assumptions(),
-            "not_covered": list(NOT_COVERED),
+            "not_covered": self.not_covered(),
         }
         if self.details is not None:
             described |= {"details": dict(self.details)}

@@ -13,7 +13,7 @@ PACKAGE = Path(dpppl.__file__).parent
 
 RANDOMNESS = {"errors", "random", "chacha"}
 SPLIT = {"errors", "model", "model_checks"}
-DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "mechanism"}
+DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "discrete", "mechanism"}
 KERNELS = DOOR | SPLIT | {"initialization", "information_flow", "report"}
 MAY_IMPORT = {
     "errors": set(),
@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "model": SPLIT,
     "initialization": RANDOMNESS | SPLIT,
     "gradients": {"errors", "clipping"},
+    "discrete": {"errors", "information_flow"},
     "mechanism": DOOR,
     "report": {"errors", "accounting"},
     "mcmc": KERNELS,

@@ -23,6 +23,7 @@ class GaussianEvent:
     per epoch of a fixed partition). `neighboring_relation` is "zero_out" (dp_accounting's REPLACE_SPECIAL),
     "add_or_remove_one" or "replace_one". `failure_probability` bounds, over all accesses together and for either of
     the two data sets compared, the probability that sampling was not exact (cap overflow, total variation).
+    `discrete`: the sums are whole numbers, and so is the noise, a discrete Gaussian.
     `batch_size` with `num_data` means fixed-size batches without replacement; `sampling_rate` is then ignored.
 
     Raises ConfigurationError for a number outside its range.
@@ -37,6 +38,7 @@ class GaussianEvent:
     failure_probability: float = 0.0
     batch_size: int | None = None
     num_data: int | None = None
+    discrete: bool = False
 
     def __post_init__(self) -> None:
         if any(count != int(count) for _, count in self.noise_multipliers):

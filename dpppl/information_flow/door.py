@@ -8,7 +8,7 @@ from dpppl.information_flow.control import under
 from dpppl.information_flow.equation import Misplaced
 from dpppl.information_flow.facts import has_kind
 from dpppl.information_flow.placement import is_elementwise, place
-from dpppl.information_flow.primitives import group, named
+from dpppl.information_flow.primitives import SAMPLERS, group, named
 from dpppl.information_flow.stages import is_bounded, stage_of
 from dpppl.information_flow.values import (
     Axis,
@@ -98,7 +98,7 @@ class Inside:
         shape = equation.outvars[0].aval.shape
         box = Box(ident, tuple((0, length) for length in shape), tuple(range(len(shape))))
         followed = source.key is not None and not source.key.is_repeated
-        return Draw((box,), own=followed and equation.primitive is named("random_bits"))
+        return Draw((box,), own=followed and equation.primitive in SAMPLERS)
 
     # Equations
 

@@ -22,6 +22,15 @@ def group(*names: str) -> frozenset:
     return frozenset(found for found in map(named, names) if found is not None)
 
 
+SAMPLERS = set(group("random_bits"))
+"""Draws from a key, the first input, each element of which has random bits of its own."""
+
+
+def register_sampler(primitive) -> None:
+    """Take `primitive`, this very object, for such a draw; what it does inside is trusted."""
+    SAMPLERS.add(primitive)
+
+
 def _traced(function, *arguments) -> frozenset:
     """Primitives without a public name, found in the trace of a public function."""
     try:

@@ -11,7 +11,7 @@ from jax.extend.core import Literal
 from dpppl.information_flow import control
 from dpppl.information_flow.facts import bounds_of, has_kind, integer_of, key_of
 from dpppl.information_flow.keys import Counters, Use
-from dpppl.information_flow.primitives import group, is_higher_order, jaxpr_of, known, named, programs_in
+from dpppl.information_flow.primitives import SAMPLERS, group, is_higher_order, jaxpr_of, known, named, programs_in
 from dpppl.information_flow.values import Form, Lost, Number, Raw, Trail, Value, depends_on_rows
 
 _NOWHERE: frozenset[int] = frozenset()
@@ -172,7 +172,7 @@ class Walk:
         names, parameters = tuple(value.ident for value in inputs), tuple(equation.params.values())
         count = range(len(equation.outvars))
         idents = [self.fresh() if equation.effects else self.ident(primitive, parameters, names, k) for k in count]
-        if primitive in groups.keys.draws:
+        if primitive in groups.keys.draws or primitive in SAMPLERS:
             return [self.draw(equation, inputs, idents[0], loops)]
         forms, secret = self.forms(equation, inputs, idents), any(value.secret for value in inputs)
         trail, one = self.trail_after(equation, inputs), len(idents) == 1

@@ -50,6 +50,7 @@ class DPKernel(MCMCKernel):
         num_data: int | None = None,
         data_plate: str | None = None,
         init_strategy: str | Mapping = "prior_median",
+        discretise: bool = False,
     ):
         subsampling = FullBatch() if subsampling is None else subsampling
         if not isinstance(subsampling, Subsampling):
@@ -57,7 +58,7 @@ class DPKernel(MCMCKernel):
                 "subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ..."
             )
         clipping = PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
-        self.mechanism = Mechanism(clipping=clipping, subsampling=subsampling)
+        self.mechanism = Mechanism(clipping=clipping, subsampling=subsampling, discretise=discretise)
         self._model = model
         self.temperature = positive("temperature", temperature)
         self.noise_multiplier = None if noise_multiplier is None else positive("noise_multiplier", noise_multiplier)

@@ -32,7 +32,8 @@ class DPSGLD(DPKernel):
     number, a function of the step count from 0 (optax schedules fit), or "matched", the largest at which the noise that
     privacy needs is no more than the temperature's. `temperature`: 1 targets the (clipped) posterior. `num_data`: the
     number of rows, if it may be public. `data_plate`: the plate that holds the rows, where two fit. `init_strategy`:
-    "prior_median", "prior_sample" or unconstrained values by site.
+    "prior_median", "prior_sample" or unconstrained values by site. `discretise`: whole numbers and discrete Gaussian
+    noise inside the mechanism, against attacks on floating-point noise; accounted by RDP, so epsilon is a little larger.
 
     Guarantee: each step is one access of the mechanism in `DPKernel.mechanism`; all states may be released.
     Raises ConfigurationError for arguments out of range; UnsupportedModelError when a run binds an unsuitable model.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from dpppl import random
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism, prove_rows_stay_inside
+from dpppl.mechanism import prove_rows_stay_inside
 from dpppl.subsampling import FullBatch
 from dpppl.svi.elbo import ROW_NUMBER
 
@@ -17,7 +17,7 @@ def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multipli
     """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
 
     The gradient of `w * statistic(row)` in w is the statistic, so the door clips and sums it as it is."""
-    mechanism = Mechanism(clipping=Flat(bound), subsampling=FullBatch())
+    mechanism = replace(svi.mechanism, clipping=Flat(bound), subsampling=FullBatch())
     event = replace(
         mechanism.event([noise_multiplier * (1.0 - 1e-6)]), neighboring_relation=svi.mechanism.neighboring_relation
     )

@@ -52,6 +52,7 @@ class SVI(Budgeted):
     `target_delta`: the budget of this object, all of which the first `run` uses. `loss`: NumPyro's ELBO for prior and
     entropy, Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL), the latter by default for AutoNormal.
     `num_data`: the number of rows, if it may be public. `data_plate`: the plate of the rows, where two fit.
+    `discretise`: discrete noise on whole numbers, as for the kernels.
 
     With AutoDelta this is DP-SGD for the maximum a posteriori; with AutoNormal and Partition, Bayes by Backprop.
 
@@ -90,6 +91,7 @@ class SVI(Budgeted):
         num_data: int | None = None,
         data_plate: str | None = None,
         loss=None,
+        discretise: bool = False,
     ):
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
@@ -105,7 +107,8 @@ class SVI(Budgeted):
         self.loss = default_loss(guide) if loss is None else loss
         if getattr(self.loss, "num_particles", None) != 1:
             raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
-        self.mechanism = Mechanism(clipping=_clipping(clipping, clipping_norm, num_data), subsampling=subsampling)
+        clip = _clipping(clipping, clipping_norm, num_data)
+        self.mechanism = Mechanism(clipping=clip, subsampling=subsampling, discretise=discretise)
         self._set_budget(noise_multiplier, target_epsilon, target_delta)
 
     # NumPyro's calls
