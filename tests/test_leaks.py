@@ -16,6 +16,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.hmc_gibbs import HMCECS, HMCGibbs
 
 import dpppl
 from dpppl import clipping
@@ -168,11 +169,24 @@ def test_no_attribute_of_the_returned_object_holds_rows():
     mcmc.run(jax.random.key(1), x, y, extra_fields=("i",))
     mcmc.get_samples(), mcmc.privacy_report(), mcmc.get_weights()
     assert len(list(arrays_within(mcmc))) >= 4 and not holds_rows(mcmc, x, y)
+    assert mcmc.last_state._fields == mcmc.post_warmup_state._fields == ("i", "z", "rng_key")  # no energies
+    assert mcmc.last_state.rng_key is mcmc.post_warmup_state.rng_key is None
     kernel = mcmc.sampler
     numpyro_mcmc = numpyro.infer.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False)
     numpyro_mcmc.run(jax.random.key(0), x, y)
     assert not holds_rows(kernel, x, y) and not holds_rows(kernel.privacy_report(numpyro_mcmc.last_state), x, y)
     assert holds_rows(numpyro_mcmc, x, y)  # plain NumPyro keeps its arguments: the search finds them
+
+
+def test_kernels_that_evaluate_rows_beside_the_door_are_refused():
+    """NumPyro's HMCECS with its Taylor proxy, and Gibbs steps around a kernel."""
+    kernel = dpppl.DPSGLD(regression, clipping_norm=1.0, step_size=0.01)
+    proxy = HMCECS.taylor_proxy({"w": np.zeros(3)})
+    for wrap in (lambda: HMCECS(kernel, proxy=proxy), lambda: HMCGibbs(kernel, lambda *args: {}, ["w"])):
+        with pytest.raises(ValueError, match="inner_kernel must be an HMC or NUTS sampler"):
+            wrap()
+    with pytest.raises(dpppl.ConfigurationError, match="runs dpppl kernels"):
+        dpppl.MCMC(HMCECS(numpyro.infer.NUTS(regression), proxy=proxy), num_warmup=1, num_samples=1)
 
 
 # What errors say
@@ -295,17 +309,23 @@ def dumped(directory, function):
     return [path.read_text() for path in sorted(directory.iterdir())]
 
 
-@pytest.mark.parametrize("method", CHAIN_METHODS)
-def test_no_program_holds_rows_as_literals(method, tmp_path, monkeypatch):
-    """Neither the programs handed to the compiler nor the optimised one that runs the chunks."""
-    optimised, compiled = [], jax.stages.Lowered.compile
+@pytest.fixture
+def optimised(monkeypatch):
+    """The optimised programs that are compiled ahead of time during a test, as text."""
+    texts, compiled = [], jax.stages.Lowered.compile
 
     def noting(lowered, *args, **kwargs):
         program = compiled(lowered, *args, **kwargs)
-        optimised.append(program.as_text())
+        texts.append(program.as_text())
         return program
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", noting)
+    return texts
+
+
+@pytest.mark.parametrize("method", CHAIN_METHODS)
+def test_no_program_holds_rows_as_literals(method, tmp_path, optimised):
+    """Neither the programs handed to the compiler nor the optimised one that runs the chunks."""
     x, y = (np.full_like(values, MARKER) for values in data())
     mcmc = mcmc_of(num_chains=2, chain_method=method)
     programs = dumped(tmp_path, lambda: mcmc.run(jax.random.key(0), x, jnp.asarray(y)))

@@ -24,7 +24,8 @@ class SVIResult:
     iterates by parameter, (number kept, ...); `gradients`: the noisy ascent directions, averaged between iterates;
     `guide`: the guide that was fitted, set up without data.
 
-    All of it is private output: it may be released at the price in `privacy_report()`. There are no losses.
+    All of it is private output: it may be released at the price in `privacy_report()`. There are no losses. It holds
+    functions, so `pickle` takes its arrays, its state and its report, and only cloudpickle takes the whole.
     """
 
     params: dict[str, Any]

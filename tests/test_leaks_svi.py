@@ -1,0 +1,345 @@
+"""What SVI leaves behind tells no row: guides, states, results, pickles, prints, errors, programs. See test_leaks.py."""
+
+import contextlib
+import functools
+import gc
+import io
+import pickle
+import re
+import traceback
+import weakref
+
+import cloudpickle
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from flax import linen
+from numpyro.contrib.module import random_flax_module
+from numpyro.infer.autoguide import AutoDelta, AutoIAFNormal, AutoMultivariateNormal, AutoNormal
+from test_leaks import (  # noqa: F401
+    DIGITS,
+    MARKER,
+    arrays_within,
+    branches,
+    converts,
+    counts,
+    couples,
+    data,
+    dumped,
+    finite_values_wanted,
+    holds_rows,
+    mcmc_of,
+    optimised,
+    outside,
+    prints,
+    prior_of_rows,
+    raises,
+    regression,
+    reusable_keys,
+    selects,
+    to_numpy,
+)
+from test_svi import amortised_guide, factor_analysis
+
+import dpppl
+from dpppl.mcmc import runner as chains
+from dpppl.svi import queries, runner
+
+
+def svi_of(model=regression, guide=AutoNormal, **options):
+    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": dpppl.FullBatch()} | options
+    return dpppl.SVI(model, guide(model), optax.adam(0.01), **settings)
+
+
+def dropout(model):
+    return dpppl.AutoDropout(model, rate=0.5, sites=["w"])
+
+
+def with_deterministic(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    numpyro.deterministic("size", jnp.sum(w**2))
+    with numpyro.plate("data", x.shape[0]):
+        score = numpyro.deterministic("score", x @ w)
+        numpyro.sample("y", dist.Normal(score, 1.0), obs=y)
+
+
+# Guides
+
+
+@pytest.mark.parametrize("guide", [AutoNormal, AutoDelta, AutoMultivariateNormal, AutoIAFNormal, dropout])
+def test_guides_are_set_up_without_rows(guide):
+    """Their starting values and all that they hold are the same for other rows, and they work without any."""
+    held, params = [], []
+    for row in (MARKER, np.nan):
+        svi = svi_of(with_deterministic, guide)
+        state = svi.init(jax.random.key(0), *data(row))
+        fitted, start = svi.objective().guide, svi.get_params(state)
+        held.append([np.asarray(a) for a in arrays_within((fitted, fitted.prototype_trace, state, svi))])
+        params.append(start)
+        assert not holds_rows((svi, fitted.prototype_trace), *data(row))
+    jax.tree.map(np.testing.assert_array_equal, *held)
+    jax.tree.map(np.testing.assert_array_equal, *params)
+    draws = fitted.sample_posterior(jax.random.key(1), start, sample_shape=(2,))
+    assert draws.keys() == {"w", "size"} and draws["w"].shape == (2, 3)
+    if guide is not AutoIAFNormal:
+        assert fitted.median(start)["w"].shape == (3,)
+    if guide in (AutoNormal, AutoMultivariateNormal):
+        assert fitted.quantiles(start, [0.1, 0.9])["w"].shape == (2, 3)
+
+
+def test_latents_of_rows_are_not_released():
+    svi = svi_of(factor_analysis, lambda model: amortised_guide, gradient="per_parameter")
+    x = data(MARKER)[0]
+    params = svi.get_params(svi.init(jax.random.key(0), x))
+    assert svi.objective().sample(params, jax.random.key(1), 2).keys() == {"mean"}
+    assert not holds_rows((svi, params), x, x[:, 0])
+
+
+# Runs
+
+
+@functools.cache
+def ran(row):
+    """(The SVI object, its result, what was printed) with row 4 replaced; the data are gone by then."""
+    x, y = data(row)
+    references, printed = [weakref.ref(x), weakref.ref(y)], io.StringIO()
+    svi = svi_of(with_deterministic, noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5)
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        result = svi.run(jax.random.key(7), 4, x, y)
+    del x, y
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    return svi, result, re.sub(r"\[.*?\]", "", printed.getvalue())  # without the bar's times
+
+
+def test_all_but_what_was_learned_is_the_same_for_other_rows():
+    """Reports, prints, the progress bar, counters and shapes; no losses, no energies."""
+    seen = []
+    for row in (MARKER, np.nan):
+        svi, result, printed = ran(row)
+        report, shapes = result.privacy_report(), jax.tree.map(jnp.shape, (result.state, result.trajectory))
+        seen.append(
+            [str(report), report.to_json(), printed, shapes, int(result.state.i), svi._charged, sorted(vars(svi))]
+        )
+    assert seen[0] == seen[1] and "SVI: 100%" in printed and "This run will spend" in printed
+    assert result.state.rng_key is None and result.state._fields == ("i", "optim_state", "clipping_norm", "rng_key")
+    assert {*vars(result)} == {"params", "state", "trajectory", "gradients", "guide", "objective", "public", "report"}
+    assert result.params["w_auto_loc"].tolist() != ran(MARKER)[1].params["w_auto_loc"].tolist()  # the row took part
+
+
+def test_nothing_that_a_run_leaves_holds_rows_or_its_key():
+    x, y = data(MARKER)
+    svi, result, _ = ran(MARKER)
+    left = (svi, result, result.guide.prototype_trace, result.sample_posterior(jax.random.key(1), 2))
+    assert len(list(arrays_within(left))) > 20 and not holds_rows(left, x, y)
+    run_key = dpppl.random.stream(jax.random.key(7), "run")
+    secrets = [
+        jax.random.key(7),
+        run_key,
+        *(dpppl.random.stream(run_key, n) for n in ("noise", "subsampling", "guide")),
+    ]
+    found = [np.asarray(array) for array in arrays_within(left)]
+    assert not any(np.array_equal(array, jax.random.key_data(key)) for array in found for key in secrets)
+
+
+def test_pickles_hold_no_rows():
+    """The plain results have pickles; objects that hold functions are refused by pickle, and cloudpickle finds no row."""
+    x, y = data(MARKER)
+    svi, result, _ = ran(MARKER)
+    needles = [np.float32(MARKER).tobytes(), np.float64(MARKER).tobytes(), y.tobytes(), x[0].tobytes(), x.tobytes()]
+    plain = (result.params, result.state, result.trajectory, result.gradients, result.privacy_report())
+    pickles = [pickle.dumps(plain), *(cloudpickle.dumps(thing) for thing in (svi, result, result.guide, plain))]
+    assert not any(needle in pickled for pickled in pickles for needle in needles)
+    assert needles[0] in pickle.dumps((x, y)) and pickle.loads(pickles[0])[1].i == 4
+    restored = pickle.loads(pickles[2])
+    np.testing.assert_array_equal(restored.averaged_params()["w_auto_loc"], result.averaged_params()["w_auto_loc"])
+    for thing in (svi, result):
+        with pytest.raises((AttributeError, pickle.PicklingError, TypeError), match="local object"):
+            pickle.dumps(thing)
+
+
+def test_inference_data_hold_no_rows():
+    pytest.importorskip("arviz")
+    inference_data = ran(MARKER)[1].to_arviz(jax.random.key(1), 3)
+    assert inference_data.groups() == ["posterior"] and {*inference_data.posterior} == {"w", "size"}
+    assert not any(np.any(values == MARKER) for values in inference_data.posterior.values())
+    assert not any(digits in str(inference_data.attrs) for digits in DIGITS)
+
+
+def test_no_program_holds_rows_as_literals(tmp_path, optimised):  # noqa: F811
+    x, y = (np.full_like(values, MARKER) for values in data())
+    programs = dumped(tmp_path, lambda: svi_of().run(jax.random.key(0), 3, x, jnp.asarray(y)))
+    assert len(programs) >= 2 and max(map(len, optimised)) > 10_000
+    assert not [digits for text in programs + optimised for digits in DIGITS if digits in text]
+
+
+# What errors say
+
+
+def guide_that_raises(x, y):
+    raise ValueError(f"bad data: {x} {y}")
+
+
+def guide_that_branches(x, y):
+    numpyro.sample("w", dist.Normal(0.0 if y[4] > 0 else 1.0, 1.0).expand([3]).to_event(1))
+
+
+def guide_that_reads(x, y):
+    numpyro.sample("w", dist.Normal(numpyro.param("loc", y[4]), 1.0).expand([3]).to_event(1))
+
+
+def guide_that_prints(y):
+    jax.debug.print("{}", y)
+    amortised_guide(y)
+
+
+def text_of_failure(capfd, function):
+    with pytest.raises(Exception) as caught:
+        function()
+    text = "".join(traceback.format_exception(caught.value)) + "".join(capfd.readouterr())
+    assert len(text) > 100 and not any(digits in text for digits in DIGITS), text
+    return text
+
+
+@pytest.mark.parametrize(
+    "model", [branches, converts, selects, to_numpy, prior_of_rows, couples, raises, outside, prints]
+)
+def test_errors_of_the_model_tell_no_value(model, capfd):
+    text_of_failure(capfd, lambda: svi_of(model).run(jax.random.key(0), 3, *data(MARKER)))
+
+
+@pytest.mark.parametrize("guide", [guide_that_raises, guide_that_branches])
+def test_errors_of_the_guide_tell_no_value(guide, capfd):
+    text_of_failure(capfd, lambda: svi_of(guide=lambda model: guide).run(jax.random.key(0), 3, *data(MARKER)))
+
+
+def test_a_guide_that_starts_from_rows_starts_from_made_up_ones():
+    params = []
+    for row in (MARKER, 1.0):
+        svi = svi_of(guide=lambda model: guide_that_reads)
+        params.append(svi.get_params(svi.init(jax.random.key(0), *data(row))))
+    assert params[0] == params[1]
+
+
+def test_guides_and_queries_that_print_rows_are_refused(capfd):
+    x, y = data(MARKER)
+    svi = svi_of(factor_analysis, lambda model: guide_that_prints, gradient="per_parameter")
+    assert "PrivacyLeakError" in text_of_failure(capfd, lambda: svi.run(jax.random.key(0), 1, x))
+    svi = svi_of(num_data=9)
+    params = svi.get_params(svi.init(jax.random.key(0), x, y))
+
+    def asked(correct):
+        settings = {"noise_multiplier": 1.0, "num_particles": 2}
+        return lambda: svi.estimate_accuracy(jax.random.key(1), params, correct, x, y, **settings)
+
+    def printing(samples, x, y):
+        jax.debug.print("{}", y)
+        return y > 0
+
+    assert "PrivacyLeakError" in text_of_failure(capfd, asked(printing))
+    text_of_failure(capfd, asked(lambda samples, x, y: raises(x, y)))
+    text_of_failure(capfd, asked(lambda samples, x, y: 1.0 if y > 0 else 0.0))
+    assert svi.privacy_report().num_accesses == 0
+
+
+def test_errors_of_the_call_tell_no_value(capfd):
+    x, y = data(MARKER)
+    for args, kwargs in (
+        ((3, x, y[:5]), {}),
+        ((3, x, y.tolist()), {}),
+        ((3, x, y.astype(object)), {}),
+        ((3, x, y), {"nothing": y}),
+        ((y, x, y), {}),
+        ((3, x, y), {"init_params": {"w": y}}),
+        ((3, x, y), {"init_params": {"w_auto_loc": y}}),
+        ((3, x, y), {"init_params": {"w_auto_loc": y.astype(object)}}),
+    ):
+        text_of_failure(capfd, lambda: svi_of().run(jax.random.key(0), *args, **kwargs))  # noqa: B023
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checking", [numpyro.validation_enabled, finite_values_wanted])
+def test_checks_of_values_do_not_turn_rows_into_errors(checking, capfd):
+    y = np.full(8, 2.0, np.float32)
+    y[4] = np.nan
+    with checking():
+        result = svi_of(counts).run(jax.random.key(0), 2, y)
+    assert np.all(np.isfinite(result.params["rate_auto_loc"]))
+    printed = "".join(capfd.readouterr())
+    assert re.fullmatch(r"This run will spend .*\n(\rSVI: .*2 \[.*\])+\n?", printed)
+
+
+class Normalised(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(1)(linen.BatchNorm(use_running_average=False)(x))[..., 0]
+
+
+def mutable(x, y):
+    net = random_flax_module("net", Normalised(), dist.Normal(), input_shape=(1, 3), mutable=["batch_stats"])
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(net(x), 1.0), obs=y)
+
+
+def dynamic(x, y):
+    top = numpyro.sample("top", dist.HalfNormal(1.0))
+    w = numpyro.sample("w", dist.Uniform(0.0, top))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(w * x[:, 0], 1.0), obs=y)
+
+
+@pytest.mark.parametrize(("model", "message"), [(mutable, "mutable state"), (dynamic, "dynamic support")])
+def test_models_whose_state_or_support_moves_are_refused(model, message):
+    with pytest.raises(dpppl.UnsupportedModelError, match=message):
+        svi_of(model).init(jax.random.key(0), *data(MARKER))
+
+
+# Starting values and keys
+
+
+def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
+    monkeypatch.setattr(runner.SVI, "_chunks", lambda self, state, *_: (state._replace(rng_key=None), ({}, {})))
+    svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}
+    assert "made-up rows" in svi.privacy_report().initial_values
+    result = svi.run(jax.random.key(0), 2, *data(), init_params=start)
+    assert svi.privacy_report().initial_values == "supplied by the user: assumed independent of the data"
+    svi.run(dpppl.secret_key("threefry"), 2, *data(), init_state=result.state)
+    report = svi.privacy_report()
+    assert re.search(r"independent of the data, and a state .* private output", report.initial_values)
+    assert "supplied by the caller" in report.key_origin and "operating system" in report.key_origin
+    steps = svi_of()
+    state = steps.init(jax.random.key(0), *data(), init_params=start)
+    assert "assumed independent" in steps.privacy_report(state._replace(i=1)).initial_values
+
+
+def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
+    """A run, single steps and a query of SVI, and two chains of MCMC: where claims of keys would not stop it."""
+
+    class Stop(Exception):
+        pass
+
+    keys, key = [], jax.random.key(0)
+
+    def take(found):
+        keys.append(found)
+        raise Stop
+
+    monkeypatch.setattr(runner.SVI, "_chunks", lambda self, state, *_: take(state.rng_key))
+    monkeypatch.setattr(queries, "prove_rows_stay_inside", lambda query, arguments, rows: take(arguments[2]))
+    monkeypatch.setattr(chains._Chunks, "run", lambda self, states, *_: take(states.rng_key))
+    svi = svi_of()
+    state = svi.init(key, *data())
+    keys.append(state.rng_key)
+    with pytest.raises(Stop):
+        svi.run(key, 2, *data())
+    with pytest.raises(Stop):
+        svi.estimate_elbo(key, svi.get_params(state), *data(), bound=1.0, noise_multiplier=1.0)
+    with pytest.raises(Stop):
+        mcmc_of(num_chains=2, chain_method="vectorized").run(key, *data())
+    used = [jax.random.fold_in(dpppl.random.stream(k, "noise"), 0) for part in keys for k in jnp.atleast_1d(part)]
+    used += [key, *jax.random.split(key), *keys[:3], *keys[3]]
+    assert len({tuple(np.asarray(jax.random.key_data(k))) for k in used}) == len(used) - 1  # `init` keeps the key
