@@ -29,7 +29,7 @@ def scores(probability, y):
     return np.mean((probability > 0.5) == y), roc_auc_score(y, probability), log_loss(y, probability)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--delta", type=float, default=1e-5)
@@ -37,7 +37,7 @@ def main():
     parser.add_argument("--num-samples", type=int, default=400)
     parser.add_argument("--clipping-norm", type=float, default=1.0)
     parser.add_argument("--digits", action="store_true", help="use scikit-learn's digits even where Adult is there")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     use_adult = has_adult() and not args.digits
     print("Data: UCI Adult" if use_adult else "Data: scikit-learn digits, odd against even")

@@ -25,28 +25,32 @@ from examples.data import adult, digits, has_adult
 from models.logistic_regression import gaussian
 
 
-def written_out(key, x, y, *, num_batches, num_epochs, clipping_norm, noise_multiplier, learning_rate):
-    """Algorithm 1 for logistic regression under a N(0, 1) prior; ascent, so signs are the note's turned round.
+def directions(mu, rho, eps, rows, labels, noise, *, clipping_norm, rate):
+    """One step of Algorithm 1 for logistic regression under a N(0, 1) prior: the directions of mu and rho.
 
-    For study only: it draws its noise in float32 and shuffles rows in the open. dpppl.SVI does neither."""
-    size = x.shape[1] + 1
+    Ascent, so signs are the note's turned round. `eps`, `noise`: standard normal draws and the privacy noise, (d,);
+    `rows`: (B, d); `rate`: the share of all rows that a batch holds."""
+    w = mu + jax.nn.softplus(rho) * eps
+    g = rows * (labels - jax.nn.sigmoid(rows @ w))[:, None]  # grad_w log P(y_i | x_i, w), one row each
+    g = g / jnp.maximum(1.0, jnp.linalg.norm(g, axis=1, keepdims=True) / clipping_norm)
+    g = (g.sum(0) + noise) / rate  # of all rows
+    g = g - w  # plus grad_w log P(w)
+    # log q(w | mu, rho) = -log softplus(rho) - eps^2 / 2: its total derivative is 0 in mu
+    return g, (g * eps + 1.0 / jax.nn.softplus(rho)) * jax.nn.sigmoid(rho)
+
+
+def written_out(key, x, y, *, num_batches, num_epochs, clipping_norm, noise_multiplier, learning_rate):
+    """The whole of Algorithm 1. For study only: it draws its noise in float32 and shuffles rows in the open; dpppl.SVI
+    does neither."""
     design = jnp.concatenate([jnp.asarray(x), jnp.ones((len(x), 1))], axis=1)
-    mu, rho = jnp.zeros(size), jnp.full(size, jnp.log(jnp.expm1(0.1)))
+    mu, rho = jnp.zeros(design.shape[1]), jnp.full(design.shape[1], jnp.log(jnp.expm1(0.1)))
     width = len(x) // num_batches
 
     @jax.jit
     def step(mu, rho, rows, labels, key):
-        eps_key, noise_key = jax.random.split(key)
-        eps = jax.random.normal(eps_key, mu.shape)
-        w = mu + jax.nn.softplus(rho) * eps
-        g = rows * (labels - jax.nn.sigmoid(rows @ w))[:, None]  # grad_w log P(y_i | x_i, w), one row each
-        norms = jnp.linalg.norm(g, axis=1, keepdims=True)
-        g = g / jnp.maximum(1.0, norms / clipping_norm)
-        noise = noise_multiplier * clipping_norm * jax.random.normal(noise_key, mu.shape)
-        g = (g.sum(0) + noise) * num_batches  # of all rows
-        g = g - w  # plus grad_w log P(w)
-        # log q(w | mu, rho) = -log softplus(rho) - eps^2 / 2: its total derivative is 0 in mu
-        d_mu, d_rho = g, (g * eps + 1.0 / jax.nn.softplus(rho)) * jax.nn.sigmoid(rho)
+        eps, xi = jax.random.normal(key, (2, *mu.shape))
+        noise = clipping_norm * noise_multiplier * xi
+        d_mu, d_rho = directions(mu, rho, eps, rows, labels, noise, clipping_norm=clipping_norm, rate=1.0 / num_batches)
         return mu + learning_rate * d_mu, rho + learning_rate * d_rho
 
     for _ in range(num_epochs):
@@ -59,7 +63,7 @@ def written_out(key, x, y, *, num_batches, num_epochs, clipping_norm, noise_mult
     return mu, jax.nn.softplus(rho)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--delta", type=float, default=1e-5)
@@ -67,7 +71,7 @@ def main():
     parser.add_argument("--num-batches", type=int, default=20)
     parser.add_argument("--learning-rate", type=float, default=3e-5)
     parser.add_argument("--digits", action="store_true", help="use scikit-learn's digits even where Adult is there")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     x, y, x_test, y_test = adult() if has_adult() and not args.digits else digits()
     start = {"weights": jnp.zeros(x.shape[1]), "intercept": jnp.zeros(())}

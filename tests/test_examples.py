@@ -1,0 +1,74 @@
+"""The examples run, at small size, and say what they should. (Others are tested beside what they are about.)"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from numpyro.infer import Trace_ELBO
+from numpyro.infer.autoguide import AutoDiagonalNormal
+
+import dpppl
+from dpppl.svi.binding import bind_objective
+from examples import adult, bayes_by_backprop
+from models.logistic_regression import gaussian
+
+
+def numbers_after(word, text):
+    return [float(number) for number in re.findall(rf"{word} ([0-9.]+)", text)]
+
+
+@pytest.mark.slow
+def test_adult_runs_on_the_digits(capsys):
+    adult.main(["--digits", "--num-warmup", "300", "--num-samples", "100", "--epsilon", "8"])
+    out = capsys.readouterr().out
+    assert "odd against even" in out and "Privacy report" in out
+    assert numbers_after("accuracy", out)[0] > 0.75
+
+
+@pytest.mark.slow
+def test_bayes_by_backprop_and_the_algorithm_written_out_predict_alike(capsys):
+    bayes_by_backprop.main(["--digits", "--epsilon", "8", "--num-epochs", "10", "--learning-rate", "1e-3"])
+    out = capsys.readouterr().out
+    accuracies = numbers_after("accuracy", out)
+    assert len(accuracies) == 2 and min(accuracies) > 0.7 and abs(accuracies[0] - accuracies[1]) < 0.08
+    assert "exact Gaussian" in out  # one event an epoch
+
+
+def test_a_step_is_the_note_line_by_line():
+    """The same draw, batch and noise give the same directions of mu and rho; without the entropy's term they do not."""
+    rng = np.random.default_rng(0)
+    x = 2.0 * rng.standard_normal((30, 4)).astype(np.float32)
+    y = (rng.random(30) < 0.5).astype(np.float32)
+    noise, rate, norm = 0.3 * rng.standard_normal(5).astype(np.float32), 0.25, 1.0
+    guide = AutoDiagonalNormal(gaussian)
+    svi = dpppl.SVI(gaussian, guide, optax.sgd(0.1), clipping_norm=norm, subsampling=dpppl.Partition(4),
+                    noise_multiplier=1.0, loss=Trace_ELBO())  # fmt: skip
+    objective, start = bind_objective(svi, jax.random.key(1), (x, y), {})
+    phi = jax.tree.map(lambda leaf: jnp.asarray(rng.standard_normal(leaf.shape), leaf.dtype), start)
+    order = np.concatenate([np.ravel(v) for v in objective.guide._unpack_latent(np.arange(5)).values()])
+    names = list(objective.guide._unpack_latent(np.arange(5)))
+    columns = np.concatenate([{"weights": np.arange(4), "intercept": [4]}[name] for name in names])
+    place = np.empty(5, int)  # of a column of the design in the guide's vector
+    place[columns] = order
+    seen = {}
+
+    def access(log_likelihood, z, public):
+        """The clipped sum by hand, with the noise of this test."""
+        seen["w"] = jnp.concatenate([z["weights"], z["intercept"][None]])
+        gradients = jax.vmap(jax.grad(log_likelihood), (None, 0, None))(z, {"x": x, "y": y}, public)
+        flat = jnp.concatenate([gradients["weights"], gradients["intercept"][:, None]], axis=1)
+        total = (flat / jnp.maximum(1.0, jnp.linalg.norm(flat, axis=1, keepdims=True) / norm)).sum(0) + noise
+        return {"weights": total[:4], "intercept": total[4]}
+
+    found = objective.aligned_direction(phi, jax.random.key(2), {}, access, rate)
+    mu, rho = phi["auto_loc"][place], phi["auto_scale"][place]
+    eps = (seen["w"] - mu) / jax.nn.softplus(rho)
+    design = np.c_[x, np.ones(30, np.float32)]
+    settings = dict(clipping_norm=norm, rate=rate)
+    d_mu, d_rho = bayes_by_backprop.directions(mu, rho, eps, design, y, noise, **settings)
+    np.testing.assert_allclose(found["auto_loc"][place], d_mu, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found["auto_scale"][place], d_rho, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(d_rho, d_rho - jax.nn.sigmoid(rho) / jax.nn.softplus(rho), rtol=1e-2)
