@@ -1,7 +1,8 @@
 """Steps a second of DP-SGLD against a non-private SGLD step in the same process: the price of privacy.
 
 Logistic regression, N = 32,561, 109 latents, 181 rows a step on average. The non-private step draws uniform indices
-and its Langevin noise with threefry. "discrete" is the private step with `discretise=True`. Numbers are ratios of the medians of interleaved repetitions.
+and its Langevin noise with threefry. "threefry" and "discrete" are the private step with JAX's own generator instead of
+ChaCha20, and with `discretise=True`. Numbers are ratios of the medians of interleaved repetitions.
 
 python benchmarks/speed.py
 """
@@ -69,13 +70,14 @@ def measure(num_steps: int, repeats: int):
     x, y = data()
     plain = chain(lambda state, x, y: nonprivate_step(state, x, y, 1e-4), num_steps)
     runs = {"non-private": (plain, (jnp.zeros(DIMENSION), jax.random.key(0)))}
-    for name in ("private", "discrete"):
-        kernel = dpppl.DPSGLD(
-            model, clipping_norm=1.0, subsampling=dpppl.Poisson.of_batch(BATCH, NUM_DATA), discretise=name == "discrete"
-        )
+    for name, discretise, generator in (
+        ("private", False, "chacha20"), ("threefry", False, "threefry"), ("discrete", True, "chacha20"),
+    ):  # fmt: skip
+        subsampling = dpppl.Poisson.of_batch(BATCH, NUM_DATA)
+        kernel = dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=subsampling, discretise=discretise)
         mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=num_steps, target_epsilon=1.0, target_delta=1e-5)
         kernel = mcmc.calibrated_kernel().with_noise(None)
-        start = kernel.init(dpppl.secret_key(), 0, None, (x, y), {})
+        start = kernel.init(dpppl.secret_key(generator), 0, None, (x, y), {})
         runs[name] = (chain(lambda state, x, y, kernel=kernel: kernel.sample(state, (x, y), {}), num_steps), start)
     times, compile_times = {name: [] for name in runs}, {}
     for name, (run, state) in runs.items():
@@ -110,6 +112,7 @@ def main():
             f"{name:12} {value * 1e6:7.1f} us a step  {1 / value:8.0f} steps/s  compile {compile_seconds[name]:.2f} s"
         )
     print(f"ratio private / non-private: {seconds['private'] / seconds['non-private']:.2f}")
+    print(f"ratio private (ChaCha20) / threefry: {seconds['private'] / seconds['threefry']:.2f}")
     print(f"ratio discrete / private: {seconds['discrete'] / seconds['private']:.2f}")
     with_dpppl, alone = (import_seconds(s, 5) for s in ("import numpyro, dpppl", "import numpyro"))
     print(f"import dpppl over import numpyro: {with_dpppl - alone:.2f} s")

@@ -158,9 +158,7 @@ class DPKernel(MCMCKernel):
                     f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(split.latents)}."
                 )
         self._scales = {
-            site: jnp.broadcast_to(
-                jnp.sqrt(jnp.asarray(diagonal, split.latents[site].dtype)), split.latents[site].shape
-            )
+            site: _scale_of(site, diagonal, split.latents[site])
             for site, diagonal in (self.preconditioner or {}).items()
         }
         self._split = split
@@ -343,3 +341,15 @@ def _diagonal(preconditioner: Mapping) -> dict:
         if not np.all(np.isfinite(value) & (value > 0)):
             raise ConfigurationError(f"the preconditioner of site '{site}' must be positive and finite.")
     return values
+
+
+def _scale_of(site: str, diagonal, latent):
+    """Square root of a preconditioner's diagonal, with the latent's shape and type."""
+    scale = jnp.sqrt(jnp.asarray(diagonal, latent.dtype))
+    try:
+        return jnp.broadcast_to(scale, latent.shape)
+    except ValueError:
+        raise ConfigurationError(
+            f"the preconditioner of site '{site}' has shape {scale.shape}, which does not broadcast to the shape "
+            f"{latent.shape} of the unconstrained site."
+        ) from None
