@@ -80,6 +80,18 @@ def test_guides_start_alike_whatever_the_data():
         assert all(np.array_equal(a, b) for a, b in zip(first, second))
 
 
+def test_made_up_rows_are_weights_that_may_be_divided_by():
+    """NumPyro refuses a scale of zero, which weights of rows would be if made-up rows were zeros."""
+
+    def weighted(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", y.shape[0]), handlers.scale(scale=y**2):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    svi = make(weighted, AutoNormal(weighted))
+    assert svi.get_params(svi.init(jax.random.key(0), Y)).keys() == {"mu_auto_loc", "mu_auto_scale"}
+
+
 def test_lists_of_guides_have_numpyros_gradient():
     guide = AutoGuideList(logistic)
     guide.append(AutoNormal(handlers.block(logistic, hide=["scale"])))

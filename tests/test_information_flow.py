@@ -3,24 +3,17 @@
 import dataclasses
 import functools
 import re
-import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
-import optax
 import pytest
 from jax import lax
 from jax.experimental import io_callback
 from jax.extend.core import DropVar, Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 from jax.sharding import PartitionSpec
-from numpyro.infer.autoguide import AutoDelta, AutoIAFNormal, AutoLowRankMultivariateNormal, AutoNormal
 from test_mutations import PROGRAM, Mutation, mutated
-from test_svi import amortised_guide, factor_analysis
-from zoo import ZOO
 
 import dpppl
 from dpppl import information_flow, mechanism
@@ -29,16 +22,13 @@ from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow.door import Inside
 from dpppl.information_flow.values import Axis, Rows, Value
 from dpppl.information_flow.walk import Walk
-from dpppl.mcmc.runner import _Chunks
 from dpppl.mechanism import Mechanism
-from dpppl.model import split_model
-from dpppl.subsampling import FullBatch, Partition, Poisson
+from dpppl.subsampling import FullBatch, Poisson
 
 information_flow.register_door(mechanism.door_p)
 
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
 Z = np.zeros(3, np.float32)
-BY_NAME = {entry.name: entry for entry in ZOO}
 
 
 def likelihood(z, row, public):
@@ -623,138 +613,6 @@ def test_only_a_rows_own_part_of_an_array_moves_with_it(name, chains):
         assert not moved[~inside].any()
         seen += moved.any()
     assert seen
-
-
-# The library's own programs
-
-
-STRATEGIES = ("vmap", "microbatch", "auto")
-
-
-def kernels_of(model, number):
-    """Three kernels with three ways of subsampling; other pairs, and other ways to sum, for other numbers."""
-    schemes = [FullBatch(), Poisson(0.4), Partition(3)]
-    makers = [
-        functools.partial(dpppl.DPSGLD, step_size=0.01),
-        functools.partial(dpppl.DPSGHMC, step_size=0.01, friction=0.1),
-        functools.partial(dpppl.DPSGNHT, step_size=0.01),
-    ]
-    for k, maker in enumerate(makers):
-        kernel = maker(model, clipping_norm=1.0, subsampling=schemes[(k + number) % 3])
-        kernel.mechanism = dataclasses.replace(kernel.mechanism, strategy=STRATEGIES[(k + number // 3) % 3])
-        yield kernel
-
-
-def num_chains_of(k, number):
-    return 3 if (k + number // 9) % 3 == 0 else 1
-
-
-def program_of(kernel, args, kwargs, num_chains=1):
-    """A chunk of a run of one chain, or of vectorised ones: what verify_jaxpr takes."""
-    one = jax.eval_shape(lambda: jax.random.key(0))
-    key = one if num_chains == 1 else jax.eval_shape(lambda key: jax.random.split(key, num_chains), one)
-    state = jax.eval_shape(lambda key: kernel.init(key, 1, None, args, kwargs), key)
-    rows, public = kernel.split.arrays(args, kwargs)
-    chunk = _Chunks(kernel, ("z", "i"), 1, 3, (0, 3), 1).chunk
-    chunk = chunk if num_chains == 1 else jax.vmap(chunk, (0, None, None, None, None))
-    number = jax.ShapeDtypeStruct((), np.int32)
-    closed, outputs = jax.make_jaxpr(chunk, return_shape=True)(state, rows, public, number, number)
-    first, count = len(jax.tree.leaves(state)), len(jax.tree.leaves(rows))
-    return closed, dict(
-        private_inputs=range(first, first + count),
-        output_names=[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(outputs)],
-        secret_outputs=(".rng_key",),
-        public_constants=True,
-    )
-
-
-@pytest.fixture
-def split_once(monkeypatch):
-    """The structure of a model is found once for all kernels of a test."""
-    found = functools.cache(lambda: split_model(*last[0], **last[1]))
-    last = [(), {}]
-
-    def split(*args, **kwargs):
-        last[:] = args, kwargs
-        return found()
-
-    monkeypatch.setattr("dpppl.mcmc.kernel.split_model", split)
-
-
-@pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
-def test_every_kernel_on_every_model_is_accepted(number, split_once):
-    args, kwargs = ZOO[number].data(0)
-    for k, kernel in enumerate(kernels_of(ZOO[number].model, number)):
-        closed, options = program_of(kernel, args, kwargs, num_chains_of(k, number))
-        report = information_flow.verify_jaxpr(closed, **options)
-        assert (report.doors, report.keys, report.trusted) == (1, 1, ())
-
-
-def test_all_pairs_are_met():
-    met = {
-        (k, type(kernel.mechanism.subsampling), kernel.mechanism.strategy, num_chains_of(k, number))
-        for number in range(len(ZOO))
-        for k, kernel in enumerate(kernels_of(None, number))
-    }
-    assert len(met) == 3 * 3 * 3 * 2
-
-
-@pytest.mark.parametrize("name", ["logistic_gaussian", "linear_regression", "poisson_regression", "gaussian_mixture",
-                                  "hierarchical_logistic_regression"])  # fmt: skip
-def test_it_is_fast(name):
-    """The models of `models/`, with the longest of the programs. Processor time, the best of three."""
-    entry = BY_NAME[name]
-    kernel = dpppl.DPSGNHT(entry.model, clipping_norm=1.0, step_size=0.01, subsampling=Partition(3))
-    closed, options = program_of(kernel, *entry.data(0), num_chains=3)
-    seconds = []
-    for _ in range(3):
-        start = time.process_time()
-        information_flow.verify_jaxpr(closed, **options)
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 0.3
-
-
-def test_a_kernel_whose_key_is_released_is_refused():
-    closed, options = program_of(dpppl.DPSGLD(regression, clipping_norm=1.0, step_size=0.01), (X, X[:, 0]), {})
-    with pytest.raises(PrivacyLeakError, match=r"\[0\]\.rng_key: it holds key material\. Path: input 2"):
-        information_flow.verify_jaxpr(closed, **options | {"secret_outputs": ()})
-
-
-def regression(x, y):
-    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
-
-
-GUIDES = {
-    "mean field": (AutoNormal, {}),
-    "particles, clipped to a quantile": (
-        AutoNormal,
-        {"num_particles": 2, "clipping": dpppl.Adaptive(), "num_data": 6, "subsampling": Partition(2)},
-    ),
-    "per parameter": (AutoLowRankMultivariateNormal, {"gradient": "per_parameter", "num_particles": 2}),
-    "by site": (AutoDelta, {"clipping_norm": {"w": 1.0}, "subsampling": Partition(2)}),
-    "normalised": (AutoIAFNormal, {"clipping": "normalised"}),
-}
-
-
-@pytest.mark.parametrize(("guide", "options"), GUIDES.values(), ids=GUIDES)
-def test_svi_is_accepted(guide, options):
-    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": Poisson(0.3)} | options
-    accepted_svi(dpppl.SVI(regression, guide(regression), optax.adam(0.1), **settings), X, X[:, 0])
-
-
-def test_svi_with_latents_of_rows_is_accepted():
-    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": Poisson(0.3), "gradient": "per_parameter"}
-    accepted_svi(dpppl.SVI(factor_analysis, amortised_guide, optax.adam(0.1), **settings), X)
-
-
-def accepted_svi(svi, *data):
-    state = svi.init(jax.random.key(0), *data)
-    steps = lambda state, *data: lax.fori_loop(0, 3, lambda _, state: svi.update(state, *data)[0], state)  # noqa: E731
-    private = range(1, 1 + len(data))
-    options = {"private": tuple(private), "secret_outputs": (".rng_key",), "public_constants": True}
-    assert information_flow.verify(steps, state, *data, **options).doors == 1
 
 
 # What is said

@@ -130,8 +130,8 @@ def on_rows(function: Callable, split: SplitModel, rows, public, hide_rows: bool
 
 
 def data_free(function: Callable, split: SplitModel, public) -> Callable:
-    """`function`, a model or a guide, run on one made-up row; all sites of rows are hidden."""
-    return on_rows(function, split, split.placeholder_rows(), public)
+    """`function`, a model or a guide, run on one made-up row, of ones; all sites of rows are hidden."""
+    return on_rows(function, split, jax.tree.map(jnp.ones_like, split.placeholder_rows()), public)
 
 
 def without_data(guide, split: SplitModel, public):

@@ -1,0 +1,269 @@
+"""The library's own programs are accepted: every kernel and every guide on every model, traced and never run."""
+
+import dataclasses
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from jax import lax
+from numpyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoIAFNormal,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
+from test_svi import amortised_guide, factor_analysis
+from zoo import ZOO
+
+import dpppl
+from dpppl import information_flow
+from dpppl.errors import PrivacyLeakError
+from dpppl.mcmc.runner import _Chunks
+from dpppl.model import split_model
+from dpppl.subsampling import FullBatch, Partition, Poisson
+from models import vae
+from models.bayesian_cnn import bayesian_cnn
+from models.bayesian_mlp import bayesian_mlp
+from models.heteroscedastic_regression import heteroscedastic_regression
+
+X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+BY_NAME = {entry.name: entry for entry in ZOO}
+
+
+STRATEGIES = ("vmap", "microbatch", "auto")
+
+
+def kernels_of(model, number):
+    """Three kernels with three ways of subsampling; other pairs, and other ways to sum, for other numbers."""
+    schemes = [FullBatch(), Poisson(0.4), Partition(3)]
+    makers = [
+        functools.partial(dpppl.DPSGLD, step_size=0.01),
+        functools.partial(dpppl.DPSGHMC, step_size=0.01, friction=0.1),
+        functools.partial(dpppl.DPSGNHT, step_size=0.01),
+    ]
+    for k, maker in enumerate(makers):
+        kernel = maker(model, clipping_norm=1.0, subsampling=schemes[(k + number) % 3])
+        kernel.mechanism = dataclasses.replace(kernel.mechanism, strategy=STRATEGIES[(k + number // 3) % 3])
+        yield kernel
+
+
+def num_chains_of(k, number):
+    return 3 if (k + number // 9) % 3 == 0 else 1
+
+
+def program_of(kernel, args, kwargs, num_chains=1):
+    """A chunk of a run of one chain, or of vectorised ones: what verify_jaxpr takes."""
+    one = jax.eval_shape(lambda: jax.random.key(0))
+    key = one if num_chains == 1 else jax.eval_shape(lambda key: jax.random.split(key, num_chains), one)
+    state = jax.eval_shape(lambda key: kernel.init(key, 1, None, args, kwargs), key)
+    rows, public = kernel.split.arrays(args, kwargs)
+    chunk = _Chunks(kernel, ("z", "i"), 1, 3, (0, 3), 1).chunk
+    chunk = chunk if num_chains == 1 else jax.vmap(chunk, (0, None, None, None, None))
+    number = jax.ShapeDtypeStruct((), np.int32)
+    closed, outputs = jax.make_jaxpr(chunk, return_shape=True)(state, rows, public, number, number)
+    first, count = len(jax.tree.leaves(state)), len(jax.tree.leaves(rows))
+    return closed, dict(
+        private_inputs=range(first, first + count),
+        output_names=[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(outputs)],
+        secret_outputs=(".rng_key",),
+        public_constants=True,
+    )
+
+
+@functools.cache
+def split_of(number):
+    args, kwargs = ZOO[number].data(0)
+    return split_model(ZOO[number].model, args, kwargs)
+
+
+def use_split(split, monkeypatch):
+    for module in ("dpppl.mcmc.kernel", "dpppl.svi.binding"):
+        monkeypatch.setattr(f"{module}.split_model", lambda *args, **kwargs: split)
+
+
+@pytest.fixture
+def split_once(number, monkeypatch):
+    """The structure of a model is found once for all kernels and guides."""
+    use_split(split_of(number), monkeypatch)
+
+
+@pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
+def test_every_kernel_on_every_model_is_accepted(number, split_once):
+    args, kwargs = ZOO[number].data(0)
+    for k, kernel in enumerate(kernels_of(ZOO[number].model, number)):
+        closed, options = program_of(kernel, args, kwargs, num_chains_of(k, number))
+        report = information_flow.verify_jaxpr(closed, **options)
+        assert (report.doors, report.keys, report.trusted) == (1, 1, ())
+
+
+def test_all_pairs_are_met():
+    met = {
+        (k, type(kernel.mechanism.subsampling), kernel.mechanism.strategy, num_chains_of(k, number))
+        for number in range(len(ZOO))
+        for k, kernel in enumerate(kernels_of(None, number))
+    }
+    assert len(met) == 3 * 3 * 3 * 2
+
+
+def test_a_kernel_whose_key_is_released_is_refused():
+    closed, options = program_of(dpppl.DPSGLD(regression, clipping_norm=1.0, step_size=0.01), (X, X[:, 0]), {})
+    with pytest.raises(PrivacyLeakError, match=r"\[0\]\.rng_key: it holds key material\. Path: input 2"):
+        information_flow.verify_jaxpr(closed, **options | {"secret_outputs": ()})
+
+
+def regression(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+SETTINGS = {
+    "mean field": (AutoNormal, {}),
+    "particles, clipped to a quantile": (
+        AutoNormal,
+        {"num_particles": 2, "clipping": dpppl.Adaptive(), "num_data": 6, "subsampling": Partition(2)},
+    ),
+    "per parameter": (AutoLowRankMultivariateNormal, {"gradient": "per_parameter", "num_particles": 2}),
+    "by site": (AutoDelta, {"clipping_norm": {"w": 1.0}, "subsampling": Partition(2)}),
+    "normalised": (AutoIAFNormal, {"clipping": "normalised"}),
+}
+
+
+@pytest.mark.parametrize(("guide", "options"), SETTINGS.values(), ids=SETTINGS)
+def test_svi_is_accepted(guide, options):
+    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": Poisson(0.3)} | options
+    assert accepted(dpppl.SVI(regression, guide(regression), optax.adam(0.1), **settings), (X, X[:, 0]))
+
+
+def test_svi_with_latents_of_rows_is_accepted():
+    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": Poisson(0.3), "gradient": "per_parameter"}
+    assert accepted(dpppl.SVI(factor_analysis, amortised_guide, optax.adam(0.1), **settings), (X,))
+
+
+# Every guide on every model
+
+
+def dropout(model):
+    return dpppl.AutoDropout(model, rate=0.5)
+
+
+def written(model):
+    """A guide of the models whose only latent is `w`."""
+
+    def guide(*args, **kwargs):
+        factor = numpyro.param("factor", 0.1 * jnp.eye(3), constraint=dist.constraints.lower_cholesky)
+        numpyro.sample("w", dist.MultivariateNormal(numpyro.param("loc", jnp.zeros(3)), scale_tril=factor))
+
+    return guide
+
+
+GUIDES = [
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoMultivariateNormal,
+    AutoLowRankMultivariateNormal,
+    AutoIAFNormal,
+    AutoNormal,
+]
+GRADIENTS = ["aligned", "per_parameter"]
+
+
+def svi_program_of(svi, args, kwargs):
+    """Set-up and a few steps: what verify_jaxpr takes."""
+    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, dpppl.Public))
+    rows = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
+
+    def steps(key, rows):
+        args, kwargs = jax.tree.unflatten(tree, [rows.get(place, leaf) for place, leaf in enumerate(leaves)])
+        state = svi.init(key, *args, **kwargs)
+        return lax.fori_loop(0, 3, lambda _, state: svi.update(state, *args, **kwargs)[0], state)
+
+    closed, outputs = jax.make_jaxpr(steps, return_shape=True)(jax.random.key(0), rows)
+    return closed, dict(
+        private_inputs=range(1, 1 + len(rows)),
+        output_names=[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(outputs)],
+        secret_outputs=(".rng_key",),
+        public_constants=True,
+    )
+
+
+def accepted(svi, args, kwargs=None):
+    closed, options = svi_program_of(svi, args, {} if kwargs is None else kwargs)
+    report = information_flow.verify_jaxpr(closed, **options)
+    return (report.doors, report.keys, report.trusted) == (1, 1, ())
+
+
+def svi_of(model, guide, gradient, subsampling):
+    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": subsampling, "gradient": gradient}
+    return dpppl.SVI(model, guide(model), optax.adam(0.1), **settings)
+
+
+def accepted_on(number, guide, gradient):
+    subsampling = [FullBatch(), Poisson(0.3), Partition(3)][number % 3]
+    return accepted(svi_of(ZOO[number].model, guide, gradient, subsampling), *ZOO[number].data(0))
+
+
+@pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
+def test_guides_on_every_model_are_accepted(number, split_once):
+    """AutoNormal; on every second model also another guide, in turns, so that each guide meets both gradients."""
+    assert accepted_on(number, AutoNormal, "aligned")
+    turn, second = divmod(number, 2)
+    assert second or accepted_on(number, GUIDES[turn % 6], GRADIENTS[turn // 6 % 2])
+
+
+NUMBERS = {entry.name: number for number, entry in enumerate(ZOO)}
+SPECIAL = {
+    dropout: ["softmax_regression", "plate_outside", "flax_network", "nnx_network"],
+    written: ["index_idiom", "pytree_arguments", "public_arguments", "factor_inside"],
+}
+
+
+@pytest.mark.parametrize(
+    ("guide", "number", "gradient"),
+    [
+        pytest.param(guide, NUMBERS[name], GRADIENTS[k % 2], id=f"{guide.__name__}-{name}")
+        for guide, names in SPECIAL.items()
+        for k, name in enumerate(names)
+    ],
+)
+def test_dropout_and_written_guides_are_accepted(guide, number, gradient, split_once):
+    assert accepted_on(number, guide, gradient)
+
+
+# Time
+
+NETWORKS = {
+    "bayesian_mlp": (bayesian_mlp, (X, np.arange(6))),
+    "bayesian_cnn": (bayesian_cnn, (np.zeros((6, 28, 28, 1), np.float32), np.arange(6))),
+    "heteroscedastic_regression": (heteroscedastic_regression, (X, X[:, 0])),
+}
+TIMED = ["logistic_gaussian", "linear_regression", "poisson_regression", "hierarchical_logistic_regression",
+         "enumerated_gaussian_mixture", "zero_inflated_poisson", *NETWORKS, "vae"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_the_proof_takes_no_time(name, monkeypatch):
+    """The models of `models/`, with long programs. Processor time; usually below 0.15 s."""
+    if name == "vae":
+        arguments, programs = ((X,), {"latent": 2, "hidden": 3}), []
+        svi = svi_of(vae.model, lambda model: vae.guide, "per_parameter", Partition(3))
+    else:
+        entry = BY_NAME.get(name)
+        model, arguments = (entry.model, entry.data(0)) if entry else (NETWORKS[name][0], (NETWORKS[name][1], {}))
+        split = split_of(NUMBERS[name]) if entry else split_model(model, *arguments)
+        use_split(split, monkeypatch)
+        kernel = dpppl.DPSGNHT(model, clipping_norm=1.0, step_size=0.01, subsampling=Partition(3))
+        programs = [program_of(kernel, *arguments, num_chains=3)]
+        svi = svi_of(model, AutoNormal, "per_parameter", Partition(3))
+    for closed, options in [*programs, svi_program_of(svi, *arguments)]:
+        start = time.process_time()
+        information_flow.verify_jaxpr(closed, **options)
+        assert time.process_time() - start < 1.5
