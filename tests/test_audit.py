@@ -50,8 +50,9 @@ def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(make, 
     assert result.consistent
 
 
-def test_gradients_per_parameter_of_particles_are_attacked_alike():
-    result = attack(svi, options={"gradient": "per_parameter", "num_particles": 2})
+@pytest.mark.parametrize("options", [{"gradient": "per_parameter", "num_particles": 2}, {"discretise": True}])
+def test_other_gradients_and_other_noise_are_attacked_alike(options):
+    result = attack(svi, options=options)
     assert 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
@@ -67,8 +68,9 @@ def test_poisson_batches_do_not_lose_more_than_is_reported(make):
     assert 0.1 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
-def test_noise_that_is_halved_is_seen(make, monkeypatch):
+def test_noise_that_is_halved_is_seen(make, epsilon, monkeypatch):
     whole = dpppl.random.standard_normal
 
     def halved(*arguments):
@@ -76,7 +78,7 @@ def test_noise_that_is_halved_is_seen(make, monkeypatch):
             return 0.5 * whole(*arguments)
 
     monkeypatch.setattr(dpppl.random, "standard_normal", halved)
-    assert not attack(make).consistent
+    assert not attack(make, epsilon).consistent
 
 
 @pytest.mark.parametrize("options", [{"attack": "grey_box"}, {"confidence": 0.3}, {"num_trials": 10}])

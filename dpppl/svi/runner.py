@@ -170,7 +170,7 @@ class SVI(Budgeted):
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(self.get_params(state)))
         self._facts["status"] = "complete" if finite else "complete, with parameters that are not finite"
         if not finite:
-            warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=2)
+            warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
         return SVIResult(
             params=self.get_params(state),
             state=state,
