@@ -450,7 +450,7 @@ def bug(name, where, old, new, kind, **options):
 
 CLIP, SUM, RANDOM = "dpppl.clipping:clip_rows", "dpppl.gradients:clipped_sum", "dpppl.random:standard_normal"
 NOISY = "(part + scale * piece.reshape(leaf.shape)) * norm"
-TOTAL = "total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy)"
+TOTAL = "total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy, steps)"
 NOISE_KEY = 'jax.random.fold_in(random.stream(key, "noise"), step)'
 BUGS = [
     bug("noise dropped", PROGRAM, NOISY, "part * norm", "noise"),
@@ -473,8 +473,8 @@ BUGS = [
     bug("noise times the sum", PROGRAM, NOISY, "(part * scale * piece.reshape(leaf.shape)) * norm", "door"),
     bug("a sum without noise beside it", PROGRAM, NOISY,
         "(part + (scale * piece if leaf.ndim else 0.0 * scale)).reshape(leaf.shape) * norm", "noise"),
-    bug("noise scaled by rows", PROGRAM, "scale = noise_multiplier.astype(jnp.float64)",
-        "scale = noise_multiplier.astype(jnp.float64) * jnp.max(jax.tree.leaves(rows)[0])", "door"),
+    bug("noise scaled by rows", PROGRAM, "self._scales(noise_multiplier.astype(jnp.float64),",
+        "self._scales(noise_multiplier.astype(jnp.float64) * jnp.max(jax.tree.leaves(rows)[0]),", "door"),
     bug("the norm from rows", CLIP, "scaled = jax.tree.map(lambda g: g.astype(dtype) * np.asarray(1.0 / clipping_norm, dtype),"
         " gradients)", "scaled = jax.tree.map(lambda g: g.astype(dtype) / jnp.max(jnp.abs(g)), gradients)", "door"),
     bug("not clipped", CLIP, "leaf * factors.reshape(shape)", "leaf", "door"),
