@@ -41,18 +41,18 @@ class Coverage(NamedTuple):
 
 
 def model(x, y):
-    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([DIMENSION]).to_event(1))
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
 
 
-def data_set(rng, num_data):
+def data_set(rng, num_data, dimension=DIMENSION):
     """(x, y, coefficients, smallest curvature of the log posterior at the coefficients); |x| <= 1, mostly near 1."""
-    weights = rng.standard_normal(DIMENSION)
-    x = rng.standard_normal((num_data, DIMENSION))
+    weights = rng.standard_normal(dimension)
+    x = rng.standard_normal((num_data, dimension))
     x *= rng.random((num_data, 1)) ** 0.1 / np.linalg.norm(x, axis=1, keepdims=True)
     probability = 1.0 / (1.0 + np.exp(-x @ weights))
-    precision = (x.T * (probability * (1.0 - probability))) @ x + np.eye(DIMENSION)
+    precision = (x.T * (probability * (1.0 - probability))) @ x + np.eye(dimension)
     y = rng.random(num_data) < probability
     return x.astype(np.float32), y.astype(np.float32), weights, np.linalg.eigvalsh(precision)[0]
 

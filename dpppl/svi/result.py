@@ -48,7 +48,7 @@ class SVIResult:
         """
         return self.objective.constrain(jax.tree.map(lambda x: jnp.mean(x, axis=0), _tail(self.trajectory, tail)))
 
-    def noise_aware_params(self, tail: float = 0.8) -> dict[str, Any]:
+    def noise_aware_params(self, tail: float = 0.5) -> dict[str, Any]:
         """Parameters of a Gaussian guide whose location is corrected, and whose spread widened, for the noise it saw.
 
         Near the optimum a step's gradient in the location m is A (m* - m) + noise, where A is the inverse of the guide's
@@ -59,8 +59,10 @@ class SVIResult:
         the prior, and so is the result: noise also makes the guide's own spread wander.
 
         Assumes: a posterior close to Gaussian over the tail's iterates; independent noise from step to step; a guide
-        covariance close to converged (its own error is not counted); a prior like the Gaussian of its moments. Clipping
-        bias is not in it. For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
+        covariance that has converged (its own error is not counted); a prior like the Gaussian of its moments; for
+        AutoNormal and AutoDiagonalNormal a diagonal A. Clipping bias is not in it. A guide that is still too wide enters
+        squared: the result is shrunk to the prior and predicts worse than `averaged_params`. Run until spreads no longer
+        depend on where they started. For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
         Reference: in the spirit of Jälkö, Prediger, Honkela, Kaski (2023), section 4, who fit A to the gradients.
         """
         if not isinstance(self.guide, _GAUSSIAN):
