@@ -3,6 +3,7 @@
 from dpppl import accounting as accounting
 from dpppl import audit as audit
 from dpppl import information_flow as information_flow
+from dpppl.arguments import Public as Public
 from dpppl.clipping import Adaptive as Adaptive
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import ConfigurationError as ConfigurationError
@@ -15,7 +16,6 @@ from dpppl.mcmc.langevin import DPSGLD as DPSGLD
 from dpppl.mcmc.runner import MCMC as MCMC
 from dpppl.mcmc.schedules import polynomial_decay as polynomial_decay
 from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
-from dpppl.model import Public as Public
 from dpppl.random import secret_key as secret_key
 from dpppl.report import PrivacyReport as PrivacyReport
 from dpppl.subsampling import FullBatch as FullBatch

@@ -15,8 +15,9 @@ from numpyro.infer import Predictive
 from numpyro.infer.util import potential_energy
 from zoo import ZOO, G, N
 
+from dpppl.arguments import Public
 from dpppl.errors import ConfigurationError
-from dpppl.model import Public, split_model
+from dpppl.model import split_model
 
 IDS = [entry.name for entry in ZOO]
 BY_NAME = {entry.name: entry for entry in ZOO}

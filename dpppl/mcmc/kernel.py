@@ -12,11 +12,12 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
+from dpppl.arguments import Public
 from dpppl.clipping import Flat, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
 from dpppl.mechanism import Mechanism
-from dpppl.model import Public, SplitModel, split_model
+from dpppl.model import SplitModel, split_model
 from dpppl.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 
