@@ -32,9 +32,9 @@ from models.gaussian_mixture import gaussian_mixture
 from models.logistic_regression import gaussian
 
 
-def guide_for(model, init_scale=0.1):
+def guide_for(model, init_scale=0.1, start=numpyro.infer.init_to_median):
     """A mean-field guide that starts at the prior's median."""
-    return AutoNormal(model, init_loc_fn=numpyro.infer.init_to_median, init_scale=init_scale)
+    return AutoNormal(model, init_loc_fn=start, init_scale=init_scale)
 
 
 def fit(model, arrays, num_steps, *, guide=None, learning_rate=0.05, seed=None, optim=optax.adam, **settings):
@@ -257,7 +257,12 @@ def vae(args):
 
 
 def mixture(args):
-    """Recovery of the ordered means of a simulated mixture of two Gaussians at epsilon 1, run by run."""
+    """Recovery of the ordered means of a simulated mixture of two Gaussians at epsilon 1, run by run.
+
+    The means start at plus and minus the first one's prior sd. From the prior's median, 0 and 1, one run in five ended
+    with both means in the middle and a scale of 1.7.
+    """
+    start = numpyro.infer.init_to_value(values={"means": np.array([-3.0, 3.0], np.float32)})
     rng = np.random.default_rng(0)
     y = np.where(rng.uniform(size=args.num_rows) < 0.3, -2.0, 1.5) + 0.7 * rng.standard_normal(args.num_rows)
     y = y.astype(np.float32)
@@ -269,11 +274,13 @@ def mixture(args):
 
     print("| run | first mean | second mean | first weight | scale |\n|---|---|---|---|---|")
     print("| truth | -2.0 | 1.5 | 0.3 | 0.7 |")
-    print(f"| not private | {cells(*variational(gaussian_mixture, (y,)))} |")
+    guide = guide_for(gaussian_mixture, start=start)
+    print(f"| not private | {cells(*variational(gaussian_mixture, (y,), guide=guide))} |")
     for run in range(args.seeds):
         result = fit(
-            gaussian_mixture, (y,), args.num_steps, clipping_norm=args.clipping_norm, subsampling=dpppl.FullBatch(),
-            target_epsilon=1.0, target_delta=1e-5, learning_rate=args.learning_rate, optim=quick_adam,
+            gaussian_mixture, (y,), args.num_steps, guide=guide_for(gaussian_mixture, start=start),
+            clipping_norm=args.clipping_norm, subsampling=dpppl.FullBatch(), target_epsilon=1.0, target_delta=1e-5,
+            learning_rate=args.learning_rate, optim=quick_adam,
         )  # fmt: skip
         print(f"| {run + 1}, averaged | {cells(result.guide, result.averaged_params(0.5))} |")
         print(f"| {run + 1}, noise-aware | {cells(result.guide, result.noise_aware_params(0.5))} |", flush=True)
