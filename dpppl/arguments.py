@@ -80,7 +80,8 @@ class Arguments:
         for label, expected in {**self.rows, **self.public}.items():
             if np.shape(found[label]) != expected.shape:
                 raise ConfigurationError(f"argument '{label}' has another shape than when the model was split.")
-        rows = {label: jnp.asarray(found[label]) for label in self.rows}
+        with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
+            rows = {label: jnp.asarray(found[label]) for label in self.rows}
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
     def public_values(self, model: Callable, args: tuple, kwargs: dict) -> Arrays:

@@ -132,6 +132,7 @@ class PrivacyReport:
             f"Random keys: {self.key_origin}.",
             f"Starting values: {self.initial_values}.",
             "Hyperparameters, the model's code and arguments that are not arrays are public.",
+            "What is composed was planned in advance: no run, query or setting was chosen by the results of others here.",
         ]
         if self.assumed_public:
             lines.append("Arrays that the model captured are assumed public: " + ", ".join(self.assumed_public) + ".")

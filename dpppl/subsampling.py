@@ -161,7 +161,7 @@ class Partition(Subsampling):
     def accounted(self, noise_multipliers: np.ndarray, first: int) -> np.ndarray:
         """One event an epoch, at the smallest noise multiplier of its steps."""
         epochs = (first + np.arange(len(noise_multipliers))) // self.num_batches
-        starts = np.flatnonzero(np.diff(epochs, prepend=-1))
+        starts = np.flatnonzero(np.diff(epochs, prepend=epochs[:1] - 1))
         return np.minimum.reduceat(noise_multipliers, starts) if len(starts) else noise_multipliers
 
     def draw(self, key, num_rows: int, step=0) -> Selection:

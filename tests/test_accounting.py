@@ -423,3 +423,8 @@ class TestCalibration:
         assert 0.002 < smallest < 0.01 and 0.995 * 1.5 <= epsilon(langevin(smallest), 1e-5) <= 1.5
         with pytest.raises(ConfigurationError, match="min_rate"):
             calibrate_sampling_rate(langevin, 1.5, 1e-5, min_rate=0.0)
+
+
+def test_almost_no_noise_is_no_error():
+    event = GaussianEvent(noise_multipliers=((1e-50, 1),))
+    assert epsilon(event, 1e-5) > 1e6 and not spent(event, 1e-5).meaningful

@@ -19,6 +19,7 @@ import optax
 import pytest
 from flax import linen
 from numpyro.contrib.module import random_flax_module
+from numpyro.infer import init_to_value
 from numpyro.infer.autoguide import AutoDelta, AutoIAFNormal, AutoMultivariateNormal, AutoNormal
 from test_leaks import (  # noqa: F401
     DIGITS,
@@ -343,3 +344,53 @@ def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
     used = [jax.random.fold_in(dpppl.random.stream(k, "noise"), 0) for part in keys for k in jnp.atleast_1d(part)]
     used += [key, *jax.random.split(key), *keys[:3], *keys[3]]
     assert len({tuple(np.asarray(jax.random.key_data(k))) for k in used}) == len(used) - 1  # `init` keeps the key
+
+
+@pytest.mark.parametrize("row", [1e300, -1e300, 1e-300])
+def test_rows_beyond_float32_show_in_no_warning_and_no_error(row):
+    """NumPy's float64 is what users hold; casting it to JAX's float32 overflows, or underflows, for some rows only."""
+    x, y = (values.astype(np.float64) for values in data())
+    y[4] = row
+    mcmc = dpppl.MCMC(dpppl.DPSGLD(regression, clipping_norm=1.0, step_size=0.01), num_warmup=0, num_samples=1,
+                      progress_bar=False)  # fmt: skip
+    with np.errstate(all="raise"):  # warnings are errors here anyway
+        mcmc.run(jax.random.key(0), x, y)
+        result = svi_of().run(jax.random.key(1), 1, x, y, progress_bar=False)
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((mcmc.get_samples(), result.params)))
+
+
+def test_arrays_that_queries_and_guides_capture_are_refused_or_reported():
+    x, y = data()
+    svi = svi_of(num_data=len(y))
+    params = svi.run(jax.random.key(0), 1, x, y, progress_bar=False).params
+    asked = dict(noise_multiplier=1.0, num_particles=1)
+    with pytest.raises(dpppl.UnsupportedModelError, match=r"captures an array float32\[N\]"):
+        svi.estimate_accuracy(jax.random.key(1), params, lambda samples, *row: jnp.mean(jnp.asarray(y)), x, y, **asked)
+    few = np.float32([1.0, 2.0])
+    svi.estimate_accuracy(jax.random.key(1), params, lambda samples, x, y: jnp.sum(jnp.asarray(few)) > y, x, y, **asked)
+    assert svi.privacy_report().assumed_public == ("float32[2]",)
+
+    def guide(x, y):
+        loc = numpyro.param("loc", jnp.zeros(3)) + jnp.asarray(np.float32([0.0, 1.0, 2.0]))
+        numpyro.sample("w", dist.Normal(loc, 1.0).to_event(1))
+
+    assert svi_of(guide=lambda model: guide).run(
+        jax.random.key(2), 1, x, y, progress_bar=False
+    ).report.assumed_public == ("float32[3]",)
+
+
+def test_a_guides_own_starting_values_are_an_assumption():
+    x, y = data()
+    for strategy, words in ((init_to_value(values={"w": jnp.ones(3)}), "supplied by the user"), (None, "made-up rows")):
+        options = {} if strategy is None else {"init_loc_fn": strategy}
+        svi = svi_of(guide=lambda model, options=options: AutoNormal(model, **options))
+        assert words in svi.run(jax.random.key(0), 1, x, y, progress_bar=False).report.initial_values
+
+
+def test_steps_by_hand_keep_no_budget():
+    x, y = data()
+    svi = svi_of(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5)
+    svi.run(jax.random.key(0), 2, x, y, progress_bar=False)
+    state = svi.init(jax.random.key(1), x, y)
+    with pytest.raises(dpppl.ConfigurationError, match="update keeps no budget"):
+        svi.update(state, x, y)

@@ -156,6 +156,14 @@ MUTATIONS = [
     Mutation("warmup not charged", "dpppl.mcmc.runner:MCMC._charge", "(start, before + count, chains)",
              "(start, before + count - self.num_warmup * (before == 0), chains)",
              "test_mcmc:test_without_a_budget_runs_add_up"),
+    # Variational inference
+    Mutation("earlier runs at later noise", "dpppl.svi.budget:Budgeted._report", "charge.event for charge",
+             "charge._replace(noise_multiplier=self.noise_multiplier).event for charge",
+             "test_svi:test_each_run_is_charged_at_its_own_noise"),
+    Mutation("a query not charged", "dpppl.svi.budget:Budgeted.admit_query", "self._queries.append(event)", "None",
+             "test_svi:test_queries_are_right_noised_and_charged"),
+    Mutation("casts that tell", "dpppl.arguments:Arguments.arrays", 'np.errstate(all="ignore")', "np.errstate()",
+             "test_leaks_svi:test_rows_beyond_float32_show_in_no_warning_and_no_error", (1e300,)),
     # Discrete noise
     Mutation("no room for rounding", "dpppl.mechanism:Mechanism._scales", "jnp.maximum(0.0, 1.0 - rounding) *", "1.0 *",
              "test_discrete:test_norms_make_room_for_rounding"),

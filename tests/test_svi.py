@@ -1,5 +1,6 @@
 """SVI: its gradients are NumPyro's where nothing is clipped or noised, and its accounts are those of what ran."""
 
+import dataclasses
 import io
 import pickle
 from contextlib import redirect_stdout
@@ -329,6 +330,27 @@ def test_an_epoch_of_a_partition_is_one_event_and_a_resumed_one_another():
     assert svi.privacy_report().epsilon_at(1e-5) == pytest.approx(dpppl.accounting.epsilon(exact, 1e-5), rel=1e-3)
 
 
+def test_each_run_is_charged_at_its_own_noise():
+    """Attributes that change between runs change later runs only."""
+    svi = make(target_delta=1e-5)
+    run(svi, 3, X, Y)
+    before = svi.privacy_report().epsilon
+    svi.noise_multiplier, svi.mechanism = 50.0, dataclasses.replace(svi.mechanism, subsampling=dpppl.Poisson(0.01))
+    assert svi.privacy_report().epsilon == before
+    run(svi, 3, X, Y, seed=1)
+    assert svi.privacy_report().epsilon >= before
+
+
+def test_an_epoch_is_one_event_wherever_it_begins():
+    partition, sigmas = dpppl.Partition(4), np.arange(1.0, 6.0)
+    assert partition.accounted(sigmas, -4).tolist() == [1.0, 5.0] == partition.accounted(sigmas, 0).tolist()
+    assert partition.accounted(sigmas, 3).tolist() == [1.0, 2.0] and partition.accounted(sigmas[:0], 3).size == 0
+    svi = make(subsampling=partition)
+    state = run(svi, 1, X, Y).state
+    with pytest.raises(dpppl.ConfigurationError, match="negative number of steps"):
+        run(svi, 1, X, Y, seed=1, init_state=state._replace(i=jnp.int32(-4)))
+
+
 def test_an_interrupted_run_is_charged_for_the_chunks_it_began(monkeypatch):
     svi = make()
     calls = []
@@ -425,6 +447,12 @@ def test_noise_aware_parameters_find_the_mean_and_how_well_it_is_known(guide):
     assert scale[0] ** 2 == pytest.approx(1 / precision + 1 / (1 / known + 1 / before), rel=0.1)
     assert abs(loc[0] - y.sum() / precision) < 4.5 * known**0.5 < 0.25 < abs(0.7 - y.sum() / precision)
     assert scale[1] == pytest.approx(2.0, rel=0.05)  # of which the data say nothing: the prior, not wider
+
+
+def test_noise_aware_parameters_warn_of_spreads_that_noise_moves():
+    svi = make(noise_multiplier=40.0, optim=optax.adam(0.2))
+    with pytest.warns(UserWarning, match=r"still moves the spreads of \d of 3 latents"):
+        run(svi, 100, X, Y).noise_aware_params()
 
 
 @pytest.mark.slow

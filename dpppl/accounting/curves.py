@@ -110,6 +110,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if mu == 0 or _gaussian_log_delta(mu, 0.0) <= target:
         return 0.0
     upper = mu**2 / 2 + mu * math.sqrt(-2 * target)  # by the Gaussian tail bound
+    if upper > 1e6:
+        return upper
     error = 1e-12 * upper
     return error + float(brentq(lambda e: _gaussian_log_delta(mu, e) - target, 0.0, upper, xtol=error, rtol=1e-12))
 

@@ -35,6 +35,7 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
     params = own | {name: site for name, site in guide_sites.items() if _is_param(site)}
     if unknown := sorted(set(init_params) - set(params)):
         raise ConfigurationError(f"init_params names {unknown}, but the parameters are {sorted(params)}.")
+    captured = split.assumed_public
     if isinstance(guide, autoguide.AutoGuide):
         if split.local:
             raise UnsupportedModelError(
@@ -43,7 +44,8 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
             )
         check_sites(guide_sites, split)
     else:
-        _check_written_guide(guide, split, public, guide_key, {name: s["value"] for name, s in params.items()})
+        values = {name: site["value"] for name, site in params.items()}
+        captured = (*captured, *_check_written_guide(guide, split, public, guide_key, values))
     reads_rows = bool(split.local or own)
     if reads_rows and svi.gradient == "aligned":
         what = f"the model has parameters {[*own]}"
@@ -57,7 +59,7 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
-    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows), phi
+    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured), phi
 
 
 def _trace(function: Callable, key, params) -> dict:
@@ -68,8 +70,10 @@ def _is_param(site) -> bool:
     return site["type"] == "param" and bool(jax.tree.leaves(site["value"]))
 
 
-def _check_written_guide(guide, split: SplitModel, public, key, params) -> None:
-    """A guide written by hand reads rows for their own latents only, and has no parameters of rows."""
+def _check_written_guide(guide, split: SplitModel, public, key, params) -> tuple[str, ...]:
+    """A guide written by hand reads rows for their own latents only, and has no parameters of rows.
+
+    Returns the arrays that it captured, in words."""
 
     def run(num_rows):
         def function(params, rows):
@@ -87,7 +91,7 @@ def _check_written_guide(guide, split: SplitModel, public, key, params) -> None:
         whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
             split.arguments.rows
         )
-    check_captured(whole, {split.num_rows})
+    captured = check_captured(whole, {split.num_rows})
     check_sites(found[1], split)
     for name, site in found["init"].items():
         shape = jax.tree.map(np.shape, params.get(name, site["value"]))
@@ -103,6 +107,7 @@ def _check_written_guide(guide, split: SplitModel, public, key, params) -> None:
             "the guide computes latents that all rows share from rows, outside the mechanism; let them depend on "
             "parameters only."
         )
+    return captured
 
 
 def _init_shapes(guide, split, rows, public, key, found):

@@ -1,9 +1,10 @@
 """What private SVI may spend, has spent, and says of it."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
 
 from dpppl import accounting, random
 from dpppl.errors import BudgetExceededError, ConfigurationError
@@ -13,7 +14,22 @@ from dpppl.svi.elbo import Objective
 
 _OVERFLOW_SHARE = 1e-3
 _LOWERED = 1.0 - 1e-6
-GUIDES_OWN, SUPPLIED = "the guide's, on made-up rows", "supplied by the user: assumed independent of the data"
+SUPPLIED = "supplied by the user: assumed independent of the data"
+_WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
+
+
+class Charge(NamedTuple):
+    """What one run has charged so far: the steps first, first + 1, ..., at what they were run with."""
+
+    first: int
+    num_steps: int
+    noise_multiplier: float
+    mechanism: Mechanism
+
+    @property
+    def event(self) -> accounting.GaussianEvent:
+        """For the accountant."""
+        return self.mechanism.event(np.full(self.num_steps, self.noise_multiplier * _LOWERED), self.first)
 
 
 class Budgeted:
@@ -39,10 +55,11 @@ class Budgeted:
         self.target_epsilon: float | None = target_epsilon
         self.target_delta: float | None = target_delta
         self._objective: Objective | None = None
-        self._charged: list[tuple[int, int]] = []  # first step and number of steps, of each run
+        self._charged: list[Charge] = []
         self._queries: list[accounting.GaussianEvent] = []
         self._facts: dict = {}
-        self._start = GUIDES_OWN
+        self._start = start_of(self.guide)
+        self._captured: tuple[str, ...] = ()  # by functions of queries
 
     def _calibrate(self, num_steps: int) -> tuple[float, Mechanism]:
         """The noise multiplier that the budget gives, and the mechanism with its bound on overflow. Without data."""
@@ -53,36 +70,37 @@ class Budgeted:
         mechanism = self.mechanism.with_overflow_probability(max(1e-300, min(1e-9, share / 3.0)))
 
         def events(noise_multiplier):
-            return (*self._queries, mechanism.event(np.full(num_steps, noise_multiplier * _LOWERED)))
+            return (*self._queries, Charge(0, num_steps, noise_multiplier, mechanism).event)
 
         return accounting.calibrate_noise_multiplier(events, self.target_epsilon, self.target_delta), mechanism
 
     def privacy_plan(self, num_steps: int) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data."""
         noise_multiplier, mechanism = self._calibrate(positive_int(num_steps))
-        first = sum(count for _, count in self._charged)
-        charged = [*self._charged, (first, num_steps)]
+        first = sum(charge.num_steps for charge in self._charged)
+        charged = [*self._charged, Charge(first, num_steps, noise_multiplier, mechanism)]
         facts = {"key_origin": "chosen when the run starts", "status": "planned"}
-        return self._report(charged, self._queries, noise_multiplier, mechanism, **(self._facts | facts))
+        return self._report(charged, self._queries, **(self._facts | facts))
 
     def privacy_report(self, state=None) -> PrivacyReport:
         """What everything run so far has cost, an interrupted run included.
 
-        With a `state` that `update` returned: what its steps have cost. Such states hold the key: keep them secret."""
+        With a `state` that `update` returned: what its steps have cost, without the runs and queries of this object. Such
+        states hold the key: keep them secret."""
         if state is not None:
             facts = {"key_origin": "supplied to SVI.init, whose states hold the key: keep states and pickles secret"}
-            charged = [(0, int(state.i))] if int(state.i) else []
-            return self._report(charged, [], self._noise(), self.mechanism, **facts, status="run step by step")
+            charged = [Charge(0, int(state.i), self._noise(), self.mechanism)] if int(state.i) else []
+            return self._report(charged, [], **facts, status="run step by step")
         facts = {"key_origin": "none yet", "status": "nothing run"} | self._facts
-        return self._report(self._charged, self._queries, self.noise_multiplier, self.mechanism, **facts)
+        return self._report(self._charged, self._queries, **facts)
 
-    def _report(self, charged, asked, noise_multiplier, mechanism, **facts) -> PrivacyReport:
-        steps = sum(count for _, count in charged)
-        events = [mechanism.event(np.full(count, noise_multiplier * _LOWERED), first) for first, count in charged]
+    def _report(self, charged, asked, **facts) -> PrivacyReport:
+        steps = sum(charge.num_steps for charge in charged)
+        mechanism = charged[-1].mechanism if charged else self.mechanism
         more = ("Guides are set up on made-up rows.",)
         return PrivacyReport(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
-            events=(*asked, *events),
+            events=(*asked, *(charge.event for charge in charged if charge.num_steps)),
             delta=self.target_delta,
             num_data=self.num_data,
             neighboring_relation=mechanism.neighboring_relation,
@@ -91,7 +109,7 @@ class Budgeted:
             subsampling=mechanism.subsampling.describe(),
             sampling_rate=mechanism.subsampling.rate,
             num_steps=steps,
-            assumed_public=self._objective.split.assumed_public if self._objective is not None else (),
+            assumed_public=tuple(dict.fromkeys((*getattr(self._objective, "captured", ()), *self._captured))),
             details=(
                 ("steps", f"{steps}, each an access of the data"),
                 ("queries", f"{len(asked)}, each an access of the data"),
@@ -101,9 +119,8 @@ class Budgeted:
             **({"initial_values": self._start} | facts),
         )
 
-    def _admit(self, noise_multiplier, mechanism, charged, queries) -> PrivacyReport:
-        facts = {"key_origin": "chosen when the run starts", "status": "planned"}
-        plan = self._report(charged, queries, noise_multiplier, mechanism, **facts)
+    def _admit(self, charged, queries) -> PrivacyReport:
+        plan = self._report(charged, queries, key_origin="chosen when the run starts", status="planned")
         if self.target_epsilon is not None and plan.epsilon is not None and plan.epsilon > self.target_epsilon:
             raise BudgetExceededError(
                 f"epsilon {self.privacy_report().epsilon:.4g} of {self.target_epsilon:g} is spent and this would bring "
@@ -114,16 +131,16 @@ class Budgeted:
         return plan
 
     def _noise(self) -> float:
-        if self.noise_multiplier is None:
+        if self.target_epsilon is not None or self.noise_multiplier is None:
             raise ConfigurationError(
-                "the noise follows from the number of steps, which only run(rng_key, num_steps, ...) knows; give "
-                "noise_multiplier to use init and update."
+                "update keeps no budget, and the noise follows from the number of steps, which only "
+                "run(rng_key, num_steps, ...) knows; give noise_multiplier without target_epsilon to use init and update."
             )
         return self.noise_multiplier
 
     def admit_query(self, event: accounting.GaussianEvent, key) -> None:
         """Charge a query before it runs, or refuse it."""
-        self._admit(self.noise_multiplier, self.mechanism, self._charged, [*self._queries, event])
+        self._admit(self._charged, [*self._queries, event])
         random.claim(key)
         self._queries.append(event)
         origin = and_also(self._facts.get("key_origin"), random.origin(key))
@@ -135,3 +152,12 @@ def positive_int(value) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ConfigurationError("num_steps and thinning must be positive integers.")
     return int(value)
+
+
+def start_of(guide) -> str:
+    """Where a guide's first parameters come from, in words, for the report."""
+    for part in guide if isinstance(guide, autoguide.AutoGuideList) else [guide]:
+        strategy = getattr(part, "init_loc_fn", init_to_median)
+        if getattr(strategy, "func", strategy) not in _WITHOUT_VALUES:
+            return SUPPLIED
+    return "the guide's, on made-up rows"

@@ -30,7 +30,8 @@ class Objective:
     """An ELBO split in two. `phi` maps the guide's parameters to unconstrained values; all methods ascend.
 
     `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name.
-    `reads_rows`: the guide draws latents of rows, or the model has parameters.
+    `reads_rows`: the guide draws latents of rows, or the model has parameters. `captured`: arrays that model and guide
+    captured, in words.
     """
 
     split: SplitModel
@@ -39,6 +40,7 @@ class Objective:
     loss: Any
     num_particles: int
     reads_rows: bool = False
+    captured: tuple[str, ...] = ()
 
     def arrays(self, args: tuple, kwargs: dict):
         """The private rows and the Public arrays of a call."""

@@ -9,6 +9,7 @@ from dpppl import random
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import prove_rows_stay_inside
+from dpppl.model_checks import check_captured
 from dpppl.subsampling import FullBatch
 from dpppl.svi.elbo import ROW_NUMBER
 
@@ -60,5 +61,7 @@ def estimate_accuracy(svi, key, params, correct, args, kwargs, noise_multiplier,
         args, kwargs = objective.split.arguments.join(row, public)
         return jnp.clip(jnp.asarray(correct(samples, *args, **kwargs), float), 0.0, 1.0)
 
+    row = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), rows)
+    svi._captured += check_captured(jax.make_jaxpr(is_correct)(row, (public, samples)), {objective.split.num_rows})
     total = noisy_sum_of(svi, is_correct, rows, (public, samples), key, 1.0, noise_multiplier)
     return total / svi.num_data

@@ -1,5 +1,6 @@
 """What a private SVI run returns: parameters, iterates, posterior draws, and what they cost."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from dpppl.initialization import initial_values
 from dpppl.report import PrivacyReport
 from dpppl.svi.elbo import Objective
 
-_MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER = 40, 1000, 1e12
+_MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER, _WANDERING = 40, 1000, 1e12, 0.25
 _GAUSSIAN = (autoguide.AutoNormal, autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
 
 
@@ -62,7 +63,9 @@ class SVIResult:
         covariance that has converged (its own error is not counted); a prior like the Gaussian of its moments; for
         AutoNormal and AutoDiagonalNormal a diagonal A. Clipping bias is not in it. A guide that is still too wide enters
         squared: the result is shrunk to the prior and predicts worse than `averaged_params`. Run until spreads no longer
-        depend on where they started. For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
+        depend on where they started. A guide whose spread privacy noise has made too narrow does more harm: the result is
+        too narrow, too. Warns where a spread's logarithm moves by more than .25 over the tail (standard deviation).
+        For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
         Reference: in the spirit of Jälkö, Prediger, Honkela, Kaski (2023), section 4, who fit A to the gradients.
         """
         if not isinstance(self.guide, _GAUSSIAN):
@@ -70,6 +73,7 @@ class SVIResult:
             raise ConfigurationError(f"{type(self.guide).__name__} has no Gaussian location to widen; use {names}.")
         params = self.averaged_params(tail)
         gradients = _tail(self.gradients, tail)
+        self._warn_of_wandering(tail)
         moments = self._prior_moments()
         for name in [name for name in params if name.endswith("_loc")]:
             gradient, prefix = np.asarray(gradients[name], np.float64), name.removesuffix("loc")
@@ -95,6 +99,19 @@ class SVIResult:
                 params[prefix + "scale"] = jnp.asarray(spread, jnp.result_type(float))
             params[name] = jnp.asarray(loc, jnp.result_type(float))
         return params
+
+    def _warn_of_wandering(self, tail: float) -> None:
+        """Say so where privacy noise still moves the guide's spreads."""
+        params = jax.vmap(self.objective.constrain)(_tail(self.trajectory, tail))
+        spreads = [np.asarray(value) for name, value in params.items() if name.endswith("_scale")]
+        spreads += [np.diagonal(value, axis1=1, axis2=2) for name, value in params.items() if name.endswith("_tril")]
+        moved = np.concatenate([np.log(value).std(axis=0).ravel() for value in spreads]) > _WANDERING
+        if moved.any():
+            warnings.warn(
+                f"noise still moves the spreads of {moved.sum()} of {moved.size} latents: their noise-aware intervals may "
+                "be far too narrow. Lower the learning rate, run longer, or spend more.",
+                stacklevel=3,
+            )
 
     def _prior_moments(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Mean and variance of the unconstrained prior, by the name of the location parameter; 1,000 prior draws."""

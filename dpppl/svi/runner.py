@@ -20,7 +20,7 @@ from dpppl.report import RELATIONS, PrivacyReport, and_also
 from dpppl.subsampling import Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
-from dpppl.svi.budget import GUIDES_OWN, SUPPLIED, Budgeted, positive_int
+from dpppl.svi.budget import SUPPLIED, Budgeted, Charge, positive_int, start_of
 from dpppl.svi.elbo import ROW_NUMBER, Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
@@ -128,7 +128,8 @@ class SVI(Budgeted):
     def update(self, state: SVIState, *args, **kwargs) -> tuple[SVIState, None]:
         """One step: one access of the data. NumPyro's pair of the state and the loss, but there is no loss.
 
-        `privacy_report(state)` says what the steps of a state have cost."""
+        `privacy_report(state)` says what the steps of a state have cost. Never update one state twice: both steps have
+        the same noise, and on different data their difference has none. Refused where a target sets the budget."""
         rows, public = self.objective().arrays(args, kwargs)
         return self._step(state, rows, public, self._noise())[0], None
 
@@ -153,11 +154,13 @@ class SVI(Budgeted):
         if init_state is not None:
             state = self._continued(init_state, state)
         objective, first = self.objective(), int(state.i)
-        plan = self._admit(noise_multiplier, mechanism, [*self._charged, (first, num_steps)], self._queries)
+        plan = self._admit([*self._charged, Charge(first, num_steps, noise_multiplier, mechanism)], self._queries)
         random.claim(key)
         _print_cost(plan)
         self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
-        start = "a state supplied by the user: assumed private output" if init_state is not None else GUIDES_OWN
+        start = (
+            "a state supplied by the user: assumed private output" if init_state is not None else start_of(self.guide)
+        )
         self._facts = {
             "key_origin": and_also(self._facts.get("key_origin"), random.origin(key)),
             "status": "interrupted",
@@ -186,7 +189,8 @@ class SVI(Budgeted):
         """Run in chunks of compiled steps, each charged before it starts; the last state, without key, and iterates."""
         length = -(-num_steps // _CHUNKS)
         length = -(-length // thinning) * thinning
-        noise_multiplier, first = self._noise(), int(state.i)
+        noise_multiplier, first = self.noise_multiplier, int(state.i)
+        assert noise_multiplier is not None
 
         def chunk(state, rows, public, count):
             params = self.optim.get_params(state.optim_state)
@@ -208,12 +212,12 @@ class SVI(Budgeted):
         arguments = (state, rows, public, np.int32(0))
         prove_rows_stay_inside(chunk, arguments, rows=1)
         program = jax.jit(chunk).lower(*arguments).compile()
-        self._charged.append((first, 0))
+        self._charged.append(Charge(first, 0, noise_multiplier, self.mechanism))
         parts = []
         with tqdm(total=num_steps, disable=not progress_bar, desc="SVI") as bar:
             for start in range(0, num_steps, length):
                 count = min(length, num_steps - start)
-                self._charged[-1] = (first, start + count)
+                self._charged[-1] = self._charged[-1]._replace(num_steps=start + count)
                 state, *buffers = jax.block_until_ready(program(state, rows, public, np.int32(count)))
                 parts.append(jax.tree.map(lambda x: np.asarray(x)[: -(-count // thinning)], buffers))  # noqa: B023
                 bar.update(count)
@@ -289,6 +293,8 @@ class SVI(Budgeted):
         shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
         if shapes(before.optim_state) != shapes(fresh.optim_state):
             raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
+        if int(before.i) < 0:
+            raise ConfigurationError("init_state holds a negative number of steps.")
         return before._replace(rng_key=fresh.rng_key)
 
 
