@@ -421,6 +421,66 @@ def test_rows_may_be_chosen_and_converted_before_the_door():
     assert check(lambda z, x, key: lax.fori_loop(0, 3, lambda i, z: access(z, part(x, i), key, i), z)).doors == 1
 
 
+def paired(z, rows, key):
+    """One access of private rows that stand in a dictionary."""
+    door = Mechanism(clipping=Flat(1.0), subsampling=Poisson(0.5))
+    return door.noisy_sum(lambda z, row, _: jnp.sum(z * sum(row.values())), z, rows, None, key, 1.0)
+
+
+def row(x, i):
+    return lax.dynamic_slice_in_dim(x, i, 1)
+
+
+OTHERS = {
+    "overlapping windows": lambda z, x, key: paired(z, {"a": x[:-1], "b": x[1:]}, key),
+    "many windows": lambda z, x, key: paired(z, {str(k): x[k : k + 3] for k in range(4)}, key),
+    "windows of two arrays": lambda z, x, key, y: paired(z, {"a": x[:-1], "b": y[1:]}, key),
+    "windows that never meet": lambda z, x, key: Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).noisy_sum(
+        lambda z, row, public: jnp.sum(z * row), z, x[:3], x[3:], key, 1.0
+    ),
+    "moving windows": lambda z, x, key: paired(
+        z, {"a": lax.dynamic_slice_in_dim(x, z[0].astype(int), 2), "b": lax.dynamic_slice_in_dim(x, 0, 2)}, key
+    ),
+    "windows of windows": lambda z, x, key: paired(z, {"a": x[1:][:3], "b": x[:-1][:3]}, key),
+    "every second row and every third": lambda z, x, key: paired(z, {"a": x[:4:2], "b": x[::3]}, key),
+    "a window of the last turn": lambda z, x, key: lax.fori_loop(
+        0, 3, lambda i, c: (paired(c[0], {"a": c[1], "b": row(x, i)}, jax.random.fold_in(key, i)), row(x, i)), (z, x[:1])
+    )[0],
+    "a shard and a window": lambda z, x, key: in_pieces(
+        lambda part, x, key: paired(z, {"a": part, "b": x[:3]}, key[0])[None],
+        in_specs=(PartitionSpec("i"), PartitionSpec(), PartitionSpec("i")), out_specs=PartitionSpec("i"), check_vma=False,
+    )(x, x, jax.random.split(key, 2)),
+    "rows copied by devices": lambda z, x, key: access(
+        z, in_pieces(lambda x: x, in_specs=PartitionSpec(), out_specs=PartitionSpec("i"), check_vma=False)(x), key
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_different_parts_of_the_rows_do_not_enter_one_door(name):
+    options = {"private": (1, 3)} if name == "windows of two arrays" else {}
+    found, message = kinds(OTHERS[name], Z, X, jax.random.key(0), *([X] if options else []), **options)
+    assert "door" in found and ("one row would stand in two places" in message or "copied" in name or "last" in name)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda x: x[1:4],
+        lambda x: x[::2],
+        lambda x: x[1:][:, :2][:2],
+        lambda x: lax.dynamic_slice_in_dim(x, 2, 3),
+        lambda x: x,
+    ],
+)
+def test_the_same_part_of_several_arrays_enters(choose):
+    def function(z, x, y, key):
+        z = z[: choose(x).shape[1]]
+        return paired(z, {"a": choose(x), "b": choose(y), "c": choose(x).astype(np.float16)}, key)
+
+    assert check(function, Z, X, X, jax.random.key(0), private=(1, 2)).doors == 1
+
+
 def test_a_derivative_through_the_door_is_refused():
     found, message = kinds(jax.grad(lambda z, x, key: jnp.sum(access(z, x, key))))
     assert found == {"derivative"} and "test_information_flow.py" in message

@@ -1,6 +1,7 @@
 """Branches, loops and shards: what decides their course flows into what they compute; loops run to a fixed point."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from dpppl.information_flow import keys
@@ -242,6 +243,9 @@ def sharded(walk, equation, inputs: list[Value]) -> list[Value]:
                 base = ("shard", loop, value.ident)
                 walk.counters.strides[base] = 1
                 key = keys.pick(key, axis, Number(base, 0))
+        if 0 in axes and isinstance(value.form, Raw):
+            part = ("shard", loop, str(spec[0]))
+            value = value._replace(form=replace(value.form, window=(*value.form.window, part)))
         if axes:
             value = value._replace(
                 ident=walk.ident("shard", loop, value.ident), loops=value.loops | {loop}, number=None
@@ -252,4 +256,8 @@ def sharded(walk, equation, inputs: list[Value]) -> list[Value]:
     for use in walk.uses[mark:] if getattr(mesh, "size", 2) > 1 else ():
         if use.is_noise and not walk.counters.moves(use.key, loop):
             walk.find("key reuse", "every device draws the same noise: give each its own key", Trail(use.step))
-    return [value._replace(loops=value.loops - {loop}) for value in outputs]
+    lost = Lost("private rows leave a shard")
+    return [
+        value._replace(form=lost if isinstance(value.form, Raw) else value.form, loops=value.loops - {loop})
+        for value in outputs
+    ]

@@ -37,13 +37,14 @@ class Inside:
     """The rules for one access. A Walk asks them for the forms of every equation in the door's program.
 
     `noise`: random numbers that were added to a sum; `mixed`: numbers of draws that met rows; `trusted`: primitives
-    without a rule of their own."""
+    without a rule of their own; `which`: the rows that entered, alike for every private array."""
 
     def __init__(self):
         self.noise: list[tuple[Box, Trail | None]] = []
         self.mixed: list[int] = []
         self.trusted: set[str] = set()
         self.num_rows = 0
+        self.which: tuple = ()
 
     def mark(self) -> tuple[int, int]:
         """Where the records stand."""
@@ -61,8 +62,12 @@ class Inside:
             walk.find("door", "the door is given what was computed from private rows: one row could move every gradient",
                       value.trail)  # fmt: skip
             return value._replace(form=None)
-        self.num_rows = max(self.num_rows, aval.shape[0])
-        rows = Rows((Axis(0, 1, aval.shape[0]),), ("rows", aval.shape[0]), ident=value.ident)
+        self.num_rows, which = aval.shape[0], ("rows", aval.shape[0], value.form.window)
+        self.which = self.which or which
+        if self.which != which:
+            walk.find("door", "the door is given different parts of the private rows: one row would stand in two places",
+                      value.trail)  # fmt: skip
+        rows = Rows((Axis(0, 1, aval.shape[0]),), which, ident=value.ident)
         return value._replace(form=rows)
 
     def leave(self, walk, outputs: list[Value]) -> None:

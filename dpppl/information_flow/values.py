@@ -17,9 +17,12 @@ class Trail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Private rows as they were passed in, or a part of them chosen without looking at them."""
+    """Private rows as they were passed in, or a part of them chosen without looking at them.
+
+    `window`: how the rows of the part were chosen, step by step; empty: all of them, in order."""
 
     argument: int
+    window: tuple = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Follows values through a traced program: rows outside the door, keys anywhere, effects, captured arrays."""
 
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -195,7 +195,7 @@ class Walk:
             return self.door.forms(self, equation, inputs, idents)
         chosen = primitive in _CHOSEN or (primitive is named("squeeze") and 0 not in equation.params["dimensions"])
         if chosen and isinstance(inputs[0].form, Raw) and all(value.form is None for value in inputs[1:]):
-            return [inputs[0].form] * count
+            return [_windowed(equation, inputs)] * count
         return [Lost("it is computed from private rows")] * count
 
     def trail_after(self, equation, inputs: list[Value]) -> Trail | None:
@@ -254,6 +254,17 @@ class Walk:
 def describe(value) -> str:
     """Shape and type of a captured array."""
     return f"{np.shape(value)} {getattr(value, 'dtype', type(value).__name__)}"
+
+
+def _windowed(equation, inputs: list[Value]) -> Raw:
+    """Private rows, or the part of them that a slice leaves."""
+    form, parameters = inputs[0].form, equation.params
+    length, new_length = (np.shape(v.aval)[:1] for v in (equation.invars[0], equation.outvars[0]))
+    if length == new_length:
+        return form
+    strides = parameters.get("strides") or (1,)
+    how: Hashable = inputs[1].ident if len(inputs) > 1 else (parameters["start_indices"][0], strides[0])
+    return replace(form, window=(*form.window, (how, *new_length)))
 
 
 def _is_secret(value: Value) -> bool:
