@@ -70,6 +70,14 @@ def _either(walk, values) -> Value:
     return first
 
 
+def linear_solve(walk, equation, inputs: list[Value]) -> list[Value]:
+    """`lax.custom_linear_solve`: of its programs, `solve` is the one that runs."""
+    lengths = equation.params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    constants, sides = inputs[first : first + lengths.solve], inputs[sum(lengths) :]
+    return walk.program(equation.params["jaxprs"].solve, [*constants, *sides])
+
+
 # Loops
 
 

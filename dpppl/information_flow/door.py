@@ -8,7 +8,7 @@ from dpppl.information_flow.control import under
 from dpppl.information_flow.equation import Misplaced
 from dpppl.information_flow.facts import has_kind
 from dpppl.information_flow.placement import is_elementwise, place
-from dpppl.information_flow.primitives import SAMPLERS, group, named
+from dpppl.information_flow.primitives import SAMPLERS, crosses_devices, group, named
 from dpppl.information_flow.stages import is_bounded, stage_of
 from dpppl.information_flow.values import (
     Axis,
@@ -28,7 +28,7 @@ from dpppl.information_flow.values import (
 
 _ADDS = group("add", "sub", "add_any", "add_jaxvals")
 _LINEAR = _ADDS | group(
-    *"convert_element_type copy reshape broadcast_in_dim squeeze slice transpose concatenate pad neg reduce_sum psum split "
+    *"convert_element_type copy reshape broadcast_in_dim squeeze slice transpose concatenate pad neg reduce_sum split "
     "dynamic_slice dynamic_update_slice name device_put sharding_constraint stack unstack".split()
 )
 
@@ -36,13 +36,12 @@ _LINEAR = _ADDS | group(
 class Inside:
     """The rules for one access. A Walk asks them for the forms of every equation in the door's program.
 
-    `noise`: random numbers that were added to a sum; `mixed`: numbers of draws that met rows; `trusted`: primitives
-    without a rule of their own; `which`: the rows that entered, alike for every private array."""
+    `noise`: random numbers that were added to a sum; `mixed`: numbers of draws that met rows; `which`: the rows that
+    entered, alike for every private array."""
 
     def __init__(self):
         self.noise: list[tuple[Box, Trail | None]] = []
         self.mixed: list[int] = []
-        self.trusted: set[str] = set()
         self.num_rows = 0
         self.which: tuple = ()
 
@@ -113,6 +112,8 @@ class Inside:
         lost = next((value.form for value in inputs if isinstance(value.form, Lost)), None)
         if lost is not None:
             return [lost] * count
+        if crosses_devices(equation) and (Rows in kinds or Sum in kinds):
+            return [Lost(f"devices exchange rows in {equation.primitive.name}")] * count
         if Sum in kinds:
             return [self._of_sum(walk, equation, inputs, kinds)] * count
         if Rows in kinds:
@@ -153,12 +154,10 @@ class Inside:
             if all(is_bounded(value) for value in inputs):
                 return [Sum()] * len(idents)
             return [Lost("rows are added up before each one is clipped")] * len(idents)
-        if placed.trusted:
-            self.trusted.add(equation.primitive.name)
         stage = stage_of(equation, inputs)
         return [
             Rows(axes, which, stage.name, stage.of, ident if stage.ident is None else stage.ident)
-            for ident, (axes, which) in zip(idents, placed.outputs)
+            for ident, (axes, which) in zip(idents, placed)
         ]
 
     # Loops

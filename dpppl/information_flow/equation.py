@@ -1,7 +1,6 @@
 """An equation inside the door, with what is known of where the rows stand in its inputs."""
 
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from dpppl.information_flow.values import Axis, Rows
 
@@ -14,11 +13,8 @@ class Misplaced(Exception):
         self.in_sum = in_sum
 
 
-class Placed(NamedTuple):
-    """For each output, the rows' axes and their order. `trusted`: there was no rule."""
-
-    outputs: list[tuple[tuple[Axis, ...], Hashable]]
-    trusted: bool = False
+Placed = list[tuple[tuple[Axis, ...], Hashable]]
+"""For each output, the rows' axes and their order."""
 
 
 class Equation:

@@ -1,8 +1,6 @@
 """Where the rows stand in the outputs of an equation, given where they stand in its inputs.
 
-Every rule answers for one kind of primitive; an equation in which rows meet raises Misplaced. A primitive without a rule
-is taken to keep rows apart, as `jax.vmap` promises, where its shapes allow one reading only; the proof's report names
-it.
+Every rule answers for one kind of primitive; an equation in which rows meet, or without a rule, raises Misplaced.
 """
 
 import math
@@ -47,22 +45,8 @@ def place(equation, inputs: list[Value]) -> Placed:
                     raise Misplaced(f"a row is copied in {equation.primitive.name}")
         return Placed([(rows[0].axes, rows[0].which)] * len(shapes))
     if rule is None:
-        return _by_shape(equation, rows)
+        raise Misplaced(f"{equation.primitive.name} is not known to keep rows apart")
     return rule(Equation(equation, inputs, forms))
-
-
-def _by_shape(equation, rows) -> Placed:
-    outputs = []
-    for variable in equation.outvars:
-        shape, places = variable.aval.shape, {form.axes for form in rows}
-        axes = places.pop() if len(places) == 1 else ()
-        if not axes or any(a.inner != 1 or a.axis >= len(shape) or shape[a.axis] != a.rows for a in axes):
-            found = [axis for axis, length in enumerate(shape) if length == rows[0].axes[0].rows]
-            if len(found) != 1 or len(rows[0].axes) != 1:
-                raise Misplaced(f"rows cannot be followed through {equation.primitive.name}")
-            axes = (Axis(found[0], 1, rows[0].axes[0].rows),)
-        outputs.append((axes, rows[0].which))
-    return Placed(outputs, trusted=True)
 
 
 def _reshape(e: Equation) -> Placed:
@@ -177,10 +161,23 @@ def _window(e: Equation) -> Placed:
 
 
 def _matrix(e: Equation) -> Placed:
+    return _leading(e, len(e.shapes[0]) - 2)
+
+
+def _leading(e: Equation, count: int) -> Placed:
+    """Rows stand along the first `count` axes only, over which the operation is repeated."""
     axes = e.same_axes()
-    if any(a.axis >= len(shape) - 2 for form, shape in zip(e.forms, e.shapes) if form is not None for a in axes):
+    if any(a.axis >= count for a in axes):
         raise Misplaced(f"rows meet in {e.name}")
     return e.everywhere(axes)
+
+
+def _stack(e: Equation) -> Placed:
+    return e.everywhere(a._replace(axis=a.axis + (a.axis >= e.params["axis"])) for a in e.same_axes())
+
+
+def _tile(e: Equation) -> Placed:
+    return e.off(*(axis for axis, times in enumerate(e.params["reps"]) if times != 1))
 
 
 def _fft(e: Equation) -> Placed:
@@ -209,7 +206,14 @@ _RULES: dict = {
         (_triangular, "triangular_solve"),
         (_window, "reduce_window_max reduce_window_min reduce_window_sum reduce_window select_and_scatter_add"),
         (_window, "select_and_gather_add"),
-        (_matrix, "cholesky eigh svd qr lu householder_product schur"),
+        (_matrix, "cholesky cholesky_update eig eigh svd qr lu householder_product schur hessenberg ormqr"),
+        (_matrix, "symmetric_product tridiagonal"),
+        (lambda e: _leading(e, len(e.shapes[0]) - 1), "tridiagonal_solve lu_pivots_to_permutation"),
+        (_stack, "stack"),
+        (lambda e: _without(e, [e.params["axis"]]), "unstack"),
+        (_tile, "tile"),
+        (lambda e: _without(e, e.params["dimensions"]), "reduce"),
+        (lambda e: e.off(e.params["reduction_dimension"]), "approx_top_k"),
         (_fft, "fft"),
         (lambda e: e.off(e.params["axis"]), "cumsum cumprod cummax cummin cumlogsumexp split"),
         (lambda e: e.off(e.params["dimension"]), "sort concatenate"),

@@ -86,6 +86,16 @@ def known() -> SimpleNamespace:
     )
 
 
+def crosses_devices(equation) -> bool:
+    """Whether an equation names an axis of a mesh, along which values of other devices may come in."""
+    if any(type(effect).__name__ == "NamedAxisEffect" for effect in equation.effects):
+        return True
+    names = [equation.params.get(name, ()) for name in ("axes", "axis_name")]
+    return any(
+        not isinstance(n, int | np.integer) for one in names for n in (one if isinstance(one, tuple) else (one,))
+    )
+
+
 def jaxpr_of(value):
     """The open jaxpr in an equation's parameter, or None."""
     value = getattr(value, "jaxpr", value)

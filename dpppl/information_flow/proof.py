@@ -42,8 +42,7 @@ class ProofReport:
     """What was proved: no output depends on a private array but through a door, or tells of a key.
 
     Counts: `equations` read, `doors`, `outputs`, `private` arrays, `keys`. `constants`: captured arrays that were taken as
-    public. `trusted`: primitives inside a door that have no rule here and were taken to keep rows apart, as `jax.vmap`
-    promises.
+    public.
     """
 
     equations: int
@@ -52,7 +51,6 @@ class ProofReport:
     private: int
     keys: int
     constants: tuple[str, ...] = ()
-    trusted: tuple[str, ...] = ()
 
     def __str__(self):
         lines = [
@@ -61,8 +59,6 @@ class ProofReport:
         ]
         if self.constants:
             lines.append(f"Taken as public, captured arrays: {', '.join(self.constants)}.")
-        if self.trusted:
-            lines.append(f"Taken to keep rows apart, as jax.vmap promises: {', '.join(self.trusted)}.")
         return "\n".join([*lines, f"Not proved: {'; '.join(NOT_PROVED)}."])
 
 
@@ -155,7 +151,6 @@ def verify_jaxpr(
         private=len(set(private_inputs)),
         keys=sum(value.secret for value in values),
         constants=tuple(sorted(map(describe, walk.constants.values()))),
-        trusted=tuple(sorted(set().union(*(door.trusted for door in walk.entered.values())))),
     )
 
 

@@ -17,7 +17,14 @@ from dpppl.information_flow.values import Form, Lost, Number, Raw, Trail, Value,
 _NOWHERE: frozenset[int] = frozenset()
 _PASSED = group("optimization_barrier", "device_put")
 _CHOSEN = group("convert_element_type", "copy", "sharding_constraint", "slice", "dynamic_slice", "name")
-_LOOPS = {named("scan"): control.scan, named("while"): control.while_loop, named("cond"): control.cond}
+_COMBINING = group("reduce", "reduce_window", "select_and_scatter", "scatter")
+"""They hold a function that combines two elements."""
+_LOOPS = {
+    named("scan"): control.scan,
+    named("while"): control.while_loop,
+    named("cond"): control.cond,
+    named("linear_solve"): control.linear_solve,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +175,8 @@ class Walk:
         self.check_effects(equation, inputs)
         if primitive not in groups.first_order and primitive not in groups.callbacks and is_higher_order(equation):
             return self.unknown(equation, inputs)
+        for constant in _captured(equation) if primitive in _COMBINING else ():
+            self.constant(constant)
         loops = _NOWHERE.union(*(value.loops for value in inputs))
         names, parameters = tuple(value.ident for value in inputs), tuple(equation.params.values())
         count = range(len(equation.outvars))
