@@ -282,6 +282,10 @@ def check_effects(jaxpr) -> None:
             "the model has a side effect (jax.debug.print, a callback, checkify), which would show private values; "
             "remove it."
         )
+    if any(equation.primitive.name == "custom_vmap_call" for equation in _equations(jaxpr)):
+        raise UnsupportedModelError(
+            "the model uses jax.custom_batching.custom_vmap, whose rule would see all rows at once; remove it."
+        )
 
 
 def check_split(terms: Callable, latents: Shapes, rows: Shapes, public: Shapes) -> tuple[str, ...]:
@@ -463,9 +467,21 @@ def _constants(jaxpr) -> Iterator[Any]:
 def _inner_constants(jaxpr) -> Iterator[Any]:
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
-        for parameter in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns")):
-            if hasattr(parameter, "eqns"):
-                yield from _constants(parameter)
+        for inner in _programs(equation):
+            yield from _constants(inner)
+
+
+def _equations(jaxpr) -> Iterator[Any]:
+    """All equations, also of the jaxprs inside."""
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield equation
+        for inner in _programs(equation):
+            yield from _equations(inner)
+
+
+def _programs(equation) -> Iterator[Any]:
+    leaves = jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns"))
+    return (parameter for parameter in leaves if hasattr(parameter, "eqns"))
 
 
 def _plain(value) -> np.ndarray:

@@ -125,6 +125,19 @@ def regression(x, y):
         numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
+def test_a_rule_of_batching_in_a_model_is_refused():
+    """Its rule, which only `jax.vmap` calls, would return the first row for every row."""
+
+    @jax.custom_batching.custom_vmap
+    def first(row):
+        return row
+
+    first.def_vmap(lambda size, batched, rows: (rows[jnp.zeros(size, int)], True))
+    for model in (lambda x, y: regression(first(x), y), lambda x, y: regression(jax.jit(first)(x), y)):
+        with pytest.raises(dpppl.UnsupportedModelError, match="custom_vmap"):
+            split_model(model, (X, X[:, 0]), {})
+
+
 SETTINGS = {
     "mean field": (AutoNormal, {}),
     "particles, clipped to a quantile": (

@@ -66,7 +66,7 @@ class Inside:
         if self.which != which:
             walk.find("door", "the door is given different parts of the private rows: one row would stand in two places",
                       value.trail)  # fmt: skip
-        rows = Rows((Axis(0, 1, aval.shape[0]),), which, ident=value.ident)
+        rows = Rows((Axis(0, 1, aval.shape[0]),), which, "raw", ident=value.ident)
         return value._replace(form=rows)
 
     def leave(self, walk, outputs: list[Value]) -> None:
@@ -204,10 +204,10 @@ def _of_draws(equation, inputs: list[Value]) -> list[Form]:
         moved = _moved(equation, draws[0][0], shapes)
         if moved is not None:
             return moved
-    boxes = tuple(dict.fromkeys(box for draw, _ in draws for box in draw.boxes))
-    apart = not any(a.meets(b) for k, a in enumerate(boxes) for b in boxes[:k])
+    boxes = [box for draw, _ in draws for box in draw.boxes]
+    apart = not any(a.meets(b) for k, a in enumerate(boxes) for b in boxes[:k])  # else they may cancel
     aligned = is_elementwise(equation.primitive) and all(draw.own and shape == shapes[0] for draw, shape in draws)
-    return [Draw(boxes, own=aligned and apart)] * len(shapes)
+    return [Draw(tuple(dict.fromkeys(boxes)), own=aligned and apart)] * len(shapes)
 
 
 def _moved(equation, draw: Draw, shapes) -> list[Form] | None:

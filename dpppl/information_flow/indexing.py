@@ -1,7 +1,9 @@
 """Where the rows stand after slices, look-ups and updates. A part of the rows counts as another order of them."""
 
+import math
+
 from dpppl.information_flow.equation import Equation, Misplaced, Placed
-from dpppl.information_flow.values import Axis
+from dpppl.information_flow.values import Axis, Draw
 
 
 def static_slice(e: Equation) -> Placed:
@@ -49,7 +51,7 @@ def pad(e: Equation) -> Placed:
 
 
 def gather(e: Equation) -> Placed:
-    """Look-ups: of rows' parts by public or each row's own numbers, of rows by public ones."""
+    """Look-ups: of rows' parts by public or each row's own numbers, of rows as they entered by random ones."""
     numbers, (operand, indices, *_) = e.params["dimension_numbers"], e.forms
     rank = len(e.new_shapes[0])
     batch = [axis for axis in range(rank) if axis not in numbers.offset_dims]
@@ -70,6 +72,10 @@ def gather(e: Equation) -> Placed:
         elif indices is not None:
             raise Misplaced("a row decides which rows are looked up")
         elif a.axis in numbers.collapsed_slice_dims or e.params["slice_sizes"][a.axis] != a.rows:
+            looped = numbers.start_indices_batching_dims
+            parts = math.prod(e.new_shapes[0][axis] for k, axis in enumerate(batch) if k not in looped)
+            if parts > 1 and (operand.stage != "raw" or not isinstance(e.inputs[1].form, Draw)):
+                raise Misplaced("rows are looked up: only the subsampling may, before anything is computed from them")
             size, place = e.params["slice_sizes"][a.axis], list(numbers.start_index_map).index(a.axis)
             axes |= {Axis(axis, 1, e.new_shapes[0][axis]) for axis in batch}
             if a.axis in inside:

@@ -41,7 +41,7 @@ def stage_of(equation, inputs: list[Value]) -> Stage:
     form = rows[0].form
     if primitive in _KEEPS or primitive in _REARRANGES:
         before, after = equation.invars[0].aval, equation.outvars[0].aval
-        grows = np.size(before) < np.size(after) and form.stage == "plain"
+        grows = np.size(before) < np.size(after) and form.stage in ("raw", "plain")
         rounded = before.dtype != after.dtype and not (_is_real(before) and _is_real(after))
         kept = form.stage == "bounded" if rounded else not grows
         return Stage(form.stage, form.of, form.ident) if kept else _PLAIN
@@ -62,7 +62,9 @@ def _is_real(aval) -> bool:
 
 
 def _is(value: Value, *stages: str) -> bool:
-    return isinstance(value.form, Rows) and value.form.stage in stages
+    if not isinstance(value.form, Rows):
+        return False
+    return value.form.stage in stages or (value.form.stage == "raw" and "plain" in stages)
 
 
 def _is_public(value: Value, least: float = -np.inf) -> bool:

@@ -44,7 +44,8 @@ class Axis(NamedTuple):
 class Rows:
     """Inside the door: each row's part of the array is a function of that row alone, and of public values.
 
-    `which`: equal for arrays whose rows stand in the same order. `stage`, on the way to a clipped row: "plain";
+    `which`: equal for arrays whose rows stand in the same order. `stage`, on the way to a clipped row: "raw" (as they
+    entered); "plain";
     "square" (at least the squared norm of the plain values `of`); "norm"; "lifted" (and away from zero); "inverse" (at
     most a constant over the norm); "capped" (and bounded itself); "short" and "long" (truth values: the norm is below a
     bound, or it is not); "clipped" (a plain value times the inverse of its norm); "bounded" (clipped, or capped, and a
