@@ -292,7 +292,7 @@ SETTINGS = {  # (function, defaults)
     "spread": (spread, {"seeds": 3}),
     "coverage": (coverage, {"num_steps": 2000, "learning_rate": 0.1, "num_rows": 60_000, "data_sets": 100}),
     "abalone": (abalone, {"num_steps": 300, "clipping_norm": 2.0, "learning_rate": 0.1, "seeds": 5}),
-    "mnist": (mnist, {"num_steps": 600, "batch_size": 1024, "clipping_norm": 1.0, "learning_rate": 0.002}),
+    "mnist": (mnist, {"num_steps": 2500, "batch_size": 2048, "clipping_norm": 1.0, "learning_rate": 0.002}),
     "vae": (vae, {"num_steps": 1000, "batch_size": 2048, "clipping_norm": 5.0, "learning_rate": 0.005}),
     "mixture": (mixture, {"num_steps": 1000, "clipping_norm": 10.0, "learning_rate": 0.05, "seeds": 5}),
 }

@@ -343,6 +343,19 @@ def test_the_budget_is_for_all_that_the_object_runs(monkeypatch, claimed):
     assert mcmc.get_samples()["mean"] is samples
 
 
+def test_what_was_charged_stays_charged_at_its_noise(claimed):
+    """Neither the kernel that was handed in nor the calibrated one changes what runs cost, or are noised with."""
+    kernel = kernel_of()
+    mcmc = mcmc_of(kernel, target_delta=1e-5)
+    mcmc.run(jax.random.key(0), Y)
+    before = mcmc.privacy_report().events
+    for other in (kernel, mcmc.sampler, mcmc.calibrated_kernel()):
+        other.noise_multiplier, other.step_size = 1e3, 1e-9
+    assert mcmc.privacy_report().events == before
+    mcmc.run(jax.random.key(1), Y)
+    assert len(set(mcmc.privacy_report().events)) == 1
+
+
 def test_without_a_budget_runs_add_up():
     """Two runs of n steps at constant noise are one of 2n: the exact Gaussian's mu grows by sqrt(2)."""
     mcmc = mcmc_of(kernel_of(noise_multiplier=30.0, clipping_norm=1.0), target_delta=1e-5)

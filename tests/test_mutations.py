@@ -11,7 +11,6 @@ import re
 import sys
 import textwrap
 from dataclasses import dataclass
-from functools import partial
 
 import jax
 import pytest
@@ -134,7 +133,7 @@ MUTATIONS = [
              "state.rng_key, 0.5 * noise_multiplier, state.i",
              "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
     Mutation("one step number for all steps", STEP, "noise_multiplier, state.i,", "noise_multiplier, 0 * state.i,",
-             "test_mutations:noise_differs_between_steps"),
+             "test_mutations:test_noise_differs_between_steps"),
     Mutation("the account of another schedule", "dpppl.mcmc.kernel:DPKernel.schedule", "multipliers * _LOWERED",
              "multipliers * 1.1", "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
     # The runner
@@ -181,10 +180,17 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-def noise_differs_between_steps():
-    """Two steps with steps of equal size and no gradient are two independent draws."""
+def test_noise_differs_between_steps():
+    """Two steps of equal size and no gradient are two independent draws."""
     import numpy as np
-    from test_mcmc import Y, flat, kernel_of, mcmc_of
+    import numpyro
+    import numpyro.distributions as dist
+    from test_mcmc import Y, kernel_of, mcmc_of
+
+    def flat(y):
+        z = numpyro.sample("z", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(0.0 * z, 1.0), obs=y)
 
     mcmc = mcmc_of(kernel_of(flat), num_warmup=0, num_samples=3)
     mcmc.run(jax.random.key(11), Y)
@@ -217,36 +223,43 @@ def mutated(mutation, monkeypatch):
             monkeypatch.setattr(module, name, rebound)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def claimed(monkeypatch):
     """The keys that a test has used, none at first."""
     monkeypatch.setattr("dpppl.random._claimed", keys := set())
     return keys
 
 
+def run_named_test(mutation, request, claimed):
+    """Run the test that is to catch the bug, with keys that nobody has used."""
+    module, name = mutation.test.split(":")
+    fixtures = {"equations": lambda: request.getfixturevalue("equations"), "claimed": lambda: claimed}
+    claimed.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        fixtures["monkeypatch"] = lambda: patch
+        arguments = [
+            fixtures[a]() if isinstance(a, str) and a in fixtures else a() if callable(a) else a
+            for a in mutation.arguments
+        ]
+        getattr(importlib.import_module(module), name)(*arguments)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_privacy_bug_is_caught(mutation, request, monkeypatch):
-    module, name = mutation.test.split(":")
-    module = importlib.import_module(module)
-    values = {"monkeypatch", "equations", "claimed"}
-    arguments = [
-        request.getfixturevalue(a) if isinstance(a, str) and a in values else a() if callable(a) else a
-        for a in mutation.arguments
-    ]
-    test = partial(getattr(module, name), *arguments)
-    jax.clear_caches()
-    mutated(mutation, monkeypatch)
+def test_a_privacy_bug_is_caught(mutation, request, monkeypatch, claimed):
+    """The named test passes as the library is, and fails with the bug."""
+    run_named_test(mutation, request, claimed)
     survived = True
-    try:
-        test()
-    except Exception as error:
-        survived = isinstance(error, NameError | SyntaxError | UnboundLocalError)
-    except pytest.fail.Exception:
-        survived = False
-    finally:
-        monkeypatch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        mutated(mutation, patch)
         jax.clear_caches()
+        try:
+            run_named_test(mutation, request, claimed)
+        except Exception as error:
+            survived = isinstance(error, NameError | SyntaxError | ImportError)
+        except pytest.fail.Exception:
+            survived = False
+    jax.clear_caches()
     assert not survived, f"{mutation.bug} was not caught by {mutation.test}"
     print(f"{mutation.bug:50} caught by {mutation.test}")
 

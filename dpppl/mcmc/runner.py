@@ -105,7 +105,11 @@ class MCMC(numpyro.infer.MCMC):
     # Budget
 
     def calibrated_kernel(self) -> DPKernel:
-        """The kernel with the noise multiplier and the step size that the budget gives. Looks at no data."""
+        """A copy of the kernel with the noise multiplier and the step size that the budget gives. Looks at no data."""
+        return self._fixed_kernel().with_noise(None)
+
+    def _fixed_kernel(self) -> DPKernel:
+        """The kernel of all runs, found once: what was charged stays charged at its noise."""
         if self._kernel is None:
             if self.target_epsilon is None or self.target_delta is None:
                 self._kernel = self.sampler.with_noise(None)
@@ -138,7 +142,7 @@ class MCMC(numpyro.infer.MCMC):
         return self._report(self._charged, **({"key_origin": "none yet", "status": "nothing run"} | self._facts))
 
     def _report(self, ranges, **facts) -> PrivacyReport:
-        return self.calibrated_kernel().report(ranges, delta=self.target_delta, num_chains=self.num_chains, **facts)
+        return self._fixed_kernel().report(ranges, delta=self.target_delta, num_chains=self.num_chains, **facts)
 
     def _next_steps(self, warmup_only: bool) -> tuple[int, int]:
         """(first step number, steps a chain) of the next run."""
@@ -182,7 +186,7 @@ class MCMC(numpyro.infer.MCMC):
     def _execute(self, rng_key, args, kwargs, extra_fields, init_params, warmup, collect, *, warmup_only):
         key = random.as_key(rng_key)
         fields, removed = self._collected_fields(extra_fields)
-        kernel = self.calibrated_kernel().with_noise(None)
+        kernel = self.calibrated_kernel()
         resume = None if warmup_only else self._warmup_state
         # A stream of its own: keys that the caller splits off the same key must give a run other noise.
         states = self._initial_states(kernel, random.stream(key, "chains"), init_params, resume, args, kwargs)
@@ -277,7 +281,7 @@ class MCMC(numpyro.infer.MCMC):
         samples count less (Li et al. 2019, section 3). Equal for a constant step and no thinning."""
         if self._states is None:
             raise ConfigurationError("`run` must be called before `get_weights`.")
-        kernel, (first, draws) = self.calibrated_kernel(), self._collected
+        kernel, (first, draws) = self._fixed_kernel(), self._collected
         step_sizes, _ = kernel.schedule(first, draws * self.thinning)
         weights = kernel.sample_weight(step_sizes).reshape(draws, self.thinning).sum(axis=1)
         return np.tile(weights / weights.sum(), (self.num_chains, 1))
