@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl import information_flow
 from dpppl.errors import ConfigurationError
 
 SAMPLING_BITS = 192
@@ -322,7 +323,10 @@ def _binomial_thresholds(rate: float, num_rows: int, cap: int) -> tuple[int, np.
         running += weights[k]
         threshold = min((running << SAMPLING_BITS) // norm, 2**SAMPLING_BITS - 1)
         rows.append([(threshold >> shift) & 0xFFFFFFFF for shift in reversed(range(0, SAMPLING_BITS, 32))])
-    return smallest, np.array(rows, np.uint32).reshape(-1, SAMPLING_BITS // 32)
+    table = np.array(rows, np.uint32).reshape(-1, SAMPLING_BITS // 32)
+    for column in table.T:
+        information_flow.register_table(column)
+    return smallest, table
 
 
 @functools.lru_cache(maxsize=32)

@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "chacha": RANDOMNESS,
     "information_flow": {"errors"},
     "accounting": {"errors"},
-    "subsampling": RANDOMNESS,
+    "subsampling": RANDOMNESS | {"information_flow"},
     "clipping": {"errors"},
     "model_checks": {"errors"},
     "arguments": {"errors", "model_checks"},

@@ -184,7 +184,7 @@ EXCHANGES = {
 def test_devices_exchange_no_rows_inside_the_door(exchange):
     check(functools.partial(in_shards, exchange=lambda row: row))
     found, message = kinds(functools.partial(in_shards, exchange=exchange))
-    assert found == {"door"} and re.search("exchange rows|not known to keep rows apart", message)
+    assert "door" in found and re.search("exchange rows|is not known here", message)
 
 
 def of_all_rows(rule):
@@ -238,7 +238,15 @@ def test_a_primitive_without_a_rule_is_refused_inside_the_door():
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
     likelihood = lambda z, row, _: jnp.vdot(z, ODD.bind(row))  # noqa: E731
     found, message = kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key, 1.0))
-    assert "door" in found and "odd is not known to keep rows apart" in message
+    assert "unknown" in found and "odd is not known here" in message
+
+
+def test_what_may_hold_arrays_of_its_own_is_refused():
+    exported = jax.export.export(jax.jit(lambda z: z + jnp.asarray(X[0])))(Z)
+    for function in (exported.call, ODD.bind):
+        found, message = kinds(lambda z, x, key, function=function: function(z) + access(z, x, key))
+        assert found == {"unknown"} and "may hold private values" in message
+        assert check(lambda z, x, key, function=function: function(z) + access(z, x, key), public_constants=True).doors
 
 
 # What is done, not returned
@@ -375,6 +383,10 @@ USED_ONCE = {
     )[0],
     "a key in the carry": key_in_carry(jax.random.split),
     "chains": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jax.random.split(key, 3)),
+    "what varies over shards": lambda z, x, key: in_pieces(
+        lambda z, key: (z * jax.random.normal(key[0]))[None],
+        in_specs=(PartitionSpec(), PartitionSpec("i")), out_specs=PartitionSpec("i"),
+    )(z, jax.random.split(key, 2)),
     "devices": lambda z, x, key: jax.pmap(lambda key: access(z, x, key))(jax.random.split(key, 2)),
     "shards": lambda z, x, key: in_pieces(
         lambda part, key: access(z, part, key[0])[None], in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"),
@@ -456,9 +468,12 @@ def test_rows_captured_by_a_likelihood_are_refused():
         return Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).noisy_sum(likelihood, z, x, None, key, 1.0)
 
     found, message = kinds(lambda z, x, key: door(lambda z, row, _: jnp.sum(z @ captured.T) * row[0], z, x, key))
-    assert found == {"constant"} and "as long as the rows" in message
-    public = jnp.asarray(X[:2])
-    assert check(lambda z, x, key: door(lambda z, row, _: jnp.sum(z @ public.T) * row[0], z, x, key)).constants
+    assert found == {"constant"} and "declare it in public_constants" in message
+    for total in (jnp.asarray(X.sum(0)), X.sum(0), jnp.asarray(X.sum()) * jnp.ones(3), jnp.asarray(X.sum())):
+        likelihood = lambda z, row, _, total=total: jnp.sum(z * total) * row[0]  # noqa: E731
+        inside = functools.partial(door, likelihood)
+        assert kinds(inside)[0] == {"constant"}
+        assert check(inside, public_constants=[total]).constants
     assert kinds(lambda z, x, key: door(lambda z, row, _: jnp.sum(z @ x.T) * row[0], z, x, key))[0] >= {"constant"}
 
 

@@ -42,7 +42,6 @@ class Inside:
     def __init__(self):
         self.noise: list[tuple[Box, Trail | None]] = []
         self.mixed: list[int] = []
-        self.num_rows = 0
         self.which: tuple = ()
 
     def mark(self) -> tuple[int, int]:
@@ -61,7 +60,7 @@ class Inside:
             walk.find("door", "the door is given what was computed from private rows: one row could move every gradient",
                       value.trail)  # fmt: skip
             return value._replace(form=None)
-        self.num_rows, which = aval.shape[0], ("rows", aval.shape[0], value.form.window)
+        which = ("rows", aval.shape[0], value.form.window)
         self.which = self.which or which
         if self.which != which:
             walk.find("door", "the door is given different parts of the private rows: one row would stand in two places",

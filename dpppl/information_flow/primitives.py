@@ -31,10 +31,26 @@ def register_sampler(primitive) -> None:
     SAMPLERS.add(primitive)
 
 
-def _traced(function, *arguments) -> frozenset:
-    """Primitives without a public name, found in the trace of a public function."""
+TABLES: set[tuple] = set()
+"""Contents of arrays that the door may capture."""
+
+
+def contents(array) -> tuple:
+    """Equal for equal arrays."""
+    return array.shape, array.dtype.str, array.tobytes()
+
+
+def register_table(array: np.ndarray) -> None:
+    """Let doors capture these numbers, which were computed from public ones."""
+    TABLES.add(contents(array))
+
+
+def _traced(function, *arguments, inside: bool = False) -> frozenset:
+    """Primitives without a public name, found in the trace of a public function; or inside what it traces to."""
     try:
-        found = {equation.primitive for equation in jax.make_jaxpr(function)(*arguments).eqns}
+        equations = jax.make_jaxpr(function)(*arguments).eqns
+        equations = jaxpr_of(programs_in(equations[0])[0]).eqns if inside else equations
+        found = {equation.primitive for equation in equations}
     except Exception:  # another version of JAX has another signature: then its primitive is unknown, and refused
         return frozenset()
     return frozenset(found) - _public()
@@ -75,6 +91,9 @@ def known() -> SimpleNamespace:
     calls = group("jit", "pjit", "closed_call", "call", "custom_jvp_call", "custom_vjp_call")
     remat = group("remat")
     shard_map = _traced(jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec), one)
+    specs = (spec, jax.sharding.PartitionSpec("devices"))
+    psum = jax.shard_map(lambda x, y: lax.psum(x * y[0], "devices"), mesh=mesh, in_specs=specs, out_specs=spec)
+    varying = _traced(psum, one, np.ones(1, np.float32), inside=True) - shard_map
     random = {keys.fold_in, keys.split, keys.seed} | keys.draws | keys.wrap | keys.unwrap | keys.same
     return SimpleNamespace(
         callbacks=callbacks,
@@ -82,7 +101,12 @@ def known() -> SimpleNamespace:
         remat=remat,
         shard_map=shard_map,
         keys=keys,
-        first_order=(_public() | random) - calls - remat - shard_map - callbacks - group("scan", "while", "cond"),
+        first_order=(_public() | random | varying)
+        - calls
+        - remat
+        - shard_map
+        - callbacks
+        - group("scan", "while", "cond"),
     )
 
 
@@ -110,10 +134,3 @@ def _parts(equation):
 def programs_in(equation) -> list:
     """The jaxprs in an equation's parameters."""
     return [part for part in _parts(equation) if jaxpr_of(part) is not None]
-
-
-def is_higher_order(equation) -> bool:
-    """Whether an equation holds programs or functions of its own."""
-    return any(
-        jaxpr_of(part) is not None or (callable(part) and not isinstance(part, type)) for part in _parts(equation)
-    )

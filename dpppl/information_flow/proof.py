@@ -16,6 +16,7 @@ from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.information_flow.door import Inside
 from dpppl.information_flow.facts import has_kind
 from dpppl.information_flow.keys import conflicts, root_key
+from dpppl.information_flow.primitives import TABLES, contents
 from dpppl.information_flow.values import Lost, Raw, Trail, Value
 from dpppl.information_flow.walk import Finding, Walk, describe
 
@@ -77,7 +78,7 @@ def verify(
     `jax.stages.Traced` is taken as it is. `private`: which arguments hold private rows, by position or name; every array
     in them, rows along its first axis. `keys`: which hold raw key data; typed keys are found without. `secret_outputs`:
     outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as ".rng_key".
-    `public_constants`: captured arrays that are public, or True for all.
+    `public_constants`: captured arrays that are public, also those of a likelihood, or True for all.
 
     Guarantee: on every path from a private row to an output, to a callback, or to whether one runs, the row is clipped,
     summed and noised inside the door; no two draws of noise use one key. Branches, loops and indices count as paths.
@@ -163,14 +164,15 @@ def _label(walk: Walk, k: int, aval, name: str, is_private: bool, is_key: bool) 
 
 
 def _problem_with(public, value, door) -> str | None:
-    """Why a captured array is refused, or None. Inside the door only arrays that may hold a number for each row are."""
-    if public is True or any(value is one for one in (public if public is not True else ())):
+    """Why a captured array is refused, or None. Inside the door, zeros, ones and the library's own tables are not."""
+    if public is True or any(value is one for one in public):
         return None
-    if value is not None and door is not None and not has_kind(value, jax.dtypes.prng_key):
+    if value is not None and not has_kind(value, jax.dtypes.prng_key):
         numbers = np.asarray(value)
-        if door.num_rows not in numbers.shape or bool(np.all(numbers == numbers.flat[0])):
+        if any(isinstance(one, np.ndarray) and np.array_equal(numbers, one) for one in public):
             return None
-        return "is as long as the rows: pass it as an argument"
+        if door is not None and (contents(numbers) in TABLES or any(np.all(numbers == n) for n in (0, 1))):
+            return None
     return "may hold private values: pass it as an argument, or declare it in public_constants"
 
 

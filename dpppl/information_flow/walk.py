@@ -11,7 +11,7 @@ from jax.extend.core import Literal
 from dpppl.information_flow import control
 from dpppl.information_flow.facts import bounds_of, has_kind, integer_of, key_of
 from dpppl.information_flow.keys import Counters, Use
-from dpppl.information_flow.primitives import SAMPLERS, group, is_higher_order, jaxpr_of, known, named, programs_in
+from dpppl.information_flow.primitives import SAMPLERS, group, jaxpr_of, known, named, programs_in
 from dpppl.information_flow.values import Form, Lost, Number, Raw, Trail, Value, depends_on_rows
 
 _NOWHERE: frozenset[int] = frozenset()
@@ -173,7 +173,7 @@ class Walk:
         """An equation that computes its outputs from its inputs, and perhaps does something else."""
         groups, primitive = known(), equation.primitive
         self.check_effects(equation, inputs)
-        if primitive not in groups.first_order and primitive not in groups.callbacks and is_higher_order(equation):
+        if primitive not in groups.first_order | groups.callbacks | SAMPLERS:
             return self.unknown(equation, inputs)
         for constant in _captured(equation) if primitive in _COMBINING else ():
             self.constant(constant)
@@ -248,14 +248,16 @@ class Walk:
             self.find("constant", f"what {name} returns may hold private values", Trail(equation))
 
     def unknown(self, equation, inputs: list[Value]) -> list[Value]:
-        """A primitive that holds programs or functions of its own, in a way that is not known here."""
+        """A primitive that is not JAX's own, or holds programs, functions or arrays in a way that is not known here."""
         for constant in _captured(equation):
             self.constant(constant)
-        trail = self.trail_after(equation, inputs)
-        if not any(map(_is_secret, inputs)):
+        trail, name, secrets = self.trail_after(equation, inputs), equation.primitive.name, any(map(_is_secret, inputs))
+        if secrets:
+            self.find("unknown", f"{name} is not known here: what it does with secrets cannot be followed", trail)
+        elif self.problem_with(None, None) is not None:
+            self.find("unknown", f"{name} is not known here: what it returns may hold private values", Trail(equation))
+        if not secrets:
             return [Value(ident=self.fresh()) for _ in equation.outvars]
-        self.find("unknown", f"{equation.primitive.name} is not known here: what it does with secrets cannot be followed",
-                  trail)  # fmt: skip
         secret, lost = any(value.secret for value in inputs), Lost("it went through an unknown operation")
         return [Value(lost, secret, ident=self.fresh(), trail=trail) for _ in equation.outvars]
 
