@@ -713,6 +713,83 @@ def test_a_bug_of_the_door_is_refused(mutation, kind, options, monkeypatch):
     assert kind in kinds(functools.partial(door_of_two_sites, **options), *arguments)[0]
 
 
+# Norms that do not contain what they divide
+
+
+class Blocks(Flat):
+    """Rows of matrices, (B, 3, 3), multiplied by what `factors` makes of them."""
+
+    factors = None
+
+    def clip(self, gradients, mask):
+        scaled = gradients * 1.0
+        factor, finite = type(self).factors(scaled)
+        return jnp.where(finite, scaled * factor, 0.0)
+
+
+def inverse(square):
+    norm = jnp.sqrt(square)
+    return jnp.minimum(1.0, 1.0 / norm), square < 1e30
+
+
+def of_blocks(scaled, axis, where, condition=None):
+    factor, finite = inverse(jnp.sum(scaled**2, axis))
+    return jnp.expand_dims(factor, where), jnp.expand_dims(finite, where if condition is None else condition)
+
+
+def by_turns(scaled):
+    """A loop finds the norm of each block; the last one is taken for all."""
+    squares = lax.scan(
+        lambda c, block: (jnp.sum(block**2, 1), None), jnp.zeros(len(scaled)), jnp.moveaxis(scaled, 1, 0)
+    )[0]
+    factor, finite = inverse(squares)
+    return factor[:, None, None], finite[:, None, None]
+
+
+def trace_of_square(scaled):
+    factor, finite = inverse(lax.dot_general(scaled, scaled, (((1, 2), (2, 1)), ((0,), (0,)))))
+    return factor[:, None, None], finite[:, None, None]
+
+
+def of_two_loops(scaled):
+    """The norm of one array, the outcome of a loop, for another."""
+    first, second = (lax.fori_loop(0, 2, lambda i, g, c=c: g * c, scaled) for c in (0.0, 1.0))
+    factor, finite = inverse(jnp.sum(first**2, (1, 2)))
+    return factor[:, None, None] * (second / scaled), finite[:, None, None]
+
+
+FACTORS = {
+    "whole rows": (lambda g: of_blocks(g, (1, 2), (1, 2)), True),
+    "each line of a matrix": (lambda g: of_blocks(g, 2, 2), True),
+    "each column": (lambda g: of_blocks(g, 1, 1), True),
+    "norms of lines for columns": (lambda g: of_blocks(g, 2, 1), False),
+    "norms of columns for lines": (lambda g: of_blocks(g, 1, 2), False),
+    "lines, kept where columns are finite": (lambda g: of_blocks(g, 2, 2, 1), False),
+    "transposed norms": (lambda g: tuple(jnp.swapaxes(v, 1, 2) for v in of_blocks(g, 2, 2)), False),
+    "norms of the transposed": (lambda g: of_blocks(jnp.swapaxes(g, 1, 2), 2, 2), False),
+    "norms of the transposed, aligned": (lambda g: of_blocks(jnp.swapaxes(g, 1, 2), 2, 1), True),
+    "norms of the reshaped": (lambda g: of_blocks(g.reshape(-1, 9), 1, (1, 2)), True),
+    "norms of single turns": (by_turns, False),
+    "the trace of the square": (trace_of_square, False),
+    "norms of another loop": (of_two_loops, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_norm_contains_what_it_divides(name, monkeypatch):
+    factors, accepted = FACTORS[name]
+    monkeypatch.setattr(Blocks, "factors", factors)
+    door = Mechanism(clipping=Blocks(1.0), subsampling=FullBatch())
+    likelihood = lambda z, row, _: row @ z @ row  # noqa: E731
+    once = lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key, 1.0)  # noqa: E731
+    chains = lambda z, x, key: jax.vmap(once, (0, None, 0))(jnp.stack([z] * 3), x, jax.random.split(key, 3))  # noqa: E731
+    for function in (once, chains):
+        if accepted:
+            assert check(function, np.eye(3, dtype=np.float32), X, jax.random.key(0)).doors == 1
+        else:
+            assert "door" in kinds(function, np.eye(3, dtype=np.float32), X, jax.random.key(0))[0]
+
+
 # The rules inside the door, against numbers
 
 

@@ -155,7 +155,7 @@ class Inside:
             return [Lost("rows are added up before each one is clipped")] * len(idents)
         stage = stage_of(equation, inputs)
         return [
-            Rows(axes, which, stage.name, stage.of, ident if stage.ident is None else stage.ident)
+            Rows(axes, which, stage.name, stage.of, ident if stage.ident is None else stage.ident, stage.along)
             for ident, (axes, which) in zip(idents, placed)
         ]
 
@@ -180,7 +180,7 @@ class Inside:
         if isinstance(form, Rows):
             if any(axis.axis == 0 for axis in form.axes):
                 return Lost("a loop runs over the rows")
-            return replace(form, axes=tuple(axis._replace(axis=axis.axis - 1) for axis in form.axes))
+            return replace(form.as_plain(), axes=tuple(axis._replace(axis=axis.axis - 1) for axis in form.axes))
         return replace(form, own=False) if isinstance(form, Draw) else form
 
     @staticmethod

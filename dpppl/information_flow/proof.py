@@ -23,7 +23,7 @@ from dpppl.information_flow.walk import Finding, Walk, describe
 _doors: dict[Any, str] = {}
 
 NOT_PROVED = (
-    "the clipping norm, the noise multiplier and the distribution of the noise",
+    "the clipping norm (parts of a row may each have one), the noise multiplier and the distribution of the noise",
     "that random rows are drawn with the stated probabilities, each at most once",
     "that keys are secret, unpredictable, different from each other, and new in every run",
     "rounding: the arithmetic is taken as exact",

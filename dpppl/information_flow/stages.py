@@ -23,11 +23,12 @@ _BELOW, _OR_EQUAL = group("le", "lt"), group("le", "ge")
 
 
 class Stage(NamedTuple):
-    """`ident`: the number of the plain values if they are only rearranged, else None."""
+    """`ident`: the number of the plain values if they are only rearranged, else None. `along`: see `values.Rows`."""
 
     name: str = "plain"
     of: frozenset = frozenset()
     ident: int | None = None
+    along: tuple[frozenset, ...] = ()
 
 
 _PLAIN = Stage()
@@ -44,12 +45,62 @@ def stage_of(equation, inputs: list[Value]) -> Stage:
         grows = np.size(before) < np.size(after) and form.stage in ("raw", "plain")
         rounded = before.dtype != after.dtype and not (_is_real(before) and _is_real(after))
         kept = form.stage == "bounded" if rounded else not grows
-        return Stage(form.stage, form.of, form.ident) if kept else _PLAIN
+        return Stage(form.stage, form.of, _ident(rows[0]), _rearranged(equation, rows[0])) if kept else _PLAIN
     if primitive in _STILL_BOUNDED and all(is_bounded(value) for value in inputs):
         return Stage("bounded", form.of)
     rule = _RULES.get(primitive)
     found = rule(equation, *inputs) if rule is not None else None
-    return _PLAIN if found is None else found
+    if found is None or found.name == "bounded" or found.along:
+        return _PLAIN if found is None else found
+    known = [_along(equation, v) for v in rows if found.name == "square" or not _is(v, "plain")]
+    return found._replace(along=tuple(frozenset().union(*axis) for axis in zip(*known)))
+
+
+# Which elements of a norm belong to which of a gradient
+
+
+def _ident(value: Value) -> int:
+    """The number of the plain value that a value is or rearranges."""
+    return value.form.ident if value.form.ident != -1 else value.ident
+
+
+def _along(equation, value: Value) -> tuple[frozenset, ...]:
+    """`Rows.along` of an input that has the rank of the first one with rows."""
+    rank = max(len(np.shape(atom.aval)) for atom in equation.invars)
+    return value.form.along or tuple(frozenset({(_ident(value), axis)}) for axis in range(rank))
+
+
+def _aligned(equation, factor: Value, value: Value, idents) -> bool:
+    """Whether each element of `value` meets a factor or condition of a norm that contains it, of all these `idents`."""
+    for length, *both in zip(np.shape(equation.outvars[0].aval), _along(equation, factor), _along(equation, value)):
+        for ident in idents if length > 1 else ():
+            there, here = ({axis for one, axis in pairs if one == ident} for pairs in both)
+            if there and not (there & here) - {-1}:
+                return False
+    return True
+
+
+def _rearranged(equation, value: Value) -> tuple[frozenset, ...]:
+    """`Rows.along` after an equation that keeps the values."""
+    along, primitive, parameters = _along(equation, value), equation.primitive, equation.params
+    old, new = np.shape(equation.invars[0].aval), np.shape(equation.outvars[0].aval)
+    if primitive in _KEEPS:
+        return along
+    if primitive is named("transpose"):
+        return tuple(along[axis] for axis in parameters["permutation"])
+    if primitive is named("broadcast_in_dim"):
+        kept = {to: axis for axis, to in enumerate(parameters["broadcast_dimensions"]) if old[axis] == new[to]}
+        return tuple(along[kept[axis]] if axis in kept else frozenset() for axis in range(len(new)))
+    if primitive is named("squeeze"):
+        gone = {axis % len(old) for axis in parameters["dimensions"]}
+        return tuple(pairs for axis, pairs in enumerate(along) if axis not in gone)
+    merged = frozenset((ident, -1) for pairs in along for ident, _ in pairs)
+    in_order = parameters["dimensions"] is None
+    places = {(np.prod(old[axis:]), old[axis]): pairs for axis, pairs in enumerate(along) if in_order}
+    return tuple(
+        frozenset() if length == 1 else places.get((np.prod(new[axis:]), length), merged)
+        for axis, length in enumerate(new)
+    )
 
 
 def is_bounded(value: Value) -> bool:
@@ -77,16 +128,21 @@ def _is_public(value: Value, least: float = -np.inf) -> bool:
 _NORMS, _FACTORS = ("norm", "lifted"), ("inverse", "capped")
 
 
+def _contains(equation, norm: Value, value: Value) -> bool:
+    """Whether each plain element meets the norm of a part that contains it."""
+    return _ident(value) in norm.form.of and _aligned(equation, norm, value, (_ident(value),))
+
+
 def _is_zero(value: Value) -> bool:
     return value.bounds == (0.0, 0.0)
 
 
 def _mul(equation, a: Value, b: Value):
     if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident and _is_real(equation.outvars[0].aval):
-        return Stage("square", frozenset({a.form.ident}))
+        return Stage("square", frozenset({_ident(a)}))
     for one, other in ((a, b), (b, a)):
-        if _is(one, "plain") and _is(other, *_FACTORS) and one.form.ident in other.form.of:
-            return Stage("clipped", other.form.of)
+        if _is(one, "plain") and _is(other, *_FACTORS) and _contains(equation, other, one):
+            return Stage("clipped", other.form.of, along=other.form.along)
         scaled = ("inverse", "capped", "clipped") if _is_zero(other) else ("norm", "inverse", "capped", "clipped")
         if _is(one, *scaled) and _is_public(other):
             return Stage(one.form.stage, one.form.of)
@@ -97,7 +153,7 @@ def _mul(equation, a: Value, b: Value):
 
 def _power(equation, a: Value):
     if equation.params.get("y", 2) == 2 and _is(a, "plain") and _is_real(equation.outvars[0].aval):
-        return Stage("square", frozenset({a.form.ident}))
+        return Stage("square", frozenset({_ident(a)}))
     return None
 
 
@@ -135,8 +191,8 @@ def _min(equation, a: Value, b: Value):
 def _div(equation, a: Value, b: Value):
     if _is_public(a) and _is(b, *_NORMS):
         return Stage("capped" if _is(b, "lifted") else "inverse", b.form.of)
-    if _is(a, "plain") and _is(b, *_NORMS) and a.form.ident in b.form.of:
-        return Stage("clipped", b.form.of)
+    if _is(a, "plain") and _is(b, *_NORMS) and _contains(equation, b, a):
+        return Stage("clipped", b.form.of, along=b.form.along)
     if _is(a, "norm", "inverse", "capped", "clipped", "bounded") and _is_public(b):
         return Stage(a.form.stage, a.form.of)
     return None
@@ -174,29 +230,52 @@ def _select(equation, condition: Value, *cases: Value):
         return Stage("bounded")
     kept = {"short": 1, "long": 0}.get(condition.form.stage, None) if isinstance(condition.form, Rows) else None
     if len(cases) == 2 and kept is not None and _is_public(cases[1 - kept]) and _is(cases[kept], "clipped", "capped"):
-        if cases[kept].form.of <= condition.form.of:
+        of = cases[kept].form.of
+        if of <= condition.form.of and _aligned(equation, condition, cases[kept], of):
             return Stage("bounded", cases[kept].form.of)
     clipped = [case for case in cases if _is(case, "clipped")]
     if len(clipped) == 1 and all(_is_public(case) for case in cases if case is not clipped[0]):
-        return Stage("clipped", clipped[0].form.of)
+        return Stage("clipped", clipped[0].form.of, along=clipped[0].form.along)
     return None
 
 
 def _reduce_sum(equation, a: Value):
-    return Stage("square", a.form.of) if _is(a, "square") else None
+    if not _is(a, "square"):
+        return None
+    gone = equation.params["axes"]
+    return Stage("square", a.form.of, along=tuple(p for axis, p in enumerate(a.form.along) if axis not in gone))
 
 
 def _dot(equation, a: Value, b: Value):
     if all(is_bounded(value) for value in (a, b)) and not (_is(a, "bounded") and _is(b, "bounded")):
         return Stage("bounded")
-    for one, other in ((a, b), (b, a)):
-        if _is(one, "square") and _is_public(other, least=1.0):
-            return Stage("square", one.form.of)
-    (summed, _), (paired, _) = equation.params["dimension_numbers"]
-    aval = equation.invars[0].aval
-    everything = len(summed) + len(paired) == len(aval.shape) and _is_real(aval)
-    if _is(a, "plain") and _is(b, "plain") and a.ident == b.ident and everything:
-        return Stage("square", frozenset({a.form.ident}))
+    (summed, others_summed), (paired, others_paired) = equation.params["dimension_numbers"]
+    shapes = [np.shape(atom.aval) for atom in equation.invars]
+    free = [
+        [axis for axis in range(len(shape)) if axis not in (*gone, *both)]
+        for shape, gone, both in zip(shapes, (summed, others_summed), (paired, others_paired))
+    ]
+    nowhere: frozenset = frozenset()
+    if _is(a, "square") and _is_public(b, least=1.0):
+        return Stage(
+            "square", a.form.of, along=(*(a.form.along[k] for k in (*paired, *free[0])), *(nowhere for _ in free[1]))
+        )
+    if _is(b, "square") and _is_public(a, least=1.0):
+        along = [b.form.along[k] for k in (*others_paired, *free[1])]
+        return Stage(
+            "square", b.form.of, along=(*along[: len(paired)], *(nowhere for _ in free[0]), *along[len(paired) :])
+        )
+    same = (tuple(summed), tuple(paired)) == (tuple(others_summed), tuple(others_paired))
+    if (
+        _is(a, "plain")
+        and _is(b, "plain")
+        and a.ident == b.ident
+        and same
+        and not free[0]
+        and _is_real(equation.invars[0].aval)
+    ):
+        own = _along(equation, a)
+        return Stage("square", frozenset({_ident(a)}), along=tuple(own[axis] for axis in paired))
     return None
 
 

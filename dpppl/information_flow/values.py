@@ -50,7 +50,8 @@ class Rows:
     most a constant over the norm); "capped" (and bounded itself); "short" and "long" (truth values: the norm is below a
     bound, or it is not); "clipped" (a plain value times the inverse of its norm); "bounded" (clipped, or capped, and a
     public value where the norm is not finite).
-    `ident`: number of the plain value, kept by whatever only rearranges it.
+    `ident`: number of the plain value, kept by whatever only rearranges it. `along`: for each axis, along which axes of
+    which plain values it runs, as pairs (ident, axis), axis -1 where several were merged; empty: along its own.
     """
 
     axes: tuple[Axis, ...]
@@ -58,6 +59,7 @@ class Rows:
     stage: str = "plain"
     of: frozenset = frozenset()
     ident: int = -1
+    along: tuple[frozenset, ...] = ()
 
     def as_plain(self) -> "Rows":
         """The same rows, forgetting what was known of their size."""
@@ -154,8 +156,10 @@ def _join_alike(first, second) -> Form:
     if isinstance(first, Rows):
         if (first.axes, first.which) != (second.axes, second.which):
             return Lost("rows in one order or in another")
-        same = first.stage == second.stage
-        return replace(first, of=first.of & second.of, ident=-1) if same else first.as_plain()
+        same = (first.stage, first.along) == (second.stage, second.along)
+        if not same or first.stage in ("raw", "plain"):
+            return first.as_plain()
+        return replace(first, of=first.of & second.of, ident=-1)
     if isinstance(first, Draw):
         return Draw(first.boxes + tuple(box for box in second.boxes if box not in first.boxes), own=False)
     return Lost("private rows")
