@@ -125,6 +125,7 @@ def _target(audited: DPKernel | SVI, args, kwargs, key) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
         start = own.init(key, *args, **kwargs)
+        own._at_init = None  # the mechanism is about to be replaced
         return _Target(own, own.mechanism, start, lambda s: own.update(s, *args, **kwargs)[0], own.get_params)
     start = own.init(key, 0, None, args, kwargs)
     return _Target(own, own.mechanism, start, lambda s: own.sample(s, args, kwargs), lambda s: s.z)

@@ -821,6 +821,8 @@ LIKELIHOODS = {
     "largest": lambda z, row: jnp.sum(lax.top_k(z * row, 2)[0]) + jnp.max(z * row),
     "look-up": lambda z, row: z[row[0].astype(int)] ** 2,
     "look-up in the row": lambda z, row: jnp.take_along_axis(z * row, jnp.argsort(row), 0)[0],
+    "interpolation": lambda z, row: jnp.interp(row[0], jnp.linspace(-2.0, 2.0, 3), z),
+    "search": lambda z, row: z[jnp.searchsorted(jnp.arange(2.0), row[0])],
     "scatter": lambda z, row: jnp.sum(jnp.zeros(5).at[row[0].astype(int)].add(z[0] * row[1]) ** 2),
     "scatter into the row": lambda z, row: jnp.sum((z * row).at[1].set(z[0]) ** 2),
     "moving slice": lambda z, row: lax.dynamic_slice(z * row, [row[0].astype(int)], [1])[0],

@@ -341,6 +341,40 @@ def test_each_run_is_charged_at_its_own_noise():
     assert svi.privacy_report().epsilon >= before
 
 
+def test_steps_by_hand_are_reported_at_their_own_noise():
+    svi = make(noise_multiplier=2.0)
+    state, _ = svi.update(svi.init(jax.random.key(0), X, Y), X, Y)
+    assert svi.privacy_report(state).noise_multipliers[0] == pytest.approx(2.0, rel=1e-3)
+    svi.noise_multiplier = 200.0
+    for function in (lambda: svi.privacy_report(state), lambda: svi.update(state, X, Y)):
+        with pytest.raises(dpppl.ConfigurationError, match="changed since init"):
+            function()
+
+
+def test_a_run_that_fails_before_its_first_step_leaves_the_budget_as_it_was():
+    svi = make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5, subsampling=dpppl.Partition(10**6))
+    for options, message in (({"thinning": 0}, "positive integer"), ({}, "more batches than there are rows")):
+        with pytest.raises(dpppl.ConfigurationError, match=message):
+            run(svi, 2, X, Y, seed=1 + len(options), **options)
+        assert svi.noise_multiplier is None and svi.privacy_report().status == "nothing run"
+    svi.mechanism = dataclasses.replace(svi.mechanism, subsampling=dpppl.FullBatch())
+    assert 0.99 < run(svi, 4, X, Y, seed=3).report.epsilon <= 1.0
+
+
+def test_runs_beside_each_other_are_charged_apart(monkeypatch):
+    """A second run, begun while the first one is between two chunks."""
+    svi, calls = make(), []
+
+    def update(bar, count):
+        calls.append(count)
+        if len(calls) == 1:
+            run(svi, 20, X, Y, seed=1)
+
+    monkeypatch.setattr("tqdm.auto.tqdm.update", update)
+    run(svi, 40, X, Y)
+    assert sorted(charge.num_steps for charge in svi._charged) == [20, 40]
+
+
 def test_an_epoch_is_one_event_wherever_it_begins():
     partition, sigmas = dpppl.Partition(4), np.arange(1.0, 6.0)
     assert partition.accounted(sigmas, -4).tolist() == [1.0, 5.0] == partition.accounted(sigmas, 0).tolist()

@@ -13,9 +13,9 @@ from dpppl.information_flow.values import Axis, Rows, Value
 
 _ELEMENTWISE = group(
     *"abs acos acosh add add_any add_jaxvals and asin asinh atan atan2 atanh bessel_i0e bessel_i1e bitcast_convert_type "
-    "cbrt ceil clamp clz complex conj convert_element_type copy cos cosh device_put digamma div eq erf erf_inv erfc exp "
-    "exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le lgamma log log1p logistic lt max "
-    "min mul mulhi name ne neg nextafter not or polygamma population_count pow real reduce_precision "
+    "cbrt ceil clamp clz complex conj convert_element_type copy cos cosh device_put digamma div eq eq_to erf erf_inv erfc "
+    "exp exp2 expm1 floor ge gt igamma igamma_grad_a igammac imag integer_pow is_finite le le_to lgamma log log1p logistic lt "
+    "lt_to max min mul mulhi name ne neg nextafter not or polygamma population_count pow real reduce_precision "
     "regularized_incomplete_beta rem round rsqrt select_n sharding_constraint shift_left shift_right_arithmetic "
     "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor zeta "
     "random_fold_in random_bits random_split random_gamma random_seed".split()

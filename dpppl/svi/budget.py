@@ -59,6 +59,7 @@ class Budgeted:
         self._queries: list[accounting.GaussianEvent] = []
         self._facts: dict = {}
         self._start = start_of(self.guide)
+        self._at_init: tuple | None = None
         self._captured: tuple[str, ...] = ()  # by functions of queries
 
     def _calibrate(self, num_steps: int) -> tuple[float, Mechanism]:
@@ -136,6 +137,8 @@ class Budgeted:
                 "update keeps no budget, and the noise follows from the number of steps, which only "
                 "run(rng_key, num_steps, ...) knows; give noise_multiplier without target_epsilon to use init and update."
             )
+        if self._at_init not in (None, (self.noise_multiplier, self.mechanism)):
+            raise ConfigurationError("noise_multiplier or mechanism changed since init: make a new SVI object.")
         return self.noise_multiplier
 
     def admit_query(self, event: accounting.GaussianEvent, key) -> None:

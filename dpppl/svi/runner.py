@@ -115,8 +115,12 @@ class SVI(Budgeted):
 
     @without_value_checks()
     def init(self, rng_key, *args, init_params=None, **kwargs) -> SVIState:
-        """The first state, with the guide's parameters set up without data. Looks at no data and charges nothing."""
+        """The first state, with the guide's parameters set up without data. Looks at no data and charges nothing.
+
+        For steps by `update`. A new key for every call: two states of one key have equal noise, which on different data
+        cancels."""
         key = random.as_key(rng_key)
+        self._at_init = self._at_init or (self.noise_multiplier, self.mechanism)
         self._start = self._start if init_params is None else SUPPLIED
         self._objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
         optimizers.check_without_loss(self.optim, phi)
@@ -146,7 +150,7 @@ class SVI(Budgeted):
 
         `rng_key`: one key, used once; take it from `dpppl.secret_key()`. `init_state`: the state of a result, to go on
         from. `thinning`: the trajectory keeps every so many-th iterate; by default about 1,000 of them in all."""
-        num_steps = positive_int(num_steps)
+        num_steps, thinning = positive_int(num_steps), None if thinning is None else positive_int(thinning)
         noise_multiplier, mechanism = self._calibrate(num_steps)
         key = random.as_key(rng_key)
         # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
@@ -157,6 +161,7 @@ class SVI(Budgeted):
         plan = self._admit([*self._charged, Charge(first, num_steps, noise_multiplier, mechanism)], self._queries)
         random.claim(key)
         _print_cost(plan)
+        before = len(self._charged), (self.noise_multiplier, self.mechanism, self._facts)
         self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
         start = (
             "a state supplied by the user: assumed private output" if init_state is not None else start_of(self.guide)
@@ -166,10 +171,15 @@ class SVI(Budgeted):
             "status": "interrupted",
             "initial_values": and_also(self._facts.get("initial_values"), start if init_params is None else SUPPLIED),
         }
-        rows, public = objective.arrays(args, kwargs)
         kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
-        thinning = max(1, -(-num_steps // kept)) if thinning is None else positive_int(thinning)
-        state, (trajectory, gradients) = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
+        thinning = thinning or max(1, -(-num_steps // kept))
+        try:
+            rows, public = objective.arrays(args, kwargs)
+            state, (trajectory, gradients) = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
+        except BaseException:
+            if len(self._charged) == before[0]:  # nothing ran: the budget is as it was
+                self.noise_multiplier, self.mechanism, self._facts = before[1]
+            raise
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(self.get_params(state)))
         self._facts["status"] = "complete" if finite else "complete, with parameters that are not finite"
         if not finite:
@@ -212,12 +222,13 @@ class SVI(Budgeted):
         arguments = (state, rows, public, np.int32(0))
         prove_rows_stay_inside(chunk, arguments, rows=1)
         program = jax.jit(chunk).lower(*arguments).compile()
+        slot = len(self._charged)  # its own, also beside a run in another thread
         self._charged.append(Charge(first, 0, noise_multiplier, self.mechanism))
         parts = []
         with tqdm(total=num_steps, disable=not progress_bar, desc="SVI") as bar:
             for start in range(0, num_steps, length):
                 count = min(length, num_steps - start)
-                self._charged[-1] = self._charged[-1]._replace(num_steps=start + count)
+                self._charged[slot] = self._charged[slot]._replace(num_steps=start + count)
                 state, *buffers = jax.block_until_ready(program(state, rows, public, np.int32(count)))
                 parts.append(jax.tree.map(lambda x: np.asarray(x)[: -(-count // thinning)], buffers))  # noqa: B023
                 bar.update(count)
