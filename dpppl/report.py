@@ -17,6 +17,7 @@ RELATIONS = {
     "replace_one": "replace one row",
 }
 
+SUPPLIED = "supplied by the user: assumed independent of the data"
 _LATTICE = "floating-point lattice attacks on continuous noise"
 NOT_COVERED = (
     "preprocessing and tuning that looked at the data before or between runs (standardisation, vocabularies, class "

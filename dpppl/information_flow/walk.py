@@ -173,7 +173,7 @@ class Walk:
         """An equation that computes its outputs from its inputs, and perhaps does something else."""
         groups, primitive = known(), equation.primitive
         self.check_effects(equation, inputs)
-        if primitive not in groups.first_order | groups.callbacks | SAMPLERS:
+        if not any(primitive in group for group in (groups.first_order, groups.callbacks, SAMPLERS)):
             return self.unknown(equation, inputs)
         for constant in _captured(equation) if primitive in _COMBINING else ():
             self.constant(constant)

@@ -18,7 +18,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
 from dpppl.mechanism import Mechanism
 from dpppl.model import SplitModel, split_model
-from dpppl.report import PrivacyReport
+from dpppl.report import SUPPLIED, PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 
 _LOWERED = 1.0 - 1e-6
@@ -324,7 +324,7 @@ def describe_start(strategy) -> str:
     """The starting values in words, for the report."""
     if isinstance(strategy, str):
         return strategy.replace("_", " ")
-    return "supplied by the user: assumed independent of the data"
+    return SUPPLIED
 
 
 def positive(name: str, value) -> float:

@@ -9,12 +9,11 @@ from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_med
 from dpppl import accounting, random
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mechanism import Mechanism
-from dpppl.report import PrivacyReport, and_also
+from dpppl.report import SUPPLIED, PrivacyReport, and_also
 from dpppl.svi.elbo import Objective
 
 _OVERFLOW_SHARE = 1e-3
 _LOWERED = 1.0 - 1e-6
-SUPPLIED = "supplied by the user: assumed independent of the data"
 _WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
 
 

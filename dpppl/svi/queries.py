@@ -11,6 +11,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mechanism import prove_rows_stay_inside
 from dpppl.model_checks import check_captured
 from dpppl.subsampling import FullBatch
+from dpppl.svi.budget import Charge
 from dpppl.svi.elbo import ROW_NUMBER
 
 
@@ -19,9 +20,8 @@ def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multipli
 
     The gradient of `w * statistic(row)` in w is the statistic, so the door clips and sums it as it is."""
     mechanism = replace(svi.mechanism, clipping=Flat(bound), subsampling=FullBatch())
-    event = replace(
-        mechanism.event([noise_multiplier * (1.0 - 1e-6)]), neighboring_relation=svi.mechanism.neighboring_relation
-    )
+    event = Charge(0, 1, noise_multiplier, mechanism).event
+    event = replace(event, neighboring_relation=svi.mechanism.neighboring_relation)
 
     def weighted(weight, row, public):
         return weight * statistic(row, public)

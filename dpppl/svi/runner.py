@@ -16,11 +16,11 @@ from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism, prove_rows_stay_inside
 from dpppl.model_checks import without_value_checks
-from dpppl.report import RELATIONS, PrivacyReport, and_also
+from dpppl.report import RELATIONS, SUPPLIED, PrivacyReport, and_also
 from dpppl.subsampling import Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
-from dpppl.svi.budget import SUPPLIED, Budgeted, Charge, positive_int, start_of
+from dpppl.svi.budget import Budgeted, Charge, positive_int, start_of
 from dpppl.svi.elbo import ROW_NUMBER, Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
