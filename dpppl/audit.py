@@ -141,7 +141,7 @@ class _Canary(Mechanism):
     seen: list
 
     def noisy_sum(
-        self, log_likelihood, z, rows, public, key, noise_multiplier, step=0, clipping_norm=None, number=None
+        self, log_likelihood, z, rows, public, *, key, noise_multiplier, step=0, clipping_norm=None, number=None
     ):
         def canary(z, row, public):
             row = dict(row)
@@ -149,11 +149,19 @@ class _Canary(Mechanism):
 
         weights = jnp.zeros(len(next(iter(rows.values())))).at[0].set(_CANARY_WEIGHT * self.present)
         noisy = super().noisy_sum(
-            canary, z, {**rows, _CANARY: weights}, public, key, noise_multiplier, step, clipping_norm, number
+            canary,
+            z,
+            {**rows, _CANARY: weights},
+            public,
+            key=key,
+            noise_multiplier=noise_multiplier,
+            step=step,
+            clipping_norm=clipping_norm,
+            number=number,
         )
         first = jax.tree.map(lambda x: x[0], rows) | ({} if number is None else {number: 0})
         direction = jax.grad(log_likelihood)(z, first, public)
-        self.seen.append((_along(direction, noisy) / self.clipping.clipping_norm, noise_multiplier))
+        self.seen.append((_along(direction, noisy.total) / self.clipping.clipping_norm, noise_multiplier))
         return noisy
 
 

@@ -6,6 +6,7 @@ it has no differentiation rule: a derivative through it would be a second access
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,18 @@ from dpppl.subsampling import Poisson, Subsampling
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
 information_flow.register_door(door_p)
+
+
+ACCOUNTED = (1.0 - 1e-6) / (1.0 + SLACK)
+"""What is accounted of a noise multiplier: less the slack of the sensitivity, and what rounding on the device may take."""
+
+
+class NoisySum(NamedTuple):
+    """What an access returns: the noised sum of clipped gradients, a pytree like the latents; with adaptive clipping
+    also the noised count of drawn rows whose gradient is not longer than the norm, each less the quantile."""
+
+    total: Any
+    count: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,26 +65,26 @@ class Mechanism:
         z,
         rows,
         public,
+        *,
         key,
         noise_multiplier,
         step=0,
         clipping_norm=None,
         number: str | None = None,
-    ):
+    ) -> "NoisySum":
         """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
         scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of
-        the access under this key. Returns a pytree like z.
-
-        Adaptive clipping: `clipping_norm` is the norm of this access; returned is a pair of the sum and the noised
-        count of rows whose gradient is not longer, each less the quantile. `number`: name under which each row, then a
-        dict, finds its place among those of the step, a public number from which to draw what is its own."""
+        the access under this key; `clipping_norm`: that of this access, where clipping adapts; `number`: name under which
+        each row, then a dict, finds its place among those of the step, a public number from which to draw what is its
+        own."""
         if isinstance(self.clipping, Adaptive):
             z, log_likelihood = (z, jnp.zeros(())), functools.partial(_of_first, log_likelihood)
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
         flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm))
         program = functools.partial(self._program, log_likelihood, number)
         closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)
-        return jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
+        noisy = jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
+        return NoisySum(*noisy) if isinstance(self.clipping, Adaptive) else NoisySum(noisy)
 
     def _program(self, log_likelihood, number, z, rows, public, key, noise_multiplier, step, norm):
         leaves, tree = jax.tree.flatten(z)
@@ -129,13 +142,15 @@ class Mechanism:
         return self.subsampling.neighboring_relation
 
     def event(self, noise_multipliers, first: int = 0, repeats: int = 1) -> GaussianEvent:
-        """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains)."""
+        """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains).
+
+        They are lowered by 1e-6, so that rounding on the device cannot make the account too small."""
         values = np.asarray(noise_multipliers, np.float64)
         accounted = np.tile(self.subsampling.accounted(values, first), repeats)
         sampling = discrete.FAILURE_PROBABILITY if self.discretise else 0.0
         num_values = 64 if self.subsampling.event_fields else 4096  # the exact Gaussian formula takes any number
         return GaussianEvent(
-            noise_multipliers=round_down(accounted / (1.0 + SLACK), num_values),
+            noise_multipliers=round_down(accounted * ACCOUNTED, num_values),
             neighboring_relation=self.neighboring_relation,
             failure_probability=(self.subsampling.failure_probability + sampling) * values.size * repeats,
             discrete=self.discretise,

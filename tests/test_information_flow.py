@@ -38,7 +38,7 @@ def likelihood(z, row, public):
 def access(z, x, key, step=0, **options):
     """One access of the data, as a kernel would do it."""
     settings = {"clipping": Flat(1.0), "subsampling": FullBatch()} | options
-    return Mechanism(**settings).noisy_sum(likelihood, z, x, None, key, 1.0, step)
+    return Mechanism(**settings).noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0, step=step).total
 
 
 def check(function, *arguments, **options):
@@ -162,8 +162,10 @@ ODD = odd("odd")
 
 def in_shards(z, x, key, exchange):
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    noisy = lambda part, key: door.noisy_sum(  # noqa: E731
-        lambda z, row, _: jnp.vdot(z, exchange(row)), z, part, None, key[0], 1.0
+    noisy = lambda part, key: (  # noqa: E731
+        door.noisy_sum(
+            lambda z, row, _: jnp.vdot(z, exchange(row)), z, part, None, key=key[0], noise_multiplier=1.0
+        ).total
     )
     specs = {"in_specs": (PartitionSpec("i"), PartitionSpec("i")), "out_specs": PartitionSpec("i"), "check_vma": False}
     return in_pieces(lambda part, key: noisy(part, key)[None], **specs)(x, jax.random.split(key, 2))
@@ -218,7 +220,9 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_a_rule_of_batching_does_not_mix_rows(rule):
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    once = lambda rule: lambda z, x, key: door.noisy_sum(of_all_rows(rule), z, x, None, key, 1.0)  # noqa: E731
+    once = lambda rule: (  # noqa: E731
+        lambda z, x, key: door.noisy_sum(of_all_rows(rule), z, x, None, key=key, noise_multiplier=1.0).total
+    )
     assert check(once(jnp.tanh)).doors == 1
     assert "door" in kinds(once(rule))[0]
 
@@ -231,13 +235,18 @@ def test_a_linear_solve_does_nothing_else():
         return jnp.vdot(z, lax.custom_linear_solve(lambda v: 9.0 * v, row, solve, symmetric=True))
 
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    assert "effect" in kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key, 1.0))[0]
+    assert (
+        "effect"
+        in kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0).total)[0]
+    )
 
 
 def test_a_primitive_without_a_rule_is_refused_inside_the_door():
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
     likelihood = lambda z, row, _: jnp.vdot(z, ODD.bind(row))  # noqa: E731
-    found, message = kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key, 1.0))
+    found, message = kinds(
+        lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0).total
+    )
     assert "unknown" in found and "odd is not known here" in message
 
 
@@ -465,7 +474,11 @@ def test_rows_captured_by_a_likelihood_are_refused():
     captured = jnp.asarray(X)
 
     def door(likelihood, z, x, key):
-        return Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).noisy_sum(likelihood, z, x, None, key, 1.0)
+        return (
+            Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+            .noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0)
+            .total
+        )
 
     found, message = kinds(lambda z, x, key: door(lambda z, row, _: jnp.sum(z @ captured.T) * row[0], z, x, key))
     assert found == {"constant"} and "declare it in public_constants" in message
@@ -490,8 +503,10 @@ def test_rows_captured_by_a_likelihood_are_refused():
         lambda z, x, key: access(z, x.reshape(3, 6)[:, :3], key),
         lambda z, x, key: access(z[0], x[2], key),
         lambda z, x, key: lax.scan(lambda z, row: (access(z, row, key), None), z[0], x)[0],
-        lambda z, x, key: Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).noisy_sum(
-            likelihood, z, x, None, key, 1.0 + jnp.abs(x[0, 0])
+        lambda z, x, key: (
+            Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+            .noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0 + jnp.abs(x[0, 0]))
+            .total
         ),
     ],
     ids=[
@@ -524,7 +539,9 @@ def test_what_was_computed_from_rows_does_not_enter_the_door(function):
 def test_rows_that_enter_twice_stay_apart(likelihood):
     """The private rows are handed in once more as a public argument, which every row's likelihood sees whole."""
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    assert "door" in kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, x, key, 1.0))[0]
+    assert (
+        "door" in kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, x, key=key, noise_multiplier=1.0).total)[0]
+    )
 
 
 def test_rows_may_be_chosen_and_converted_before_the_door():
@@ -536,7 +553,9 @@ def test_rows_may_be_chosen_and_converted_before_the_door():
 def paired(z, rows, key):
     """One access of private rows that stand in a dictionary."""
     door = Mechanism(clipping=Flat(1.0), subsampling=Poisson(0.5))
-    return door.noisy_sum(lambda z, row, _: jnp.sum(z * sum(row.values())), z, rows, None, key, 1.0)
+    return door.noisy_sum(
+        lambda z, row, _: jnp.sum(z * sum(row.values())), z, rows, None, key=key, noise_multiplier=1.0
+    ).total
 
 
 def row(x, i):
@@ -548,8 +567,8 @@ OTHERS = {
     "many windows": lambda z, x, key: paired(z, {str(k): x[k : k + 3] for k in range(4)}, key),
     "windows of two arrays": lambda z, x, key, y: paired(z, {"a": x[:-1], "b": y[1:]}, key),
     "windows that never meet": lambda z, x, key: Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).noisy_sum(
-        lambda z, row, public: jnp.sum(z * row), z, x[:3], x[3:], key, 1.0
-    ),
+        lambda z, row, public: jnp.sum(z * row), z, x[:3], x[3:], key=key, noise_multiplier=1.0
+    ).total,
     "moving windows": lambda z, x, key: paired(
         z, {"a": lax.dynamic_slice_in_dim(x, z[0].astype(int), 2), "b": lax.dynamic_slice_in_dim(x, 0, 2)}, key
     ),
@@ -700,7 +719,7 @@ def two_sites(z, row, public):
 
 def door_of_two_sites(z, x, key, loop=False, **options):
     door = Mechanism(clipping=Flat(1.0), subsampling=options.pop("subsampling", Poisson(0.5)), strategy="vmap")
-    once = lambda i, z: door.noisy_sum(two_sites, z, x, None, key, 1.0, i)  # noqa: E731
+    once = lambda i, z: door.noisy_sum(two_sites, z, x, None, key=key, noise_multiplier=1.0, step=i).total  # noqa: E731
     return lax.fori_loop(0, 3, once, z) if loop else once(0, z)
 
 
@@ -781,7 +800,7 @@ def test_a_norm_contains_what_it_divides(name, monkeypatch):
     monkeypatch.setattr(Blocks, "factors", factors)
     door = Mechanism(clipping=Blocks(1.0), subsampling=FullBatch())
     likelihood = lambda z, row, _: row @ z @ row  # noqa: E731
-    once = lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key, 1.0)  # noqa: E731
+    once = lambda z, x, key: door.noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0).total  # noqa: E731
     chains = lambda z, x, key: jax.vmap(once, (0, None, 0))(jnp.stack([z] * 3), x, jax.random.split(key, 3))  # noqa: E731
     for function in (once, chains):
         if accepted:

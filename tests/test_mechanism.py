@@ -10,7 +10,7 @@ from scipy import stats
 from dpppl import chacha
 from dpppl.clipping import SLACK, Flat
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism, _compiled
+from dpppl.mechanism import ACCOUNTED, Mechanism, _compiled
 from dpppl.subsampling import FullBatch, Poisson
 
 ROWS = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
@@ -31,7 +31,10 @@ def door(clipping_norm=1.0, subsampling=None, **options):
 
 
 compiled = jax.jit(
-    lambda mechanism, likelihood, *arguments: mechanism.noisy_sum(likelihood, *arguments), static_argnums=(0, 1)
+    lambda mechanism, likelihood, z, rows, public, key, noise_multiplier: (
+        mechanism.noisy_sum(likelihood, z, rows, public, key=key, noise_multiplier=noise_multiplier).total
+    ),
+    static_argnums=(0, 1),
 )
 
 
@@ -102,7 +105,13 @@ def test_sites_coordinates_and_accesses_have_independent_noise():
 
 def test_steps_under_one_key_have_independent_noise():
     step_noise = jax.jit(
-        lambda step: door().noisy_sum(zero, jnp.zeros(10_000), jnp.zeros((2, 1)), None, jax.random.key(0), 1.0, step)
+        lambda step: (
+            door()
+            .noisy_sum(
+                zero, jnp.zeros(10_000), jnp.zeros((2, 1)), None, key=jax.random.key(0), noise_multiplier=1.0, step=step
+            )
+            .total
+        )
     )
     first, second = np.asarray(step_noise(0)), np.asarray(step_noise(1))
     assert abs(np.corrcoef(first, second)[0, 1]) * 100 < 4.9
@@ -163,7 +172,7 @@ def test_a_derivative_through_the_door_is_refused():
     """It would be a second access that nobody charges."""
 
     def total(z, rows, noise):
-        return jnp.sum(door().noisy_sum(flat_sum, z, rows, None, jax.random.key(0), noise))
+        return jnp.sum(door().noisy_sum(flat_sum, z, rows, None, key=jax.random.key(0), noise_multiplier=noise).total)
 
     arguments = jnp.zeros(3), jnp.asarray(ROWS), jnp.asarray(1.0)
     for number in range(3):
@@ -193,7 +202,11 @@ def test_transformations_change_nothing(subsampling, generator, x64):
             return -0.5 * (row[2] - jnp.vdot(z["a"], row[:2]) - z["b"]) ** 2
 
         def one(z, key):
-            return door(subsampling=subsampling).noisy_sum(log_likelihood, z, rows, None, key, 1.5)
+            return (
+                door(subsampling=subsampling)
+                .noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=1.5)
+                .total
+            )
 
         @jax.jit
         def everywhere(z, keys):
@@ -211,13 +224,13 @@ def test_transformations_change_nothing(subsampling, generator, x64):
 
 def test_latents_may_be_shared_by_a_batch_of_keys():
     keys = jax.random.split(jax.random.key(0), 2)
-    result = jax.vmap(lambda key: door().noisy_sum(linear, Z, ROWS, 1.0, key, 2.0))(keys)
+    result = jax.vmap(lambda key: door().noisy_sum(linear, Z, ROWS, 1.0, key=key, noise_multiplier=2.0).total)(keys)
     assert result["a"].shape == (2, 2) and result["b"].shape == (2,)
     assert np.all(result["a"][0] != result["a"][1])
 
 
 def test_without_jit_it_is_the_same():
-    result = door().noisy_sum(linear, Z, ROWS, 1.0, jax.random.key(0), 2.0)
+    result = door().noisy_sum(linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0).total
     np.testing.assert_allclose(np.append(result["a"], result["b"]), access(door()), rtol=1e-6)
 
 
@@ -234,7 +247,7 @@ def test_the_noised_sum_is_the_only_output(equations):
     """One access, one output for each site, of its shape; the rows go nowhere else."""
 
     def function(z, rows, key):
-        return door(subsampling=Poisson(0.1)).noisy_sum(linear, z, rows, 1.0, key, 2.0)
+        return door(subsampling=Poisson(0.1)).noisy_sum(linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
 
     program, doors = door_programs(function, Z, ROWS, jax.random.key(0), equations=equations)
     assert len(doors) == 1
@@ -259,7 +272,7 @@ def test_the_program_text_holds_no_row(subsampling):
         sought = rows[[0, 1, -1]].ravel()
 
         def function(z, rows, key):
-            return door(subsampling=subsampling).noisy_sum(linear, z, rows, 1.0, key, 2.0)
+            return door(subsampling=subsampling).noisy_sum(linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
 
         text = jax.jit(function).lower(Z, rows, jax.random.key(0)).as_text()
         assert not any(holds(text, value) for value in sought)
@@ -277,7 +290,7 @@ def test_the_compiled_door_gets_the_rows_as_arguments(monkeypatch):
 
     monkeypatch.setattr("dpppl.mechanism._compiled", noting)
     rows = np.random.default_rng(1).uniform(100, 900, (5, 3)).astype(np.float32)
-    door().noisy_sum(linear, Z, rows, 1.0, jax.random.key(0), 2.0)
+    door().noisy_sum(linear, Z, rows, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
     assert len(programs) == 1
     constants = [np.asarray(c) for c in programs[0].consts if np.issubdtype(np.asarray(c).dtype, np.floating)]
     assert not np.isin(rows, np.concatenate([c.ravel() for c in constants] or [[]])).any()
@@ -297,7 +310,11 @@ def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
             return row["y"] * jnp.vdot(z, row["x"])
 
         def function(z, rows, key):
-            return door(subsampling=Poisson(rate)).noisy_sum(log_likelihood, z, rows, None, key, 1.0)
+            return (
+                door(subsampling=Poisson(rate))
+                .noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=1.0)
+                .total
+            )
 
         _, (access,) = door_programs(function, jnp.zeros(3), rows, jax.random.key(0), equations=equations)
         inside = [v for e in equations(access.params["program"]) for v in e.outvars]
@@ -327,14 +344,14 @@ def test_the_event_is_what_ran():
     event = door(7.0).event([2.0, 1.0, 2.0])
     assert event.num_accesses == 3 and event.is_full_batch and event.failure_probability == 0.0
     assert event.neighboring_relation == "zero_out"
-    assert event.noise_multipliers == ((1.0 / (1 + SLACK), 1), (2.0 / (1 + SLACK), 2))
+    assert event.noise_multipliers == ((1.0 * ACCOUNTED, 1), (2.0 * ACCOUNTED, 2))
 
 
 def test_the_event_of_poisson_sampling():
     event = door(subsampling=Poisson(0.01, overflow_probability=1e-20)).event(np.full(500, 1.5))
     assert event.sampling_rate == 0.01 and not event.is_full_batch
     assert event.failure_probability == pytest.approx(500 * 3e-20, rel=1e-6, abs=0.0)
-    assert event.noise_multipliers == ((1.5 / (1 + SLACK), 500),)
+    assert event.noise_multipliers == ((1.5 * ACCOUNTED, 500),)
 
 
 def test_many_noise_multipliers_are_never_rounded_up():
@@ -342,7 +359,7 @@ def test_many_noise_multipliers_are_never_rounded_up():
     event = door(subsampling=Poisson(0.1)).event(values)
     rounded = np.concatenate([np.full(count, value) for value, count in event.noise_multipliers])
     assert len(event.noise_multipliers) <= 64 and len(rounded) == 1000
-    assert np.all(rounded <= values / (1 + SLACK)) and np.sum(rounded**-2.0) < 1.05 * np.sum(values**-2.0)
+    assert np.all(rounded <= values * ACCOUNTED) and np.sum(rounded**-2.0) < 1.05 * np.sum(values**-2.0)
 
 
 def test_the_overflow_probability_can_be_set():

@@ -18,7 +18,7 @@ import dpppl
 from dpppl import ConfigurationError, Partition, accounting
 from dpppl.accounting.events import gaussian_mu
 from dpppl.clipping import SLACK, Flat, PerSite
-from dpppl.mechanism import Mechanism
+from dpppl.mechanism import ACCOUNTED, Mechanism
 
 
 def fixed_size(batch_size, num_data):
@@ -59,7 +59,7 @@ def mechanism(scheme):
 
 def mu(event):
     """Gaussian-DP parameter of full-batch events, the slack of the sensitivity taken off."""
-    return gaussian_mu([event]) / (1.0 + SLACK)
+    return gaussian_mu([event]) * ACCOUNTED
 
 
 # Partition
@@ -152,14 +152,16 @@ def test_a_chain_walks_through_its_partition():
     state = kernel.init(jax.random.key(0), 0, None, (y,), {})
     data, _ = kernel.split.arrays((y,), {})
     noisy = jax.jit(
-        lambda step: kernel.mechanism.noisy_sum(
-            lambda z, row, public: kernel.split.log_likelihood(z, row, public),
-            state.z,
-            data,
-            {},
-            state.rng_key,
-            1e-6,
-            step,
+        lambda step: (
+            kernel.mechanism.noisy_sum(
+                lambda z, row, public: kernel.split.log_likelihood(z, row, public),
+                state.z,
+                data,
+                {},
+                key=state.rng_key,
+                noise_multiplier=1e-6,
+                step=step,
+            ).total
         )
     )
     sums = [noisy(step) for step in range(4)]

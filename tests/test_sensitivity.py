@@ -42,7 +42,11 @@ def door_of(case):
         mechanism = Mechanism(
             clipping=clipping(norms if clipping is PerSite else NORM), subsampling=subsampling, discretise=discretise
         )
-        run = jax.jit(lambda z, rows, key: mechanism.noisy_sum(split.log_likelihood, z, rows, public, key, NOISE))
+        run = jax.jit(
+            lambda z, rows, key: (
+                mechanism.noisy_sum(split.log_likelihood, z, rows, public, key=key, noise_multiplier=NOISE).total
+            )
+        )
     return run, jax.tree.map(np.asarray, rows), {name: leaf.shape for name, leaf in split.latents.items()}
 
 

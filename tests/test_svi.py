@@ -296,7 +296,14 @@ def test_sum_and_count_of_adaptive_clipping_share_the_budget_of_one_event():
     @jax.jit
     def noise(step):
         return mechanism.noisy_sum(
-            lambda z, row, public: z * row["y"], jnp.zeros(()), rows, {}, jax.random.key(0), 2.0, step, 4.0
+            lambda z, row, public: z * row["y"],
+            jnp.zeros(()),
+            rows,
+            {},
+            key=jax.random.key(0),
+            noise_multiplier=2.0,
+            step=step,
+            clipping_norm=4.0,
         )
 
     draws = np.array(jax.vmap(noise)(jnp.arange(20_000)))

@@ -21,8 +21,6 @@ from dpppl.model import SplitModel, split_model
 from dpppl.report import SUPPLIED, PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 
-_LOWERED = 1.0 - 1e-6
-
 
 class DPKernel(MCMCKernel):
     """A NumPyro kernel whose every step looks at the data once, through the door.
@@ -205,8 +203,8 @@ class DPKernel(MCMCKernel):
         position = self._unscaled(state.z)
         noisy_sum = self.mechanism.noisy_sum(
             lambda u, row, public: self.split.log_likelihood(self._scaled(u), row, public),
-            position, rows, public, state.rng_key, noise_multiplier, state.i,
-        )  # fmt: skip
+            position, rows, public, key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
+        ).total  # fmt: skip
         prior_gradient = jax.grad(lambda u: self.split.log_prior(self._scaled(u), public))(position)
         rate = self.mechanism.subsampling.rate
         gradient = jax.tree.map(lambda prior, noisy: prior + noisy / rate, prior_gradient, noisy_sum)
@@ -249,8 +247,8 @@ class DPKernel(MCMCKernel):
     def schedule(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Step sizes and noise multipliers of steps first .. first+count-1, float64 (count,).
 
-        The multipliers come from the same arithmetic as on the device and are lowered by 1e-6, so that rounding cannot
-        make the account too small. Raises ConfigurationError if a step is not positive and finite."""
+        The multipliers come from the same arithmetic as on the device. Raises ConfigurationError if a step is not
+        positive and finite."""
         if self._schedule is None:
             self._schedule = jax.jit(jax.vmap(self._at))
         steps, multipliers = (np.asarray(x, np.float64) for x in self._schedule(first + jnp.arange(count)))
@@ -259,7 +257,7 @@ class DPKernel(MCMCKernel):
             raise ConfigurationError(
                 f"the step size must be positive and finite at every step; step {first + int(np.argmax(bad))} is not."
             )
-        return steps, multipliers * _LOWERED
+        return steps, multipliers
 
     def report(self, ranges, *, delta: float | None, num_chains: int = 1, **facts) -> PrivacyReport:
         """The report of the steps in `ranges`, a sequence of (first, count, chains)."""

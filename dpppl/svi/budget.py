@@ -13,7 +13,6 @@ from dpppl.report import SUPPLIED, PrivacyReport, and_also
 from dpppl.svi.elbo import Objective
 
 _OVERFLOW_SHARE = 1e-3
-_LOWERED = 1.0 - 1e-6
 _WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
 
 
@@ -28,7 +27,7 @@ class Charge(NamedTuple):
     @property
     def event(self) -> accounting.GaussianEvent:
         """For the accountant."""
-        return self.mechanism.event(np.full(self.num_steps, self.noise_multiplier * _LOWERED), self.first)
+        return self.mechanism.event(np.full(self.num_steps, self.noise_multiplier), self.first)
 
 
 class Budgeted:

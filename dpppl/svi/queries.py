@@ -27,7 +27,9 @@ def noisy_sum_of(svi, statistic, rows, public, key, bound: float, noise_multipli
         return weight * statistic(row, public)
 
     def query(rows, public, key):
-        return mechanism.noisy_sum(weighted, 0.0, rows, public, key, noise_multiplier, number=ROW_NUMBER)
+        return mechanism.noisy_sum(
+            weighted, 0.0, rows, public, key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER
+        ).total
 
     arguments = (rows, public, random.stream(key, "query"))
     prove_rows_stay_inside(query, arguments, rows=0)

@@ -272,19 +272,17 @@ class SVI(Budgeted):
                 z,
                 rows,
                 public,
-                state.rng_key,
-                noise_multiplier,
-                state.i,
-                state.clipping_norm,
-                ROW_NUMBER if objective.reads_rows else None,
+                key=state.rng_key,
+                noise_multiplier=noise_multiplier,
+                step=state.i,
+                clipping_norm=state.clipping_norm,
+                number=ROW_NUMBER if objective.reads_rows else None,
             )
-            if state.clipping_norm is None:
-                return noisy
-            noisy, count = noisy
-            clipping, rate = self.mechanism.clipping, self.mechanism.subsampling.rate
-            assert isinstance(clipping, Adaptive) and self.num_data is not None
-            norms[0] = clipping.next_norm(state.clipping_norm, count, rate * self.num_data)
-            return noisy
+            if noisy.count is not None:
+                clipping, rate = self.mechanism.clipping, self.mechanism.subsampling.rate
+                assert isinstance(clipping, Adaptive) and self.num_data is not None
+                norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, rate * self.num_data)
+            return noisy.total
 
         ascend = objective.aligned_direction if self.gradient == "aligned" else objective.per_parameter_direction
         phi = self.optim.get_params(state.optim_state)
