@@ -17,7 +17,7 @@ from dpppl.mcmc.runner import MCMC as MCMC
 from dpppl.mcmc.schedules import polynomial_decay as polynomial_decay
 from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
 from dpppl.random import secret_key as secret_key
-from dpppl.report import PrivacyReport as PrivacyReport
+from dpppl.runs.report import PrivacyReport as PrivacyReport
 from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition
 from dpppl.subsampling import Poisson as Poisson

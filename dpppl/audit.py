@@ -117,18 +117,23 @@ class _Target:
     def attacked(self, state, present, **changes):
         """The next state where only the canary speaks, if it is `present`, and what was seen: see `_Canary`."""
         seen: list[tuple] = []
-        self.audited.mechanism = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
-        return self.step(state), *seen[0]
+        canary = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
+        return self.step(canary, state), *seen[0]
 
 
 def _target(audited: DPKernel | SVI, args, kwargs, key) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
-        start = own.init(key, *args, **kwargs)
-        own._at_init = None  # the mechanism is about to be replaced
-        return _Target(own, own.mechanism, start, lambda s: own.update(s, *args, **kwargs)[0], own.get_params)
+        start, noise = own.init(key, *args, **kwargs), own.noise_multiplier
+        objective = own.objective()
+        rows, public = objective.arrays(args, kwargs)
+
+        def step(mechanism, state):
+            return own._step(objective, mechanism, noise, state, rows, public)[0]
+
+        return _Target(own, own.mechanism, start, step, own.get_params)
     start = own.init(key, 0, None, args, kwargs)
-    return _Target(own, own.mechanism, start, lambda s: own.sample(s, args, kwargs), lambda s: s.z)
+    return _Target(own, own.mechanism, start, lambda m, s: own.with_mechanism(m).sample(s, args, kwargs), lambda s: s.z)
 
 
 @dataclass(frozen=True, kw_only=True)

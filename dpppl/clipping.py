@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +125,7 @@ class Adaptive:
 
     `quantile`: the share of rows that should not be clipped. `learning_rate`: the norm is multiplied by
     exp(learning_rate * (quantile - share of rows not longer)) a step. `count_share`: the share of a step's privacy cost
-    (in noise_multiplier^-2) that the count spends. `clipping_norm`: the first norm; SVI fills it in.
+    (in noise_multiplier^-2) that the count spends. `clipping_norm`: the first norm, which SVI is given.
 
     Guarantee: sum and count leave the door together, as one Gaussian event whose noise multiplier s satisfies
     s^-2 = s_sum^-2 + s_count^-2, s_count = count noise std / max(quantile, 1 - quantile).
@@ -138,10 +139,11 @@ class Adaptive:
     quantile: float = 0.5
     learning_rate: float = 0.2
     count_share: float = 0.01
-    clipping_norm: float = 1.0
+    clipping_norm: Any = None
 
     def __post_init__(self):
-        object.__setattr__(self, "clipping_norm", Flat(self.clipping_norm).clipping_norm)
+        if self.clipping_norm is not None:
+            object.__setattr__(self, "clipping_norm", Flat(self.clipping_norm).clipping_norm)
         if not (0.0 < self.quantile < 1.0 and 0.0 < self.count_share < 1.0):
             raise ConfigurationError("Adaptive: quantile and count_share must lie in (0, 1).")
         if not 0.0 < self.learning_rate <= 10.0:

@@ -17,6 +17,14 @@ class BudgetExceededError(DPPPLError):
     """The run would spend more than the privacy budget: nothing was run and nothing was charged."""
 
 
+class CheckpointError(DPPPLError):
+    """The checkpoint is of another run, or damaged: nothing was run. Delete it to start anew, at a new charge."""
+
+
+class PrivacyWarning(UserWarning):
+    """Something weakens the privacy guarantee or its meaning, and the run goes on."""
+
+
 class KeyReuseError(DPPPLError):
     """The key was already used in this process: equal keys on changed data cancel the noise. Take a new one."""
 

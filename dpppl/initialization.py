@@ -13,6 +13,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.model import SplitModel
 
 _NUM_DRAWS = 1_000
+STRATEGIES = ("prior_median", "prior_sample")
 
 
 def initial_values(
@@ -28,7 +29,7 @@ def initial_values(
     Raises ConfigurationError for an unknown strategy, and for a dict that does not fit the latent sites."""
     if isinstance(strategy, Mapping):
         return _checked(split, strategy)
-    if strategy not in ("prior_median", "prior_sample"):
+    if strategy not in STRATEGIES:
         raise ConfigurationError("the initial values are 'prior_median', 'prior_sample' or a dict of values by site.")
     return _from_prior(split, public, key, strategy)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import threading
 import zlib
 
 import jax
@@ -15,6 +16,7 @@ from dpppl.errors import ConfigurationError, KeyReuseError
 _GENERATORS = {8: "256-bit ChaCha20", 2: "64-bit threefry"}
 _issued: set[str] = set()
 _claimed: set[str] = set()
+_claims = threading.Lock()
 
 
 def secret_key(generator: str = "chacha20"):
@@ -55,23 +57,31 @@ def as_key(key):
     return typed
 
 
-def origin(key) -> str:
-    """Where a key came from, in words, for the report."""
-    generator = _GENERATORS.get(jax.random.key_data(key).size, "another generator")
-    if _digest(key) in _issued:
-        return f"the operating system's entropy ({generator})"
-    return (
-        f"supplied by the caller ({generator}): the run is reproducible by whoever knows the key, and the seed must "
-        "stay secret"
-    )
+def generator_of(key) -> str:
+    """The key's generator and its length, in words."""
+    return _GENERATORS.get(jax.random.key_data(key).size, "another generator")
+
+
+def is_issued(key) -> bool:
+    """Whether `secret_key` made this key, in this process."""
+    return _digest(key) in _issued
+
+
+def is_guessable(key) -> bool:
+    """Whether the key is one that a short seed gives, as jax.random.PRNGKey(0) does: half of its words are 0."""
+    words = np.asarray(jax.random.key_data(key)).ravel()
+    return bool(2 * np.count_nonzero(words) <= words.size)
 
 
 def claim(key) -> None:
     """Mark a key as used. Raises KeyReuseError the second time: equal keys on changed data cancel the noise."""
     digest = _digest(key)
-    if digest in _claimed:
-        raise KeyReuseError("this key was already used in this process; call dpppl.secret_key() again for every run.")
-    _claimed.add(digest)
+    with _claims:
+        if digest in _claimed:
+            raise KeyReuseError(
+                "this key was already used in this process; call dpppl.secret_key() again for every run."
+            )
+        _claimed.add(digest)
 
 
 def stream(key, name: str):

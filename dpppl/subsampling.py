@@ -48,6 +48,10 @@ class Subsampling(ABC):
         """How the accountant is to treat an access: fields of a GaussianEvent. Empty: a plain Gaussian."""
         return {}
 
+    def batch_cap(self, num_rows: int) -> int | None:
+        """The static cap on a step's rows, where one is used: not when each row is drawn on its own."""
+        return None
+
     def accounted(self, noise_multipliers: np.ndarray, first: int) -> np.ndarray:
         """Noise multipliers of the events to compose, from those of the steps first, first + 1, ...: one each."""
         return noise_multipliers
@@ -123,10 +127,15 @@ class Poisson(Subsampling):
         if self.rate == 1.0:
             return Selection(None, None)
         key = jax.random.fold_in(key, step)
-        cap, tries = sparse_sizes(self.rate, num_rows, self.overflow_probability)
-        if tries > 0.75 * num_rows:
+        cap = self.batch_cap(num_rows)
+        if cap is None:
             return draw_dense(key, num_rows, self.rate)
-        return draw_sparse(key, num_rows, self.rate, cap, tries)
+        return draw_sparse(key, num_rows, self.rate, *sparse_sizes(self.rate, num_rows, self.overflow_probability))
+
+    def batch_cap(self, num_rows: int) -> int | None:
+        """The most rows of a step that sparse sampling has room for; None where every row is drawn on its own."""
+        cap, tries = sparse_sizes(self.rate, num_rows, self.overflow_probability)
+        return None if self.rate == 1.0 or tries > 0.75 * num_rows else cap
 
     def describe(self) -> str:
         """One line for the report."""

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from dpppl.errors import ConfigurationError
-from dpppl.mcmc.kernel import DPKernel, positive
+from dpppl.mcmc.kernel import DPKernel
+from dpppl.validation import positive
 
 
 class DPSGHMCState(NamedTuple):
@@ -44,35 +45,30 @@ class DPSGHMC(DPKernel):
     def __init__(self, model, *, friction: float | str = 0.1, **settings):
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {friction!r}.')
+        if friction == "matched" and not isinstance(settings.get("step_size"), int | float):
+            raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
         self.friction: Any = friction
         super().__init__(model, **settings)
-        if friction == "matched" and not isinstance(self.step_size, float):
-            raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
-        self._match_friction()
 
-    def _match_friction(self) -> None:
-        if self.friction == "matched" and self.noise_multiplier is not None:
-            rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
-            friction = (
-                positive("step_size", self.step_size)
-                * (norm * self.noise_multiplier / rate) ** 2
-                / (2.0 * self.temperature)
+    def _matched(self, noise_multiplier: float) -> dict[str, Any]:
+        if self.friction != "matched":
+            return super()._matched(noise_multiplier)
+        rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
+        friction = (
+            positive(self.step_size, name="step_size")
+            * (norm * noise_multiplier / rate) ** 2
+            / (2.0 * self.temperature)
+        )
+        if not friction < 1.0:
+            raise ConfigurationError(
+                f"the noise that privacy needs would take a friction of {friction:.3g}, which must be below 1; lower "
+                "step_size."
             )
-            if not friction < 1.0:
-                raise ConfigurationError(
-                    f"the noise that privacy needs would take a friction of {friction:.3g}, which must be below 1; "
-                    "lower step_size."
-                )
-            self.friction = friction
+        return {"friction": friction}
 
     @property
     def is_matched(self):
         return "matched" in (self.step_size, self.friction)
-
-    def with_noise(self, noise_multiplier):
-        kernel = super().with_noise(noise_multiplier)
-        kernel._match_friction()
-        return kernel
 
     def matched_step_size(self, noise_multiplier):
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm

@@ -1,10 +1,10 @@
 """What the private kernels share: configuration, NumPyro's calling convention, and what a run of steps costs."""
 
 import copy
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,22 +15,26 @@ from numpyro.util import is_prng_key
 from dpppl.arguments import Public
 from dpppl.clipping import Flat, PerSite
 from dpppl.errors import ConfigurationError
-from dpppl.initialization import initial_values
+from dpppl.initialization import STRATEGIES, initial_values
+from dpppl.mcmc.details import chain_report
 from dpppl.mechanism import Mechanism
 from dpppl.model import SplitModel, split_model
-from dpppl.report import SUPPLIED, PrivacyReport
+from dpppl.runs.budget import Charge
+from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
+from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.validation import Fixed, positive, positive_integer
 
 
-class DPKernel(MCMCKernel):
+class DPKernel(Fixed, MCMCKernel):
     """A NumPyro kernel whose every step looks at the data once, through the door.
 
     The Langevin noise is the privacy noise: the door is called with noise multiplier
     max(s * rate / (h * clipping_norm), noise_multiplier), where s is the standard deviation that the sampler wants for
     a step of size h; no kernel draws noise of its own.
 
-    The state is a named tuple with at least `i` (steps done, which count data accesses), `z` (unconstrained latents by
-    site) and `rng_key`.
+    Settings are fixed when a kernel is made. The state is a named tuple with at least `i` (steps done, which count data
+    accesses), `z` (unconstrained latents by site) and `rng_key`.
     """
 
     sample_field = "z"
@@ -59,25 +63,27 @@ class DPKernel(MCMCKernel):
         clipping = PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
         self.mechanism = Mechanism(clipping=clipping, subsampling=subsampling, discretise=discretise)
         self._model = model
-        self.temperature = positive("temperature", temperature)
-        self.noise_multiplier = None if noise_multiplier is None else positive("noise_multiplier", noise_multiplier)
-        if num_data is not None and (not isinstance(num_data, int) or num_data < 1):
-            raise ConfigurationError("num_data is the declared, public number of rows: a positive integer.")
-        self.num_data = num_data
-        self.row_curvature = None if row_curvature is None else positive("row_curvature", row_curvature)
+        self.temperature = positive(temperature, name="temperature")
+        self.noise_multiplier = (
+            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
+        )
+        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.row_curvature = None if row_curvature is None else positive(row_curvature, name="row_curvature")
         if row_curvature is not None and num_data is None:
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
         self.preconditioner = None if preconditioner is None else _diagonal(preconditioner)
         self.data_plate = data_plate
+        if isinstance(init_strategy, str) and init_strategy not in STRATEGIES:
+            raise ConfigurationError("init_strategy is 'prior_median', 'prior_sample' or a dict of values by site.")
         self.init_strategy = init_strategy
         if not (callable(step_size) or step_size == "matched"):
-            step_size = positive("step_size", step_size)
+            step_size = positive(step_size, name="step_size")
         self.step_size = step_size
         self._split: SplitModel | None = None
         self._schedule: Callable | None = None
         self._scales: dict = {}
-        if step_size == "matched" and self.noise_multiplier is not None:
-            self.step_size = self.matched_step_size(self.noise_multiplier)
+        if self.noise_multiplier is not None:
+            self.__dict__.update(self._matched(self.noise_multiplier))
 
     @property
     def model(self):
@@ -127,21 +133,25 @@ class DPKernel(MCMCKernel):
     def __getstate__(self):
         return self.__dict__ | {"_split": None, "_schedule": None, "_scales": {}}
 
-    def with_noise(self, noise_multiplier: float | None) -> "DPKernel":
-        """A copy without cached structure, at this noise multiplier and, if it is to be matched, its matched step."""
+    def copy(self, **settings: Any) -> Self:
+        """A copy with other settings, not bound to a model's arguments."""
         kernel = copy.copy(self)
-        kernel._split = kernel._schedule = None
-        if noise_multiplier is not None:
-            kernel.noise_multiplier = noise_multiplier
-            if self.step_size == "matched":
-                kernel.step_size = self.matched_step_size(noise_multiplier)
+        kernel.__dict__.update(settings, _split=None, _schedule=None, _scales={})
         return kernel
 
-    def with_overflow_probability(self, probability: float) -> "DPKernel":
-        """A copy whose subsampling overflows its static cap with at most this probability a step."""
-        kernel = self.with_noise(None)
-        kernel.mechanism = self.mechanism.with_overflow_probability(probability)
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy at this noise multiplier and what is to be matched to it."""
+        return self.copy(noise_multiplier=noise_multiplier, **self._matched(noise_multiplier))
+
+    def with_mechanism(self, mechanism: Mechanism) -> Self:
+        """A copy that looks at the data through this mechanism, bound to the same arguments."""
+        kernel = self.copy(mechanism=mechanism)
+        kernel._split, kernel._scales = self._split, self._scales
         return kernel
+
+    def _matched(self, noise_multiplier: float) -> dict[str, Any]:
+        """Settings that this noise multiplier decides."""
+        return {"step_size": self.matched_step_size(noise_multiplier)} if self.step_size == "matched" else {}
 
     # NumPyro's calling convention
 
@@ -251,7 +261,8 @@ class DPKernel(MCMCKernel):
         positive and finite."""
         if self._schedule is None:
             self._schedule = jax.jit(jax.vmap(self._at))
-        steps, multipliers = (np.asarray(x, np.float64) for x in self._schedule(first + jnp.arange(count)))
+        counts = np.arange(first, first + count, dtype=np.int32)  # the type of a state's counter
+        steps, multipliers = (np.asarray(x, np.float64) for x in self._schedule(counts))
         bad = ~(np.isfinite(steps) & (steps > 0) & np.isfinite(multipliers) & (multipliers > 0))
         if bad.any():
             raise ConfigurationError(
@@ -259,49 +270,9 @@ class DPKernel(MCMCKernel):
             )
         return steps, multipliers
 
-    def report(self, ranges, *, delta: float | None, num_chains: int = 1, **facts) -> PrivacyReport:
-        """The report of the steps in `ranges`, a sequence of (first, count, chains)."""
-        chains_of: dict[tuple[int, int], int] = {}
-        for first, count, chains in ranges:
-            if count:
-                chains_of[first, count] = chains_of.get((first, count), 0) + chains
-        mechanism, norm = self.mechanism, self.mechanism.clipping.clipping_norm
-        events, steps, std = [], [], []
-        for (first, count), chains in chains_of.items():
-            step_sizes, multipliers = self.schedule(first, count)
-            events.append(mechanism.event(multipliers, first, chains))
-            steps.append(step_sizes)
-            std.append(self.noise_std(step_sizes, multipliers))
-        h, s = (np.concatenate(parts) if parts else np.full(1, math.nan) for parts in (steps, std))
-        self.check_noise(s)
-        temperatures = self.temperature_at(h, s)
-        return PrivacyReport(
-            method=type(self).__name__,
-            events=tuple(events),
-            delta=delta,
-            num_data=self.num_data,
-            neighboring_relation=mechanism.neighboring_relation,
-            clipping=mechanism.clipping.describe(),
-            clipping_norm=norm,
-            subsampling=mechanism.subsampling.describe(),
-            sampling_rate=mechanism.subsampling.rate,
-            num_chains=num_chains,
-            num_steps=sum(count * chains for (_, count), chains in chains_of.items()),
-            target_temperature=self.temperature,
-            temperatures=(float(temperatures.min()), float(temperatures.max())),
-            temperature_note=self.temperature_note(s),
-            step_sizes=(float(h.min()), float(h.max())),
-            diffusion_time=self._time_until(ranges[-1][0] + ranges[-1][1]) if events else 0.0,
-            row_curvature=self.row_curvature,
-            preconditioned=self.preconditioner is not None,
-            assumed_public=self.split.assumed_public if self._split is not None else (),
-            **({"initial_values": describe_start(self.init_strategy)} | facts),
-        )
-
-    def _time_until(self, step: int) -> float:
-        """Diffusion time of a chain's steps before this one; a restart begins anew, whatever ran and was charged."""
-        step_sizes, multipliers = self.schedule(0, step)
-        return float(np.sum(self.diffusion_time(step_sizes, self.noise_std(step_sizes, multipliers))))
+    def charge(self, first: int, count: int, chains: int = 1) -> Charge:
+        """What steps first .. first+count-1 of so many chains cost."""
+        return Charge(self.mechanism, self.schedule(first, count)[1], first, chains)
 
     def privacy_report(self, last_state, delta: float | None = None) -> PrivacyReport:
         """What a run under plain `numpyro.infer.MCMC` has cost, from the step counter of its last state.
@@ -309,29 +280,15 @@ class DPKernel(MCMCKernel):
         Plain NumPyro keeps the key in the state and may compile the data into the program: both are outside the
         guarantee, and the report says so."""
         counters = np.atleast_1d(np.asarray(last_state.i))
-        return self.report(
-            [(0, int(count), 1) for count in counters],
-            delta=delta,
-            num_chains=len(counters),
-            key_origin="supplied to numpyro.infer.MCMC, whose states hold the key: keep states and pickles secret",
-            status="run under numpyro.infer.MCMC",
-        )
+        charges = [self.charge(0, int(count)) for count in counters if count]
+        key = KeyOrigin(KeySource.STATE, "as NumPyro was given")
+        provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, start_of(self.init_strategy))
+        return chain_report(self, charges, provenance, delta=delta, num_chains=len(counters))
 
 
-def describe_start(strategy) -> str:
-    """The starting values in words, for the report."""
-    if isinstance(strategy, str):
-        return strategy.replace("_", " ")
-    return SUPPLIED
-
-
-def positive(name: str, value) -> float:
-    """`value` as a float, or a ConfigurationError that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise ConfigurationError(f"{name} must be a positive number, got {type(value).__name__}.")
-    if not (value > 0 and math.isfinite(value)):
-        raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
-    return float(value)
+def start_of(strategy: str | Mapping[str, Any]) -> Start:
+    """Where the starting values come from."""
+    return Start(strategy.replace("_", " ")) if isinstance(strategy, str) else Start.SUPPLIED
 
 
 def _diagonal(preconditioner: Mapping) -> dict:

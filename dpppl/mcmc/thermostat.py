@@ -8,7 +8,8 @@ import numpy as np
 
 from dpppl import random
 from dpppl.errors import ConfigurationError
-from dpppl.mcmc.kernel import DPKernel, positive
+from dpppl.mcmc.kernel import DPKernel
+from dpppl.validation import positive
 
 _FRICTION = 0.1
 _COUPLING = 3e-3
@@ -64,7 +65,7 @@ class DPSGNHT(DPKernel):
     """
 
     def __init__(self, model, *, diffusion: float | None = None, **settings):
-        self.diffusion = None if diffusion is None else positive("diffusion", diffusion)
+        self.diffusion = None if diffusion is None else positive(diffusion, name="diffusion")
         super().__init__(model, **settings)
 
     def matched_step_size(self, noise_multiplier):

@@ -12,7 +12,7 @@ from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
 from dpppl.initialization import initial_values
-from dpppl.report import PrivacyReport
+from dpppl.runs.report import PrivacyReport
 from dpppl.svi.elbo import Objective
 
 _MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER, _WANDERING = 40, 1000, 1e12, 0.25

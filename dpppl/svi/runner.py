@@ -1,32 +1,38 @@
-"""Private stochastic variational inference: plan, charge, chunks of steps, parameters, report."""
+"""Private stochastic variational inference: NumPyro's calls, a budget, parameters, report."""
 
+import os
+import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from tqdm.auto import tqdm
 
 from dpppl import random
 from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism, prove_rows_stay_inside
-from dpppl.model_checks import without_value_checks
-from dpppl.report import RELATIONS, SUPPLIED, PrivacyReport, and_also
-from dpppl.subsampling import Subsampling
+from dpppl.mechanism import Mechanism
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.checkpoint import Checkpoint
+from dpppl.runs.driver import TRACING, Program, drive, forgetful, prepare, prepare_chunk
+from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status, claim
+from dpppl.runs.report import PrivacyReport, announce
+from dpppl.subsampling import Partition, Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
-from dpppl.svi.budget import Budgeted, Charge, positive_int, start_of
+from dpppl.svi.details import start_of, svi_report
 from dpppl.svi.elbo import ROW_NUMBER, Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
+from dpppl.svi.trajectory import method_of, thinning_for
+from dpppl.validation import Fixed, positive, positive_integer
 
-_CHUNKS = 20
-_TRAJECTORY_SIZE, _TRAJECTORY_LENGTH = 2**24, 1000
+if TYPE_CHECKING:
+    from dpppl.runs.ledger import PrivacyLedger
 
 
 class SVIState(NamedTuple):
@@ -39,7 +45,7 @@ class SVIState(NamedTuple):
     rng_key: Any
 
 
-class SVI(Budgeted):
+class SVI(Fixed):
     """Differentially private SVI with the calls of `numpyro.infer.SVI`, a privacy budget, and a report. No losses.
 
     `model`: a NumPyro model with one data plate. `guide`: an AutoGuide that was not called yet, or a guide written by
@@ -49,7 +55,8 @@ class SVI(Budgeted):
     gradient with respect to the latents and pulls it back through the guide; "per_parameter" that with respect to the
     guide's parameters, as guides that read their row need. `num_particles`: guide draws a step, one access together.
     `clipping`: "flat", "normalised" or dpppl.Adaptive(...). `noise_multiplier`, or `target_epsilon` with
-    `target_delta`: the budget of this object, all of which the first `run` uses. `loss`: NumPyro's ELBO for prior and
+    `target_delta`: the budget of this object, all of which the first `run` uses but for the share `reserve`, kept for
+    queries and later runs. `ledger`, `checkpoint`, `print_cost`: as for `dpppl.MCMC`. `loss`: NumPyro's ELBO for prior and
     entropy, Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL), the latter by default for AutoNormal.
     `num_data`: the number of rows, if it may be public. `data_plate`: the plate of the rows, where two fit.
     `discretise`: discrete noise on whole numbers, as for the kernels.
@@ -76,9 +83,9 @@ class SVI(Budgeted):
 
     def __init__(
         self,
-        model: Callable,
-        guide: Callable,
-        optim,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        optim: Any,
         *,
         clipping_norm: float | Mapping[str, float],
         subsampling: Subsampling,
@@ -88,104 +95,186 @@ class SVI(Budgeted):
         noise_multiplier: float | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
+        ledger: "PrivacyLedger | None" = None,
+        reserve: float = 0.0,
+        checkpoint: str | os.PathLike[str] | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
-        loss=None,
+        loss: Any = None,
         discretise: bool = False,
-    ):
+        print_cost: bool = True,
+    ) -> None:
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
         if not isinstance(subsampling, Subsampling):
             raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
-        for name, value in (("num_particles", num_particles), ("num_data", num_data)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ConfigurationError(f"{name} must be a positive integer.")
         check_guide(guide)
         self.model, self.guide, self.optim = model, guide, optimizers.without_loss(optim)
-        self.gradient, self.num_particles = gradient, num_particles
-        self.num_data, self.data_plate = num_data, data_plate
+        self.gradient = gradient
+        self.num_particles = positive_integer(num_particles, name="num_particles")
+        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.data_plate = data_plate
         self.loss = default_loss(guide) if loss is None else loss
         if getattr(self.loss, "num_particles", None) != 1:
             raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
         clip = _clipping(clipping, clipping_norm, num_data)
         self.mechanism = Mechanism(clipping=clip, subsampling=subsampling, discretise=discretise)
-        self._set_budget(noise_multiplier, target_epsilon, target_delta)
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
+        if (target_epsilon is None) == (noise_multiplier is None):
+            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+        self.noise_multiplier = (
+            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
+        )
+        self.checkpoint, self.print_cost = checkpoint, print_cost
+        self._objective: Objective | None = None
+        self._provenance, self._start = Provenance(), start_of(guide)
+        self._captured: tuple[str, ...] = ()  # by functions of queries
+        self._by_hand: str | None = None
+        self._left_out: tuple[str, ...] = ()
+        self._programs: dict[Any, Program] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_programs": {}}
+
+    # Budget
+
+    def privacy_plan(self, num_steps: int) -> PrivacyReport:
+        """The report that a `run` of `num_steps` more steps would add up to, without data."""
+        charged = self.budget.charged
+        charge = self._charge(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
+        start = None if self._provenance.starts else self._start
+        return svi_report(self, [*charged, charge], self._provenance.and_now(Status.PLANNED, start=start))
+
+    def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
+        """What everything run so far has cost: runs, interrupted ones too, queries, and steps by `update`.
+
+        With a `state` that `update` returned: what its steps have cost, without all else. Such states hold the key: keep
+        them secret. Steps that `update` took inside jax.jit or lax.scan are counted by their state alone."""
+        if state is not None:
+            count = int(state.i)
+            charges = [Charge(self.mechanism, np.full(count, self._fixed_noise()))] if count else []
+            origin = KeyOrigin(KeySource.STATE, "as init was given")
+            return svi_report(self, charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
+        start = None if self._provenance.starts else self._start
+        provenance = self._provenance.and_now(self._provenance.status, start=start)
+        return svi_report(self, self.budget.charged, provenance, self._left_out)
+
+    def _charge(self, num_steps: int, first: int) -> Charge:
+        """A run's charge, at the noise multiplier that the budget gives. Looks at no data."""
+        mechanism = self.budget.affordable(self.mechanism, num_steps)
+        charge_at = lambda sigma: Charge(mechanism, np.full(num_steps, sigma), first)  # noqa: E731
+        noise = self.noise_multiplier
+        return charge_at(self.budget.calibrate(charge_at) if noise is None else noise)
+
+    def _fixed_noise(self) -> float:
+        if self.noise_multiplier is None:
+            raise ConfigurationError(
+                "the noise of update follows from the number of steps, which only run(rng_key, num_steps, ...) knows; give "
+                "noise_multiplier without target_epsilon to use init and update."
+            )
+        return self.noise_multiplier
 
     # NumPyro's calls
 
-    @without_value_checks()
-    def init(self, rng_key, *args, init_params=None, **kwargs) -> SVIState:
+    @forgetful
+    def init(self, rng_key: Any, *args: Any, init_params: Any = None, **kwargs: Any) -> SVIState:
         """The first state, with the guide's parameters set up without data. Looks at no data and charges nothing.
 
         For steps by `update`. A new key for every call: two states of one key have equal noise, which on different data
         cancels."""
-        key = random.as_key(rng_key)
-        self._at_init = self._at_init or (self.noise_multiplier, self.mechanism)
-        self._start = self._start if init_params is None else SUPPLIED
-        self._objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
-        optimizers.check_without_loss(self.optim, phi)
-        adaptive = isinstance(self.mechanism.clipping, Adaptive)
-        norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
-        return SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
+        objective, state = self._bound(random.as_key(rng_key), args, kwargs, init_params)
+        self._objective, self._programs, self._by_hand = objective, {}, uuid.uuid4().hex
+        self._start = self._start if init_params is None else Start.SUPPLIED
+        return state
 
-    @without_value_checks()
-    def update(self, state: SVIState, *args, **kwargs) -> tuple[SVIState, None]:
-        """One step: one access of the data. NumPyro's pair of the state and the loss, but there is no loss.
+    @forgetful
+    def update(self, state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, None]:
+        """One step: one access of the data, charged first. NumPyro's pair of the state and the loss, but there is no loss.
 
+        Compiled by itself. Inside jax.jit or lax.scan no step can be charged: the report then says so, and
         `privacy_report(state)` says what the steps of a state have cost. Never update one state twice: both steps have
         the same noise, and on different data their difference has none. Refused where a target sets the budget."""
-        rows, public = self.objective().arrays(args, kwargs)
-        return self._step(state, rows, public, self._noise())[0], None
+        objective, noise = self.objective(), self._fixed_noise()
+        if isinstance(self.mechanism.subsampling, Partition):
+            raise ConfigurationError(
+                "a Partition charges each row once an epoch, which holds only while the rows keep their order; update "
+                "cannot know that they do. Use run, or Poisson(rate)."
+            )
+        rows, public = objective.arrays(args, kwargs)
+        step = partial(self._step, objective, self.mechanism, noise)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, rows, public))):
+            self._left_out = (
+                "Steps taken by update inside jax.jit or lax.scan are not in these numbers: privacy_report(state) of "
+                "their last state says what they cost, and both add up.",
+            )
+            return step(state, rows, public)[0], None
+        arguments = (state, rows, public)
+        kind = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(arguments))
+        if kind not in self._programs:
+            self._programs[kind] = prepare(lambda *arguments: step(*arguments)[0], arguments, rows=1)
+        assert self._by_hand is not None
+        self.budget.charge_one(Charge(self.mechanism, np.array([noise])), "SVI.update", self._by_hand)
+        origin = KeyOrigin(KeySource.STATE, "as init was given")
+        self._provenance = self._provenance.and_now(Status.BY_HAND, origin, self._start)
+        return self._programs[kind](*arguments), None
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
         """The constrained parameters of a state."""
         return self.objective().constrain(self.optim.get_params(state.optim_state))
 
-    @without_value_checks()
+    @forgetful
     def run(
-        self, rng_key, num_steps: int, *args, progress_bar: bool = True, init_state: SVIState | None = None,
-        init_params=None, thinning: int | None = None, **kwargs,
+        self, rng_key: Any, num_steps: int, *args: Any, progress_bar: bool = True, init_state: SVIState | None = None,
+        init_params: Any = None, thinning: int | None = None, **kwargs: Any,
     ) -> SVIResult:  # fmt: skip
         """Run `num_steps` steps, as `numpyro.infer.SVI.run`; prints what they will cost first.
 
         `rng_key`: one key, used once; take it from `dpppl.secret_key()`. `init_state`: the state of a result, to go on
         from. `thinning`: the trajectory keeps every so many-th iterate; by default about 1,000 of them in all."""
-        num_steps, thinning = positive_int(num_steps), None if thinning is None else positive_int(thinning)
-        noise_multiplier, mechanism = self._calibrate(num_steps)
-        key = random.as_key(rng_key)
+        return self._execute(rng_key, num_steps, args, kwargs, progress_bar, init_state, init_params, thinning)
+
+    def _execute(
+        self, rng_key: Any, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any], progress_bar: bool,
+        init_state: SVIState | None, init_params: Any, thinning: int | None,
+    ) -> SVIResult:  # fmt: skip
+        num_steps = positive_integer(num_steps, name="num_steps")
+        key, run_id, checkpoint = random.as_key(rng_key), uuid.uuid4().hex, None
+        if self.checkpoint is not None:
+            checkpoint = Checkpoint(self.checkpoint, key, run_id)
+            key, run_id = checkpoint.key, checkpoint.run_id
         # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
-        state = self.init(random.stream(key, "run"), *args, init_params=init_params, **kwargs)
-        if init_state is not None:
-            state = self._continued(init_state, state)
-        objective, first = self.objective(), int(state.i)
-        plan = self._admit([*self._charged, Charge(first, num_steps, noise_multiplier, mechanism)], self._queries)
-        random.claim(key)
-        _print_cost(plan)
-        before = len(self._charged), (self.noise_multiplier, self.mechanism, self._facts)
-        self.noise_multiplier, self.mechanism = noise_multiplier, mechanism
-        start = (
-            "a state supplied by the user: assumed private output" if init_state is not None else start_of(self.guide)
-        )
-        self._facts = {
-            "key_origin": and_also(self._facts.get("key_origin"), random.origin(key)),
-            "status": "interrupted",
-            "initial_values": and_also(self._facts.get("initial_values"), start if init_params is None else SUPPLIED),
-        }
-        kept = min(_TRAJECTORY_LENGTH, max(2, _TRAJECTORY_SIZE // max(1, _size(state.optim_state))))
-        thinning = thinning or max(1, -(-num_steps // kept))
-        try:
-            rows, public = objective.arrays(args, kwargs)
-            state, (trajectory, gradients) = self._chunks(state, rows, public, num_steps, thinning, progress_bar)
-        except BaseException:
-            if len(self._charged) == before[0]:  # nothing ran: the budget is as it was
-                self.noise_multiplier, self.mechanism, self._facts = before[1]
-            raise
-        finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(self.get_params(state)))
-        self._facts["status"] = "complete" if finite else "complete, with parameters that are not finite"
+        objective, state = self._bound(random.stream(key, "run"), args, kwargs, init_params)
+        state = state if init_state is None else _continued(init_state, state)
+        charge = self._charge(num_steps, int(state.i))
+        self.budget.admit([charge], run_id)
+        rows, public = objective.arrays(args, kwargs)
+        thinning = thinning_for(_size(state.optim_state), num_steps) if thinning is None else thinning
+        thinning = positive_integer(thinning, name="thinning")
+        params_of = lambda state: self.optim.get_params(state.optim_state)  # noqa: E731
+        step = partial(self._step, objective, charge.mechanism, charge.noise_multipliers[0])
+        method = method_of(step, params_of, num_steps, thinning)
+        program = prepare_chunk(method, state, rows, public)
+        if checkpoint is not None:
+            checkpoint.bind(program.digest, (rows, public, state, np.array([num_steps, thinning])))
+        before = self.budget.events
+        with self.budget.reserve_for([charge], "SVI", run_id) as reservation:
+            origin = claim(key, again=checkpoint is not None and checkpoint.resumed)
+            supplied = Start.STATE if init_state is not None else start_of(self.guide)
+            start = supplied if init_params is None else Start.SUPPLIED
+            self._objective = objective
+            self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
+            announce(svi_report(self, [charge], self._provenance), before, (), self.print_cost)
+            [(state, (trajectory, gradients))] = drive(
+                method, program, [state], rows, public, reservation, checkpoint, progress_bar=progress_bar,
+                describe=lambda done: "SVI",
+            )  # fmt: skip
+        params = objective.constrain(params_of(state))
+        finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(params))
+        self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         if not finite:
-            warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
+            warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=4)
         return SVIResult(
-            params=self.get_params(state),
+            params=params,
             state=state,
             trajectory=trajectory,
             gradients=gradients,
@@ -195,79 +284,58 @@ class SVI(Budgeted):
             report=self.privacy_report(),
         )
 
-    def _chunks(self, state, rows, public, num_steps, thinning, progress_bar):
-        """Run in chunks of compiled steps, each charged before it starts; the last state, without key, and iterates."""
-        length = -(-num_steps // _CHUNKS)
-        length = -(-length // thinning) * thinning
-        noise_multiplier, first = self.noise_multiplier, int(state.i)
-        assert noise_multiplier is not None
-
-        def chunk(state, rows, public, count):
-            params = self.optim.get_params(state.optim_state)
-            empty = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params)
-
-            def body(number, carry):
-                state, iterates, gradients = carry
-                slot = number // thinning
-                share = 1.0 / jnp.minimum(thinning, count - slot * thinning)
-                state, direction = self._step(state, rows, public, noise_multiplier)
-                iterates = jax.tree.map(
-                    lambda b, x: b.at[slot].set(x), iterates, self.optim.get_params(state.optim_state)
-                )
-                gradients = jax.tree.map(lambda b, x: b.at[slot].add(share * x), gradients, direction)
-                return state, iterates, gradients
-
-            return lax.fori_loop(0, count, body, (state, empty, empty))
-
-        arguments = (state, rows, public, np.int32(0))
-        prove_rows_stay_inside(chunk, arguments, rows=1)
-        program = jax.jit(chunk).lower(*arguments).compile()
-        slot = len(self._charged)  # its own, also beside a run in another thread
-        self._charged.append(Charge(first, 0, noise_multiplier, self.mechanism))
-        parts = []
-        with tqdm(total=num_steps, disable=not progress_bar, desc="SVI") as bar:
-            for start in range(0, num_steps, length):
-                count = min(length, num_steps - start)
-                self._charged[slot] = self._charged[slot]._replace(num_steps=start + count)
-                state, *buffers = jax.block_until_ready(program(state, rows, public, np.int32(count)))
-                parts.append(jax.tree.map(lambda x: np.asarray(x)[: -(-count // thinning)], buffers))  # noqa: B023
-                bar.update(count)
-        return state._replace(rng_key=None), jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-
     # Queries: charged accesses that say how good a fit is
 
-    @without_value_checks()
+    @forgetful
     def estimate_elbo(
-        self, rng_key, params, *args, bound: float, noise_multiplier: float, num_particles: int = 16, **kwargs
-    ) -> float:
+        self, rng_key: Any, params: Any, *args: Any, bound: float, noise_multiplier: float | None = None,
+        num_particles: int = 16, **kwargs: Any,
+    ) -> float:  # fmt: skip
         """A noised estimate of the ELBO at `params`, with all rows: one access of noise `bound * noise_multiplier`.
 
-        `bound`: each row's log likelihood is clipped to [-bound, bound]."""
-        self.init(rng_key, *args, **kwargs)
+        `bound`: each row's log likelihood is clipped to [-bound, bound]. Without `noise_multiplier`: as little noise as
+        what is left of the target allows (see `reserve`)."""
         key = random.as_key(rng_key)
-        return queries.estimate_elbo(self, key, params, args, kwargs, bound, noise_multiplier, num_particles)
+        objective, _ = self._bound(key, args, kwargs, None)
+        return queries.estimate_elbo(self, objective, key, params, args, kwargs, bound, noise_multiplier, num_particles)
 
-    @without_value_checks()
+    @forgetful
     def estimate_accuracy(
-        self, rng_key, params, correct: Callable, *args, noise_multiplier: float, num_particles: int = 16, **kwargs
-    ) -> float:
+        self, rng_key: Any, params: Any, correct: Callable[..., Any], *args: Any, noise_multiplier: float | None = None,
+        num_particles: int = 16, **kwargs: Any,
+    ) -> float:  # fmt: skip
         """A noised estimate of the share of rows that are predicted right: one access of noise `noise_multiplier`.
 
         `correct(samples, *args, **kwargs)`: whether one row is, given posterior samples by site (num_particles, ...)
-        and the model's arguments for that row, without their leading axis. Needs `num_data`, of which it is a share."""
-        self.init(rng_key, *args, **kwargs)
+        and the model's arguments for that row, without their leading axis. Needs `num_data`, of which it is a share.
+        Without `noise_multiplier`: as for `estimate_elbo`."""
         key = random.as_key(rng_key)
-        return queries.estimate_accuracy(self, key, params, correct, args, kwargs, noise_multiplier, num_particles)
+        objective, _ = self._bound(key, args, kwargs, None)
+        return queries.estimate_accuracy(
+            self, objective, key, params, correct, args, kwargs, noise_multiplier, num_particles
+        )
 
     # One step
 
-    def _step(self, state: SVIState, rows, public, noise_multiplier):
+    def _bound(
+        self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any
+    ) -> tuple[Objective, SVIState]:
+        """The ELBO, split, for these arguments, and the first state."""
+        with TRACING:
+            objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
+            optimizers.check_without_loss(self.optim, phi)
+            adaptive = isinstance(self.mechanism.clipping, Adaptive)
+            norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
+            return objective, SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
+
+    def _step(
+        self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any, state: SVIState, rows: Any, public: Any
+    ) -> tuple[SVIState, Any]:
         """The next state, and the noisy ascent direction."""
-        objective = self.objective()
         norms = [state.clipping_norm]
 
-        def access(log_likelihood, z, public):
-            noisy = self.mechanism.noisy_sum(
+        def access(log_likelihood: Callable[..., Any], z: Any, public: Any) -> Any:
+            noisy = mechanism.noisy_sum(
                 log_likelihood,
                 z,
                 rows,
@@ -279,7 +347,7 @@ class SVI(Budgeted):
                 number=ROW_NUMBER if objective.reads_rows else None,
             )
             if noisy.count is not None:
-                clipping, rate = self.mechanism.clipping, self.mechanism.subsampling.rate
+                clipping, rate = mechanism.clipping, mechanism.subsampling.rate
                 assert isinstance(clipping, Adaptive) and self.num_data is not None
                 norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, rate * self.num_data)
             return noisy.total
@@ -287,7 +355,7 @@ class SVI(Budgeted):
         ascend = objective.aligned_direction if self.gradient == "aligned" else objective.per_parameter_direction
         phi = self.optim.get_params(state.optim_state)
         key = jax.random.fold_in(random.stream(state.rng_key, "guide"), state.i)
-        direction = ascend(phi, key, public, access, self.mechanism.subsampling.rate)
+        direction = ascend(phi, key, public, access, mechanism.subsampling.rate)
         descent = jax.tree.map(jnp.negative, direction)
         optim_state = optimizers.update(self.optim, descent, state.optim_state)
         return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), direction
@@ -298,19 +366,24 @@ class SVI(Budgeted):
             raise ConfigurationError("call init or run first: the guide is not set up yet.")
         return self._objective
 
-    def _continued(self, before: SVIState, fresh: SVIState) -> SVIState:
-        shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
-        if shapes(before.optim_state) != shapes(fresh.optim_state):
-            raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
-        if int(before.i) < 0:
-            raise ConfigurationError("init_state holds a negative number of steps.")
-        return before._replace(rng_key=fresh.rng_key)
+
+def _continued(before: SVIState, fresh: SVIState) -> SVIState:
+    shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
+    if shapes(before.optim_state) != shapes(fresh.optim_state):
+        raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
+    if int(before.i) < 0:
+        raise ConfigurationError("init_state holds a negative number of steps.")
+    return before._replace(rng_key=fresh.rng_key)
 
 
-def _clipping(clipping, clipping_norm, num_data) -> Flat | PerSite | Adaptive:
+def _clipping(
+    clipping: str | Adaptive, clipping_norm: Any, num_data: int | None
+) -> Flat | PerSite | Normalised | Adaptive:
     if isinstance(clipping, Adaptive):
         if num_data is None:
             raise ConfigurationError("Adaptive clipping needs num_data, the declared number of rows.")
+        if clipping.clipping_norm is not None:
+            raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
         return replace(clipping, clipping_norm=clipping_norm)
     if clipping == "normalised":
         return Normalised(clipping_norm)
@@ -319,11 +392,5 @@ def _clipping(clipping, clipping_norm, num_data) -> Flat | PerSite | Adaptive:
     return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
 
 
-def _size(tree) -> int:
+def _size(tree: Any) -> int:
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))
-
-
-def _print_cost(plan: PrivacyReport) -> None:
-    delta = 1e-6 if plan.delta is None else plan.delta
-    relation = RELATIONS[plan.neighboring_relation]
-    print(f"This run will spend epsilon = {plan.epsilon_at(delta):.4g} at delta = {delta:g}: {relation}.")

@@ -1,0 +1,147 @@
+"""What a report says of chains: steps, temperature, mixing."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpppl.runs.budget import Charge, events_of
+from dpppl.runs.provenance import Provenance
+from dpppl.runs.report import MechanismFacts, PrivacyReport, noise_range, show_range
+
+if TYPE_CHECKING:
+    from dpppl.mcmc.kernel import DPKernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainDetails:
+    """`num_steps`: of all chains. `temperatures`, `step_sizes`: smallest and largest. `diffusion_time`: of a chain."""
+
+    num_chains: int
+    num_steps: int
+    step_sizes: tuple[float, float]
+    temperatures: tuple[float, float]
+    temperature: str
+    diffusion_time: float
+    preconditioned: bool
+    stability: float | None = None
+    failed_chains: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, kernel: "DPKernel", charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = ()
+    ) -> "ChainDetails":
+        """Of what has been charged. Raises ConfigurationError if the sampler cannot stand the noise."""
+        steps, std = [np.full(1, math.nan)], [np.full(1, math.nan)]
+        for charge in charges:
+            step_sizes, multipliers = kernel.schedule(charge.first, charge.num_steps)
+            steps.append(step_sizes)
+            std.append(kernel.noise_std(step_sizes, multipliers))
+        h, s = (np.concatenate(parts[1:] or parts) for parts in (steps, std))
+        kernel.check_noise(s)
+        temperatures = kernel.temperature_at(h, s)
+        note = kernel.temperature_note(s)
+        time = 0.0
+        if charges:  # a restart begins anew, whatever ran and was charged
+            step_sizes, multipliers = kernel.schedule(0, charges[-1].first + charges[-1].num_steps)
+            time = float(np.sum(kernel.diffusion_time(step_sizes, kernel.noise_std(step_sizes, multipliers))))
+        curved = kernel.row_curvature is not None and kernel.num_data is not None
+        return cls(
+            num_chains=num_chains,
+            num_steps=sum(charge.num_steps * charge.chains for charge in charges),
+            step_sizes=(float(h.min()), float(h.max())),
+            temperatures=(float(temperatures.min()), float(temperatures.max())),
+            temperature=_temperature(kernel, charges, temperatures) if note is None else note,
+            diffusion_time=time,
+            preconditioned=kernel.preconditioner is not None,
+            stability=float(h.max()) * kernel.num_data * kernel.row_curvature if curved else None,  # type: ignore[operator]
+            failed_chains=failed_chains,
+        )
+
+    @property
+    def readable_curvature(self) -> float:
+        """Posterior curvature below which the spread of the samples is not the posterior's: 100 / diffusion time."""
+        return 100.0 / self.diffusion_time if self.diffusion_time > 0 else math.inf
+
+    def mixing_line(self) -> str:
+        """Which posterior spreads the run was long enough to show."""
+        space = "preconditioned" if self.preconditioned else "unconstrained"
+        curvature = self.readable_curvature
+        return (
+            f"total diffusion time {self.diffusion_time:.3g} a chain; where the posterior's curvature is below "
+            f"{curvature:.3g} (its sd above {curvature**-0.5:.3g}, {space}), the spread of the samples must not be "
+            "read as the posterior's"
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """See `Details`."""
+        return [
+            ("steps", f"{self.num_steps} (all chains, warmup and thinned steps included), each an access of the data"),
+            ("chains", str(self.num_chains)),
+            ("step size", show_range(*self.step_sizes)),
+            ("temperature", self.temperature),
+            ("mixing budget", self.mixing_line()),
+        ]
+
+    def warnings(self) -> list[str]:
+        """See `Details`."""
+        lines = []
+        if self.stability is not None and not self.stability < 2.0:
+            lines.append(
+                f"h * N * L = {self.stability:.3g} is not below 2, so the chain may be unstable: raise num_samples, "
+                "which makes the matched step smaller at no cost in privacy."
+            )
+        if self.failed_chains:
+            lines.append(
+                "Chains with values that are not finite: "
+                + ", ".join(map(str, self.failed_chains))
+                + ". They stay charged; lower the step size (raise num_samples) or change the prior."
+            )
+        return lines
+
+    def assumptions(self) -> list[str]:
+        """See `Details`."""
+        return []
+
+
+def _temperature(kernel: "DPKernel", charges: Sequence[Charge], temperatures: np.ndarray) -> str:
+    """What is known about the temperature at which the chain samples."""
+    line = f"{show_range(temperatures.min(), temperatures.max())} from the noise (target {kernel.temperature:g}): "
+    rate, num_data = kernel.mechanism.subsampling.rate, kernel.num_data
+    if rate == 1.0:
+        return line + "exact but for discretisation, since every step sees every row"
+    line += "a lower bound, minibatch noise adds to it; "
+    if num_data is None:
+        return line + "declare num_data to have the condition rate * N * (1 - rate) << noise_multiplier^2 checked"
+    ratio = rate * num_data * (1.0 - rate) / noise_range(events_of(charges))[0] ** 2
+    verdict = "negligible" if ratio < 0.05 else "not shown to be negligible: raise the rate or the noise multiplier"
+    return line + f"rate * N * (1 - rate) / noise_multiplier^2 = {ratio:.3g}, so that noise is {verdict}"
+
+
+def chain_report(
+    kernel: "DPKernel",
+    charges: Sequence[Charge],
+    provenance: Provenance,
+    *,
+    delta: float | None,
+    num_chains: int,
+    failed_chains: tuple[int, ...] = (),
+    ledger: str | None = None,
+) -> PrivacyReport:
+    """The report of chains that were charged so."""
+    split = kernel._split
+    num_rows = None if split is None else split.num_rows
+    return PrivacyReport(
+        method=type(kernel).__name__,
+        events=events_of(charges),
+        delta=delta,
+        mechanism=MechanismFacts.of(kernel.mechanism, num_rows),
+        provenance=provenance,
+        details=ChainDetails.of(kernel, charges, num_chains, failed_chains),
+        num_data=kernel.num_data,
+        num_rows=num_rows,
+        assumed_public=() if split is None else split.assumed_public,
+        ledger=ledger,
+    )

@@ -1,0 +1,247 @@
+"""What one object may spend, has reserved and has spent: one set of rules for chains, SVI, queries and what comes."""
+
+import math
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpppl import accounting
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.mechanism import Mechanism
+from dpppl.validation import positive
+
+if TYPE_CHECKING:
+    from dpppl.runs.ledger import PrivacyLedger
+
+_OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
+
+
+@dataclass(frozen=True, eq=False)
+class Charge:
+    """Accesses number first, first + 1, ... of `chains` chains through one mechanism, at these noise multipliers.
+
+    `noise_multipliers`: (number of steps planned,) float64. `is_query`: whether it may use what was kept for queries.
+    `neighboring_relation`: that of the account it belongs to, where it is not the mechanism's own."""
+
+    mechanism: Mechanism
+    noise_multipliers: np.ndarray = field(repr=False)
+    first: int = 0
+    chains: int = 1
+    is_query: bool = False
+    neighboring_relation: str | None = None
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of each chain."""
+        return len(self.noise_multipliers)
+
+    @property
+    def event(self) -> GaussianEvent:
+        """For the accountant."""
+        event = self.mechanism.event(self.noise_multipliers, self.first, self.chains)
+        relation = self.neighboring_relation
+        return event if relation is None else replace(event, neighboring_relation=relation)
+
+    def begun(self, count: int) -> "Charge":
+        """Its first `count` steps."""
+        return replace(self, noise_multipliers=self.noise_multipliers[:count])
+
+
+def events_of(charges: Sequence[Charge]) -> tuple[GaussianEvent, ...]:
+    """What the accountant composes: one event for charges that are alike but for the number of chains."""
+    alike: dict[tuple[Any, ...], Charge] = {}
+    for charge in charges:
+        if charge.num_steps:
+            key = (charge.mechanism, charge.neighboring_relation, charge.first, charge.noise_multipliers.tobytes())
+            before = alike.get(key)
+            alike[key] = charge if before is None else replace(charge, chains=before.chains + charge.chains)
+    return tuple(charge.event for charge in alike.values())
+
+
+class Budget:
+    """The account of one object. `target_epsilon` at `target_delta` bounds all that it runs; None: no bound.
+
+    `reserve`: the share of the target in [0, 1) that calibrated runs leave for queries and later runs. `ledger`: the
+    account of the data themselves, which must agree to every run as well.
+
+    Guarantee: what is reserved and what is charged never exceeds the target, whichever threads ask: a run is admitted
+    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run.
+    """
+
+    def __init__(
+        self,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        *,
+        ledger: "PrivacyLedger | None" = None,
+        reserve: float = 0.0,
+    ) -> None:
+        if target_delta is not None:
+            accounting.accountants.check_delta(target_delta)
+        if target_epsilon is not None:
+            positive(target_epsilon, name="target_epsilon")
+            if target_delta is None:
+                raise ConfigurationError("target_epsilon needs target_delta.")
+        if not (isinstance(reserve, int | float) and 0.0 <= reserve < 1.0):
+            raise ConfigurationError(f"reserve is the share of the target to keep, in [0, 1), got {reserve!r}.")
+        if reserve and target_epsilon is None:
+            raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
+        self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
+        self.ledger = ledger
+        self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_lock": None, "_runs": {name: run.ended() for name, run in self._runs.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_lock": threading.Lock()})
+
+    @property
+    def charged(self) -> tuple[Charge, ...]:
+        """What has been charged so far, interrupted runs included."""
+        return tuple(charge for run in tuple(self._runs.values()) for charge in run.charged)
+
+    @property
+    def events(self) -> tuple[GaussianEvent, ...]:
+        """What has been charged, for the accountant."""
+        return events_of(self.charged)
+
+    def affordable(self, mechanism: Mechanism, num_steps: int) -> Mechanism:
+        """The mechanism, with a cap on a step's rows whose overflow, over this many steps, costs little of delta."""
+        if self.target_epsilon is None or self.target_delta is None:
+            return mechanism
+        share = _OVERFLOW_SHARE * self.target_delta / ((1.0 + math.exp(min(self.target_epsilon, 500.0))) * num_steps)
+        return mechanism.with_overflow_probability(max(1e-300, min(1e-9, share / 3.0)))
+
+    def calibrate(self, charge_at: Callable[[float], Charge]) -> float:
+        """The least noise multiplier at which what was charged and `charge_at(noise_multiplier)` meet the target.
+
+        Of the target, `reserve` is left, unless the charge is a query. Looks at no data. Raises BudgetExceededError if
+        what was charged leaves nothing, ConfigurationError if no noise is enough."""
+        assert self.target_epsilon is not None and self.target_delta is not None
+        spent = self._held()
+        target = self.target_epsilon * (1.0 if charge_at(1.0).is_query else 1.0 - self.reserve)
+        if spent and accounting.epsilon(events_of(spent), self.target_delta) >= target * (1.0 - 1e-3):
+            raise self._exceeded(spent, ())
+        noise = lambda sigma: events_of([*spent, charge_at(sigma)])  # noqa: E731
+        return accounting.calibrate_noise_multiplier(noise, target, self.target_delta)
+
+    def admit(self, charges: Sequence[Charge], run_id: str | None = None, share: float = 1.0) -> None:
+        """Raise BudgetExceededError if a share of the target cannot pay for the charges. Charges nothing.
+
+        `run_id`: of a run that these charges replace."""
+        held = self._held(run_id)
+        if self.target_epsilon is None or self.target_delta is None:
+            return
+        if accounting.epsilon(events_of([*held, *charges]), self.target_delta) > share * self.target_epsilon:
+            raise self._exceeded(held, charges)
+
+    def ledger_line(self) -> str | None:
+        """What a report says of the ledger."""
+        return None if self.ledger is None else self.ledger.statement()
+
+    def reserve_for(self, charges: Sequence[Charge], what: str, run_id: str | None = None) -> "Reservation":
+        """Admit the charges and hold what they cost, in one step; in the ledger, too, where there is one.
+
+        `run_id`: that of an earlier run which is resumed: its charges are replaced, not added to."""
+        name = uuid.uuid4().hex if run_id is None else run_id
+        with self._lock:
+            self.admit(charges, run_id)
+            if self.ledger is not None:
+                self.ledger.reserve(name, events_of(charges), what)
+            self._runs[name] = _Run(tuple(charges))
+        return Reservation(self, name)
+
+    def charge_one(self, charge: Charge, what: str, run_id: str) -> None:
+        """Charge one more access like `charge`, now: a step that the caller takes by hand, as part of run `run_id`."""
+        with self._lock:
+            before = self._runs.get(run_id)
+            all_of_it = charge if before is None else replace(charge, chains=before.planned[0].chains + 1)
+            self.admit([all_of_it], run_id)
+            if self.ledger is not None:
+                events = events_of([all_of_it])
+                self.ledger.reserve(run_id, events, what)
+                self.ledger.charge(run_id, events, all_of_it.chains - 1, 1)
+            self._runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
+
+    def _held(self, without: str | None = None) -> list[Charge]:
+        """All that is charged or reserved."""
+        return [c for name, run in tuple(self._runs.items()) if name != without for c in run.held]
+
+    def _exceeded(self, held: Sequence[Charge], charges: Sequence[Charge]) -> BudgetExceededError:
+        assert self.target_epsilon is not None and self.target_delta is not None
+        spent, with_this = (accounting.epsilon(events_of(c), self.target_delta) for c in (held, [*held, *charges]))
+        would = f" and this would bring it to {with_this:.4g}" if charges else ""
+        kept = f" ({self.reserve:.0%} of it kept for queries)" if self.reserve else ""
+        return BudgetExceededError(
+            f"epsilon {spent:.4g} of {self.target_epsilon:g}{kept} is spent or reserved{would} at delta "
+            f"{self.target_delta:g}; nothing was run and nothing was charged. A budget is for all that one object runs: "
+            "plan the steps in one call, or make a new object with its own budget (their costs add up)."
+        )
+
+
+@dataclass(eq=False)
+class _Run:
+    """What one run may charge, and how many steps of each of its charges it has begun."""
+
+    planned: tuple[Charge, ...]
+    begun: list[int] = field(default_factory=list)
+    is_open: bool = True
+
+    def __post_init__(self) -> None:
+        self.begun = self.begun or [0] * len(self.planned)
+
+    @property
+    def charged(self) -> list[Charge]:
+        return [charge.begun(count) for charge, count in zip(self.planned, self.begun) if count]
+
+    @property
+    def held(self) -> Sequence[Charge]:
+        return self.planned if self.is_open else self.charged
+
+    def ended(self) -> "_Run":
+        return replace(self, is_open=False)
+
+
+class Reservation:
+    """A run that was admitted. As a context manager it gives back in the end what did not run."""
+
+    def __init__(self, budget: Budget, run_id: str) -> None:
+        self._budget, self.run_id = budget, run_id
+        self._run = budget._runs[run_id]
+
+    def charge(self, number: int, until: int) -> None:
+        """Record, before the access, that steps of planned charge `number` begin, up to the step `until` of it."""
+        budget, run = self._budget, self._run
+        with budget._lock:
+            first, planned = run.begun[number], run.planned[number]
+            assert run.is_open and until <= planned.num_steps
+            if until <= first:
+                return  # a chunk that is run again under the same keys: one access
+            run.begun[number] = until
+            if budget.ledger is not None:
+                begun = planned.first + first
+                budget.ledger.charge(self.run_id, events_of(run.charged), begun, until - first)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was charged."""
+        return any(self._run.begun)
+
+    def __enter__(self) -> "Reservation":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        budget = self._budget
+        with budget._lock:
+            self._run.is_open = False
+            if not self.has_begun:
+                budget._runs.pop(self.run_id, None)
+            if budget.ledger is not None:
+                budget.ledger.release(self.run_id, "complete" if kind is None else "interrupted")

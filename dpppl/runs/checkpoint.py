@@ -1,0 +1,136 @@
+"""How far a run has got, in a file, so that a killed run goes on: the same keys, the same numbers, no second charge.
+
+The file is as secret as the data: it holds the run's keys, with which noise can be subtracted, and a digest of the
+rows. It has mode 600 and is deleted when the run is complete.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl import chacha
+from dpppl.errors import CheckpointError
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`done` steps of leg number `leg` are over: its states, and what was recorded of each chunk."""
+
+    leg: int
+    done: int
+    state: Any
+    parts: Sequence[Any]
+
+
+class Checkpoint:
+    """A checkpoint file at `path`. `key` and `run_id` are those of the run that it holds, or of a new one.
+
+    Resuming is a replay: a chunk that was cut off runs again under the keys it had, on the rows it had, and is one
+    access. So the same program, versions, devices and rows are needed; anything else raises CheckpointError.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], key: Any, run_id: str) -> None:
+        self._path = os.fspath(path)
+        self._header: dict[str, Any] = {}
+        self._arrays: dict[str, np.ndarray] = {}
+        self.resumed = os.path.exists(self._path)
+        if self.resumed:
+            self._load()
+            run_id = self._header["run_id"]
+            key = _key(self._arrays["key"], self._header["generator"])
+        self.key, self.run_id = key, run_id
+        self._digest = ""
+
+    def bind(self, digest: str, arguments: Any) -> None:
+        """Say what runs: the digest of the program, and arrays and settings that must be the same in a resumed run."""
+        secret = np.asarray(jax.random.key_data(self.key)).tobytes()
+        tag = hmac.new(secret, digest.encode(), hashlib.sha256)
+        for leaf in jax.tree.leaves(arguments):
+            array = np.asarray(leaf) if not _is_key(leaf) else np.asarray(jax.random.key_data(leaf))
+            tag.update(f"{array.dtype}{array.shape}".encode())
+            tag.update(np.ascontiguousarray(array).data if array.size else b"")
+        self._digest = tag.hexdigest()
+        if self.resumed and not hmac.compare_digest(self._header["digest"], self._digest):
+            raise CheckpointError(
+                f"the checkpoint {self._path} is of another run: model, settings, arguments, versions or devices differ. "
+                "Run what it is of, or delete it to start anew; what it has run stays charged."
+            )
+
+    def begun(self, program: Any, legs: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
+        """Where to go on; legs that are over are appended to `finished`."""
+        if not self.resumed:
+            return Progress(0, 0, legs[0], [])
+        recorded = jax.tree.structure(program.outputs[1])
+        leaves = iter(range(self._header["count"]))
+        take = lambda tree: jax.tree.unflatten(tree, [self._arrays[f"a{next(leaves)}"] for _ in range(tree.num_leaves)])  # noqa: E731
+        for leg in range(self._header["leg"]):
+            finished.append((_as(legs[leg], take(jax.tree.structure(legs[leg]))), take(recorded)))
+        leg, done = self._header["leg"], self._header["done"]
+        if leg == len(legs):
+            return Progress(leg, 0, legs[-1], [])
+        state = _as(legs[leg], take(jax.tree.structure(legs[leg])))
+        return Progress(leg, done, state, [take(recorded)] if done else [])
+
+    def save(self, at: Progress, finished: Sequence[tuple[Any, Any]]) -> None:
+        """Write all of it, in one step: a reader sees this or what was there before."""
+        axis = 0 if np.ndim(at.state.i) == 0 else 1
+        recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *at.parts)
+        leaves = [_plain(leaf) for leaf in jax.tree.leaves([*finished, at.state, recorded])]
+        header = {
+            "format": _FORMAT, "digest": self._digest, "run_id": self.run_id, "leg": at.leg, "done": at.done,
+            "count": len(leaves), "generator": str(jax.random.key_impl(self.key)),
+        }  # fmt: skip
+        arrays = {f"a{number}": leaf for number, leaf in enumerate(leaves)}
+        temporary = f"{self._path}.{os.getpid()}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, header=np.asarray(json.dumps(header)), key=_plain(self.key), **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._path)
+
+    def remove(self) -> None:
+        """Forget the run, which is complete: a second replay on other rows would cancel the noise."""
+        if os.path.exists(self._path):
+            os.remove(self._path)
+
+    def _load(self) -> None:
+        try:
+            with np.load(self._path, allow_pickle=False) as file:
+                self._arrays = dict(file)
+            self._header = json.loads(str(self._arrays.pop("header")))
+            if self._header["format"] != _FORMAT:
+                raise ValueError
+        except (OSError, ValueError, KeyError, EOFError):
+            raise CheckpointError(
+                f"{self._path} is no checkpoint that this version can read; delete it to start anew."
+            ) from None
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _key(data: np.ndarray, generator: str) -> Any:
+    return chacha.wrap(data) if data.shape[-1] == 8 else jax.random.wrap_key_data(jnp.asarray(data), impl=generator)
+
+
+def _as(template: Any, values: Any) -> Any:
+    """Saved arrays as a state: keys become keys again."""
+    return jax.tree.map(
+        lambda t, v: _key(v, str(jax.random.key_impl(t))) if _is_key(t) else jnp.asarray(v), template, values
+    )

@@ -1,0 +1,191 @@
+"""One way to run steps for every method: trace, prove, compile; then, chunk by chunk, charge, run, keep a checkpoint."""
+
+import functools
+import hashlib
+import re
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+from tqdm.auto import tqdm
+
+from dpppl import information_flow
+from dpppl.runs.budget import Reservation
+from dpppl.runs.checkpoint import Checkpoint, Progress
+
+NUM_CHUNKS = 20
+TRACING = threading.RLock()
+"""NumPyro has one stack of handlers for all threads: models are traced by one thread at a time."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """What a method of inference supplies: how it steps, and what of it is kept.
+
+    `step(state, rows, public)`: one access; returns the next state and anything else to record. `num_steps`, and the
+    `length` of a chunk. `empty(state)`: buffers for what a chunk records. `record(buffers, number, start, state, seen)`:
+    buffers after step `number`, counted from the run's first, of a chunk that began at `start`. `kept(start, count)`:
+    places in the buffers that a chunk has filled. `mapping`: how one chain's chunk becomes that of all in a state:
+    None, "pmap", or a transform like jax.vmap.
+    """
+
+    step: Callable[[Any, Any, Any], tuple[Any, Any]]
+    num_steps: int
+    length: int
+    empty: Callable[[Any], Any]
+    record: Callable[[Any, Any, Any, Any, Any], Any]
+    kept: Callable[[int, int], np.ndarray]
+    mapping: Any = None
+
+    def chunk(self, state: Any, rows: Any, public: Any, start: Any, count: Any) -> tuple[Any, Any]:
+        """`count` steps from step `start` of the run: the state, and what was recorded."""
+
+        def body(number: Any, carry: Any) -> Any:
+            state, seen = self.step(carry[0], rows, public)
+            return state, self.record(carry[1], number, start, state, seen)
+
+        return lax.fori_loop(start, start + count, body, (state, self.empty(state)))  # type: ignore[no-any-return]
+
+    def mapped_chunk(self, states: Any, *rest: Any) -> Any:
+        """The same for all chains in `states`."""
+        if self.mapping is None:
+            return self.chunk(states, *rest)
+        if self.mapping == "pmap":
+            return jax.pmap(self.chunk, in_axes=(0, None, None, None, None))(states, *rest)
+        return self.mapping(lambda state: self.chunk(state, *rest))(states)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A chunk, proved and compiled. `digest`: of its text, the versions and the device."""
+
+    call: Callable[..., list[Any]]
+    outputs: Any
+    digest: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        return jax.tree.unflatten(jax.tree.structure(self.outputs), self.call(*jax.tree.leaves(arguments)))
+
+
+def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> Program:
+    """Trace `function` once, prove that argument number `rows` leaves through the door only, compile what was proved.
+
+    Raises PrivacyLeakError; nothing has run or been charged by then."""
+    leaves, keystr = jax.tree_util.tree_leaves_with_path, jax.tree_util.keystr
+    with TRACING:
+        closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        information_flow.verify_jaxpr(
+            closed,
+            [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == rows],
+            output_names=[keystr(path) for path, _ in leaves(outputs)],
+            secret_outputs=(".rng_key",),
+            public_constants=True,
+        )
+        lowered = jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments))
+        return Program(lowered.compile(), outputs, _digest(lowered))
+
+
+def prepare_chunk(method: Method, state: Any, rows: Any, public: Any) -> Program:
+    """The program of `drive`, for the states of one leg."""
+    number = np.asarray(0, np.int32)
+    return prepare(method.mapped_chunk, (state, rows, public, number, number), rows=1)
+
+
+def drive(
+    method: Method,
+    program: Program,
+    legs: Sequence[Any],
+    rows: Any,
+    public: Any,
+    reservation: Reservation,
+    checkpoint: Checkpoint | None = None,
+    *,
+    progress_bar: bool = False,
+    describe: Callable[[int], str] | None = None,
+) -> list[tuple[Any, Any]]:
+    """Run all steps of each leg (chains that run together), each chunk charged before it starts.
+
+    Returns, for each leg, its last states without keys and what was recorded. Charge number i of the reservation is
+    that of leg i. With a checkpoint that holds a part of the run, goes on from there."""
+    finished: list[tuple[Any, Any]] = []
+    axis = 0 if method.mapping is None else 1
+    at = Progress(0, 0, legs[0], []) if checkpoint is None else checkpoint.begun(program, legs, finished)
+    with tqdm(
+        total=method.num_steps * len(legs), disable=not progress_bar, desc=describe(0) if describe else ""
+    ) as bar:
+        for leg in range(len(legs)):
+            reservation.charge(leg, method.num_steps if leg < at.leg else at.done)
+            bar.update(method.num_steps if leg < at.leg else at.done)
+            if leg < at.leg:
+                continue
+            state, parts = at.state, list(at.parts)
+            for start in range(at.done, max(1, method.num_steps), method.length):
+                count = min(method.length, method.num_steps - start)
+                reservation.charge(leg, start + count)
+                counts = (np.asarray(value, np.int32) for value in (start, count))
+                state, buffers = jax.block_until_ready(program(state, rows, public, *counts))
+                parts.append(jax.tree.map(functools.partial(_take, method.kept(start, count), axis), buffers))
+                if checkpoint is not None:
+                    checkpoint.save(Progress(leg, start + count, state, parts), finished)
+                if describe is not None:
+                    bar.set_description(describe(start + count), refresh=False)
+                bar.update(count)
+            recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
+            finished.append((state, recorded))
+            at = Progress(leg + 1, 0, legs[min(leg + 1, len(legs) - 1)], [])
+    if checkpoint is not None:
+        checkpoint.remove()
+    return [(state._replace(rng_key=None), recorded) for state, recorded in finished]
+
+
+def forgetful(function: Callable[P, R]) -> Callable[P, R]:
+    """Inside, JAX's checks of values are off; what is raised holds no argument in the frames of its traceback."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            with jax.debug_nans(False), jax.debug_infs(False):
+                return function(*args, **kwargs)
+        except BaseException as error:
+            del args, kwargs
+            _clear(error)
+            raise
+
+    return wrapper
+
+
+def _clear(error: BaseException | None) -> None:
+    while error is not None:
+        if error.__traceback__ is not None:
+            traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+
+
+def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:
+    return np.take(np.asarray(leaf), places, axis=axis)
+
+
+def _digest(lowered: Any) -> str:
+    import jaxlib
+    import numpyro
+
+    text = re.sub(r"loc\(.*?\)|#loc.*|0x[0-9a-f]{8,}", "", lowered.as_text())
+    facts = [text, jax.__version__, jaxlib.__version__, numpyro.__version__, str(jax.devices())]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def set_places(buffer: Any, place: Any, values: Any) -> Any:
+    """Each leaf of `buffer` with the leaf of `values` at `place` along its leading axis."""
+    return jax.tree.map(
+        lambda b, x: lax.dynamic_update_index_in_dim(b, jnp.asarray(x, b.dtype), place, 0), buffer, values
+    )

@@ -1,0 +1,311 @@
+"""The privacy report: what was spent, under which conditions, and what is not covered."""
+
+import html
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+from dpppl import accounting
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import ConfigurationError, PrivacyWarning
+from dpppl.mechanism import Mechanism
+from dpppl.runs.provenance import Provenance, Status
+
+RELATIONS = {
+    "zero_out": "add or remove one row, N public (zero-out)",
+    "add_or_remove_one": "add or remove one row",
+    "replace_one": "replace one row",
+}
+
+_LATTICE = "floating-point lattice attacks on continuous noise"
+NOT_COVERED = (
+    "preprocessing and tuning that looked at the data before or between runs (standardisation, vocabularies, class "
+    "counts, the choice of hyperparameters)",
+    _LATTICE,
+    "side channels (time, memory)",
+    "predictions for, or scores of, private rows: Predictive or log_likelihood evaluated on them is a new release",
+    "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior",
+)
+
+SHOWN_DELTAS = (1e-5, 1e-6, 1e-8)
+
+
+class Details(Protocol):
+    """What a method adds to the report: a frozen dataclass with these."""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Lines of the report: pairs of a name and a text."""
+
+    def warnings(self) -> list[str]:
+        """What a reader must not overlook."""
+
+    def assumptions(self) -> list[str]:
+        """Assumptions behind the numbers that are this method's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MechanismFacts:
+    """The mechanism, in words and numbers. `batch_cap`: the cap on a step's rows, where there is one."""
+
+    clipping: str
+    clipping_norm: float
+    subsampling: str
+    sampling_rate: float
+    neighboring_relation: str
+    batch_cap: int | None = None
+
+    @classmethod
+    def of(cls, mechanism: Mechanism, num_rows: int | None = None) -> "MechanismFacts":
+        """Of a mechanism, on a declared or visible number of rows."""
+        subsampling = mechanism.subsampling
+        return cls(
+            clipping=mechanism.clipping.describe(),
+            clipping_norm=mechanism.clipping.clipping_norm,
+            subsampling=subsampling.describe(),
+            sampling_rate=subsampling.rate,
+            neighboring_relation=mechanism.neighboring_relation,
+            batch_cap=None if num_rows is None else subsampling.batch_cap(num_rows),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyReport:
+    """A privacy guarantee with its conditions. `str(report)` is the text; every number is computed from `events`.
+
+    `events`: what was asked of the data. `delta`: the delta chosen, or None. `details`: what the method adds.
+    `num_data`: the declared number of rows; `num_rows`: that of the arrays that ran. `ledger`: the ledger's own words,
+    where there is one. `left_out`: what was run and is not in the numbers, said first.
+
+    Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one row
+    under the stated relation, if the stated assumptions hold.
+    """
+
+    method: str
+    events: tuple[GaussianEvent, ...]
+    delta: float | None
+    mechanism: MechanismFacts
+    provenance: Provenance
+    details: Details
+    num_data: int | None = None
+    num_rows: int | None = None
+    assumed_public: tuple[str, ...] = ()
+    ledger: str | None = None
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> Status:
+        """How far the run got."""
+        return self.provenance.status
+
+    @cached_property
+    def spent(self) -> accounting.PrivacySpent | None:
+        """Epsilon at the chosen delta with the accountant that gave it; None where no delta was chosen."""
+        return None if self.delta is None else self._spent(self.delta)
+
+    def _spent(self, delta: float) -> accounting.PrivacySpent:
+        accounting.accountants.check_delta(delta)
+        if not self.events:
+            return accounting.PrivacySpent(0.0, delta, "no access", True)
+        return accounting.spent(self.events, delta)
+
+    @property
+    def epsilon(self) -> float | None:
+        """Epsilon at the chosen delta; None where no delta was chosen."""
+        return None if self.spent is None else self.spent.epsilon
+
+    def epsilon_at(self, delta: float) -> float:
+        """Epsilon at another delta in (0, 1)."""
+        return self._spent(delta).epsilon
+
+    def epsilon_for_group(self, group_size: int, delta: float | None = None) -> float:
+        """Epsilon when the unit of privacy is `group_size` rows, at `delta` or the chosen one."""
+        delta = self.delta if delta is None else delta
+        if delta is None:
+            raise ConfigurationError("give delta: none was chosen for this run.")
+        return accounting.group_epsilon(self.events, delta, group_size) if self.events else 0.0
+
+    @property
+    def num_accesses(self) -> int:
+        """Number of events the accountant composes: one a step, but one an epoch for a partition."""
+        return sum(event.num_accesses for event in self.events)
+
+    @property
+    def noise_multipliers(self) -> tuple[float, float]:
+        """Smallest and largest noise multiplier of an access, slack taken off."""
+        return noise_range(self.events)
+
+    @property
+    def failure_probability(self) -> float:
+        """Total probability, over all accesses, that sampling was not exact."""
+        return sum(event.failure_probability for event in self.events)
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether all noise was discrete, so that floating point cannot betray it."""
+        return bool(self.events) and all(event.discrete for event in self.events)
+
+    def assumptions(self) -> list[str]:
+        """Every assumption behind the numbers, one sentence each."""
+        lines = [
+            "The unit of privacy is one row; rows are independent units (one person's several rows are a group).",
+            "The number of rows is public: it decides array shapes, running time and the cap on a step's rows.",
+            "Gaussian noise is treated as a real number; it is drawn in float64 from 53 random bits."
+            if not self.is_discrete
+            else "The noise is a discrete Gaussian, drawn and added in whole numbers; it needs unpredictable random bits only.",
+            "The sensitivity is clipping_norm * 1.0001: the floating-point slack is accounted for in the noise.",
+            "A row whose gradient is not finite (a missing value, say) adds nothing to a step, without a word.",
+            f"Random keys: {self.provenance.key_origin}.",
+            f"Starting values: {self.provenance.initial_values}.",
+            "Hyperparameters, the model's code and arguments that are not arrays are public.",
+            "What is composed was planned in advance: no run, query or setting was chosen by the results of others here.",
+            self.ledger
+            or "Nothing else looks at these data: what other objects and other days spend adds to this, and no ledger "
+            "counts it (dpppl.PrivacyLedger).",
+        ]
+        if self.assumed_public:
+            lines.append("Arrays that the model captured are assumed public: " + ", ".join(self.assumed_public) + ".")
+        return lines + self.details.assumptions()
+
+    def warnings(self) -> list[str]:
+        """What a reader must not overlook."""
+        lines = list(self.left_out)
+        if self.spent is not None and not self.spent.meaningful:
+            lines.append("This epsilon is no meaningful guarantee.")
+        if warning := self.delta_warning():
+            lines.append(warning)
+        return lines + self.details.warnings()
+
+    def delta_warning(self) -> str | None:
+        """What is wrong with a delta that is not below 1 / number of rows, or None."""
+        rows = self.num_rows if self.num_data is None else self.num_data
+        if self.delta is None or rows is None or self.delta < 1.0 / rows:
+            return None
+        return f"delta is not below 1 / number of rows = {1 / rows:.2g}: a mechanism may publish whole rows."
+
+    def not_covered(self) -> list[str]:
+        """What the guarantee does not speak of."""
+        return [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The report as pairs of a name and a text."""
+        if self.spent is None:
+            headline = [
+                (f"epsilon at delta {delta:g}", f"{self._spent(delta).epsilon:.4g} ({self._spent(delta).accountant})")
+                for delta in SHOWN_DELTAS
+            ]
+        else:
+            headline = [
+                ("epsilon", f"{self.spent.epsilon:.4g}"),
+                ("delta", f"{self.spent.delta:g}"),
+                ("accountant", self.spent.accountant),
+            ]
+        cap = "" if self.mechanism.batch_cap is None else f"; cap {self.mechanism.batch_cap} rows"
+        return [
+            ("method", f"{self.method}, {self.status}"),
+            *headline,
+            ("neighbouring data sets", RELATIONS[self.mechanism.neighboring_relation]),
+            ("unit of privacy", "one row"),
+            ("subsampling", self.mechanism.subsampling + cap),
+            ("sampling failure", f"{self.failure_probability:.2g} in total, charged to delta"),
+            ("clipping", self.mechanism.clipping),
+            ("noise multiplier", show_range(*self.noise_multipliers)),
+            *self.details.rows(),
+        ]
+
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """Titles and sentences below the rows."""
+        titled = [
+            ("Warnings", self.warnings()),
+            ("Assumptions", self.assumptions()),
+            ("Not covered", self.not_covered()),
+        ]
+        return [(title, sentences) for title, sentences in titled if sentences]
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.rows())
+        lines = ["Privacy report", *(f"  {name:<{width}}  {text}" for name, text in self.rows())]
+        for title, sentences in self.sections():
+            lines += [title, *(f"  - {sentence}" for sentence in sentences)]
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """The same as a table and lists in HTML, as notebooks show it."""
+        rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(t)}</td></tr>" for n, t in self.rows())
+        parts = [f"<h4>Privacy report</h4><table>{rows}</table>"]
+        for title, sentences in self.sections():
+            items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+            parts.append(f"<h5>{title}</h5><ul>{items}</ul>")
+        return "".join(parts)
+
+    _repr_html_ = to_html
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field and every number, as plain JSON values."""
+        spent = self.spent
+        return asdict(self) | {  # type: ignore[call-overload]
+            "provenance": {
+                "status": self.status,
+                "key_origin": self.provenance.key_origin,
+                "initial_values": self.provenance.initial_values,
+            },
+            "epsilon": None if spent is None else spent.epsilon,
+            "accountant": None if spent is None else spent.accountant,
+            "epsilon_at": {f"{delta:g}": self.epsilon_at(delta) for delta in SHOWN_DELTAS},
+            "unit": "one row",
+            "num_accesses": self.num_accesses,
+            "noise_multipliers": self.noise_multipliers,
+            "failure_probability": self.failure_probability,
+            "warnings": self.warnings(),
+            "assumptions": self.assumptions(),
+            "not_covered": self.not_covered(),
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text; numbers that are not finite become strings."""
+        return json.dumps(_plain(self.to_dict()), indent=2, allow_nan=False)
+
+
+def noise_range(events: tuple[GaussianEvent, ...]) -> tuple[float, float]:
+    """Smallest and largest noise multiplier of the events; NaN where there is none."""
+    values = [sigma for event in events for sigma, _ in event.noise_multipliers]
+    return (min(values), max(values)) if values else (math.nan, math.nan)
+
+
+def show_range(low: float, high: float) -> str:
+    """Two numbers, or one where they are the same."""
+    return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-5) else f"{low:.4g} to {high:.4g}"
+
+
+def cost_line(
+    before: tuple[GaussianEvent, ...], run: tuple[GaussianEvent, ...], delta: float | None, relation: str
+) -> str:
+    """What a run will spend by itself, and what that brings its object's total to, in one line."""
+    delta = 1e-6 if delta is None else delta
+    line = f"This run will spend epsilon = {accounting.epsilon(run, delta):.4g}"
+    if before:
+        line += f", in all {accounting.epsilon((*before, *run), delta):.4g} with what was spent before,"
+    return f"{line} at delta = {delta:g}: {RELATIONS[relation]}."
+
+
+def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool) -> None:
+    """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone."""
+    if print_cost:
+        print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation))
+    if warning := report.delta_warning():
+        warnings.warn(warning, PrivacyWarning, stacklevel=5)
+    for note in notes:
+        warnings.warn(note, stacklevel=5)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,82 @@
+"""What a report says of SVI: steps, queries, particles."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
+
+from dpppl.runs.budget import Charge, events_of
+from dpppl.runs.provenance import Provenance, Start
+from dpppl.runs.report import MechanismFacts, PrivacyReport
+
+if TYPE_CHECKING:
+    from dpppl.svi.runner import SVI
+
+_WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVIDetails:
+    """How many accesses were steps and how many queries."""
+
+    num_steps: int
+    num_queries: int
+    num_particles: int
+
+    @classmethod
+    def of(cls, charges: Sequence[Charge], num_particles: int) -> "SVIDetails":
+        """Of what has been charged."""
+        accesses = {
+            is_query: sum(c.num_steps * c.chains for c in charges if c.is_query == is_query)
+            for is_query in (False, True)
+        }
+        return cls(num_steps=accesses[False], num_queries=accesses[True], num_particles=num_particles)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """See `Details`."""
+        return [
+            ("steps", f"{self.num_steps}, each an access of the data"),
+            ("queries", f"{self.num_queries}, each an access of the data"),
+            ("particles", f"{self.num_particles} a step, clipped together: one access"),
+        ]
+
+    def warnings(self) -> list[str]:
+        """See `Details`."""
+        return []
+
+    def assumptions(self) -> list[str]:
+        """See `Details`."""
+        return ["Guides are set up on made-up rows."]
+
+
+def svi_report(
+    svi: "SVI", charges: Sequence[Charge], provenance: Provenance, left_out: tuple[str, ...] = ()
+) -> PrivacyReport:
+    """The report of what `svi` was charged."""
+    objective = svi._objective
+    num_rows = None if objective is None else objective.split.num_rows
+    steps = [charge.mechanism for charge in charges if not charge.is_query]
+    captured = () if objective is None else objective.captured
+    return PrivacyReport(
+        method=f"SVI ({getattr(type(svi.guide), '__name__', 'guide')}, {svi.gradient})",
+        events=events_of(charges),
+        delta=svi.budget.target_delta,
+        mechanism=MechanismFacts.of(steps[-1] if steps else svi.mechanism, num_rows),
+        provenance=provenance,
+        details=SVIDetails.of(charges, svi.num_particles),
+        num_data=svi.num_data,
+        num_rows=num_rows,
+        assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
+        ledger=svi.budget.ledger_line(),
+        left_out=left_out,
+    )
+
+
+def start_of(guide: Any) -> Start:
+    """Where a guide's first parameters come from."""
+    for part in guide if isinstance(guide, autoguide.AutoGuideList) else [guide]:
+        strategy = getattr(part, "init_loc_fn", init_to_median)
+        if getattr(strategy, "func", strategy) not in _WITHOUT_VALUES:
+            return Start.SUPPLIED
+    return Start.GUIDE

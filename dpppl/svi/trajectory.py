@@ -1,0 +1,42 @@
+"""What SVI keeps of its steps: every so many-th iterate, and the mean of the noisy gradients between them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
+
+_SIZE, _LENGTH = 2**24, 1000
+
+
+def thinning_for(state_size: int, num_steps: int) -> int:
+    """How many steps an iterate stands for: about 1,000 are kept, or fewer where they are large."""
+    kept = min(_LENGTH, max(2, _SIZE // max(1, state_size)))
+    return max(1, -(-num_steps // kept))
+
+
+def method_of(
+    step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int
+) -> Method:
+    """For the driver. `step(state, rows, public)` gives the next state and the noisy ascent direction."""
+    length = -(-num_steps // NUM_CHUNKS)
+    length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
+
+    def empty(state: Any) -> Any:
+        zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
+        return zeros, zeros
+
+    def record(buffers: Any, number: Any, start: Any, state: Any, direction: Any) -> Any:
+        iterates, gradients = buffers
+        place = (number - start) // thinning
+        share = 1.0 / jnp.minimum(thinning, num_steps - number // thinning * thinning)
+        gradients = jax.tree.map(lambda b, x: b.at[place].add(share * x), gradients, direction)
+        return set_places(iterates, place, params_of(state)), gradients
+
+    def kept(start: int, count: int) -> np.ndarray:
+        return np.arange(-(-count // thinning))
+
+    return Method(step=step, num_steps=num_steps, length=length, empty=empty, record=record, kept=kept)
