@@ -82,10 +82,10 @@ def main():
                 samples, report = private(KERNELS[name], epsilon, x, y, args.discretise)
                 results.append(scores(posterior_predictive(samples, x_test), y_test))
             mean, spread = np.mean(results, axis=0), np.std(results, axis=0)
-            readable = np.sum(sds < report.readable_curvature**-0.5)
+            readable = np.sum(sds < report.details.readable_curvature**-0.5)
             cells = " | ".join(f"{m:.4f} ± {s:.4f}" for m, s in zip(mean, spread))
             print(
-                f"| {name} | {report.epsilon:.3f} | {cells} | {report.diffusion_time:.3g} | {readable} of {len(sds)} |",
+                f"| {name} | {report.epsilon:.3f} | {cells} | {report.details.diffusion_time:.3g} | {readable} of {len(sds)} |",
                 flush=True,
             )
 

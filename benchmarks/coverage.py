@@ -37,7 +37,7 @@ class Coverage(NamedTuple):
     @property
     def readable(self) -> np.ndarray:
         """Data sets for which the report's mixing line lets every coefficient's spread be read."""
-        return self.curvatures > self.report.readable_curvature
+        return self.curvatures > self.report.details.readable_curvature
 
 
 def model(x, y):
@@ -105,7 +105,7 @@ def main():
             flag = "" if result.readable.all() else f" (flags {np.mean(~result.readable):.0%} of the data sets)"
             print(
                 f"| {num_data:,} | {name} | {report.epsilon:.3f} | {covered.mean():.1%} ± {error:.1%} | "
-                f"{by.min():.1%} to {by.max():.1%} | {curvatures.min():.0f} | {report.readable_curvature:.0f}{flag} |",
+                f"{by.min():.1%} to {by.max():.1%} | {curvatures.min():.0f} | {report.details.readable_curvature:.0f}{flag} |",
                 flush=True,
             )
 

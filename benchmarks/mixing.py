@@ -69,11 +69,11 @@ def main():
     print("|---|---|---|---|---|---|---|")
     for number, (kernel, epsilon) in enumerate(RUNS):
         draws, report = private_draws(kernel, epsilon, number, x, y)
-        ratios, line = np.std(draws @ vectors, axis=0) * np.sqrt(curvatures), report.readable_curvature
+        ratios, line = np.std(draws @ vectors, axis=0) * np.sqrt(curvatures), report.details.readable_curvature
         above = curvatures > line
         medians = [f"{np.median(part):.2f}" if part.size else "-" for part in (ratios[above], ratios[~above])]
         print(
-            f"| {kernel.__name__} | {report.epsilon:.3f} | {report.diffusion_time:.3g} | {line:.0f} | "
+            f"| {kernel.__name__} | {report.epsilon:.3f} | {report.details.diffusion_time:.3g} | {line:.0f} | "
             f"{above.sum()} of {above.size} | {medians[0]} | {medians[1]} |",
             flush=True,
         )

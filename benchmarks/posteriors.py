@@ -265,7 +265,7 @@ def main():
                 print(
                     f"| {model} | {name} | {budget} | {error:.3f} | {low:.3f} to {high:.3f} | "
                     f"{f'{spent:.3f}' if spent < 100 else 'above 100'} | "
-                    f"{report.diffusion_time * expected.smallest_curvature:.3g} | {size:.0f} | {clipped:.1%} |",
+                    f"{report.details.diffusion_time * expected.smallest_curvature:.3g} | {size:.0f} | {clipped:.1%} |",
                     flush=True,
                 )
                 print(f"{time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)

@@ -129,7 +129,7 @@ def _target(audited: DPKernel | SVI, args, kwargs, key) -> _Target:
         rows, public = objective.arrays(args, kwargs)
 
         def step(mechanism, state):
-            return own._step(objective, mechanism, noise, state, rows, public)[0]
+            return own._step(objective, mechanism, noise)(state, rows, public)[0]
 
         return _Target(own, own.mechanism, start, step, own.get_params)
     start = own.init(key, 0, None, args, kwargs)

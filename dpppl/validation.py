@@ -28,7 +28,8 @@ def positive_integer(value: Any, *, name: str) -> int:
     3
     """
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigurationError(f"{name} must be a positive integer, got {value!r}.")
+        what = repr(value) if isinstance(value, int | float) else type(value).__name__  # an array may hold data
+        raise ConfigurationError(f"{name} must be a positive integer, got {what}.")
     return int(value)
 
 

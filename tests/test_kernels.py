@@ -136,7 +136,7 @@ def test_friction_is_matched_to_a_given_step():
     assert make(step_size=step, noise_multiplier=20.0).friction == pytest.approx(step * 40.0**2 / 2)
     mcmc = dpppl.MCMC(make(step_size=step), num_warmup=10, num_samples=90, **BUDGET)
     report = mcmc.privacy_plan()
-    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-5) and report.epsilon == pytest.approx(1.0, rel=2e-3)
+    assert report.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5) and report.epsilon == pytest.approx(1.0, rel=2e-3)
     assert 0 < mcmc.calibrated_kernel().friction < 1
     assert mcmc.sampler.friction == "matched"
     with pytest.raises(ConfigurationError, match="lower step_size"):
@@ -189,7 +189,7 @@ def test_noise_that_a_thermostat_cannot_stand_is_refused_before_any_access(tempe
     mcmc = dpppl.MCMC(with_variance(2.001 * temperature, temperature), num_warmup=1, num_samples=1, progress_bar=False)
     with pytest.raises(ConfigurationError, match="not below 2 \\* temperature"):
         mcmc.run(jax.random.key(0), rows)
-    assert not mcmc._charged
+    assert not mcmc.budget.charged
     assert "largest s^2 / 2 tau = 0.999" in planned(with_variance(1.998 * temperature, temperature)).temperature_line()
 
 
@@ -295,11 +295,11 @@ def test_the_temperature_of_minibatch_noise(rate):
     for wrong in (0.0, 2 * extra, extra / 2):
         assert variance * 1_100 != pytest.approx(discretised * (1 + wrong), rel=0.06)
     report = mcmc.privacy_report()
-    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    assert report.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
     bound = h * (1 - rate) / (2 * rate) * num_rows * 1.5**2
     assert extra < bound < 4 * extra
     assert f"rate * N * (1 - rate) / noise_multiplier^2 = {bound:.3g}, so that noise is not shown" in (
-        report.temperature_line()
+        report.details.temperature
     )
 
 
@@ -333,7 +333,7 @@ def test_a_preconditioner_is_a_change_of_variable(kernel):
     actual, expected = preconditioned.get_samples()["w"], SCALES * np.asarray(rescaled.get_samples()["w"])
     np.testing.assert_allclose(actual, expected, rtol=2e-4, atol=2e-4)
     assert preconditioned.privacy_report().events == rescaled.privacy_report().events
-    assert "preconditioned" in preconditioned.privacy_report().mixing_line()
+    assert "preconditioned" in preconditioned.privacy_report().details.mixing_line()
     plain = run(kernel(functools.partial(linear, unit=1.0), **settings), y, samples=30).get_samples()["w"]
     assert np.max(np.abs(plain - expected)) > 0.1
 
@@ -405,4 +405,4 @@ def test_intervals_of_a_short_run_are_flagged():
     assert result.covered.shape == (12, DIMENSION) and 0.6 < result.covered.mean() < 0.98
     assert not result.readable.any()
     assert 0.99 < result.report.epsilon <= 1.0
-    assert f"{result.report.readable_curvature:.3g}" in result.report.mixing_line()
+    assert f"{result.report.details.readable_curvature:.3g}" in result.report.details.mixing_line()

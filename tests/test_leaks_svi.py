@@ -124,7 +124,7 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
         svi, result, printed = ran(row)
         report, shapes = result.privacy_report(), jax.tree.map(jnp.shape, (result.state, result.trajectory))
         seen.append(
-            [str(report), report.to_json(), printed, shapes, int(result.state.i), svi._charged, sorted(vars(svi))]
+            [str(report), report.to_json(), printed, shapes, int(result.state.i), svi.privacy_report().events, sorted(vars(svi))]
         )
     assert seen[0] == seen[1] and "SVI: 100%" in printed and "This run will spend" in printed
     assert result.state.rng_key is None and result.state._fields == ("i", "optim_state", "clipping_norm", "rng_key")
@@ -303,18 +303,18 @@ def test_models_whose_state_or_support_moves_are_refused(model, message):
 
 
 def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
-    monkeypatch.setattr(runner.SVI, "_chunks", lambda self, state, *_: (state._replace(rng_key=None), ({}, {})))
+    monkeypatch.setattr(runner, "drive", lambda _, __, legs, *___, **____: [(legs[0]._replace(rng_key=None), ({}, {}))])
     svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}
-    assert "made-up rows" in svi.privacy_report().initial_values
+    assert "made-up rows" in svi.privacy_report().provenance.initial_values
     result = svi.run(jax.random.key(0), 2, *data(), init_params=start)
-    assert svi.privacy_report().initial_values == "supplied by the user: assumed independent of the data"
+    assert svi.privacy_report().provenance.initial_values == "supplied by the user: assumed independent of the data"
     svi.run(dpppl.secret_key("threefry"), 2, *data(), init_state=result.state)
     report = svi.privacy_report()
-    assert re.search(r"independent of the data, and a state .* private output", report.initial_values)
-    assert "supplied by the caller" in report.key_origin and "operating system" in report.key_origin
+    assert re.search(r"independent of the data, and a state .* private output", report.provenance.initial_values)
+    assert "short seed" in report.provenance.key_origin and "operating system" in report.provenance.key_origin
     steps = svi_of()
     state = steps.init(jax.random.key(0), *data(), init_params=start)
-    assert "assumed independent" in steps.privacy_report(state._replace(i=1)).initial_values
+    assert "assumed independent" in steps.privacy_report(state._replace(i=1)).provenance.initial_values
 
 
 def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
@@ -329,9 +329,9 @@ def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
         keys.append(found)
         raise Stop
 
-    monkeypatch.setattr(runner.SVI, "_chunks", lambda self, state, *_: take(state.rng_key))
-    monkeypatch.setattr(queries, "prove_rows_stay_inside", lambda query, arguments, rows: take(arguments[2]))
-    monkeypatch.setattr(chains._Chunks, "run", lambda self, states, *_: take(states.rng_key))
+    monkeypatch.setattr(runner, "drive", lambda _, __, legs, *___, **____: take(legs[0].rng_key))
+    monkeypatch.setattr(queries, "prepare", lambda query, arguments, rows: take(arguments[2]))
+    monkeypatch.setattr(chains, "drive", lambda _, __, legs, *___, **____: take(legs[0].rng_key))
     svi = svi_of()
     state = svi.init(key, *data())
     keys.append(state.rng_key)
@@ -384,7 +384,7 @@ def test_a_guides_own_starting_values_are_an_assumption():
     for strategy, words in ((init_to_value(values={"w": jnp.ones(3)}), "supplied by the user"), (None, "made-up rows")):
         options = {} if strategy is None else {"init_loc_fn": strategy}
         svi = svi_of(guide=lambda model, options=options: AutoNormal(model, **options))
-        assert words in svi.run(jax.random.key(0), 1, x, y, progress_bar=False).report.initial_values
+        assert words in svi.run(jax.random.key(0), 1, x, y, progress_bar=False).report.provenance.initial_values
 
 
 def test_steps_by_hand_keep_no_budget():
@@ -392,5 +392,5 @@ def test_steps_by_hand_keep_no_budget():
     svi = svi_of(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5)
     svi.run(jax.random.key(0), 2, x, y, progress_bar=False)
     state = svi.init(jax.random.key(1), x, y)
-    with pytest.raises(dpppl.ConfigurationError, match="update keeps no budget"):
+    with pytest.raises(dpppl.ConfigurationError, match="the noise of update follows from the number of steps"):
         svi.update(state, x, y)

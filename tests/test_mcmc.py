@@ -16,8 +16,8 @@ from numpyro.infer import MCMC as NumPyroMCMC
 
 import dpppl
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, UnsupportedModelError
-from dpppl.mcmc import runner
 from dpppl.mechanism import ACCOUNTED
+from dpppl.runs import driver
 
 CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
 X = np.random.default_rng(0).standard_normal((7, 2)).astype(np.float32)
@@ -121,8 +121,8 @@ def test_kernels_run_under_numpyro(method):
     assert theirs.get_samples(True)["mean"].shape == (2, 6)
     report = kernel.privacy_report(theirs.last_state, 1e-5)
     assert report.epsilon == pytest.approx(ours.privacy_report().epsilon_at(1e-5), rel=1e-9)
-    assert report.num_accesses == 22 and report.num_chains == 2
-    assert "states hold the key" in report.key_origin and kernel.privacy_report(theirs.last_state).epsilon is None
+    assert report.num_accesses == 22 and report.details.num_chains == 2
+    assert "states hold the key" in report.provenance.key_origin and kernel.privacy_report(theirs.last_state).epsilon is None
 
 
 def test_kernels_under_numpyro_follow_the_arguments_of_each_run():
@@ -200,10 +200,10 @@ def test_init_params_are_used_and_recorded():
     assert "prior median" in str(mcmc.privacy_plan())
     mcmc.run(jax.random.key(0), Y, init_params={"mean": np.array([3.0, -3.0])})
     np.testing.assert_allclose(mcmc.last_state.z["mean"], [3.0, -3.0], atol=1e-4)
-    assert mcmc.privacy_report().initial_values == "supplied by the user: assumed independent of the data"
+    assert mcmc.privacy_report().provenance.initial_values == "supplied by the user: assumed independent of the data"
     mcmc.run(jax.random.key(1), Y)
     np.testing.assert_allclose(mcmc.last_state.z["mean"], 0.0, atol=1e-4)
-    both = mcmc.privacy_report().initial_values
+    both = mcmc.privacy_report().provenance.initial_values
     assert "supplied by the user" in both and "prior median" in both
 
 
@@ -235,22 +235,17 @@ class Watch:
 
     def __init__(self, monkeypatch, fail_at=None, error=None):
         self.calls, self.done, self.fail_at, self.error = [], 0, fail_at, error
-        compiled = runner._Chunks.compiled
+        call = driver.Program.__call__
 
-        def watched(chunks, mapping, *arguments):
-            program = compiled(chunks, mapping, *arguments)
+        def watched(program, states, rows, public, start, count):
+            chains = len(states.i) if np.ndim(states.i) else 1
+            self.done += int(count) * chains
+            self.calls.append((sum(c.num_steps * c.chains for c in self.mcmc.budget.charged), self.done))
+            if len(self.calls) == self.fail_at:
+                raise self.error
+            return call(program, states, rows, public, start, count)
 
-            def call(states, rows, public, start, count):
-                chains = len(states.i) if np.ndim(states.i) else 1
-                self.done += int(count) * chains
-                self.calls.append((sum(n * c for _, n, c in self.mcmc._charged), self.done))
-                if len(self.calls) == self.fail_at:
-                    raise self.error
-                return program(states, rows, public, start, count)
-
-            return call
-
-        monkeypatch.setattr(runner._Chunks, "compiled", watched)
+        monkeypatch.setattr(driver.Program, "__call__", watched)
 
 
 @pytest.mark.slow
@@ -303,10 +298,9 @@ def test_the_plan_is_the_report(method):
     assert plan.status == "planned" and 0.99 <= plan.epsilon <= 1.0 and plan.num_accesses == 32
     mcmc.run(dpppl.secret_key(), Y)
     report = mcmc.privacy_report()
-    numbers = "epsilon delta num_accesses noise_multipliers step_sizes temperatures diffusion_time"
-    for name in numbers.split():
+    for name in "epsilon delta num_accesses noise_multipliers details".split():
         assert getattr(report, name) == getattr(plan, name)
-    assert plan.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    assert plan.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
 
 
 def test_the_cost_is_printed_first(capsys, monkeypatch):
@@ -351,7 +345,8 @@ def test_what_was_charged_stays_charged_at_its_noise(claimed):
     mcmc.run(jax.random.key(0), Y)
     before = mcmc.privacy_report().events
     for other in (kernel, mcmc.sampler, mcmc.calibrated_kernel()):
-        other.noise_multiplier, other.step_size = 1e3, 1e-9
+        with pytest.raises(ConfigurationError, match="noise_multiplier is a setting of this DPSGLD, fixed when"):
+            other.noise_multiplier = 1e3
     assert mcmc.privacy_report().events == before
     mcmc.run(jax.random.key(1), Y)
     assert len(set(mcmc.privacy_report().events)) == 1
@@ -363,7 +358,7 @@ def test_without_a_budget_runs_add_up():
     planned = dpppl.accounting.GaussianEvent(noise_multipliers=((30.0, 32),))
     for run in (1, 2):
         mcmc.run(jax.random.key(run), Y)
-        assert mcmc.privacy_report().diffusion_time == pytest.approx(16 * 0.01, rel=1e-6)  # the second starts anew
+        assert mcmc.privacy_report().details.diffusion_time == pytest.approx(16 * 0.01, rel=1e-6)  # the second starts anew
     assert mcmc.privacy_report().epsilon == pytest.approx(dpppl.accounting.epsilon(planned, 1e-5), rel=5e-4)
 
 
@@ -374,7 +369,7 @@ def test_keys(claimed):
     mcmc = mcmc_of(num_chains=2, chain_method="vectorized")
     key = dpppl.secret_key()
     mcmc.run(key, Y, extra_fields=("i",))
-    assert "operating system's entropy" in mcmc.privacy_report().key_origin
+    assert "operating system's entropy" in mcmc.privacy_report().provenance.key_origin
     for again in (mcmc, mcmc_of()):
         with pytest.raises(KeyReuseError, match=r"call dpppl\.secret_key\(\) again"):
             again.run(key, Y)
@@ -389,8 +384,8 @@ def test_keys(claimed):
             mcmc.run(wrong, Y)
     assert mcmc.last_state.rng_key is None and "rng_key" in mcmc.last_state._fields
     mcmc.run(jax.random.key(7), Y)
-    origins = mcmc.privacy_report().key_origin
-    assert "operating system's entropy" in origins and "supplied by the caller" in origins
+    origins = mcmc.privacy_report().provenance.key_origin
+    assert "operating system's entropy" in origins and "short seed that can be guessed" in origins
 
 
 def test_keys_split_off_a_used_key_give_other_noise():
@@ -446,7 +441,7 @@ def test_a_refused_run_takes_nothing(name, claimed):
     mcmc = mcmc_of(kernel_of(regression, **options), num_chains=num_chains, chain_method="vectorized")
     with pytest.raises(error, match=match):
         mcmc.run(jax.random.key(0), *args, **kwargs)
-    assert mcmc._charged == [] and not claimed and mcmc.last_state is None
+    assert not mcmc.budget.charged and not claimed and mcmc.last_state is None
 
 
 def test_a_refused_run_keeps_earlier_results():
@@ -517,14 +512,14 @@ def test_a_target_that_cannot_be_met_is_refused_before_access(claimed):
     mcmc = mcmc_of(kernel, target_epsilon=1.0, target_delta=1e-200)
     with pytest.raises(ConfigurationError, match="cannot be met"):
         mcmc.run(jax.random.key(0), Y)
-    assert mcmc._charged == [] and not claimed
+    assert not mcmc.budget.charged and not claimed
 
 
 def test_an_explicit_step_gets_the_noise_that_the_budget_needs_and_no_more():
     small = mcmc_of(kernel_of(step_size=1e-7, clipping_norm=1.0), target_epsilon=1.0, target_delta=1e-5).privacy_plan()
-    assert small.epsilon < 0.9 and small.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    assert small.epsilon < 0.9 and small.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
     large = mcmc_of(kernel_of(step_size=0.1, clipping_norm=1.0), target_epsilon=1.0, target_delta=1e-5).privacy_plan()
-    assert 0.99 <= large.epsilon <= 1.0 and large.temperatures[0] > 1.5
+    assert 0.99 <= large.epsilon <= 1.0 and large.details.temperatures[0] > 1.5
 
 
 def test_schedules():
@@ -532,12 +527,12 @@ def test_schedules():
     schedule = lambda count: 0.01 / (1.0 + count)  # noqa: E731
     mcmc = mcmc_of(kernel_of(step_size=schedule), num_warmup=3, num_samples=5)
     mcmc.run(jax.random.key(0), Y)
-    assert mcmc.privacy_report().step_sizes == pytest.approx((0.01 / 8, 0.01), rel=1e-5)
-    assert mcmc.privacy_report().diffusion_time == pytest.approx(0.01 * sum(1 / n for n in range(1, 9)), rel=1e-5)
+    assert mcmc.privacy_report().details.step_sizes == pytest.approx((0.01 / 8, 0.01), rel=1e-5)
+    assert mcmc.privacy_report().details.diffusion_time == pytest.approx(0.01 * sum(1 / n for n in range(1, 9)), rel=1e-5)
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(1), Y)
     report = mcmc.privacy_report()
-    assert report.step_sizes == pytest.approx((0.01 / 13, 0.01), rel=1e-5)
+    assert report.details.step_sizes == pytest.approx((0.01 / 13, 0.01), rel=1e-5)
     multipliers = np.sort(np.sqrt(2 / (0.01 / np.arange(1, 14))) / 20.0)
     np.testing.assert_allclose(
         np.sort([sigma for event in report.events for sigma, _ in event.noise_multipliers]), multipliers, rtol=2e-4
@@ -580,15 +575,26 @@ def test_bad_rows_are_bounded_and_the_run_goes_on(bad):
     mcmc = mcmc_of(kernel_of(clipping_norm=1.0))
     mcmc.run(jax.random.key(0), y)
     assert np.all(np.isfinite(mcmc.get_samples()["mean"]))
-    assert mcmc.privacy_report().failed_chains == () and mcmc.privacy_report().status == "complete"
+    assert mcmc.privacy_report().details.failed_chains == () and mcmc.privacy_report().status == "complete"
 
 
-def test_a_chain_that_turns_infinite_is_charged_and_named():
+def test_a_chain_that_must_explode_is_refused_before_it_is_charged(claimed):
+    """At C = .001 the matched step is 1e6 times what the prior stands: refused, by every kernel, for nothing."""
+    for kind in (dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT):
+        mcmc = mcmc_of(kind(regression, clipping_norm=1e-3), num_samples=200, target_epsilon=2.0, target_delta=1e-5)
+        with pytest.raises(ConfigurationError, match="explode on the prior alone, whatever the data: nothing was run"):
+            mcmc.run(jax.random.key(0), X, Y)
+        assert not mcmc.budget.charged and not claimed
+    mcmc_of(kernel_of(regression, step_size=0.015), num_samples=200).run(jax.random.key(0), X, Y)
+
+
+def test_a_chain_that_turns_infinite_is_charged_and_named(monkeypatch):
+    monkeypatch.setattr("dpppl.mcmc.runner.check_prior_stability", lambda *_: None)
     mcmc = mcmc_of(kernel_of(step_size=1e20), num_chains=2, chain_method="vectorized", target_delta=1e-5)
     with pytest.warns(UserWarning, match=r"chains \[0, 1\] hold values that are not finite"):
         mcmc.run(jax.random.key(0), Y)
     report = mcmc.privacy_report()
-    assert report.failed_chains == (0, 1) and report.num_accesses == 32
+    assert report.details.failed_chains == (0, 1) and report.num_accesses == 32
     assert "Chains with values that are not finite: 0, 1" in str(report)
     assert mcmc.get_samples()["mean"].shape == (22,) and not np.all(np.isfinite(mcmc.get_samples()["mean"]))
 
@@ -673,13 +679,13 @@ def test_the_progress_bar_shows_the_step_count_only(monkeypatch):
     """The bar is fed from step counts: its text is the same for other data."""
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
-    made, bar = [], runner.tqdm
+    made, bar = [], driver.tqdm
 
     def quiet_bar(**options):
         made.append(bar(file=io.StringIO(), mininterval=0, miniters=1, **options))
         return made[-1]
 
-    monkeypatch.setattr(runner, "tqdm", quiet_bar)
+    monkeypatch.setattr(driver, "tqdm", quiet_bar)
     texts = []
     for seed, rows in enumerate((Y, 100.0 * Y + 3.0)):
         mcmc = mcmc_of(num_warmup=20, num_samples=20, progress_bar=True)

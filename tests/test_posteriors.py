@@ -137,8 +137,8 @@ def test_temperature_is_the_one_the_report_states():
     h = 0.3 * np.linalg.eigvalsh(covariance)[0]
     draws, h, mcmc = normal_draws(samples=800, temperature=0.5, noise_multiplier=np.sqrt(2 * 0.8 * h) / (h * 20.0))
     report = mcmc.privacy_report()
-    assert report.temperatures == pytest.approx((0.8, 0.8), rel=1e-5)
-    assert worst(draws, mean, discretised(covariance, h, report.temperatures[0])) < THRESHOLD
+    assert report.details.temperatures == pytest.approx((0.8, 0.8), rel=1e-5)
+    assert worst(draws, mean, discretised(covariance, h, report.details.temperatures[0])) < THRESHOLD
     assert worst(draws, mean, discretised(covariance, h, 0.5)) > THRESHOLD
 
 
@@ -230,7 +230,7 @@ def test_poisson_rows_whose_noise_the_report_calls_negligible(noise, rate, step,
     scale_noise(noise)
     kernel = dpppl.DPSGLD(normal_mean, clipping_norm=0.6, subsampling=dpppl.Poisson(rate), step_size=h, num_data=len(y))
     mcmc = run(kernel, y, warmup=80, samples=400, thinning=10, chains=128)
-    assert "noise is negligible" in mcmc.privacy_report().temperature_line()
+    assert "noise is negligible" in mcmc.privacy_report().details.temperature
     draws = mcmc.get_samples(group_by_chain=True)["mean"]
     assert np.linalg.norm(y - np.asarray(draws)[:, ::4].reshape(-1, 1, 2), axis=-1).max() < 0.6
     expected = discretised(np.eye(2) / curvature, h)

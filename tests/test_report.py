@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpppl
-from dpppl.report import NOT_COVERED, PrivacyReport
+from dpppl.runs.report import NOT_COVERED
 
 NUM_ROWS = 1_000
 RATE, CLIPPING_NORM, STEPS, STEP_SIZE = 0.1, 2.0, 2 * (20 + 30), 1e-3
@@ -76,8 +76,8 @@ def gaussian_epsilon(mu, delta):
 def test_steps_are_those_of_the_last_state(name):
     mcmc = run_of(name)
     report = mcmc.privacy_report()
-    assert report.num_steps == report.num_accesses == int(np.sum(mcmc.last_state.i)) == STEPS
-    assert report.num_chains == 2 and report.status == "complete"
+    assert report.details.num_steps == report.num_accesses == int(np.sum(mcmc.last_state.i)) == STEPS
+    assert report.details.num_chains == 2 and report.status == "complete"
 
 
 def test_full_batch_epsilon_by_hand():
@@ -122,10 +122,10 @@ def test_a_schedule_is_accounted_step_by_step():
     multipliers = np.array([langevin_multiplier(1.0, h) for h in steps])
     mu = math.sqrt(2 * np.sum(multipliers**-2.0))
     assert gaussian_epsilon(mu, 1e-5) < report.epsilon_at(1e-5) < gaussian_epsilon(1.00011 * mu, 1e-5)
-    assert report.step_sizes == pytest.approx((steps.min(), steps.max()), rel=1e-6)
+    assert report.details.step_sizes == pytest.approx((steps.min(), steps.max()), rel=1e-6)
     assert report.noise_multipliers == pytest.approx((multipliers.min(), multipliers.max()), rel=1.2e-4)
-    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
-    assert report.diffusion_time == pytest.approx(steps.sum(), rel=1e-6)
+    assert report.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    assert report.details.diffusion_time == pytest.approx(steps.sum(), rel=1e-6)
     one_more = math.sqrt(mu**2 + multipliers[-1] ** -2.0)  # one step more would be seen
     assert report.epsilon_at(1e-5) < gaussian_epsilon(one_more, 1e-5)
 
@@ -154,12 +154,12 @@ def test_a_matched_run_spends_its_budget_and_says_what_it_can_explore():
     report = run_of("matched").privacy_report()
     assert 0.99 < report.epsilon <= 1.0
     mu = brentq(lambda mu: gaussian_epsilon(mu, 1e-5) - report.epsilon, 1e-3, 10.0)
-    assert report.diffusion_time == pytest.approx(2 * (mu**2 / 2) / CLIPPING_NORM**2, rel=1e-3)
-    assert report.readable_curvature == pytest.approx(100.0 / report.diffusion_time)
-    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
-    line = report.mixing_line()
-    assert f"{report.diffusion_time:.3g}" in line and f"{100 / report.diffusion_time:.3g}" in line
-    assert f"sd above {math.sqrt(report.diffusion_time / 100):.3g}" in line
+    assert report.details.diffusion_time == pytest.approx(2 * (mu**2 / 2) / CLIPPING_NORM**2, rel=1e-3)
+    assert report.details.readable_curvature == pytest.approx(100.0 / report.details.diffusion_time)
+    assert report.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
+    line = report.details.mixing_line()
+    assert f"{report.details.diffusion_time:.3g}" in line and f"{100 / report.details.diffusion_time:.3g}" in line
+    assert f"sd above {math.sqrt(report.details.diffusion_time / 100):.3g}" in line
 
 
 def test_groups_of_rows():
@@ -193,7 +193,7 @@ def test_delta_and_group_sizes_out_of_range():
 def test_nothing_run_costs_nothing():
     kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, step_size=1e-3)
     report = dpppl.MCMC(kernel, num_warmup=1, num_samples=1, progress_bar=False).privacy_report()
-    assert report.epsilon_at(1e-5) == 0.0 and report.epsilon_for_group(3, 1e-5) == 0.0 and report.num_steps == 0
+    assert report.epsilon_at(1e-5) == 0.0 and report.epsilon_for_group(3, 1e-5) == 0.0 and report.details.num_steps == 0
     assert "nothing run" in str(report) and json.loads(report.to_json())["num_accesses"] == 0
     with pytest.raises(dpppl.ConfigurationError, match="delta"):
         report.epsilon_at(2.0)
@@ -213,8 +213,8 @@ def test_the_text_states_every_number_and_every_condition(name):
         "one row",
         "flat, clipping_norm 2",
         "100 (all chains, warmup and thinned steps included)",
-        report.temperature_line(),
-        report.mixing_line(),
+        report.details.temperature,
+        report.details.mixing_line(),
         "operating system's entropy",
         "Starting values: prior median",
         "clipping_norm * 1.0001",
@@ -232,31 +232,31 @@ def test_the_text_states_every_number_and_every_condition(name):
         facts += [f"{report.epsilon:.4g}", "1e-05", report.spent.accountant]
     if name == "poisson":
         version = dp_accounting.__version__ if hasattr(dp_accounting, "__version__") else "0.6"
-        facts += [f"PLD (dp_accounting {version}", "rate 0.1", "charged to delta", f"cap {report.batch_cap} rows"]
-        assert report.batch_cap > RATE * NUM_ROWS
+        facts += [f"PLD (dp_accounting {version}", "rate 0.1", "charged to delta", f"cap {report.mechanism.batch_cap} rows"]
+        assert report.mechanism.batch_cap > RATE * NUM_ROWS
     else:
         facts += ["exact Gaussian (analytic)", "full batch: every row at every step"]
-        assert "cap" not in dict(report.rows())["subsampling"] and report.batch_cap is None
+        assert "cap" not in dict(report.rows())["subsampling"] and report.mechanism.batch_cap is None
     for fact in facts:
         assert fact in text, fact
     shown = [float(number) for number in dict(report.rows())["noise multiplier"].split(" to ")]
     np.testing.assert_allclose(shown, report.noise_multipliers[: len(shown)], rtol=1e-3)
     shown = [float(number) for number in dict(report.rows())["step size"].split(" to ")]
-    np.testing.assert_allclose(shown, report.step_sizes[: len(shown)], rtol=1e-3)
+    np.testing.assert_allclose(shown, report.details.step_sizes[: len(shown)], rtol=1e-3)
 
 
 def test_the_temperature_line():
     """Exact at rate 1; otherwise a lower bound, with the public condition where num_data is declared."""
-    assert "exact but for discretisation" in run_of("full").privacy_report().temperature_line()
-    line = run_of("poisson").privacy_report().temperature_line()
+    assert "exact but for discretisation" in run_of("full").privacy_report().details.temperature
+    line = run_of("poisson").privacy_report().details.temperature
     ratio = RATE * NUM_ROWS * (1 - RATE) / langevin_multiplier(RATE) ** 2
     assert "lower bound" in line and f"= {ratio:.3g}," in line and "not shown to be negligible" in line
     plan = functools.partial(_plan, dpppl.Poisson(0.5))
-    assert "is negligible" in plan(step_size=1e-5, num_data=NUM_ROWS).temperature_line()
-    assert "declare num_data" in plan(step_size=1e-5).temperature_line()
+    assert "is negligible" in plan(step_size=1e-5, num_data=NUM_ROWS).details.temperature
+    assert "declare num_data" in plan(step_size=1e-5).details.temperature
     hot = plan(step_size=1e-3, noise_multiplier=100.0)
-    assert hot.temperatures[0] == pytest.approx((100.0 * 1e-3 * 2.0 / 0.5) ** 2 / 2e-3, rel=1e-4)
-    assert f"{hot.temperatures[0]:.6g} from the noise (target 1)" in hot.temperature_line()
+    assert hot.details.temperatures[0] == pytest.approx((100.0 * 1e-3 * 2.0 / 0.5) ** 2 / 2e-3, rel=1e-4)
+    assert f"{hot.details.temperatures[0]:.6g} from the noise (target 1)" in hot.details.temperature
 
 
 def _plan(subsampling, delta=None, **options):
@@ -270,7 +270,7 @@ def test_warnings():
     assert small(num_data=999).warnings() == []
     for num_data in (1_000, 10_000):
         (warning,) = small(num_data=num_data).warnings()
-        assert "delta is not below 1 / num_data" in warning
+        assert "delta is not below 1 / number of rows" in warning
     assert small().warnings() == []
     report = _plan(dpppl.FullBatch(), 1e-5, step_size=1e3)
     assert report.epsilon > 100 and "no meaningful guarantee" in report.warnings()[0]
@@ -290,8 +290,8 @@ def test_relations_units_and_captured_arrays_are_stated():
     mcmc.run(jax.random.key(123_456), np.zeros((5, 3), np.float32))
     report = mcmc.privacy_report()
     assert "Arrays that the model captured are assumed public: float32[2, 3]." in str(report)
-    assert "supplied by the caller" in str(report) and "the seed must stay secret" in str(report)
-    assert "123456" not in str(report) and report.neighboring_relation == "zero_out"
+    assert "made from a short seed that can be guessed (64-bit threefry)" in str(report)
+    assert "123456" not in str(report) and report.mechanism.neighboring_relation == "zero_out"
 
 
 @pytest.mark.parametrize("name", ["full", "poisson", "schedule"])
@@ -300,8 +300,14 @@ def test_json_round_trip(name):
     report = run_of(name).privacy_report()
     loaded = json.loads(report.to_json())
     assert loaded == json.loads(json.dumps(loaded, allow_nan=False))
-    for field in ("num_steps", "num_chains", "delta", "epsilon", "clipping_norm", "key_origin", "status", "num_data"):
-        assert loaded[field] == getattr(report, field)
+    for part, names in {
+        "": ("delta", "epsilon", "num_data", "num_rows", "method"),
+        "mechanism": ("clipping_norm", "subsampling", "batch_cap"),
+        "provenance": ("key_origin", "initial_values", "status"),
+        "details": ("num_steps", "num_chains", "diffusion_time"),
+    }.items():
+        for name in names:
+            assert (loaded[part] if part else loaded)[name] == getattr(getattr(report, part) if part else report, name)
     events = [
         dpppl.accounting.GaussianEvent(**(event | {"noise_multipliers": tuple(map(tuple, event["noise_multipliers"]))}))
         for event in loaded["events"]
@@ -313,8 +319,6 @@ def test_json_round_trip(name):
 
 
 def test_numbers_that_are_not_finite_survive_json():
-    report = PrivacyReport(
-        method="m", events=(), delta=None, num_data=None, neighboring_relation="zero_out", clipping="",
-        clipping_norm=1.0, subsampling="", sampling_rate=1.0, num_steps=0, key_origin="", status="",
-    )  # fmt: skip
-    assert json.loads(report.to_json())["temperatures"] == ["nan", "nan"]
+    kernel = dpppl.DPSGLD(normal_mean, clipping_norm=1.0, step_size=1e-3)
+    report = dpppl.MCMC(kernel, num_warmup=1, num_samples=1).privacy_report()
+    assert json.loads(report.to_json())["details"]["temperatures"] == ["nan", "nan"]

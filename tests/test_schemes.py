@@ -236,8 +236,8 @@ def test_fixed_size_batches_run_and_say_what_they_are():
         scheme = dpppl.WithoutReplacement(5, 24)
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0, subsampling=scheme)
     report = run(kernel, rows()).privacy_report()
-    assert report.neighboring_relation == "replace_one" and "5 of 24 rows without replacement" in report.subsampling
-    assert report.sampling_rate == 5 / 24
+    assert report.mechanism.neighboring_relation == "replace_one" and "5 of 24 rows without replacement" in report.mechanism.subsampling
+    assert report.mechanism.sampling_rate == 5 / 24
 
 
 def test_another_number_of_rows_than_declared_is_refused():
@@ -309,7 +309,7 @@ def test_one_row_moves_each_site_by_no_more_than_its_norm(site):
 def test_the_noise_of_clipping_by_site_is_that_of_the_joint_norm():
     report = run(dpppl.DPSGLD(model, clipping_norm={"a": 3.0, "b": 4.0}, noise_multiplier=2.0), rows()).privacy_report()
     flat = run(dpppl.DPSGLD(model, clipping_norm=5.0, noise_multiplier=2.0), rows(), seed=1).privacy_report()
-    assert (report.clipping_norm, report.events) == (5.0, flat.events)
+    assert (report.mechanism.clipping_norm, report.events) == (5.0, flat.events)
     assert "joint norm 5" in str(report)
 
 
@@ -364,8 +364,8 @@ def test_the_noise_of_every_step_follows_its_size(name, kernel):
     factor = {dpppl.DPSGLD: 2.0, dpppl.DPSGHMC: 2.0 * 0.1, dpppl.DPSGNHT: 2.0 * 5.0}[type(kernel)]
     np.testing.assert_allclose(multipliers, np.sqrt(factor / steps) / 2.0, rtol=1e-5)
     report = dpppl.MCMC(kernel, num_warmup=20, num_samples=40, progress_bar=False).privacy_plan()
-    assert report.step_sizes == pytest.approx((steps.min(), steps.max()))
-    assert report.temperatures == pytest.approx((1.0, 1.0), rel=1e-4)
+    assert report.details.step_sizes == pytest.approx((steps.min(), steps.max()))
+    assert report.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-4)
     assert gaussian_mu(report.events) ** 2 >= np.sum(multipliers**-2.0)
     assert gaussian_mu(report.events) ** 2 == pytest.approx(np.sum(multipliers**-2.0), rel=0.1)
 
@@ -381,4 +381,4 @@ def test_a_schedule_that_reaches_zero_is_refused_before_any_access():
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=41, progress_bar=False)
     with pytest.raises(ConfigurationError, match="positive and finite at every step; step 40 is not"):
         mcmc.run(jax.random.key(0), rows())
-    assert not mcmc._charged
+    assert not mcmc.budget.charged

@@ -34,6 +34,7 @@ class ChainDetails:
         cls, kernel: "DPKernel", charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = ()
     ) -> "ChainDetails":
         """Of what has been charged. Raises ConfigurationError if the sampler cannot stand the noise."""
+        charges = [charge for charge in charges if charge.num_steps]
         steps, std = [np.full(1, math.nan)], [np.full(1, math.nan)]
         for charge in charges:
             step_sizes, multipliers = kernel.schedule(charge.first, charge.num_steps)
@@ -128,11 +129,11 @@ def chain_report(
     delta: float | None,
     num_chains: int,
     failed_chains: tuple[int, ...] = (),
+    num_rows: int | None = None,
+    assumed_public: tuple[str, ...] = (),
     ledger: str | None = None,
 ) -> PrivacyReport:
-    """The report of chains that were charged so."""
-    split = kernel._split
-    num_rows = None if split is None else split.num_rows
+    """The report of chains that were charged so, on `num_rows` rows, by a model that captured `assumed_public`."""
     return PrivacyReport(
         method=type(kernel).__name__,
         events=events_of(charges),
@@ -142,6 +143,6 @@ def chain_report(
         details=ChainDetails.of(kernel, charges, num_chains, failed_chains),
         num_data=kernel.num_data,
         num_rows=num_rows,
-        assumed_public=() if split is None else split.assumed_public,
+        assumed_public=assumed_public,
         ledger=ledger,
     )

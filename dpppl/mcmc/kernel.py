@@ -283,7 +283,10 @@ class DPKernel(Fixed, MCMCKernel):
         charges = [self.charge(0, int(count)) for count in counters if count]
         key = KeyOrigin(KeySource.STATE, "as NumPyro was given")
         provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, start_of(self.init_strategy))
-        return chain_report(self, charges, provenance, delta=delta, num_chains=len(counters))
+        return chain_report(
+            self, charges, provenance, delta=delta, num_chains=len(counters), num_rows=self.split.num_rows,
+            assumed_public=self.split.assumed_public,
+        )  # fmt: skip
 
 
 def start_of(strategy: str | Mapping[str, Any]) -> Start:

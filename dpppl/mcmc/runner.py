@@ -1,7 +1,6 @@
 """Runs a private kernel with NumPyro's calls: chains, samples, a budget and a report."""
 
 import os
-import uuid
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -9,20 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
-from numpyro.diagnostics import split_gelman_rubin
 
 from dpppl import random
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.mcmc.chains import initial_states, mapping_of, not_finite, unstack
 from dpppl.mcmc.collection import Collection, check_fields, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_report
 from dpppl.mcmc.kernel import DPKernel, start_of
 from dpppl.mcmc.stability import check_prior_stability
-from dpppl.mcmc.summary import print_weighted_summary
+from dpppl.mcmc.summary import print_weighted_summary, print_what_not_to_read
 from dpppl.runs.budget import Budget
-from dpppl.runs.checkpoint import Checkpoint
-from dpppl.runs.driver import TRACING, drive, forgetful, prepare_chunk
-from dpppl.runs.provenance import Provenance, Start, Status, claim
-from dpppl.runs.report import PrivacyReport, announce
+from dpppl.runs.driver import TRACING, Run, drive, forgetful
+from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
+from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.validation import positive_integer
 
 if TYPE_CHECKING:
@@ -99,6 +97,8 @@ class MCMC(numpyro.infer.MCMC):
         self._kernel: DPKernel | None = None
         self._provenance = Provenance()
         self._failed: tuple[int, ...] = ()
+        self._num_rows: int | None = None
+        self._assumed_public: tuple[str, ...] = ()
         self._collected = (0, 0)
 
     # Budget
@@ -141,7 +141,8 @@ class MCMC(numpyro.infer.MCMC):
         budget = self.budget
         return chain_report(
             self._fixed_kernel(), charges, provenance, delta=budget.target_delta, num_chains=self.num_chains,
-            failed_chains=self._failed, ledger=budget.ledger_line(),
+            failed_chains=self._failed, num_rows=self._num_rows, assumed_public=self._assumed_public,
+            ledger=budget.ledger_line(),
         )  # fmt: skip
 
     def _next_steps(self, warmup_only: bool) -> tuple[int, int]:
@@ -177,44 +178,50 @@ class MCMC(numpyro.infer.MCMC):
         self, rng_key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], extra_fields: Any, init_params: Any, warmup: int,
         collect: tuple[int, int], resume: Any,
     ) -> None:  # fmt: skip
-        key, run_id, checkpoint = random.as_key(rng_key), uuid.uuid4().hex, None
-        if self.checkpoint is not None:
-            checkpoint = Checkpoint(self.checkpoint, key, run_id)
-            key, run_id = checkpoint.key, checkpoint.run_id
+        run = Run.opened(rng_key, self.checkpoint)
         fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
         kernel = self.calibrated_kernel()
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
-            states = self._initial_states(kernel, random.stream(key, "chains"), init_params, resume, args, kwargs)
+            states = initial_states(
+                kernel,
+                random.stream(run.key, "chains"),
+                self.num_chains,
+                self.num_warmup,
+                init_params,
+                resume,
+                args,
+                kwargs,
+            )
         check_fields(fields, states)
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = collect[0] + collect[1] * self.thinning
         together = self.num_chains == 1 or self.chain_method != "sequential"
-        legs = [states] if together else _unstack(states)
+        legs = [states] if together else unstack(states)
         charges = [kernel.charge(first, steps, self.num_chains if together else 1)] * len(legs)
-        self.budget.admit(charges, run_id)
+        self.budget.admit(charges, run.run_id)
         rows, public = kernel.split.arrays(args, kwargs)
         with TRACING:
-            check_prior_stability(kernel, _unstack(states)[0] if self.num_chains > 1 else states, public, steps)
+            check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         collection = Collection(
             fields=fields, num_steps=steps, first=collect[0], num_collected=collect[1], thinning=self.thinning
         )
-        method = collection.method(kernel.step, self._mapping(len(legs)))
-        program = prepare_chunk(method, legs[0], rows, public)
-        if checkpoint is not None:
-            checkpoint.bind(program.digest, (rows, public, legs, np.array([first, steps, *collect, self.thinning])))
-        before = self.budget.events
-        with self.budget.reserve_for(charges, type(kernel).__name__, run_id) as reservation:
-            origin = claim(key, again=checkpoint is not None and checkpoint.resumed)
-            start = start_of(kernel.init_strategy) if init_params is None else Start.SUPPLIED
+        mapping = None if len(legs) == self.num_chains else mapping_of(self.chain_method)
+        method = collection.method(kernel.step, mapping)
+        start = start_of(kernel.init_strategy) if init_params is None else Start.SUPPLIED
+
+        def begin(origin: KeyOrigin) -> PrivacyReport:
             self._kernel, self._states, self._states_flat, self._last_state = kernel, None, None, None
             self._warmup_state, self._failed = resume, ()
+            self._num_rows, self._assumed_public = kernel.split.num_rows, kernel.split.assumed_public
             self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
-            announce(self._report(charges, self._provenance), before, (), self.print_cost)
-            finished = drive(
-                method, program, legs, rows, public, reservation, checkpoint, progress_bar=self.progress_bar,
-                describe=lambda done: "warmup" if done <= warmup else "sample",
-            )  # fmt: skip
+            return self._report(charges, self._provenance)
+
+        finished = drive(
+            run, method, legs, rows, public, self.budget, charges, begin, what=type(kernel).__name__,
+            settings=(first, *collect, self.thinning), print_cost=self.print_cost, progress_bar=self.progress_bar,
+            describe=lambda done: "warmup" if done <= warmup else "sample",
+        )  # fmt: skip
         finished = [(state, dict(zip(fields, recorded))) for state, recorded in finished]
         states, collected = finished[0] if together else jax.tree.map(lambda *leaves: np.stack(leaves), *finished)
         if self.num_chains == 1:
@@ -222,41 +229,10 @@ class MCMC(numpyro.infer.MCMC):
         self._last_state = states
         self._states = self._constrained(kernel, collected, public, removed)
         self._collected = (first + collect[0], collect[1])
-        self._failed = tuple(
-            c for c in range(self.num_chains) if not _finite(states.z, c if self.num_chains > 1 else None)
-        )
+        self._failed = not_finite(states.z, self.num_chains)
         self._provenance = self._provenance.ended(Status.COMPLETE)
         if self._failed:
             warnings.warn(f"chains {[*self._failed]} hold values that are not finite; see the report.", stacklevel=4)
-
-    def _mapping(self, num_legs: int) -> Any:
-        """How the chunk of one chain becomes that of all chains that run together."""
-        if num_legs == self.num_chains:
-            return None
-        named: dict[Any, Any] = {"parallel": "pmap", "vectorized": jax.vmap}
-        return self.chain_method if callable(self.chain_method) else named[self.chain_method]
-
-    def _initial_states(
-        self, kernel: DPKernel, key: Any, init_params: Any, resume: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        chain_key = jax.random.split(key, self.num_chains) if self.num_chains > 1 else key
-        if init_params is not None:
-            init_params = jax.tree.map(jnp.asarray, init_params)
-            leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
-            if self.num_chains > 1 and leading != {(self.num_chains,)}:
-                raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
-            if not _finite(init_params, None):
-                raise ConfigurationError("init_params must be finite.")
-        states = kernel.init(chain_key, self.num_warmup, init_params, args, kwargs)
-        if resume is None:
-            return states
-        resume = resume._replace(rng_key=states.rng_key)
-        if (
-            jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states)
-            or len(np.unique(np.asarray(resume.i))) != 1
-        ):
-            raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
-        return jax.tree.map(jnp.asarray, resume)
 
     def _constrained(self, kernel: DPKernel, collected: dict[str, Any], public: Any, removed: tuple[str, ...]) -> Any:
         with TRACING:
@@ -281,39 +257,19 @@ class MCMC(numpyro.infer.MCMC):
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
         """NumPyro's summary table (of the weighted samples, where weights differ), then what of it must not be read."""
-        samples = self.get_samples(group_by_chain=True)
+        samples, weights = self.get_samples(group_by_chain=True), self.get_weights()
         latent = {site: value for site, value in samples.items() if site in self._last_state.z}
-        weights = self.get_weights()
         if np.ptp(weights) < 1e-6 * weights.max():
             super().print_summary(prob, exclude_deterministic)
         else:
             print_weighted_summary(latent if exclude_deterministic else samples, weights, prob)
-        if weights.shape[1] >= 4:
-            with np.errstate(all="ignore"):
-                worst = {site: np.max(split_gelman_rubin(np.asarray(value))) for site, value in latent.items()}
-            poor = [site for site, value in worst.items() if not value <= 1.05]
-            if poor:
-                print(f"split R-hat above 1.05, do not read the spread as the posterior's: {', '.join(poor)}")
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
-        print(f"mixing budget: {details.mixing_line()}")
+        print_what_not_to_read(latent, details.mixing_line())
 
     def to_arviz(self) -> Any:
         """ArviZ InferenceData of the samples and their weights, with the privacy report as attributes.
 
         It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra."""
-        import arviz
-
         samples = {site: np.asarray(value) for site, value in self.get_samples(group_by_chain=True).items()}
-        report = self.privacy_report()
-        attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
-        return arviz.from_dict(posterior=samples, sample_stats={"weight": self.get_weights()}, attrs=attributes)
-
-
-def _unstack(states: Any) -> list[Any]:
-    count = len(jax.tree.leaves(states)[0])
-    return [jax.tree.map(lambda leaf: leaf[chain], states) for chain in range(count)]  # noqa: B023
-
-
-def _finite(values: Any, chain: int | None) -> bool:
-    return all(bool(np.all(np.isfinite(leaf if chain is None else leaf[chain]))) for leaf in jax.tree.leaves(values))
+        return to_inference_data(samples, self.privacy_report(), sample_stats={"weight": self.get_weights()})

@@ -1,10 +1,12 @@
 """A summary table for samples with unequal weights."""
 
+from typing import Any
+
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 
-def weighted_quantile(values, weights, probability):
+def weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: float) -> np.ndarray:
     """Quantile of `values` (draws, ...) under `weights` (draws,), along the leading axis."""
     order = np.argsort(values, axis=0)
     cumulative = np.cumsum(weights[order], axis=0)
@@ -12,7 +14,7 @@ def weighted_quantile(values, weights, probability):
     return np.take_along_axis(np.take_along_axis(values, order, axis=0), position[None], axis=0)[0]
 
 
-def print_weighted_summary(samples, weights, prob: float) -> None:
+def print_weighted_summary(samples: Any, weights: np.ndarray, prob: float) -> None:
     """Print weighted mean, sd and quantiles by site; n_eff and r_hat ignore the weights.
 
     `samples`: {site: (chains, draws, ...)}; `weights`: (chains, draws)."""
@@ -36,3 +38,14 @@ def print_weighted_summary(samples, weights, prob: float) -> None:
     for name, *numbers in lines:
         print(f"{name:>{width}}" + "".join(f"{number:>10}" for number in numbers))
     print("\nmean, std and quantiles are weighted; * ignores the weights\n")
+
+
+def print_what_not_to_read(samples: Any, mixing_line: str) -> None:
+    """Print the sites whose chains disagree, and the mixing budget. `samples`: {site: (chains, draws, ...)}."""
+    if min(np.shape(value)[1] for value in samples.values()) >= 4:
+        with np.errstate(all="ignore"):
+            worst = {site: np.max(split_gelman_rubin(np.asarray(value))) for site, value in samples.items()}
+        poor = [site for site, value in worst.items() if not value <= 1.05]
+        if poor:
+            print(f"split R-hat above 1.05, do not read the spread as the posterior's: {', '.join(poor)}")
+    print(f"mixing budget: {mixing_line}")

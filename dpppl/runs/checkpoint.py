@@ -66,20 +66,20 @@ class Checkpoint:
                 "Run what it is of, or delete it to start anew; what it has run stays charged."
             )
 
-    def begun(self, program: Any, legs: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
-        """Where to go on; legs that are over are appended to `finished`."""
+    def begun(self, recorded: Any, legs: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
+        """Where to go on; legs that are over are appended to `finished`. `recorded`: shapes of what a chunk records."""
         if not self.resumed:
             return Progress(0, 0, legs[0], [])
-        recorded = jax.tree.structure(program.outputs[1])
+        records = jax.tree.structure(recorded)
         leaves = iter(range(self._header["count"]))
         take = lambda tree: jax.tree.unflatten(tree, [self._arrays[f"a{next(leaves)}"] for _ in range(tree.num_leaves)])  # noqa: E731
         for leg in range(self._header["leg"]):
-            finished.append((_as(legs[leg], take(jax.tree.structure(legs[leg]))), take(recorded)))
+            finished.append((_as(legs[leg], take(jax.tree.structure(legs[leg]))), take(records)))
         leg, done = self._header["leg"], self._header["done"]
         if leg == len(legs):
             return Progress(leg, 0, legs[-1], [])
         state = _as(legs[leg], take(jax.tree.structure(legs[leg])))
-        return Progress(leg, done, state, [take(recorded)] if done else [])
+        return Progress(leg, done, state, [take(records)] if done else [])
 
     def save(self, at: Progress, finished: Sequence[tuple[Any, Any]]) -> None:
         """Write all of it, in one step: a reader sees this or what was there before."""

@@ -5,6 +5,7 @@ import hashlib
 import re
 import threading
 import traceback
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -16,9 +17,11 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from tqdm.auto import tqdm
 
-from dpppl import information_flow
-from dpppl.runs.budget import Reservation
+from dpppl import information_flow, random
+from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint, Progress
+from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.runs.report import PrivacyReport, announce
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()
@@ -95,57 +98,93 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int)
         return Program(lowered.compile(), outputs, _digest(lowered))
 
 
-def prepare_chunk(method: Method, state: Any, rows: Any, public: Any) -> Program:
-    """The program of `drive`, for the states of one leg."""
-    number = np.asarray(0, np.int32)
-    return prepare(method.mapped_chunk, (state, rows, public, number, number), rows=1)
+@dataclass(frozen=True)
+class Run:
+    """A run's key and name, and its checkpoint file where one is kept."""
+
+    key: Any
+    run_id: str
+    checkpoint: Checkpoint | None = None
+
+    @classmethod
+    def opened(cls, rng_key: Any, path: Any) -> "Run":
+        """A new run, or the one that the checkpoint at `path` holds, whose key is then used instead of `rng_key`."""
+        key, run_id = random.as_key(rng_key), uuid.uuid4().hex
+        if path is None:
+            return cls(key, run_id)
+        checkpoint = Checkpoint(path, key, run_id)
+        return cls(checkpoint.key, checkpoint.run_id, checkpoint)
 
 
 def drive(
+    run: Run,
     method: Method,
-    program: Program,
     legs: Sequence[Any],
     rows: Any,
     public: Any,
-    reservation: Reservation,
-    checkpoint: Checkpoint | None = None,
+    budget: Budget,
+    charges: Sequence[Charge],
+    begin: Callable[[KeyOrigin], PrivacyReport],
     *,
+    what: str,
+    settings: tuple[int, ...] = (),
+    notes: Sequence[str] = (),
+    print_cost: bool = True,
     progress_bar: bool = False,
-    describe: Callable[[int], str] | None = None,
+    describe: Callable[[int], str],
 ) -> list[tuple[Any, Any]]:
-    """Run all steps of each leg (chains that run together), each chunk charged before it starts.
+    """Run all steps of each leg (chains that run together), of which charge number i is that of leg i.
 
-    Returns, for each leg, its last states without keys and what was recorded. Charge number i of the reservation is
-    that of leg i. With a checkpoint that holds a part of the run, goes on from there."""
+    In this order: the program is traced, proved and compiled; the charges are reserved as `what`; the key is used up;
+    `begin(origin of the key)` notes that the run begins and reports it, and its cost is printed; then each chunk is
+    charged before it starts. Up to `begin` a refusal leaves all as it was. Returns, for each leg, its last states
+    without keys and what was recorded. With a checkpoint that holds a part of the run, goes on from there; `settings`
+    must then be the same."""
+    number = np.asarray(0, np.int32)
+    program = prepare(method.mapped_chunk, (legs[0], rows, public, number, number), rows=1)
+    if run.checkpoint is not None:
+        run.checkpoint.bind(program.digest, (rows, public, list(legs), np.array([method.num_steps, *settings])))
+    before = budget.events
+    with budget.reserve_for(charges, what, run.run_id) as reservation:
+        origin = claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)
+        announce(begin(origin), before, notes, print_cost)
+        total = method.num_steps * len(legs)
+        with tqdm(total=total, disable=not progress_bar, desc=describe(0)) as bar:
+            finished = _chunks(method, program, legs, rows, public, reservation, run.checkpoint, bar, describe)
+    if run.checkpoint is not None:
+        run.checkpoint.remove()
+    return [(state._replace(rng_key=None), recorded) for state, recorded in finished]
+
+
+def _chunks(
+    method: Method, program: Program, legs: Sequence[Any], rows: Any, public: Any, reservation: Reservation,
+    checkpoint: Checkpoint | None, bar: Any, describe: Callable[[int], str],
+) -> list[tuple[Any, Any]]:  # fmt: skip
     finished: list[tuple[Any, Any]] = []
     axis = 0 if method.mapping is None else 1
-    at = Progress(0, 0, legs[0], []) if checkpoint is None else checkpoint.begun(program, legs, finished)
-    with tqdm(
-        total=method.num_steps * len(legs), disable=not progress_bar, desc=describe(0) if describe else ""
-    ) as bar:
-        for leg in range(len(legs)):
-            reservation.charge(leg, method.num_steps if leg < at.leg else at.done)
-            bar.update(method.num_steps if leg < at.leg else at.done)
-            if leg < at.leg:
-                continue
-            state, parts = at.state, list(at.parts)
-            for start in range(at.done, max(1, method.num_steps), method.length):
-                count = min(method.length, method.num_steps - start)
-                reservation.charge(leg, start + count)
-                counts = (np.asarray(value, np.int32) for value in (start, count))
-                state, buffers = jax.block_until_ready(program(state, rows, public, *counts))
-                parts.append(jax.tree.map(functools.partial(_take, method.kept(start, count), axis), buffers))
-                if checkpoint is not None:
-                    checkpoint.save(Progress(leg, start + count, state, parts), finished)
-                if describe is not None:
-                    bar.set_description(describe(start + count), refresh=False)
-                bar.update(count)
-            recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
-            finished.append((state, recorded))
-            at = Progress(leg + 1, 0, legs[min(leg + 1, len(legs) - 1)], [])
-    if checkpoint is not None:
-        checkpoint.remove()
-    return [(state._replace(rng_key=None), recorded) for state, recorded in finished]
+    at = Progress(0, 0, legs[0], []) if checkpoint is None else checkpoint.begun(program.outputs[1], legs, finished)
+    for leg in range(len(legs)):
+        over = method.num_steps if leg < at.leg else at.done
+        if over:
+            reservation.charge(leg, over)
+            bar.update(over)
+        if leg < at.leg:
+            continue
+        state, parts = at.state, list(at.parts)
+        for start in range(at.done, max(1, method.num_steps), method.length):
+            count = min(method.length, method.num_steps - start)
+            reservation.charge(leg, start + count)
+            counts = (np.asarray(value, np.int32) for value in (start, count))
+            state, buffers = jax.block_until_ready(program(state, rows, public, *counts))
+            parts.append(jax.tree.map(functools.partial(_take, method.kept(start, count), axis), buffers))
+            if checkpoint is not None:
+                checkpoint.save(Progress(leg, start + count, state, parts), finished)
+            bar.set_description(describe(start + count), refresh=False)
+            bar.update(count)
+        recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
+        finished.append((state, recorded))
+        at = Progress(leg + 1, 0, legs[min(leg + 1, len(legs) - 1)], [])
+    return finished
 
 
 def forgetful(function: Callable[P, R]) -> Callable[P, R]:

@@ -108,7 +108,7 @@ def claim(key: Any, *, again: bool = False) -> KeyOrigin:
             "rng_key has a guessable seed: whoever guesses it can subtract the noise, and with it goes the guarantee. "
             "Take keys from dpppl.secret_key().",
             PrivacyWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
     return origin
 

@@ -296,9 +296,17 @@ def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Se
     if print_cost:
         print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation))
     if warning := report.delta_warning():
-        warnings.warn(warning, PrivacyWarning, stacklevel=5)
+        warnings.warn(warning, PrivacyWarning, stacklevel=6)
     for note in notes:
-        warnings.warn(note, stacklevel=5)
+        warnings.warn(note, stacklevel=6)
+
+
+def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:
+    """ArviZ InferenceData with the report as attributes, and no observed data: those would be private rows."""
+    import arviz
+
+    attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
+    return arviz.from_dict(posterior=dict(posterior), attrs=attributes, **groups)
 
 
 def _plain(value: Any) -> Any:

@@ -4,45 +4,34 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpppl import random
-from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.clipping import Adaptive
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.checkpoint import Checkpoint
-from dpppl.runs.driver import TRACING, Program, drive, forgetful, prepare, prepare_chunk
-from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status, claim
-from dpppl.runs.report import PrivacyReport, announce
+from dpppl.runs.driver import TRACING, Program, Run, drive, forgetful, prepare
+from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
+from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import Partition, Subsampling
 from dpppl.svi import optimizers, queries
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.details import start_of, svi_report
-from dpppl.svi.elbo import ROW_NUMBER, Objective, default_loss
+from dpppl.svi.elbo import Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
+from dpppl.svi.step import SVIState, clipping_of, continued, svi_step
 from dpppl.svi.trajectory import method_of, thinning_for
 from dpppl.validation import Fixed, positive, positive_integer
 
 if TYPE_CHECKING:
     from dpppl.runs.ledger import PrivacyLedger
-
-
-class SVIState(NamedTuple):
-    """`i`: steps done, each an access; `optim_state`: NumPyro's; `clipping_norm`: that of the next step where it
-    adapts, else None; `rng_key`: a key (None in states that `run` returns)."""
-
-    i: Any
-    optim_state: Any
-    clipping_norm: Any
-    rng_key: Any
 
 
 class SVI(Fixed):
@@ -117,7 +106,7 @@ class SVI(Fixed):
         self.loss = default_loss(guide) if loss is None else loss
         if getattr(self.loss, "num_particles", None) != 1:
             raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
-        clip = _clipping(clipping, clipping_norm, num_data)
+        clip = clipping_of(clipping, clipping_norm, num_data)
         self.mechanism = Mechanism(clipping=clip, subsampling=subsampling, discretise=discretise)
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
         if (target_epsilon is None) == (noise_multiplier is None):
@@ -201,7 +190,7 @@ class SVI(Fixed):
                 "cannot know that they do. Use run, or Poisson(rate)."
             )
         rows, public = objective.arrays(args, kwargs)
-        step = partial(self._step, objective, self.mechanism, noise)
+        step = self._step(objective, self.mechanism, noise)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, rows, public))):
             self._left_out = (
                 "Steps taken by update inside jax.jit or lax.scan are not in these numbers: privacy_report(state) of "
@@ -238,36 +227,30 @@ class SVI(Fixed):
         init_state: SVIState | None, init_params: Any, thinning: int | None,
     ) -> SVIResult:  # fmt: skip
         num_steps = positive_integer(num_steps, name="num_steps")
-        key, run_id, checkpoint = random.as_key(rng_key), uuid.uuid4().hex, None
-        if self.checkpoint is not None:
-            checkpoint = Checkpoint(self.checkpoint, key, run_id)
-            key, run_id = checkpoint.key, checkpoint.run_id
+        run = Run.opened(rng_key, self.checkpoint)
         # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
-        objective, state = self._bound(random.stream(key, "run"), args, kwargs, init_params)
-        state = state if init_state is None else _continued(init_state, state)
+        objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
+        state = state if init_state is None else continued(init_state, state)
         charge = self._charge(num_steps, int(state.i))
-        self.budget.admit([charge], run_id)
+        self.budget.admit([charge], run.run_id)
         rows, public = objective.arrays(args, kwargs)
-        thinning = thinning_for(_size(state.optim_state), num_steps) if thinning is None else thinning
+        thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
         thinning = positive_integer(thinning, name="thinning")
         params_of = lambda state: self.optim.get_params(state.optim_state)  # noqa: E731
-        step = partial(self._step, objective, charge.mechanism, charge.noise_multipliers[0])
+        step = self._step(objective, charge.mechanism, charge.noise_multipliers[0])
         method = method_of(step, params_of, num_steps, thinning)
-        program = prepare_chunk(method, state, rows, public)
-        if checkpoint is not None:
-            checkpoint.bind(program.digest, (rows, public, state, np.array([num_steps, thinning])))
-        before = self.budget.events
-        with self.budget.reserve_for([charge], "SVI", run_id) as reservation:
-            origin = claim(key, again=checkpoint is not None and checkpoint.resumed)
-            supplied = Start.STATE if init_state is not None else start_of(self.guide)
-            start = supplied if init_params is None else Start.SUPPLIED
+        start = Start.STATE if init_state is not None else start_of(self.guide)
+        start = start if init_params is None else Start.SUPPLIED
+
+        def begin(origin: KeyOrigin) -> PrivacyReport:
             self._objective = objective
             self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
-            announce(svi_report(self, [charge], self._provenance), before, (), self.print_cost)
-            [(state, (trajectory, gradients))] = drive(
-                method, program, [state], rows, public, reservation, checkpoint, progress_bar=progress_bar,
-                describe=lambda done: "SVI",
-            )  # fmt: skip
+            return svi_report(self, [charge], self._provenance)
+
+        [(state, (trajectory, gradients))] = drive(
+            run, method, [state], rows, public, self.budget, [charge], begin, what="SVI", settings=(thinning,),
+            print_cost=self.print_cost, progress_bar=progress_bar, describe=lambda done: "SVI",
+        )  # fmt: skip
         params = objective.constrain(params_of(state))
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
@@ -315,8 +298,6 @@ class SVI(Fixed):
             self, objective, key, params, correct, args, kwargs, noise_multiplier, num_particles
         )
 
-    # One step
-
     def _bound(
         self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any
     ) -> tuple[Objective, SVIState]:
@@ -328,69 +309,12 @@ class SVI(Fixed):
             norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
             return objective, SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
 
-    def _step(
-        self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any, state: SVIState, rows: Any, public: Any
-    ) -> tuple[SVIState, Any]:
-        """The next state, and the noisy ascent direction."""
-        norms = [state.clipping_norm]
-
-        def access(log_likelihood: Callable[..., Any], z: Any, public: Any) -> Any:
-            noisy = mechanism.noisy_sum(
-                log_likelihood,
-                z,
-                rows,
-                public,
-                key=state.rng_key,
-                noise_multiplier=noise_multiplier,
-                step=state.i,
-                clipping_norm=state.clipping_norm,
-                number=ROW_NUMBER if objective.reads_rows else None,
-            )
-            if noisy.count is not None:
-                clipping, rate = mechanism.clipping, mechanism.subsampling.rate
-                assert isinstance(clipping, Adaptive) and self.num_data is not None
-                norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, rate * self.num_data)
-            return noisy.total
-
-        ascend = objective.aligned_direction if self.gradient == "aligned" else objective.per_parameter_direction
-        phi = self.optim.get_params(state.optim_state)
-        key = jax.random.fold_in(random.stream(state.rng_key, "guide"), state.i)
-        direction = ascend(phi, key, public, access, mechanism.subsampling.rate)
-        descent = jax.tree.map(jnp.negative, direction)
-        optim_state = optimizers.update(self.optim, descent, state.optim_state)
-        return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), direction
+    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Callable[..., Any]:
+        """The function of (state, rows, public) that gives the next state and the noisy ascent direction."""
+        return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
     def objective(self) -> Objective:
         """The ELBO, split, for the arguments of the last init or run."""
         if self._objective is None:
             raise ConfigurationError("call init or run first: the guide is not set up yet.")
         return self._objective
-
-
-def _continued(before: SVIState, fresh: SVIState) -> SVIState:
-    shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
-    if shapes(before.optim_state) != shapes(fresh.optim_state):
-        raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
-    if int(before.i) < 0:
-        raise ConfigurationError("init_state holds a negative number of steps.")
-    return before._replace(rng_key=fresh.rng_key)
-
-
-def _clipping(
-    clipping: str | Adaptive, clipping_norm: Any, num_data: int | None
-) -> Flat | PerSite | Normalised | Adaptive:
-    if isinstance(clipping, Adaptive):
-        if num_data is None:
-            raise ConfigurationError("Adaptive clipping needs num_data, the declared number of rows.")
-        if clipping.clipping_norm is not None:
-            raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
-        return replace(clipping, clipping_norm=clipping_norm)
-    if clipping == "normalised":
-        return Normalised(clipping_norm)
-    if clipping != "flat":
-        raise ConfigurationError('clipping must be "flat", "normalised" or dpppl.Adaptive(...).')
-    return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
-
-
-def _size(tree: Any) -> int:
-    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(tree))

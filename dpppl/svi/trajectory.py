@@ -12,9 +12,10 @@ from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 _SIZE, _LENGTH = 2**24, 1000
 
 
-def thinning_for(state_size: int, num_steps: int) -> int:
+def thinning_for(optim_state: Any, num_steps: int) -> int:
     """How many steps an iterate stands for: about 1,000 are kept, or fewer where they are large."""
-    kept = min(_LENGTH, max(2, _SIZE // max(1, state_size)))
+    size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(optim_state))
+    kept = min(_LENGTH, max(2, _SIZE // max(1, size)))
     return max(1, -(-num_steps // kept))
 
 

@@ -1,0 +1,86 @@
+"""One step of SVI: a guide draw, a noisy sum of row gradients, an update of the parameters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpppl import random
+from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.errors import ConfigurationError
+from dpppl.mechanism import Mechanism
+from dpppl.svi import optimizers
+from dpppl.svi.elbo import ROW_NUMBER, Objective
+
+
+class SVIState(NamedTuple):
+    """`i`: steps done, each an access; `optim_state`: NumPyro's; `clipping_norm`: that of the next step where it
+    adapts, else None; `rng_key`: a key (None in states that `run` returns)."""
+
+    i: Any
+    optim_state: Any
+    clipping_norm: Any
+    rng_key: Any
+
+
+def svi_step(
+    objective: Objective, mechanism: Mechanism, noise_multiplier: Any, optim: Any, gradient: str, num_data: int | None,
+    state: SVIState, rows: Any, public: Any,
+) -> tuple[SVIState, Any]:  # fmt: skip
+    """The next state, and the noisy ascent direction."""
+    norms = [state.clipping_norm]
+
+    def access(log_likelihood: Callable[..., Any], z: Any, public: Any) -> Any:
+        noisy = mechanism.noisy_sum(
+            log_likelihood,
+            z,
+            rows,
+            public,
+            key=state.rng_key,
+            noise_multiplier=noise_multiplier,
+            step=state.i,
+            clipping_norm=state.clipping_norm,
+            number=ROW_NUMBER if objective.reads_rows else None,
+        )
+        if noisy.count is not None:
+            clipping, rate = mechanism.clipping, mechanism.subsampling.rate
+            assert isinstance(clipping, Adaptive) and num_data is not None
+            norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, rate * num_data)
+        return noisy.total
+
+    ascend = objective.aligned_direction if gradient == "aligned" else objective.per_parameter_direction
+    phi = optim.get_params(state.optim_state)
+    key = jax.random.fold_in(random.stream(state.rng_key, "guide"), state.i)
+    direction = ascend(phi, key, public, access, mechanism.subsampling.rate)
+    descent = jax.tree.map(jnp.negative, direction)
+    optim_state = optimizers.update(optim, descent, state.optim_state)
+    return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), direction
+
+
+def continued(before: SVIState, fresh: SVIState) -> SVIState:
+    """A state that was returned, with the key of a fresh one. Raises ConfigurationError where they do not fit."""
+    shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
+    if shapes(before.optim_state) != shapes(fresh.optim_state):
+        raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
+    if int(before.i) < 0:
+        raise ConfigurationError("init_state holds a negative number of steps.")
+    return before._replace(rng_key=fresh.rng_key)
+
+
+def clipping_of(
+    clipping: str | Adaptive, clipping_norm: Any, num_data: int | None
+) -> Flat | PerSite | Normalised | Adaptive:
+    """What SVI's arguments mean. Raises ConfigurationError where they contradict each other."""
+    if isinstance(clipping, Adaptive):
+        if num_data is None:
+            raise ConfigurationError("Adaptive clipping needs num_data, the declared number of rows.")
+        if clipping.clipping_norm is not None:
+            raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
+        return replace(clipping, clipping_norm=clipping_norm)
+    if clipping == "normalised":
+        return Normalised(clipping_norm)
+    if clipping != "flat":
+        raise ConfigurationError('clipping must be "flat", "normalised" or dpppl.Adaptive(...).')
+    return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
