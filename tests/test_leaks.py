@@ -119,7 +119,13 @@ def test_all_but_the_samples_is_the_same_for_other_rows(capfd):
         printed = re.sub(r"\[.*?\]|\r.*\r", "", "".join(capfd.readouterr()))  # the bar's times, and how often it moved
         seen.append(
             [str(report), report.to_json(), str(mcmc.privacy_plan()), printed, str(state), str(mcmc.get_extra_fields())]
-            + [mcmc.get_weights().tolist(), samples[-1].shape, samples[-1].dtype, sorted(mcmc.__dict__), mcmc.budget.events]
+            + [
+                mcmc.get_weights().tolist(),
+                samples[-1].shape,
+                samples[-1].dtype,
+                sorted(mcmc.__dict__),
+                mcmc.budget.events,
+            ]
             + [np.all(np.isfinite(samples[-1]))]
         )
     assert all(facts == seen[0] for facts in seen[1:])

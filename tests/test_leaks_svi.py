@@ -124,7 +124,15 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
         svi, result, printed = ran(row)
         report, shapes = result.privacy_report(), jax.tree.map(jnp.shape, (result.state, result.trajectory))
         seen.append(
-            [str(report), report.to_json(), printed, shapes, int(result.state.i), svi.privacy_report().events, sorted(vars(svi))]
+            [
+                str(report),
+                report.to_json(),
+                printed,
+                shapes,
+                int(result.state.i),
+                svi.privacy_report().events,
+                sorted(vars(svi)),
+            ]
         )
     assert seen[0] == seen[1] and "SVI: 100%" in printed and "This run will spend" in printed
     assert result.state.rng_key is None and result.state._fields == ("i", "optim_state", "clipping_norm", "rng_key")

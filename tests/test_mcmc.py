@@ -122,7 +122,10 @@ def test_kernels_run_under_numpyro(method):
     report = kernel.privacy_report(theirs.last_state, 1e-5)
     assert report.epsilon == pytest.approx(ours.privacy_report().epsilon_at(1e-5), rel=1e-9)
     assert report.num_accesses == 22 and report.details.num_chains == 2
-    assert "states hold the key" in report.provenance.key_origin and kernel.privacy_report(theirs.last_state).epsilon is None
+    assert (
+        "states hold the key" in report.provenance.key_origin
+        and kernel.privacy_report(theirs.last_state).epsilon is None
+    )
 
 
 def test_kernels_under_numpyro_follow_the_arguments_of_each_run():
@@ -358,7 +361,9 @@ def test_without_a_budget_runs_add_up():
     planned = dpppl.accounting.GaussianEvent(noise_multipliers=((30.0, 32),))
     for run in (1, 2):
         mcmc.run(jax.random.key(run), Y)
-        assert mcmc.privacy_report().details.diffusion_time == pytest.approx(16 * 0.01, rel=1e-6)  # the second starts anew
+        assert mcmc.privacy_report().details.diffusion_time == pytest.approx(
+            16 * 0.01, rel=1e-6
+        )  # the second starts anew
     assert mcmc.privacy_report().epsilon == pytest.approx(dpppl.accounting.epsilon(planned, 1e-5), rel=5e-4)
 
 
@@ -528,7 +533,9 @@ def test_schedules():
     mcmc = mcmc_of(kernel_of(step_size=schedule), num_warmup=3, num_samples=5)
     mcmc.run(jax.random.key(0), Y)
     assert mcmc.privacy_report().details.step_sizes == pytest.approx((0.01 / 8, 0.01), rel=1e-5)
-    assert mcmc.privacy_report().details.diffusion_time == pytest.approx(0.01 * sum(1 / n for n in range(1, 9)), rel=1e-5)
+    assert mcmc.privacy_report().details.diffusion_time == pytest.approx(
+        0.01 * sum(1 / n for n in range(1, 9)), rel=1e-5
+    )
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(1), Y)
     report = mcmc.privacy_report()

@@ -232,7 +232,12 @@ def test_the_text_states_every_number_and_every_condition(name):
         facts += [f"{report.epsilon:.4g}", "1e-05", report.spent.accountant]
     if name == "poisson":
         version = dp_accounting.__version__ if hasattr(dp_accounting, "__version__") else "0.6"
-        facts += [f"PLD (dp_accounting {version}", "rate 0.1", "charged to delta", f"cap {report.mechanism.batch_cap} rows"]
+        facts += [
+            f"PLD (dp_accounting {version}",
+            "rate 0.1",
+            "charged to delta",
+            f"cap {report.mechanism.batch_cap} rows",
+        ]
         assert report.mechanism.batch_cap > RATE * NUM_ROWS
     else:
         facts += ["exact Gaussian (analytic)", "full batch: every row at every step"]

@@ -236,7 +236,10 @@ def test_fixed_size_batches_run_and_say_what_they_are():
         scheme = dpppl.WithoutReplacement(5, 24)
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0, subsampling=scheme)
     report = run(kernel, rows()).privacy_report()
-    assert report.mechanism.neighboring_relation == "replace_one" and "5 of 24 rows without replacement" in report.mechanism.subsampling
+    assert (
+        report.mechanism.neighboring_relation == "replace_one"
+        and "5 of 24 rows without replacement" in report.mechanism.subsampling
+    )
     assert report.mechanism.sampling_rate == 5 / 24
 
 

@@ -78,7 +78,12 @@ def fresh_keys(monkeypatch):
 
 
 def make(model=logistic, guide=None, optim=None, **settings):
-    settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": dpppl.FullBatch(), "print_cost": False} | settings
+    settings = {
+        "clipping_norm": 1.0,
+        "noise_multiplier": 1.0,
+        "subsampling": dpppl.FullBatch(),
+        "print_cost": False,
+    } | settings
     guide = AutoNormal(model) if guide is None else guide
     return dpppl.SVI(model, guide, optax.sgd(0.01) if optim is None else optim, **settings)
 

@@ -199,6 +199,7 @@ class MCMC(numpyro.infer.MCMC):
         together = self.num_chains == 1 or self.chain_method != "sequential"
         legs = [states] if together else unstack(states)
         charges = [kernel.charge(first, steps, self.num_chains if together else 1)] * len(legs)
+        kernel.check_noise(kernel.noise_std(*kernel.schedule(first, steps)))
         self.budget.admit(charges, run.run_id)
         rows, public = kernel.split.arrays(args, kwargs)
         with TRACING:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import os
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,12 +107,12 @@ class Checkpoint:
 
     def _load(self) -> None:
         try:
-            with np.load(self._path, allow_pickle=False) as file:
-                self._arrays = dict(file)
+            with open(self._path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                self._arrays = dict(arrays)
             self._header = json.loads(str(self._arrays.pop("header")))
             if self._header["format"] != _FORMAT:
                 raise ValueError
-        except (OSError, ValueError, KeyError, EOFError):
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise CheckpointError(
                 f"{self._path} is no checkpoint that this version can read; delete it to start anew."
             ) from None

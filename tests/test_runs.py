@@ -1,0 +1,400 @@
+"""One path for all that looks at data: the same cases run over chains, SVI, steps by hand and queries."""
+
+import copy
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import optax
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+import dpppl
+from dpppl.errors import BudgetExceededError, CheckpointError, ConfigurationError, KeyReuseError, PrivacyWarning
+from dpppl.runs import driver
+
+Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
+TARGET = {"target_epsilon": 1.0, "target_delta": 1e-5}
+STEPS = 40
+
+
+def model(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+@pytest.fixture(autouse=True)
+def claimed(monkeypatch):
+    keys = set()
+    monkeypatch.setattr(dpppl.random, "_claimed", keys)
+    return keys
+
+
+@dataclass
+class Way:
+    """One way to look at data: an object, and how it is run for 40 steps (a query: for one)."""
+
+    make: Any
+    run: Any
+    values: Any
+    steps: int = STEPS
+
+    def spent(self, thing):
+        return sum(c.num_steps * c.chains for c in thing.budget.charged)
+
+
+def mcmc_of(chains=1, **options):
+    settings = {"clipping_norm": 3.0} | ({} if "target_epsilon" in options else {"step_size": 1e-3})
+    return dpppl.MCMC(
+        dpppl.DPSGLD(model, **settings), num_warmup=10, num_samples=30 // chains + 10 * (1 - chains) // chains,
+        num_chains=chains, chain_method="sequential", progress_bar=False, **options,
+    )  # fmt: skip
+
+
+def svi_of(**options):
+    noise = {} if "target_epsilon" in options else {"noise_multiplier": 5.0}
+    return dpppl.SVI(
+        model, AutoNormal(model), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.FullBatch(), **noise, **options
+    )
+
+
+def ask(svi, key):
+    """A query; with a target it takes all that is left."""
+    params = {"mu_auto_loc": jnp.zeros(()), "mu_auto_scale": jnp.ones(())}
+    noise = 50.0 if svi.budget.target_epsilon is None else None
+    return svi.estimate_elbo(key, params, Y, bound=3.0, noise_multiplier=noise)
+
+
+WAYS = {
+    "MCMC": Way(mcmc_of, lambda m, key: m.run(key, Y), lambda m, _: np.asarray(m.get_samples()["mu"])),
+    "SVI": Way(
+        svi_of, lambda s, key: s.run(key, STEPS, Y, progress_bar=False), lambda _, r: r.trajectory["mu_auto_loc"]
+    ),
+    "query": Way(svi_of, ask, lambda _, value: np.asarray(value), steps=1),
+}
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def broken(monkeypatch, error, at=1):
+    """The compiled program, which raises at its call number `at`; what was charged when it was called is noted."""
+    calls, call = [], driver.Program.__call__
+
+    def failing(program, *arguments):
+        calls.append(None)
+        if len(calls) == at:
+            raise error
+        return call(program, *arguments)
+
+    monkeypatch.setattr(driver.Program, "__call__", failing)
+    return calls
+
+
+@every_way
+def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
+    """Refused by the budget, by the proof, for its key or its data: no charge, no key used, no access."""
+    thing = way.make(**TARGET)
+    calls = broken(monkeypatch, AssertionError("an access"), at=1)
+    key = dpppl.secret_key()
+    with monkeypatch.context() as patch:
+        patch.setattr("dpppl.information_flow.verify_jaxpr", _leak)
+        with pytest.raises(dpppl.PrivacyLeakError):
+            way.run(thing, key)
+    with monkeypatch.context() as patch:
+        patch.setattr("dpppl.accounting.epsilon", lambda *_: 2.0)
+        with pytest.raises((BudgetExceededError, ConfigurationError)):
+            way.run(thing, key)
+    claimed.add(dpppl.random._digest(key))
+    with pytest.raises(KeyReuseError):
+        way.run(thing, key)
+    assert not calls and way.spent(thing) == 0 and len(claimed) == 1
+    assert thing.privacy_report().status == "nothing run" and not thing.budget._runs
+
+
+def _leak(*_, **__):
+    raise dpppl.PrivacyLeakError("refused")
+
+
+@every_way
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=["interrupt", "failure"])
+def test_a_run_that_stops_stays_charged_for_what_it_began(way, error, monkeypatch):
+    """The third chunk of two steps (a query: its one access); what was planned beyond is given back."""
+    thing = way.make(target_delta=1e-5)
+    with monkeypatch.context() as patch:
+        broken(patch, error, at=1 if way.steps == 1 else 3)
+        with pytest.raises(type(error)):
+            way.run(thing, dpppl.secret_key())
+    begun = 1 if way.steps == 1 else 6
+    assert way.spent(thing) == begun == thing.privacy_report().num_accesses
+    way.run(thing, dpppl.secret_key())
+    assert way.spent(thing) == begun + way.steps
+
+
+@every_way
+def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
+    """With a target: after an interrupt the object still meets it, and the rest is not lost."""
+    thing = way.make(**TARGET)
+    with monkeypatch.context() as patch:
+        broken(patch, KeyboardInterrupt(), at=1 if way.steps == 1 else 3)
+        with pytest.raises(KeyboardInterrupt):
+            way.run(thing, dpppl.secret_key())
+    spent = thing.privacy_report().epsilon
+    assert 0 < spent <= 1.0 and (way.steps == 1 or spent < 0.5)
+    if way is WAYS["SVI"]:  # its noise is found anew
+        assert 0.99 < way.run(thing, dpppl.secret_key()).report.epsilon <= 1.0
+    else:
+        with pytest.raises(BudgetExceededError):
+            way.run(thing, dpppl.secret_key())
+
+
+@every_way
+def test_threads_never_spend_more_than_the_target(way):
+    """Four threads ask for all of it at once: one is admitted, and the others are refused before an access."""
+    thing, outcomes, barrier = way.make(**TARGET), [], threading.Barrier(4)
+
+    def go():
+        barrier.wait()
+        try:
+            way.run(thing, dpppl.secret_key())
+            outcomes.append("ran")
+        except BudgetExceededError:
+            outcomes.append("refused")
+
+    threads = [threading.Thread(target=go) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sorted(outcomes) == ["ran", "refused", "refused", "refused"]
+    assert 0.99 < thing.privacy_report().epsilon <= 1.0 and way.spent(thing) == way.steps
+
+
+@every_way
+def test_runs_beside_each_other_are_charged_apart(way, monkeypatch):
+    """A second run begins while the first one is between two chunks."""
+    thing, calls, call = way.make(target_delta=1e-5), [], driver.Program.__call__
+
+    def nested(program, *arguments):
+        calls.append(None)
+        if len(calls) == 1:
+            way.run(thing, dpppl.secret_key())
+        return call(program, *arguments)
+
+    monkeypatch.setattr(driver.Program, "__call__", nested)
+    way.run(thing, dpppl.secret_key())
+    assert way.spent(thing) == 2 * way.steps
+
+
+@every_way
+def test_copies_share_an_account_and_pickles_remember_it(way):
+    thing = way.make(target_delta=1e-5, print_cost=False)
+    way.run(thing, dpppl.secret_key())
+    other = copy.copy(thing)
+    way.run(other, dpppl.secret_key())
+    assert way.spent(thing) == way.spent(other) == 2 * way.steps
+    if way is WAYS["MCMC"]:  # SVI objects hold functions: their budget is what pickles
+        other = pickle.loads(pickle.dumps(thing))
+        way.run(other, dpppl.secret_key())
+        assert way.spent(other) == 3 * way.steps
+    budget = pickle.loads(pickle.dumps(thing.budget))
+    assert budget.events == thing.budget.events and way.spent(thing) == 2 * way.steps
+
+
+@every_way
+def test_a_reserve_is_kept_for_what_comes_later(way):
+    thing = way.make(reserve=0.4, **TARGET)
+    if way is WAYS["query"]:
+        with pytest.raises(ConfigurationError, match="share of the target to keep"):
+            way.make(reserve=1.0, **TARGET)
+        with pytest.raises(ConfigurationError, match="share of target_epsilon"):
+            way.make(reserve=0.5)
+        WAYS["SVI"].run(thing, dpppl.secret_key())
+        assert 0.59 < thing.privacy_report().epsilon <= 0.6
+        way.run(thing, dpppl.secret_key())
+        assert 0.99 < thing.privacy_report().epsilon <= 1.0
+    else:
+        way.run(thing, dpppl.secret_key())
+        assert 0.59 < thing.privacy_report().epsilon <= 0.6
+    if way is WAYS["MCMC"]:
+        thing.post_warmup_state = thing.last_state
+        thing.num_samples = 10
+        way.run(thing, dpppl.secret_key())
+        assert 0.6 < thing.privacy_report().epsilon <= 1.0
+
+
+@every_way
+def test_the_cost_is_printed_once_by_itself_and_in_all(way, capsys):
+    thing = way.make(target_delta=1e-5)
+    way.run(thing, dpppl.secret_key())
+    first = capsys.readouterr().out
+    way.run(thing, dpppl.secret_key())
+    second = capsys.readouterr().out
+    if way is WAYS["query"]:
+        assert not first + second  # its price is an argument
+        return
+    both = thing.privacy_report().epsilon
+    assert first.startswith("This run will spend epsilon = ") and "in all" not in first
+    assert second.startswith(first.split(" at delta")[0]) and f"in all {both:.4g} with what was spent before" in second
+    way.run(quiet := way.make(print_cost=False), dpppl.secret_key())
+    assert not capsys.readouterr().out and way.spent(quiet) == STEPS
+
+
+@every_way
+def test_a_key_that_can_be_guessed_is_named(way):
+    thing = way.make(print_cost=False)
+    with pytest.warns(PrivacyWarning, match="guessable seed") as caught:
+        way.run(thing, jax.random.PRNGKey(0))
+    assert caught[0].filename == __file__
+    assert "short seed that can be guessed" in str(thing.privacy_report())
+
+
+@every_way
+def test_what_is_raised_holds_no_rows(way, monkeypatch):
+    """A debugger, or a log with locals, finds no array of the call below the caller's own frame."""
+    broken(monkeypatch, MemoryError(), at=1)
+    with pytest.raises(MemoryError) as caught:
+        way.run(way.make(print_cost=False), dpppl.secret_key())
+    frames, traceback = [], caught.tb
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    ours = [frame for frame in frames if os.sep + "dpppl" + os.sep in frame.f_code.co_filename]
+    assert len(ours) >= 3
+    for frame in ours:
+        assert not any(leaf is Y or getattr(leaf, "shape", ()) == Y.shape for leaf in jax.tree.leaves(frame.f_locals))
+
+
+def test_a_delta_that_may_publish_rows_is_named():
+    with pytest.warns(PrivacyWarning, match="delta is not below 1 / number of rows"):
+        mcmc_of(target_epsilon=1.0, target_delta=0.05, print_cost=False).run(dpppl.secret_key(), Y)
+
+
+# Steps by hand
+
+
+def test_steps_by_update_are_charged_by_their_object():
+    svi = svi_of(target_delta=1e-5, print_cost=False)
+    svi.run(dpppl.secret_key(), 5, Y, progress_bar=False)
+    state = svi.init(dpppl.secret_key(), Y)
+    for _ in range(3):
+        state, _ = svi.update(state, Y)
+    report = svi.privacy_report()
+    assert report.num_accesses == 8 and report.details.num_steps == 8 and report.status == "run step by step"
+    assert svi.privacy_report(state).num_accesses == 3 and int(state.i) == 3
+    jitted = jax.jit(lambda state, y: svi.update(state, y)[0])
+    state = jitted(state, Y)
+    assert svi.privacy_report(state).num_accesses == 4
+    assert "inside jax.jit or lax.scan are not in these numbers" in svi.privacy_report().warnings()[0]
+
+
+def test_a_partition_cannot_be_stepped_by_hand():
+    """Rows that are shuffled between calls would enter more than one batch of an epoch that is charged once."""
+    svi = dpppl.SVI(model, AutoNormal(model), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.Partition(5),
+                    noise_multiplier=1.0)  # fmt: skip
+    state = svi.init(dpppl.secret_key(), Y)
+    with pytest.raises(ConfigurationError, match="only while the rows keep their order"):
+        svi.update(state, Y)
+    assert not svi.budget.charged
+
+
+# Checkpoints
+
+
+CHECKPOINTED = {
+    "one chain": Way(mcmc_of, WAYS["MCMC"].run, WAYS["MCMC"].values),
+    "chains in turn": Way(lambda **o: mcmc_of(2, **o), WAYS["MCMC"].run, WAYS["MCMC"].values, steps=40),
+    "SVI": WAYS["SVI"],
+}
+
+
+@pytest.mark.parametrize("way", CHECKPOINTED.values(), ids=CHECKPOINTED)
+@pytest.mark.parametrize("at", [1, 4, 30])
+def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(way, at, tmp_path, monkeypatch, claimed):
+    """Bit by bit the same numbers under the same key, in a new object, and the price of one run."""
+    path, key = tmp_path / "run.ckpt", dpppl.secret_key()
+    thing = way.make(print_cost=False, **TARGET)
+    whole = way.values(thing, way.run(thing, key))
+    report, steps = thing.privacy_report(), way.spent(thing)
+    claimed.clear()
+    cut = way.make(checkpoint=path, print_cost=False, **TARGET)
+    with monkeypatch.context() as patch:
+        broken(patch, KeyboardInterrupt(), at)
+        try:
+            way.run(cut, key)
+            assert at == 30 and way is not CHECKPOINTED["chains in turn"]
+        except KeyboardInterrupt:
+            assert path.exists() == (at > 1) and (at == 1 or path.stat().st_mode & 0o777 == 0o600)
+    again = way.make(checkpoint=path, print_cost=False, **TARGET)
+    resumed = path.exists()
+    other = dpppl.secret_key() if resumed else key  # the key in the file is used
+    claimed.clear()
+    np.testing.assert_array_equal(way.values(again, way.run(again, other)), whole)
+    assert again.privacy_report().epsilon == report.epsilon and way.spent(again) == steps
+    assert not path.exists()
+    if resumed:  # also in the object that was cut off, where the charges of before are the same ones
+        assert way.spent(cut) < steps
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch, claimed):
+    path = tmp_path / "run.ckpt"
+    with monkeypatch.context() as patch:
+        broken(patch, KeyboardInterrupt(), 4)
+        with pytest.raises(KeyboardInterrupt):
+            mcmc_of(checkpoint=path).run(dpppl.secret_key(), Y)
+    kept, used = path.read_bytes(), set(claimed)
+    others = {
+        "rows": (mcmc_of(checkpoint=path), np.where(np.arange(50) == 7, 0.0, Y).astype(np.float32)),
+        "number of rows": (mcmc_of(checkpoint=path), Y[:-1]),
+        "settings": (mcmc_of(checkpoint=path, **TARGET), Y),
+    }
+    for thing, rows in others.values():
+        with pytest.raises(CheckpointError, match="of another run"):
+            thing.run(dpppl.secret_key(), rows)
+        assert not thing.budget.charged and path.read_bytes() == kept
+    path.write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(CheckpointError, match="no checkpoint that this version can read"):
+        mcmc_of(checkpoint=path).run(dpppl.secret_key(), Y)
+    assert claimed == used
+
+
+KILLED = """
+import sys, jax, numpy as np, test_runs as t, dpppl
+from dpppl.runs import driver
+call, calls = driver.Program.__call__, []
+def slow(program, *arguments):
+    calls.append(None)
+    if len(calls) == 8 and sys.argv[2] == "die":
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    return call(program, *arguments)
+driver.Program.__call__ = slow
+ledger = dpppl.PrivacyLedger(sys.argv[1] + ".ledger", 2.0, 1e-5)
+mcmc = t.mcmc_of(checkpoint=sys.argv[1], ledger=ledger, print_cost=False)
+mcmc.run(jax.random.wrap_key_data(np.array([1234567, 7654321], np.uint32)), t.Y)
+print(mcmc.get_samples()["mu"].tobytes().hex(), mcmc.privacy_report().epsilon_at(1e-5), ledger.remaining())
+"""
+
+
+@pytest.mark.slow
+def test_after_kill_9_a_rerun_goes_on_and_nothing_is_charged_twice(tmp_path):
+    """In another process, with a ledger: the same samples, and the ledger counts one run."""
+
+    def go(path, how):
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", KILLED, str(path), how], capture_output=True, text=True,
+            cwd=os.path.dirname(__file__), env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(__file__))},
+        )  # fmt: skip
+
+    whole = go(tmp_path / "a", "live")
+    killed = go(tmp_path / "b", "die")
+    assert killed.returncode == -signal.SIGKILL and (tmp_path / "b").exists()
+    resumed = go(tmp_path / "b", "live")
+    assert whole.stdout and resumed.stdout.split() == whole.stdout.split(), whole.stderr + resumed.stderr
