@@ -17,6 +17,10 @@ class BudgetExceededError(DPPPLError):
     """The run would spend more than the privacy budget: nothing was run and nothing was charged."""
 
 
+class LedgerError(DPPPLError):
+    """A ledger's file is gone, damaged or replaced: restore it. Nothing was admitted and nothing was run."""
+
+
 class KeyReuseError(DPPPLError):
     """The key was already used in this process: equal keys on changed data cancel the noise. Take a new one."""
 
