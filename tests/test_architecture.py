@@ -31,11 +31,12 @@ MAY_IMPORT = {
     "discrete": {"errors", "information_flow"},
     "mechanism": DOOR,
     "report": {"errors", "accounting"},
-    "mcmc": KERNELS,
-    "svi": KERNELS,
-    "uncertainty": KERNELS | {"mcmc", "svi"},
-    "plotting": KERNELS | {"mcmc", "svi", "uncertainty"},
-    "audit": KERNELS | {"mcmc", "svi"},
+    "runs": KERNELS,
+    "mcmc": KERNELS | {"runs"},
+    "svi": KERNELS | {"runs"},
+    "uncertainty": KERNELS | {"runs", "mcmc", "svi"},
+    "plotting": KERNELS | {"runs", "mcmc", "svi", "uncertainty"},
+    "audit": KERNELS | {"runs", "mcmc", "svi"},
 }
 """By module or subpackage, which may always import itself. `dpppl/__init__.py` may import everything."""
 

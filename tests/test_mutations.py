@@ -172,6 +172,24 @@ MUTATIONS = [
              "test_discrete:test_the_account_is_rdps_and_a_little_dearer"),
     Mutation("rows not rounded", "dpppl.gradients:_sum_whole_rows", "jnp.round(rows.astype(jnp.float64) * steps).astype(jnp.int64)",
              "rows.astype(jnp.float64) * steps", "test_discrete:test_outputs_are_whole_numbers_of_steps"),
+    # The ledger
+    Mutation("a charge that is not on the disk", "dpppl.runs.ledger_file:Session.append", "os.fsync(self._descriptor)", "None",
+             "test_ledger:test_a_charge_is_on_the_disk_before_it_returns", ("path", "monkeypatch")),
+    Mutation("a ledger without force", "dpppl.runs.ledger:PrivacyLedger._admit", "book.rule.admits(others + cost)", "True",
+             "test_ledger:test_threads_race_for_the_last_of_the_budget", ("path",)),
+    Mutation("room that another run has reserved", "dpppl.runs.ledger_book:Run.taken", "if self.owner is None else", "if True else",
+             "test_ledger:test_what_does_not_fit_is_refused_and_leaves_no_trace", ("path",)),
+    Mutation("a run killed is a run free of charge", "dpppl.runs.ledger_book:Book.after", "owner=None, reserved=()",
+             "owner=None, reserved=(), charged=()", "test_ledger:test_a_run_that_goes_on_is_not_charged_twice", ("path",)),
+    Mutation("decided on what was read before", "dpppl.runs.ledger_file:Session.__init__",
+             "self.new, self.position = _parse(path, data, start)",
+             "self.new, self.position = _parse(path, data, start); self.new = [] if start.lines else self.new[:1]",
+             "test_ledger:test_objects_that_are_copied_share_the_budget", ("path",)),
+    Mutation("all of delta for each branch", "dpppl.runs.privacy_filter:_orders", "weight * share", "1.0",
+             "test_ledger:test_the_branches_share_delta", (1.0, 1e-5)),
+    Mutation("a subsampled run costs the Gaussian rule nothing", "dpppl.runs.privacy_filter:_cost",
+             "np.zeros(len(orders)), math.inf", "np.zeros(len(orders)), 0.0",
+             "test_ledger:test_mixed_runs_are_counted_by_one_rule", ("path",)),
     # Keys
     Mutation("a key of 32 bits", "dpppl.random:secret_key", "os.urandom(32)", "os.urandom(4) * 8",
              "test_random:test_every_bit_of_a_secret_key_matters", ("monkeypatch", "chacha20", 256)),
@@ -233,7 +251,11 @@ def claimed(monkeypatch):
 def run_named_test(mutation, request, claimed):
     """Run the test that is to catch the bug, with keys that nobody has used."""
     module, name = mutation.test.split(":")
-    fixtures = {"equations": lambda: request.getfixturevalue("equations"), "claimed": lambda: claimed}
+    fixtures = {
+        "equations": lambda: request.getfixturevalue("equations"),
+        "claimed": lambda: claimed,
+        "path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("ledger") / "ledger",
+    }
     claimed.clear()
     with pytest.MonkeyPatch.context() as patch:
         fixtures["monkeypatch"] = lambda: patch

@@ -65,7 +65,7 @@ def create(path: str, first: Record) -> bool:
     draft = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
     try:
         descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
         Session(draft, descriptor, Position()).append(first)
