@@ -9,6 +9,7 @@ from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import ConfigurationError as ConfigurationError
 from dpppl.errors import DPPPLError as DPPPLError
 from dpppl.errors import KeyReuseError as KeyReuseError
+from dpppl.errors import LedgerError as LedgerError
 from dpppl.errors import PrivacyLeakError as PrivacyLeakError
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
 from dpppl.mcmc.hamiltonian import DPSGHMC as DPSGHMC
@@ -17,6 +18,7 @@ from dpppl.mcmc.runner import MCMC as MCMC
 from dpppl.mcmc.schedules import polynomial_decay as polynomial_decay
 from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
 from dpppl.random import secret_key as secret_key
+from dpppl.runs.ledger import PrivacyLedger as PrivacyLedger
 from dpppl.runs.report import PrivacyReport as PrivacyReport
 from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition

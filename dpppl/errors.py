@@ -25,6 +25,10 @@ class PrivacyWarning(UserWarning):
     """Something weakens the privacy guarantee or its meaning, and the run goes on."""
 
 
+class LedgerError(DPPPLError):
+    """A ledger's file is gone, damaged or replaced: restore it. Nothing was admitted and nothing was run."""
+
+
 class KeyReuseError(DPPPLError):
     """The key was already used in this process: equal keys on changed data cancel the noise. Take a new one."""
 

@@ -14,7 +14,7 @@ PACKAGE = Path(dpppl.__file__).parent
 RANDOMNESS = {"errors", "random", "chacha"}
 SPLIT = {"errors", "arguments", "model", "model_checks"}
 DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "discrete", "mechanism"}
-KERNELS = DOOR | SPLIT | {"initialization", "information_flow", "report"}
+KERNELS = DOOR | SPLIT | {"initialization", "validation", "runs"}
 MAY_IMPORT = {
     "errors": set(),
     "random": RANDOMNESS,
@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "gradients": {"errors", "clipping"},
     "discrete": {"errors", "information_flow"},
     "mechanism": DOOR,
-    "report": {"errors", "accounting"},
+    "validation": {"errors"},
+    "runs": DOOR | {"validation"},
     "mcmc": KERNELS,
     "svi": KERNELS,
     "uncertainty": KERNELS | {"mcmc", "svi"},

@@ -651,7 +651,7 @@ BUGS = [
         "key reuse"),
     bug("the same noise at every step", PROGRAM, NOISE_KEY, 'random.stream(key, "noise")', "key reuse", loop=True),
     bug("one stream for all", "dpppl.random:stream", "np.uint32(zlib.crc32(name.encode()))", "np.uint32(0)", "key reuse"),
-    bug("the same rows at every step", "dpppl.subsampling:Poisson.draw", "jax.random.fold_in(key, step)", "key",
+    bug("the same rows at every step", "dpppl.subsampling.poisson:Poisson.draw", "jax.random.fold_in(key, step)", "key",
         "key reuse", loop=True),
     bug("one number for all noise", RANDOM, "return np.sqrt(2.0) * lax.erf_inv(centred)",
         "return jnp.broadcast_to(np.sqrt(2.0) * lax.erf_inv(centred[:1]), centred.shape)", "noise"),

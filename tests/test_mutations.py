@@ -96,21 +96,21 @@ MUTATIONS = [
              "return (1.0 / len(rows)) * jnp.sum(steps, axis=0, dtype=jnp.int32)",
              "test_mechanism:test_it_is_the_clipped_sum_plus_noise"),
     # Which rows
-    Mutation("a row drawn twice", "dpppl.subsampling:_distinct", "& ~_repeats(value)", "",
+    Mutation("a row drawn twice", "dpppl.subsampling.distinct:distinct_rows", "& ~_repeats(value)", "",
              "test_subsampling:test_repeats_are_dropped_and_the_first_distinct_rows_are_kept", ("monkeypatch",)),
-    Mutation("a batch of fixed size accounted as Poisson", "dpppl.subsampling:draw_sparse",
+    Mutation("a batch of fixed size accounted as Poisson", "dpppl.subsampling.poisson:draw_sparse",
              "size = smallest + jnp.sum", "size = int(num_rows * rate) + 0 * jnp.sum",
              "test_subsampling:test_the_batch_size_compares_all_words", ("monkeypatch",)),
-    Mutation("the modulo's bias", "dpppl.subsampling:_distinct", "draws <= largest_unbiased", "draws == draws",
+    Mutation("the modulo's bias", "dpppl.subsampling.distinct:distinct_rows", "draws <= largest_unbiased", "draws == draws",
              "test_subsampling:test_a_word_beyond_the_last_whole_multiple_is_rejected", ("monkeypatch",)),
-    Mutation("a rate rounded up", "dpppl.subsampling:draw_dense", "numerator * 2**64 // denominator",
+    Mutation("a rate rounded up", "dpppl.subsampling.poisson:draw_dense", "numerator * 2**64 // denominator",
              "-(-numerator * 2**64 // denominator)", "test_subsampling:test_the_dense_threshold_is_the_rate_rounded_down",
              ("monkeypatch", 1e-7)),
-    Mutation("rows are the same at every step", "dpppl.subsampling:Poisson.draw", "jax.random.fold_in(key, step)", "key",
+    Mutation("rows are the same at every step", "dpppl.subsampling.poisson:Poisson.draw", "jax.random.fold_in(key, step)", "key",
              "test_subsampling:test_steps_under_one_key_draw_independent_rows"),
-    Mutation("the cap cuts off too soon", "dpppl.subsampling:sparse_sizes", "num_rows + 1, rate) <= overflow_probability",
+    Mutation("the cap cuts off too soon", "dpppl.subsampling.poisson:sparse_sizes", "num_rows + 1, rate) <= overflow_probability",
              "num_rows + 1, rate) <= overflow_probability**0.5", "test_subsampling:test_the_cap_by_brute_force"),
-    Mutation("a partition that is no partition", "dpppl.subsampling:Partition.draw", "jax.random.fold_in(key, epoch)",
+    Mutation("a partition that is no partition", "dpppl.subsampling.partition:Partition.draw", "jax.random.fold_in(key, epoch)",
              "jax.random.fold_in(key, step)", "test_schemes:test_a_partition_draws_each_row_once_an_epoch", (13, 4)),
     # The account
     Mutation("slack of the sum forgotten", EVENT, "accounted * ACCOUNTED", "accounted",
@@ -123,7 +123,7 @@ MUTATIONS = [
     Mutation("replacing a row counted as removing it", "dpppl.mechanism:Mechanism.sensitivity",
              '2.0 if neighboring_relation == "replace_one" else 1.0', "1.0",
              "test_mechanism:test_sensitivity_is_the_norm_or_twice_it", ("replace_one", 6.0)),
-    Mutation("full batches amplified", "dpppl.subsampling:Partition.accounted", "np.minimum.reduceat",
+    Mutation("full batches amplified", "dpppl.subsampling.partition:Partition.accounted", "np.minimum.reduceat",
              "np.maximum.reduceat", "test_schemes:test_an_epoch_costs_what_its_least_noisy_step_costs"),
     Mutation("noise multipliers rounded up", "dpppl.accounting.events:round_down", "positive[first]",
              "positive[np.minimum(first + 1, len(positive) - 1)]",
@@ -172,6 +172,24 @@ MUTATIONS = [
              "test_discrete:test_the_account_is_rdps_and_a_little_dearer"),
     Mutation("rows not rounded", "dpppl.gradients:_sum_whole_rows", "jnp.round(rows.astype(jnp.float64) * steps).astype(jnp.int64)",
              "rows.astype(jnp.float64) * steps", "test_discrete:test_outputs_are_whole_numbers_of_steps"),
+    # The ledger
+    Mutation("a charge that is not on the disk", "dpppl.runs.ledger_file:Session.append", "os.fsync(self._descriptor)", "None",
+             "test_ledger:test_a_charge_is_on_the_disk_before_it_returns", ("path", "monkeypatch")),
+    Mutation("a ledger without force", "dpppl.runs.ledger:PrivacyLedger._admit", "book.rule.admits(others + cost)", "True",
+             "test_ledger:test_threads_race_for_the_last_of_the_budget", ("path",)),
+    Mutation("room that another run has reserved", "dpppl.runs.ledger_book:Run.taken", "if self.owner is None else", "if True else",
+             "test_ledger:test_what_does_not_fit_is_refused_and_leaves_no_trace", ("path",)),
+    Mutation("a run killed is a run free of charge", "dpppl.runs.ledger_book:Book.after", "owner=None, reserved=()",
+             "owner=None, reserved=(), charged=()", "test_ledger:test_a_run_that_goes_on_is_not_charged_twice", ("path",)),
+    Mutation("decided on what was read before", "dpppl.runs.ledger_file:Session.__init__",
+             "self.new, self.position = _parse(path, data, start)",
+             "self.new, self.position = _parse(path, data, start); self.new = [] if start.lines else self.new[:1]",
+             "test_ledger:test_objects_that_are_copied_share_the_budget", ("path",)),
+    Mutation("all of delta for each branch", "dpppl.runs.privacy_filter:_orders", "weight * share", "1.0",
+             "test_ledger:test_the_branches_share_delta", (1.0, 1e-5)),
+    Mutation("a subsampled run costs the Gaussian rule nothing", "dpppl.runs.privacy_filter:_cost",
+             "np.zeros(len(orders)), math.inf", "np.zeros(len(orders)), 0.0",
+             "test_ledger:test_mixed_runs_are_counted_by_one_rule", ("path",)),
     # Keys
     Mutation("a key of 32 bits", "dpppl.random:secret_key", "os.urandom(32)", "os.urandom(4) * 8",
              "test_random:test_every_bit_of_a_secret_key_matters", ("monkeypatch", "chacha20", 256)),
@@ -233,7 +251,11 @@ def claimed(monkeypatch):
 def run_named_test(mutation, request, claimed):
     """Run the test that is to catch the bug, with keys that nobody has used."""
     module, name = mutation.test.split(":")
-    fixtures = {"equations": lambda: request.getfixturevalue("equations"), "claimed": lambda: claimed}
+    fixtures = {
+        "equations": lambda: request.getfixturevalue("equations"),
+        "claimed": lambda: claimed,
+        "path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("ledger") / "ledger",
+    }
     claimed.clear()
     with pytest.MonkeyPatch.context() as patch:
         fixtures["monkeypatch"] = lambda: patch

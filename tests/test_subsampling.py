@@ -15,11 +15,11 @@ from dpppl.subsampling import (
     FullBatch,
     Poisson,
     Selection,
-    _binomial_thresholds,
     draw_dense,
     draw_sparse,
     sparse_sizes,
 )
+from dpppl.subsampling.poisson import _binomial_thresholds
 
 SUBSET_ROWS, SUBSET_RATE, SUBSET_DRAWS = 12, 0.8, 200_000
 GENEROUS = (SUBSET_ROWS, 110)

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,10 @@ from dpppl.mcmc.stability import check_prior_stability
 from dpppl.mcmc.summary import print_weighted_summary, print_what_not_to_read
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, Run, drive, forgetful
+from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.validation import positive_integer
-
-if TYPE_CHECKING:
-    from dpppl.runs.ledger import PrivacyLedger
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -67,7 +65,7 @@ class MCMC(numpyro.infer.MCMC):
         thinning: int = 1,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        ledger: "PrivacyLedger | None" = None,
+        ledger: PrivacyLedger | None = None,
         reserve: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
         chain_method: Any = "parallel",

@@ -1,11 +1,12 @@
 """What one object may spend, has reserved and has spent: one set of rules for chains, SVI, queries and what comes."""
 
 import math
+import os
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from dpppl import accounting
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mechanism import Mechanism
+from dpppl.runs.ledger import PrivacyLedger
 from dpppl.validation import positive
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ class Budget:
         target_epsilon: float | None = None,
         target_delta: float | None = None,
         *,
-        ledger: "PrivacyLedger | None" = None,
+        ledger: PrivacyLedger | None = None,
         reserve: float = 0.0,
     ) -> None:
         if target_delta is not None:
@@ -144,7 +146,13 @@ class Budget:
 
     def ledger_line(self) -> str | None:
         """What a report says of the ledger."""
-        return None if self.ledger is None else self.ledger.statement()
+        if self.ledger is None:
+            return None
+        name = self.ledger.name or os.path.basename(self.ledger.path)
+        return (
+            f"The ledger '{name}' counts what is run on these data, epsilon {self.ledger.spent:.4g} so far of "
+            f"{self.ledger.epsilon:g} at delta {self.ledger.delta:g}; what is run outside it adds to this."
+        )
 
     def reserve_for(self, charges: Sequence[Charge], what: str, run_id: str | None = None) -> "Reservation":
         """Admit the charges and hold what they cost, in one step; in the ledger, too, where there is one.
@@ -156,7 +164,7 @@ class Budget:
             if self.ledger is not None:
                 self.ledger.reserve(name, events_of(charges), what)
             self._runs[name] = _Run(tuple(charges))
-        return Reservation(self, name)
+            return Reservation(self, name)
 
     def charge_one(self, charge: Charge, what: str, run_id: str) -> None:
         """Charge one more access like `charge`, now: a step that the caller takes by hand, as part of run `run_id`."""
@@ -167,7 +175,8 @@ class Budget:
             if self.ledger is not None:
                 events = events_of([all_of_it])
                 self.ledger.reserve(run_id, events, what)
-                self.ledger.charge(run_id, events, all_of_it.chains - 1, 1)
+                self.ledger.charge(run_id, events, 0, all_of_it.chains)
+                self.ledger.release(run_id, "complete")
             self._runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
 
     def _held(self, without: str | None = None) -> list[Charge]:
@@ -215,6 +224,8 @@ class Reservation:
     def __init__(self, budget: Budget, run_id: str) -> None:
         self._budget, self.run_id = budget, run_id
         self._run = budget._runs[run_id]
+        # Of a run that is resumed the ledger may know a chunk that was charged and cut off: it is run again, once.
+        self._known = 0 if budget.ledger is None else len(budget.ledger.charged_steps(run_id))
 
     def charge(self, number: int, until: int) -> None:
         """Record, before the access, that steps of planned charge `number` begin, up to the step `until` of it."""
@@ -225,9 +236,8 @@ class Reservation:
             if until <= first:
                 return  # a chunk that is run again under the same keys: one access
             run.begun[number] = until
-            if budget.ledger is not None:
-                begun = planned.first + first
-                budget.ledger.charge(self.run_id, events_of(run.charged), begun, until - first)
+            if budget.ledger is not None and sum(run.begun) > self._known:
+                budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
 
     @property
     def has_begun(self) -> bool:

@@ -5,7 +5,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Program, Run, drive, forgetful, prepare
+from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import Partition, Subsampling
@@ -29,9 +30,6 @@ from dpppl.svi.result import SVIResult
 from dpppl.svi.step import SVIState, clipping_of, continued, svi_step
 from dpppl.svi.trajectory import method_of, thinning_for
 from dpppl.validation import Fixed, positive, positive_integer
-
-if TYPE_CHECKING:
-    from dpppl.runs.ledger import PrivacyLedger
 
 
 class SVI(Fixed):
@@ -84,7 +82,7 @@ class SVI(Fixed):
         noise_multiplier: float | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        ledger: "PrivacyLedger | None" = None,
+        ledger: PrivacyLedger | None = None,
         reserve: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
         num_data: int | None = None,

@@ -1,0 +1,136 @@
+"""What a ledger's file says: its budget, and each run's plan, charges and end."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpppl.accounting import GaussianEvent
+from dpppl.errors import ConfigurationError, LedgerError
+from dpppl.runs import ledger_file
+from dpppl.runs.ledger_file import Position, Record
+from dpppl.runs.owner import Owner, is_gone
+from dpppl.runs.privacy_filter import Costs, PrivacyFilter
+
+VERSION = 1
+PROCESS_GONE = "stopped: its process is gone"
+Events = tuple[GaussianEvent, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What the file says of one run. `owner`: the process that holds its reservation, None once it is released."""
+
+    rule: PrivacyFilter
+    what: str
+    status: str
+    owner: Owner | None
+    reserved: Events
+    charged: Events = ()
+    steps: range = range(0)
+
+    @functools.cached_property
+    def charged_cost(self) -> Costs:
+        return self.rule.cost(self.charged)
+
+    @functools.cached_property
+    def reserved_cost(self) -> Costs:
+        return self.rule.cost(self.reserved)
+
+    @property
+    def taken(self) -> Costs:
+        """What the run keeps from others: what it was charged, and all it reserved until it is released."""
+        return self.charged_cost if self.owner is None else np.maximum(self.charged_cost, self.reserved_cost)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it still holds a reservation although its process has ended."""
+        return self.owner is not None and is_gone(self.owner)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """All that was read of the file. Never changed, so that threads share it."""
+
+    header: Record
+    rule: PrivacyFilter
+    runs: Mapping[str, Run]
+    position: Position
+
+    def run(self, run_id: str) -> Run:
+        if run_id not in self.runs:
+            raise ConfigurationError(f"there is no run {run_id!r} in this ledger: reserve it first.")
+        return self.runs[run_id]
+
+    def after(self, records: Iterable[Record], position: Position) -> Book:
+        """With what these records say."""
+        runs = dict(self.runs)
+        for record in records:
+            run_id, kind = record["run"], record["kind"]
+            if kind == "reserve":
+                plan = {"what": record["what"], "reserved": _from_json(record), "owner": Owner(**record["owner"])}
+                run = runs.get(run_id) or Run(rule=self.rule, status="", **plan)
+                runs[run_id] = replace(run, status="running", **plan)
+            elif kind == "charge":
+                steps = range(record["first"], record["first"] + record["count"])
+                runs[run_id] = replace(runs[run_id], charged=_from_json(record), steps=steps)
+            elif kind == "release":
+                runs[run_id] = replace(runs[run_id], owner=None, reserved=(), status=record["status"])
+            else:
+                raise LedgerError(f"a record of an unknown kind, {kind!r}: use the version of dpppl that wrote it.")
+        return replace(self, runs=runs, position=position)
+
+    @property
+    def events(self) -> Events:
+        """All that was charged."""
+        return tuple(event for run in self.runs.values() for event in run.charged)
+
+    def charged(self) -> Costs:
+        """What all charges count."""
+        return self._sum(run.charged_cost for run in self.runs.values())
+
+    def committed(self, without: str | None = None) -> Costs:
+        """What all charges and reservations count, but those of one run."""
+        return self._sum(run.taken for run_id, run in self.runs.items() if run_id != without)
+
+    def _sum(self, costs: Iterable[Costs]) -> Costs:
+        return np.asarray(np.sum([self.rule.nothing, *costs], axis=0))
+
+    def without_the_gone(self) -> Book:
+        """As it will be once the reservations of processes that ended are released."""
+        released = {k: replace(r, owner=None, status=PROCESS_GONE) for k, r in self.runs.items() if r.gone}
+        return replace(self, runs={**self.runs, **released})
+
+
+def open_book(path: str) -> Book:
+    with ledger_file.opened(path, Position(), write=False) as session:
+        if not session.new or session.new[0].get("kind") != "ledger":
+            raise LedgerError(f"{path} is not a ledger.")
+        header = session.new[0]
+        if header["version"] != VERSION:
+            raise LedgerError(f"{path} is a ledger of version {header['version']}; this dpppl reads version {VERSION}.")
+        fields = {field.name: header[field.name] for field in dataclasses.fields(PrivacyFilter)}
+        rule = PrivacyFilter(**{**fields, "orders": tuple((alpha, share) for alpha, share in fields["orders"])})
+        book = Book(header=header, rule=rule, runs={}, position=Position())
+        return book.after(session.new[1:], session.position)
+
+
+def number(events: Events) -> int:
+    """Of accesses."""
+    return sum(event.num_accesses for event in events)
+
+
+def as_json(events: Events) -> list[dict[str, Any]]:
+    """Events as JSON has them; its numbers keep every bit of a float."""
+    names = [field.name for field in dataclasses.fields(GaussianEvent)]
+    return [{name: getattr(event, name) for name in names} for event in events]
+
+
+def _from_json(record: Record) -> Events:
+    pairs = [tuple((sigma, count) for sigma, count in event["noise_multipliers"]) for event in record["events"]]
+    return tuple(GaussianEvent(**{**e, "noise_multipliers": p}) for e, p in zip(record["events"], pairs))

@@ -1,0 +1,141 @@
+"""What a ledger says of itself."""
+
+import functools
+import html
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dpppl import accounting
+from dpppl.accounting import GaussianEvent
+from dpppl.runs.ledger_book import Book, Events, number
+
+_RELATIONS = {
+    "zero_out": "add or remove one row, N public (zero-out)",
+    "add_or_remove_one": "add or remove one row",
+    "replace_one": "replace one row",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRun:
+    """One run of a ledger. `epsilon`: of what it was charged, alone, at the ledger's delta; `planned_epsilon`: of all
+    that it still keeps reserved, None once it ended. Its steps `first`, first + 1, ..., `num_steps` many, are charged."""
+
+    run_id: str
+    what: str
+    status: str
+    first: int
+    num_steps: int
+    num_accesses: int
+    epsilon: float
+    planned_epsilon: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerReport:
+    """The state of a budget. `str(report)` is the text, `to_dict()` is ready for JSON.
+
+    The guarantee is (`epsilon`, `delta`), fixed when the ledger was made. For information: `spent`, the epsilon at `delta`
+    that all charges would have as one plan made in advance; `used`, the share of the budget that charges and reservations
+    take up by the rule that admits; `remaining`, the epsilon at `delta`, alone, of the largest run on full batches that
+    would still be admitted."""
+
+    name: str | None
+    path: str
+    created: str
+    epsilon: float
+    delta: float
+    neighboring_relation: str
+    rule: str
+    spent: float
+    used: float
+    remaining: float
+    runs: tuple[LedgerRun, ...]
+
+    @property
+    def statement(self) -> str:
+        """What is guaranteed, and under which conditions."""
+        return (
+            f"All that is charged here is together ({self.epsilon:g}, {self.delta:g})-differentially private for one row "
+            f"({_RELATIONS[self.neighboring_relation]}), also where a run was chosen after looking at the results of those "
+            "before it: the budget and its rule were fixed first, and every access is charged before it happens. What is spent "
+            "so far is information, not a smaller guarantee. Not counted: whatever looked at the same data without this "
+            "ledger."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, and the statement, as plain values."""
+        return {**asdict(self), "runs": [asdict(run) for run in self.runs], "statement": self.statement}
+
+    def __str__(self) -> str:
+        head = ("run", "what", "steps", "epsilon", "status")
+        rows = [head, *(_row(run) for run in self.runs)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = [
+            f"Privacy ledger {'' if self.name is None else repr(self.name) + ' '}at {self.path}, since {self.created}",
+            f"  budget     epsilon {self.epsilon:g} at delta {self.delta:g}, {_RELATIONS[self.neighboring_relation]}",
+            f"  rule       {self.rule}",
+            f"  spent      epsilon {self.spent:.4g}; {100 * self.used:.3g} % of the budget is used or reserved",
+            f"  remaining  epsilon {self.remaining:.4g} for a run on full batches, alone",
+            *("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows),
+            self.statement,
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _row(run: LedgerRun) -> tuple[str, str, str, str, str]:
+    steps = f"{run.first}-{run.first + run.num_steps - 1}" if run.num_steps else "none"
+    planned = "" if run.planned_epsilon is None else f" of {run.planned_epsilon:.4g} reserved"
+    return run.run_id, run.what, steps, f"{run.epsilon:.4g}{planned}", run.status
+
+
+def report_of(book: Book, path: str) -> LedgerReport:
+    """The report of what was read of a ledger."""
+    rule, total = book.rule, book.committed()
+    runs = tuple(
+        LedgerRun(
+            run_id=run_id,
+            what=run.what,
+            status=run.status,
+            first=run.steps.start,
+            num_steps=len(run.steps),
+            num_accesses=number(run.charged),
+            epsilon=epsilon_of_plan(run.charged, rule.delta),
+            planned_epsilon=None if run.owner is None else epsilon_of_plan(run.reserved, rule.delta),
+        )
+        for run_id, run in book.runs.items()
+    )
+    return LedgerReport(
+        name=book.header["name"],
+        path=path,
+        created=book.header["created"],
+        epsilon=rule.epsilon,
+        delta=rule.delta,
+        neighboring_relation=rule.neighboring_relation,
+        rule=rule.describe(),
+        spent=epsilon_of_plan(book.events, rule.delta),
+        used=rule.used(total),
+        remaining=rule.remaining(total),
+        runs=runs,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def epsilon_of_plan(events: Events, delta: float) -> float:
+    """Epsilon of events that were planned together; accesses of one kind are merged, which spares the accountant much."""
+    counts: dict[GaussianEvent, Counter[float]] = defaultdict(Counter)
+    failures: dict[GaussianEvent, float] = defaultdict(float)
+    for event in events:
+        kind = replace(event, noise_multipliers=(), failure_probability=0.0)
+        failures[kind] += event.failure_probability
+        for sigma, count in event.noise_multipliers:
+            counts[kind][sigma] += count
+    merged = [
+        replace(kind, noise_multipliers=tuple(sorted(pairs.items())), failure_probability=failures[kind])
+        for kind, pairs in counts.items()
+    ]
+    return accounting.epsilon(merged, delta) if merged else 0.0

@@ -1,0 +1,50 @@
+"""What a step's choice of rows is, for the device and for the accountant."""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+Step = int | np.integer[Any] | jax.Array
+Multipliers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class Selection(NamedTuple):
+    """Rows of one step. `index` (M,) int32, or None for all rows in order; `mask` (M,) bool, or None for all True."""
+
+    index: jax.Array | None  # type: ignore[assignment]
+    mask: jax.Array | None
+
+
+class Subsampling(ABC):
+    """How the rows of a step are chosen, and what the accountant must know of it.
+
+    `rate`: the probability that a step uses a given row. `failure_probability`: bound a step on the total variation
+    from the stated distribution. `neighboring_relation`: the relation that the accounts hold under.
+    """
+
+    rate: float
+    failure_probability: float = 0.0
+    neighboring_relation: str = "zero_out"
+
+    @abstractmethod
+    def draw(self, key: jax.Array, num_rows: int, step: Step = 0) -> Selection:
+        """The rows of the step number `step`, of `num_rows`; `key` is the same at every step of a run."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for the report."""
+
+    @property
+    def event_fields(self) -> dict[str, Any]:
+        """How the accountant is to treat an access: fields of a GaussianEvent. Empty: a plain Gaussian."""
+        return {}
+
+    def batch_cap(self, num_rows: int) -> int | None:
+        """The static cap on a step's rows, where one is used: not when each row is drawn on its own."""
+        return None
+
+    def accounted(self, noise_multipliers: Multipliers, first: int) -> Multipliers:
+        """Noise multipliers of the events to compose, from those of the steps first, first + 1, ...: one each."""
+        return noise_multipliers
