@@ -17,9 +17,6 @@ from dpppl.mechanism import Mechanism
 from dpppl.runs.ledger import PrivacyLedger
 from dpppl.validation import positive
 
-if TYPE_CHECKING:
-    from dpppl.runs.ledger import PrivacyLedger
-
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
 
 
