@@ -1,16 +1,20 @@
 """Differentially private inference for NumPyro models."""
 
+from importlib.metadata import version as _version
+
 from dpppl import accounting as accounting
 from dpppl import audit as audit
 from dpppl import information_flow as information_flow
 from dpppl.arguments import Public as Public
 from dpppl.clipping import Adaptive as Adaptive
 from dpppl.errors import BudgetExceededError as BudgetExceededError
+from dpppl.errors import CheckpointError as CheckpointError
 from dpppl.errors import ConfigurationError as ConfigurationError
 from dpppl.errors import DPPPLError as DPPPLError
 from dpppl.errors import KeyReuseError as KeyReuseError
 from dpppl.errors import LedgerError as LedgerError
 from dpppl.errors import PrivacyLeakError as PrivacyLeakError
+from dpppl.errors import PrivacyWarning as PrivacyWarning
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
 from dpppl.mcmc.hamiltonian import DPSGHMC as DPSGHMC
 from dpppl.mcmc.langevin import DPSGLD as DPSGLD
@@ -27,3 +31,36 @@ from dpppl.subsampling import WithoutReplacement as WithoutReplacement
 from dpppl.svi.guides import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
+
+__version__ = _version("dpppl")
+__all__ = [
+    "DPSGHMC",
+    "DPSGLD",
+    "DPSGNHT",
+    "MCMC",
+    "SVI",
+    "Adaptive",
+    "AutoDropout",
+    "BudgetExceededError",
+    "CheckpointError",
+    "ConfigurationError",
+    "DPPPLError",
+    "FullBatch",
+    "KeyReuseError",
+    "LedgerError",
+    "Partition",
+    "Poisson",
+    "PrivacyLeakError",
+    "PrivacyLedger",
+    "PrivacyReport",
+    "PrivacyWarning",
+    "Public",
+    "SVIResult",
+    "UnsupportedModelError",
+    "WithoutReplacement",
+    "accounting",
+    "audit",
+    "information_flow",
+    "polynomial_decay",
+    "secret_key",
+]

@@ -1,5 +1,6 @@
 """What the kernels compute in a step, on which noise, and in which coordinates."""
 
+import dataclasses
 import functools
 
 import jax
@@ -7,17 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pytest
 from jax import lax
 
 import dpppl
 from benchmarks.coverage import DIMENSION, coverage
 from dpppl import ConfigurationError
-from dpppl.clipping import clip_rows
+from dpppl.clipping import SLACK, clip_rows
 from dpppl.mcmc import thermostat
 from dpppl.mcmc.hamiltonian import hamiltonian_step
 from dpppl.mcmc.langevin import langevin_step
 from dpppl.mcmc.thermostat import thermostat_step
+from dpppl.mechanism import ACCOUNTED, Mechanism, NoisySum
 from tests.zoo import ZOO
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
@@ -409,3 +412,61 @@ def test_intervals_of_a_short_run_are_flagged():
     assert not result.readable.any()
     assert 0.99 < result.report.epsilon <= 1.0
     assert f"{result.report.details.readable_curvature:.3g}" in result.report.details.mixing_line()
+
+
+# Schedules
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Telling(Mechanism):
+    """A door without data that tells which noise multipliers it was called with."""
+
+    seen: list
+
+    def noisy_sum(self, log_likelihood, z, rows, public, **options):
+        self.seen.append(options["noise_multiplier"])
+        return NoisySum(jax.tree.map(jnp.zeros_like, z))
+
+
+SCHEDULES = {
+    "that wraps": lambda t: 1e-4 / (1 + (t + 50_000) ** 2 / 1e10),
+    "of whole numbers": lambda t: 1e-3 / (1 + t * t * t),
+    "polynomial": dpppl.polynomial_decay(1e-3),
+    "constant": optax.constant_schedule(1e-3),
+    "cosine": optax.cosine_decay_schedule(1e-3, 400, alpha=0.1),
+    "exponential": optax.exponential_decay(1e-3, 50, 0.7),
+    "staircase": optax.exponential_decay(1e-3, 7, 0.9, staircase=True),
+    "linear": optax.linear_schedule(1e-3, 1e-5, 333),
+    "power": optax.polynomial_schedule(1e-3, 1e-6, 2.5, 400),
+    "pieces": optax.piecewise_constant_schedule(1e-3, {100: 0.3, 200: 0.1}),
+    "interpolated": optax.piecewise_interpolate_schedule("cosine", 1e-3, {100: 0.3, 300: 0.1}),
+    "warmup": optax.warmup_cosine_decay_schedule(1e-5, 1e-3, 50, 400, 1e-6),
+    "one cycle": optax.cosine_onecycle_schedule(400, 1e-3),
+    "joined": optax.join_schedules([optax.constant_schedule(1e-3), optax.exponential_decay(1e-3, 9, 0.9)], [77]),
+}
+
+
+@pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
+def test_a_schedule_is_accounted_as_it_is_run(x64, kernel):
+    """In one compiled loop, as a run is: no step has less noise than it is accounted with, and hardly more."""
+    rows = np.zeros((5, 2), np.float32)
+    for name, schedule in SCHEDULES.items():
+        count = 12_000 if name == "that wraps" else 400
+        told = kernel(normal_mean, clipping_norm=2.0, step_size=schedule)
+        told.bind((rows,), {})
+        telling = told.with_mechanism(Telling(**vars(told.mechanism), seen=[]))
+
+        def step(state, _, telling=telling):
+            state = telling.step(state, rows={"y": rows}, public={})
+            return state, telling.mechanism.seen[-1]
+
+        start = told.first_state({"mean": jnp.zeros(2)}, jax.random.key(0))
+        device = np.asarray(
+            jax.jit(lambda s, n=count, f=step: jax.lax.scan(f, s, None, length=n)[1])(start), np.float64
+        )
+        accounted = told.charge(0, count).noise_multipliers * ACCOUNTED * (1.0 + SLACK)
+        assert np.all(accounted <= device), name
+        assert np.all(accounted >= device * (1 - 3e-6)), name
+        if name == "that wraps" and x64:  # counts of 64 bits would be accounted otherwise
+            wide = np.asarray(jax.vmap(told._at)(jnp.arange(count))[1], np.float64)
+            assert np.any(wide * (1 - 1e-6) > device)

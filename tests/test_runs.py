@@ -398,3 +398,33 @@ def test_after_kill_9_a_rerun_goes_on_and_nothing_is_charged_twice(tmp_path):
     assert killed.returncode == -signal.SIGKILL and (tmp_path / "b").exists()
     resumed = go(tmp_path / "b", "live")
     assert whole.stdout and resumed.stdout.split() == whole.stdout.split(), whole.stderr + resumed.stderr
+
+
+# Ledgers
+
+
+def test_a_ledger_is_one_budget_for_all_objects(tmp_path):
+    """Chains, SVI, a query and steps by hand: each is charged in the ledger, and what no longer fits is refused."""
+    ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 1.0, 1e-5, name="y", full_batch_only=True)
+    half = {"target_epsilon": 0.5, "target_delta": 1e-5, "ledger": ledger, "print_cost": False}
+    mcmc, svi = mcmc_of(**half), svi_of(**half)
+    mcmc.run(dpppl.secret_key(), Y)
+    used = [ledger.spent]
+    svi.run(dpppl.secret_key(), STEPS, Y, progress_bar=False)
+    used.append(ledger.spent)
+    by_hand = svi_of(ledger=ledger, print_cost=False)
+    params = {"mu_auto_loc": jnp.zeros(()), "mu_auto_scale": jnp.ones(())}
+    by_hand.estimate_elbo(dpppl.secret_key(), params, Y, bound=3.0, noise_multiplier=20.0)
+    used.append(ledger.spent)
+    assert 0.49 < used[0] <= 0.5 < used[1] < used[2] < 1.0
+    assert sum(event.num_accesses for event in ledger.events) == 81
+    greedy = mcmc_of(**(half | {"target_epsilon": 0.9}))
+    with pytest.raises(BudgetExceededError, match="has no room for this run"):
+        greedy.run(dpppl.secret_key(), Y)
+    state = by_hand.init(dpppl.secret_key(), Y)  # noise of 5: the first step does not fit
+    with pytest.raises(BudgetExceededError):
+        for _ in range(5):
+            state, _ = by_hand.update(state, Y)
+    assert not greedy.budget.charged and by_hand.privacy_report().num_accesses == 1 + int(state.i)
+    assert ledger.spent <= 1.0 and "The ledger 'y' counts what is run on these data" in str(svi.privacy_report())
+    assert "no ledger counts it" in str(svi_of().privacy_report())
