@@ -32,8 +32,7 @@ PROGRAM = "dpppl.mechanism:Mechanism._program"
 CLIP = "dpppl.clipping:clip_rows"
 SUM = "dpppl.gradients:clipped_sum"
 STEP = "dpppl.mcmc.kernel:DPKernel.step"
-RUN = "dpppl.mcmc.runner:MCMC._execute"
-CHUNKS = "dpppl.mcmc.runner:_Chunks.run"
+DRIVE = "dpppl.runs.driver:drive"
 EVENT = "dpppl.mechanism:Mechanism.event"
 
 
@@ -41,6 +40,30 @@ def _full_batch():
     from dpppl import FullBatch
 
     return FullBatch()
+
+
+def _chain():
+    from test_runs import WAYS
+
+    return WAYS["MCMC"]
+
+
+def _svi():
+    from test_runs import WAYS
+
+    return WAYS["SVI"]
+
+
+def _query():
+    from test_runs import WAYS
+
+    return WAYS["query"]
+
+
+def _langevin():
+    from dpppl import DPSGLD
+
+    return DPSGLD
 
 
 MUTATIONS = [
@@ -136,31 +159,53 @@ MUTATIONS = [
              "test_mutations:test_noise_differs_between_steps"),
     Mutation("the account of another schedule", "dpppl.mcmc.kernel:DPKernel.schedule", "return steps, multipliers",
              "return steps, multipliers * 1.1", "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
-    # The runner
-    Mutation("charged after access", CHUNKS,
-             "charge(first + start, count) states, buffer = jax.block_until_ready("
-             "program(states, rows, public, number(start), number(count)))",
-             "states, buffer = jax.block_until_ready("
-             "program(states, rows, public, number(start), number(count))); charge(first + start, count)",
+    # Runs
+    Mutation("charged after access", "dpppl.runs.driver:_chunks",
+             "reservation.charge(leg, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
+             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts))",
+             "counts = (np.asarray(value, np.int32) for value in (start, count)); "
+             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts)); "
+             "reservation.charge(leg, start + count)",
              "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
-    Mutation("the key is returned", CHUNKS, "states._replace(rng_key=None)", "states", "test_mcmc:test_keys", ("claimed",)),
-    Mutation("a chain of several not charged", RUN, "self.num_chains if batched else 1", "1",
+    Mutation("a query charged after its access", "dpppl.svi.queries:noisy_sum_of",
+             "reservation.charge(0, 1) return float(program(*arguments))",
+             "value = float(program(*arguments)); reservation.charge(0, 1); return value",
+             "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
+    Mutation("run without a proof", "dpppl.runs.driver:prepare", "information_flow.verify_jaxpr(", "(lambda *_, **__: None)(",
+             "test_runs:test_a_run_that_is_refused_changes_nothing", (_chain, "claimed", "monkeypatch")),
+    Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state", "test_mcmc:test_keys", ("claimed",)),
+    Mutation("keys used again", DRIVE, "claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)",
+             "KeyOrigin.of(run.key)", "test_mcmc:test_keys", ("claimed",)),
+    Mutation("a chain of several not charged", "dpppl.mcmc.runner:MCMC._execute", "self.num_chains if together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
-    Mutation("keys used again", RUN, "random.claim(key)", "None", "test_mcmc:test_keys", ("claimed",)),
-    Mutation("a rerun forgets what was spent", RUN, "rows, public = kernel.split.arrays(args, kwargs)",
-             "self._charged = []; rows, public = kernel.split.arrays(args, kwargs)",
-             "test_mcmc:test_without_a_budget_runs_add_up"),
-    Mutation("a budget without force", "dpppl.mcmc.runner:MCMC._check_budget", "plan.epsilon > self.target_epsilon", "False",
+    Mutation("a rerun forgets what was spent", "dpppl.runs.budget:Budget.reserve_for", "self._runs[name] = _Run(tuple(charges))",
+             "self._runs = {name: _Run(tuple(charges))}", "test_mcmc:test_without_a_budget_runs_add_up"),
+    Mutation("a budget without force", "dpppl.runs.budget:Budget.admit", "> share * self.target_epsilon", "> 1e9",
              "test_mcmc:test_the_budget_is_for_all_that_the_object_runs", ("monkeypatch", "claimed")),
-    Mutation("warmup not charged", "dpppl.mcmc.runner:MCMC._charge", "(start, before + count, chains)",
-             "(start, before + count - self.num_warmup * (before == 0), chains)",
+    Mutation("warmup not charged", "dpppl.runs.budget:_Run.charged", "charge.begun(count)", "charge.begun(max(0, count - 5))",
              "test_mcmc:test_without_a_budget_runs_add_up"),
-    # Variational inference
-    Mutation("earlier runs at later noise", "dpppl.svi.budget:Budgeted._report", "charge.event for charge",
-             "charge._replace(noise_multiplier=self.noise_multiplier).event for charge",
-             "test_svi:test_each_run_is_charged_at_its_own_noise"),
-    Mutation("a query not charged", "dpppl.svi.budget:Budgeted.admit_query", "self._queries.append(event)", "None",
-             "test_svi:test_queries_are_right_noised_and_charged"),
+    Mutation("threads admitted at once", "dpppl.runs.budget:_Run.held", "return self.planned if self.is_open else self.charged",
+             "return self.charged", "test_runs:test_threads_never_spend_more_than_the_target", (_chain,)),
+    Mutation("what an interrupt left is lost", "dpppl.runs.budget:Reservation.__exit__", "self._run.is_open = False",
+             "self._run.is_open = True", "test_runs:test_what_an_interrupted_run_left_can_be_spent", (_svi, "monkeypatch")),
+    Mutation("a copy with an account of its own", "dpppl.runs.budget:Budget.__getstate__", "run.ended()", "_Run(())",
+             "test_runs:test_copies_share_an_account_and_pickles_remember_it", (_chain,)),
+    Mutation("the ledger not told", "dpppl.runs.budget:Reservation.charge", "sum(run.begun) > self._known", "False",
+             "test_runs:test_a_ledger_is_one_budget_for_all_objects", ("tmp_path",)),
+    Mutation("steps by hand not charged", "dpppl.svi.runner:SVI.update",
+             'self.budget.charge_one(Charge(self.mechanism, np.array([noise])), "SVI.update", self._by_hand)', "None",
+             "test_runs:test_steps_by_update_are_charged_by_their_object"),
+    Mutation("resumed under another key", "dpppl.runs.checkpoint:Checkpoint.__init__",
+             'key = _key(self._arrays["key"], self._header["generator"])', "pass",
+             "test_runs:test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been", (_chain, 4, "tmp_path", "monkeypatch", "claimed")),
+    Mutation("a checkpoint that others can read", "dpppl.runs.checkpoint:Checkpoint.save", "0o600", "0o644",
+             "test_runs:test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been", (_chain, 4, "tmp_path", "monkeypatch", "claimed")),
+    Mutation("replayed on other rows", "dpppl.runs.checkpoint:Checkpoint.bind", "tag.update(np.ascontiguousarray(array).data",
+             "(np.ascontiguousarray(array).data", "test_runs:test_a_checkpoint_of_another_run_is_refused",
+             ("tmp_path", "monkeypatch", "claimed")),
+    Mutation("64-bit counts in the account", "dpppl.mcmc.kernel:DPKernel.schedule",
+             "np.arange(first, first + count, dtype=np.int32)", "first + jnp.arange(count)",
+             "test_kernels:test_a_schedule_is_accounted_as_it_is_run", ("x64", _langevin)),
     Mutation("casts that tell", "dpppl.arguments:Arguments.arrays", 'np.errstate(all="ignore")', "np.errstate()",
              "test_leaks_svi:test_rows_beyond_float32_show_in_no_warning_and_no_error", (1e300,)),
     # Discrete noise
@@ -254,10 +299,12 @@ def run_named_test(mutation, request, claimed):
     fixtures = {
         "equations": lambda: request.getfixturevalue("equations"),
         "claimed": lambda: claimed,
+        "x64": lambda: True,
+        "tmp_path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("run"),
         "path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("ledger") / "ledger",
     }
     claimed.clear()
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64("x64" in mutation.arguments):
         fixtures["monkeypatch"] = lambda: patch
         arguments = [
             fixtures[a]() if isinstance(a, str) and a in fixtures else a() if callable(a) else a
