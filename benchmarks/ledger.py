@@ -112,7 +112,7 @@ def work(folder: Path, setting: Setting, seed: int, fault: str) -> None:
 def unfinished(path: Path) -> list[tuple[str, int]]:
     """Runs that did not complete, and the steps that each was planned with."""
     planned = {}
-    with contextlib.suppress(json.JSONDecodeError, KeyError):
+    with contextlib.suppress(ValueError, KeyError):
         for record in records(path)[1:]:
             if record["kind"] == "reserve":
                 planned[record["run"]] = int(record["what"].split()[0])
@@ -126,7 +126,7 @@ def check(folder: Path, setting: Setting, capacity: int) -> list[str]:
     wrong, reserved, charged, live = [], {}, collections.Counter(), set()
     try:
         lines = records(folder / "ledger")
-    except json.JSONDecodeError:
+    except ValueError:
         return ["the file cannot be read"]
     for number, record in enumerate(lines):
         run = record.get("run")
