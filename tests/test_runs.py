@@ -158,9 +158,16 @@ def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
 
 
 @every_way
-def test_threads_never_spend_more_than_the_target(way):
-    """Four threads ask for all of it at once: one is admitted, and the others are refused before an access."""
+def test_threads_never_spend_more_than_the_target(way, monkeypatch):
+    """Four threads ask for all of it at once: one is admitted, and the others are refused while it is at its first step."""
     thing, outcomes, barrier = way.make(**TARGET), [], threading.Barrier(4)
+    others, call = threading.Event(), driver.Program.__call__
+
+    def waiting(program, *arguments):
+        others.wait(20)
+        return call(program, *arguments)
+
+    monkeypatch.setattr(driver.Program, "__call__", waiting)
 
     def go():
         barrier.wait()
@@ -169,12 +176,34 @@ def test_threads_never_spend_more_than_the_target(way):
             outcomes.append("ran")
         except BudgetExceededError:
             outcomes.append("refused")
+        if len(outcomes) >= 3:
+            others.set()
 
     threads = [threading.Thread(target=go) for _ in range(4)]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert sorted(outcomes) == ["ran", "refused", "refused", "refused"]
     assert 0.99 < thing.privacy_report().epsilon <= 1.0 and way.spent(thing) == way.steps
+
+
+def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
+    """Each run would cost .65 of a target of 1; the second asks when the first has begun a twentieth of its steps."""
+    matched = mcmc_of(**TARGET).calibrated_kernel().step_size
+    kernel = dpppl.DPSGLD(model, clipping_norm=3.0, step_size=0.45 * matched)
+    mcmc = dpppl.MCMC(kernel, num_warmup=10, num_samples=30, progress_bar=False, print_cost=False, **TARGET)
+    assert 0.6 < mcmc.privacy_plan().epsilon < 0.7
+    calls, call = [], driver.Program.__call__
+
+    def nested(program, *arguments):
+        calls.append(None)
+        if len(calls) == 1:
+            with pytest.raises(BudgetExceededError):
+                mcmc.run(dpppl.secret_key(), Y)
+        return call(program, *arguments)
+
+    monkeypatch.setattr(driver.Program, "__call__", nested)
+    mcmc.run(dpppl.secret_key(), Y)
+    assert 0.6 < mcmc.privacy_report().epsilon < 0.7
 
 
 @every_way

@@ -108,12 +108,14 @@ class MCMC(numpyro.infer.MCMC):
     def _fixed_kernel(self) -> DPKernel:
         """The kernel of all runs, found once: what was charged stays charged at its noise."""
         if self._kernel is None:
-            self._kernel = self.sampler.copy() if self.budget.target_epsilon is None else self._calibrated()
+            self._kernel = self._calibrated()
         return self._kernel
 
     def _calibrated(self) -> DPKernel:
         steps, budget = self.num_warmup + self.num_samples, self.budget
         kernel = self.sampler.with_mechanism(budget.affordable(self.sampler.mechanism, steps * self.num_chains))
+        if budget.target_epsilon is None:
+            return kernel
         if not kernel.is_matched:
             try:
                 budget.admit([kernel.charge(0, steps, self.num_chains)], share=1.0 - budget.reserve)

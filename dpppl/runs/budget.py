@@ -113,10 +113,16 @@ class Budget:
 
     def affordable(self, mechanism: Mechanism, num_steps: int) -> Mechanism:
         """The mechanism, with a cap on a step's rows whose overflow, over this many steps, costs little of delta."""
-        if self.target_epsilon is None or self.target_delta is None:
+        shares = []
+        if self.target_epsilon is not None and self.target_delta is not None:
+            shares.append(self.target_delta / (1.0 + math.exp(min(self.target_epsilon, 500.0))))
+        if self.ledger is not None:
+            shares.append(self.ledger.failure_allowance)
+        if not shares:
             return mechanism
-        share = _OVERFLOW_SHARE * self.target_delta / ((1.0 + math.exp(min(self.target_epsilon, 500.0))) * num_steps)
-        return mechanism.with_overflow_probability(max(1e-300, min(1e-9, share / 3.0)))
+        return mechanism.with_overflow_probability(
+            max(1e-300, min(1e-9, _OVERFLOW_SHARE * min(shares) / (3 * num_steps)))
+        )
 
     def calibrate(self, charge_at: Callable[[float], Charge]) -> float:
         """The least noise multiplier at which what was charged and `charge_at(noise_multiplier)` meet the target.
