@@ -19,7 +19,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.kernel import DPKernel, describe_start
 from dpppl.mcmc.summary import print_weighted_summary
 from dpppl.mechanism import prove_rows_stay_inside
-from dpppl.model_checks import without_value_checks
+from dpppl.model_handlers import without_value_checks
 from dpppl.report import RELATIONS, PrivacyReport, and_also
 from dpppl.subsampling import Poisson, sparse_sizes
 

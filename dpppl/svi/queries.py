@@ -9,7 +9,7 @@ from dpppl import random
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import prove_rows_stay_inside
-from dpppl.model_checks import check_captured
+from dpppl.model_refusals import check_captured
 from dpppl.subsampling import FullBatch
 from dpppl.svi.budget import Charge
 from dpppl.svi.elbo import ROW_NUMBER

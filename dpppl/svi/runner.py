@@ -15,7 +15,7 @@ from dpppl import random
 from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism, prove_rows_stay_inside
-from dpppl.model_checks import without_value_checks
+from dpppl.model_handlers import without_value_checks
 from dpppl.report import RELATIONS, SUPPLIED, PrivacyReport, and_also
 from dpppl.subsampling import Subsampling
 from dpppl.svi import optimizers, queries
