@@ -17,7 +17,7 @@ from numpyro import handlers
 from dpppl import model_refusals as refusals
 from dpppl.arguments import Arguments, Arrays, Model, Shapes
 from dpppl.errors import UnsupportedModelError
-from dpppl.model_handlers import BindLatents, BindRows, Latent, explained, trace_of
+from dpppl.model_handlers import BindLatents, BindRows, Latent, explained, failing_explained, trace_of
 from dpppl.model_structure import (
     Site,
     Structure,
@@ -190,7 +190,7 @@ def split_model(
     Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
     independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
     arguments = Arguments.of(model, args, kwargs)
-    with explained():
+    with failing_explained(), explained():
         structure, program = _explore(model, arguments, arguments.num_rows)
 
     @cache
@@ -231,7 +231,7 @@ def _explore(model: Model, arguments: Arguments, num_rows: int) -> tuple[Structu
             trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
         found.append(Structure.of(trace))
         values = [site["value"] for site in trace.values() if site["type"] == "deterministic"]
-        return values, [_log_prob(site) for site in trace.values() if site["type"] == "sample"]
+        return values, [_explained_log_prob(site) for site in trace.values() if site["type"] == "sample"]
 
     program = jax.make_jaxpr(run)(arguments.shapes(num_rows), arguments.public)
     return found[0], program
@@ -244,6 +244,16 @@ def _placeholder(site: Site, transform: Any) -> jax.Array:
 def _log_prob(site: Site) -> Any:
     log_prob = site["fn"].log_prob(site["value"])
     return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
+def _explained_log_prob(site: Site) -> Any:
+    try:
+        return _log_prob(site)
+    except TypeError as error:
+        raise UnsupportedModelError(
+            f"the {type(site['fn']).__name__} of site '{site['name']}' takes no values of dtype "
+            f"{jnp.result_type(site['value'])} ({error}); labels of classes are integers: observe y.astype(int)."
+        ) from None
 
 
 def _total(log_probs: Iterable[Any]) -> jax.Array:

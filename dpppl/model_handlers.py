@@ -1,10 +1,10 @@
 """How a model is run: its latents given, the data plate bound to some rows, errors explained."""
 
+import contextlib
+import functools
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import jax
@@ -18,19 +18,16 @@ from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
 from dpppl.arguments import Arguments, Arrays, Model
-from dpppl.errors import UnsupportedModelError
+from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model_refusals import control_flow_message, nested_message, random_message
 from dpppl.model_structure import Site, Trace, plates_of, transform_of
 
-_trace_state = partial(get_opaque_trace_state, convention="nnx")
+_trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]
 """`latent(site, transform)`: the unconstrained value of a continuous latent site."""
-_JAX, _NUMPYRO, _NUMPY, _HERE = (
-    os.path.dirname(str(f)) for f in (jax.__file__, numpyro.__file__, np.__file__, __file__)
-)
-_LIBRARIES = tuple(
-    os.path.join(p, "") for p in (_JAX, _NUMPYRO, _NUMPY, _HERE, os.path.join(os.path.dirname(_JAX), "flax"))
-)
+_FOLDERS = [os.path.dirname(str(module.__file__)) for module in (jax, numpyro, np)]
+_FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(__file__)]
+_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), contextlib.__file__, functools.__file__)
 _VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
@@ -39,14 +36,14 @@ _VALUE_ERRORS = (
 )
 
 
-@contextmanager
+@contextlib.contextmanager
 def without_value_checks() -> Iterator[None]:
     """Inside, a row that is not finite raises nothing even where the user has switched JAX's checks of values on."""
     with jax.debug_nans(False), jax.debug_infs(False):
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def explained() -> Iterator[None]:
     """Re-raise what JAX and NumPyro say about a model that cannot be traced, with the user's line and the cure."""
     try:
@@ -60,6 +57,19 @@ def explained() -> Iterator[None]:
         if "control flow" not in str(error):
             raise
         raise UnsupportedModelError(control_flow_message()) from None
+
+
+@contextlib.contextmanager
+def failing_explained() -> Iterator[None]:
+    """Re-raise what else a model that is traced fails with: it tells shapes and dtypes, since rows are abstract."""
+    try:
+        yield
+    except DPPPLError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"the model fails on arguments of these shapes and dtypes{user_line(error)}: {error}"
+        ) from None
 
 
 def user_line(error: BaseException) -> str:

@@ -12,11 +12,12 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model_structure import Observed, Structure
 
 _MOST_COMBINATIONS = 1024
-_SEQUENCES = (
-    'arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each sequence observed whole '
-    "(.to_event(1))"
+_MANY = (
+    'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
+    "sequence observed whole (.to_event(1))."
 )
-_SERIES = f"rows must be independent, and this is one series; pass many sequences as rows: {_SEQUENCES}."
+_SERIES = f"rows must be independent, and this is one series; {_MANY}"
+_HINT = "The steps of one time series are no rows: pass many sequences, one a row."
 
 More = Callable[[], Structure | None]
 """The structure of the same model called with one more row; None where it cannot be."""
@@ -32,7 +33,8 @@ def control_flow_message() -> str:
     return (
         "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
         "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
-        f"with .to_event(1). If all data are one series: {_SERIES}"
+        "with .to_event(1); discrete states are summed out on the way, with numpyro.factor. If all data are one series, "
+        f"rows must be independent: {_MANY}"
     )
 
 
@@ -68,7 +70,7 @@ def coupled_message(name: str, what: str, structure: Structure, more: Structure 
         f"site '{name}' couples the rows, or depends on their number or position (a mean or a standard deviation over "
         f"rows, x.shape[0], the row before, an array indexed by the plate): on a batch {subject} not that of each "
         "row by itself; pass what belongs to one row as an unmarked argument and what is publicly known of all rows as "
-        "a dpppl.Public one. The steps of one time series are no rows: pass many sequences, one a row."
+        f"a dpppl.Public one. {_HINT}"
     )
 
 
@@ -77,8 +79,10 @@ def latent_of_each_row_message(name: str, joint: str | None) -> str:
     if joint is None:
         return (
             f"site '{name}' is a latent of each row, one value for each, which could not be released without revealing the "
-            "row; integrate it out by hand, or write it inside the data plate and run dpppl.SVI with a guide that computes "
-            "it from the row."
+            "row. Where rows are independent given the other latents, integrate it out by hand, or write it inside the "
+            "data plate and run dpppl.SVI with a guide that computes it from the row. One time series, or a Gaussian "
+            "process, is no set of independent rows: pass many sequences, one a row, or use a finite basis "
+            "(numpyro.contrib.hsgp)."
         )
     return f"site '{name}' ({joint}) is one draw that ties all rows together: {_tied(joint)}"
 
@@ -147,24 +151,30 @@ def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None,
 
 def _outside_message(structure: Structure, name: str, num_rows: int, more: More) -> str:
     """Why no plate as long as the private arrays is around an observed site, and what to do."""
-    where = f"site '{name}' is observed outside the data plate"
     site, longer = structure.observed.get(name), more()
     if longer is not None:
-        for latent in structure.latents_that_follow_rows(longer):
-            return f"{where}: {latent_of_each_row_message(latent, structure.joint.get(latent))}"
+        latents = structure.latents_that_follow_rows(longer)
+    else:  # the model fixes the number of rows
+        latents = [n for n, latent in structure.latents.items() if latent is not None and num_rows in latent.shape]
+    for latent in latents:
+        return latent_of_each_row_message(latent, structure.joint.get(latent))
     if site is not None and site.joint is not None and num_rows in site.event:
-        return f"{where}: its {site.joint} is one distribution of all rows together: {_tied(site.joint)}"
+        return f"site '{name}' is one {site.joint} of all rows together: {_tied(site.joint)}"
     if site is not None and longer is not None and (lag := _lag(site, longer.observed.get(name), num_rows)):
-        return f"site '{name}' observes {num_rows - lag} of the {num_rows} rows, each given those before it: {_SERIES}"
+        return f"site '{name}' observes {num_rows - lag} of the {num_rows} rows, each given others: {_SERIES}"
+    where = f"site '{name}' is observed outside the data plate"
     lengths = {plate: structure.plates[plate][1] for plate in structure.plates_of[name]}
     if lengths:
         found = " and ".join(f"'{plate}' of length {length}" for plate, length in lengths.items())
         return (
-            f"{where}: the plate around it is {found}, but the private arrays have {num_rows} rows, the length of "
-            "their leading axis; the data plate is as long."
+            f"{where}: around it is plate {found}, but the private arrays have {num_rows} rows, the length of their "
+            f"leading axis, and the data plate is as long. {_HINT}"
         )
     single = ", without .to_event" if site is not None and num_rows in site.event else ""
-    return f'{where}; wrap it in numpyro.plate("data", x.shape[0]){single}, the plate as long as the private arrays.'
+    return (
+        f'{where}; wrap it in numpyro.plate("data", x.shape[0]){single}, the plate as long as the private arrays, whose '
+        "rows must be independent (the steps of one time series are not)."
+    )
 
 
 def _lag(site: Observed, longer: Observed | None, num_rows: int) -> int:
@@ -181,8 +191,10 @@ def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int
     if found == length:
         return
     cure = "observe one value a row"
-    if site.value[:1] == (length,) and len(site.value) == 1 - axis and found == 1:
-        cure = "observe y[:, 0], an array of shape (n,), instead of y of shape (n, 1)" if axis == -1 else cure
+    if axis == -1 and site.value == (length, 1):
+        cure = "observe y[:, 0], of shape (n,), instead of y of shape (n, 1)"
+        if site.batch == (length, length):
+            cure = "make the last axis part of a row's event, with .to_event(1) on the distribution, or " + cure
     raise UnsupportedModelError(
         f"site '{name}' observes an array of shape {site.value} under a distribution of shape "
         f"{(*site.batch, *site.event)}, which would broadcast each value against all {length} rows of plate "
