@@ -158,7 +158,7 @@ class BindRows(BindLatents):
 
     def process_message(self, msg: Site) -> None:
         self.plate.process_message(msg)
-        name = msg.get("name")
+        name = str(msg.get("name"))
         if msg["type"] == "sample" and name in self.assignment:
             value = msg["fn"].enumerate_support(expand=False)[self.assignment[name]]
             msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)

@@ -1,5 +1,6 @@
 """What every number that a user gives is checked for, before anything is run or charged."""
 
+import math
 import sys
 from typing import Any
 
@@ -16,7 +17,7 @@ def positive(value: Any, *, name: str) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
         raise ConfigurationError(f"{name} must be a positive number, got {type(value).__name__}.")
-    if not 0 < value <= sys.float_info.max:
+    if not 0 < value < math.inf or (isinstance(value, int) and value > sys.float_info.max):
         raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
     return float(value)
 
