@@ -45,7 +45,7 @@ def test_observed_outside_the_data_plate():
 
     assert refused(model, X, Y) == (
         "site 'y' is observed outside the data plate; wrap it in numpyro.plate(\"data\", x.shape[0]), without .to_event, "
-        "the plate as long as the private arrays."
+        "the plate as long as the private arrays, whose rows must be independent (the steps of one time series are not)."
     )
 
 
