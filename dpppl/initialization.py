@@ -11,13 +11,14 @@ import numpyro.distributions as dist
 
 from dpppl.errors import ConfigurationError
 from dpppl.model import SplitModel
+from dpppl.model_structure import Site
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
 
 
 def initial_values(
-    split: SplitModel, public: dict[str, Any], key, strategy: str | Mapping[str, Any] = "prior_median"
+    split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: str | Mapping[str, Any] = "prior_median"
 ) -> dict[str, jax.Array]:
     """Unconstrained starting values by latent site; may be mapped over `key`.
 
@@ -31,7 +32,8 @@ def initial_values(
         return _checked(split, strategy)
     if strategy not in STRATEGIES:
         raise ConfigurationError("the initial values are 'prior_median', 'prior_sample' or a dict of values by site.")
-    return _from_prior(split, public, key, strategy)
+    values: dict[str, jax.Array] = _from_prior(split, public, key, strategy)
+    return values
 
 
 def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Array]:
@@ -51,10 +53,10 @@ def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Arra
 
 
 @partial(jax.jit, static_argnames=("split", "strategy"))
-def _from_prior(split: SplitModel, public, key, strategy: str):
+def _from_prior(split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: str) -> dict[str, jax.Array]:
     z: dict[str, jax.Array] = {}
 
-    def visit(site, transform):
+    def visit(site: Site, transform: Any) -> jax.Array:
         latent = split.latents[site["name"]]
         site_key = jax.random.fold_in(key, len(z))
         value = jnp.broadcast_to(_start(site, transform, site_key, strategy), latent.shape)
@@ -65,7 +67,7 @@ def _from_prior(split: SplitModel, public, key, strategy: str):
     return z
 
 
-def _start(site, transform, key, strategy: str):
+def _start(site: Site, transform: Any, key: jax.Array, strategy: str) -> Any:
     """The unconstrained start of one site, given those before it."""
     sample_shape = site["kwargs"]["sample_shape"]
     try:
@@ -79,7 +81,7 @@ def _start(site, transform, key, strategy: str):
         return jnp.zeros(())
 
 
-def _closed_form_median(distribution):
+def _closed_form_median(distribution: Any) -> Any:
     """The median of a distribution of scalars, or None where NumPyro has no quantile function for it."""
     while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
         distribution = distribution.base_dist

@@ -12,9 +12,18 @@ import dpppl
 PACKAGE = Path(dpppl.__file__).parent
 
 RANDOMNESS = {"errors", "random", "chacha"}
-SPLIT = {"errors", "arguments", "model", "model_checks"}
+SPLIT = {
+    "errors",
+    "jaxprs",
+    "arguments",
+    "model_structure",
+    "model_refusals",
+    "model_handlers",
+    "row_independence",
+    "model",
+}
 DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "discrete", "mechanism"}
-KERNELS = DOOR | SPLIT | {"initialization", "validation", "runs"}
+KERNELS = DOOR | SPLIT | {"validation", "initialization", "runs"}
 MAY_IMPORT = {
     "errors": set(),
     "random": RANDOMNESS,
@@ -23,14 +32,18 @@ MAY_IMPORT = {
     "accounting": {"errors"},
     "subsampling": RANDOMNESS | {"information_flow"},
     "clipping": {"errors"},
-    "model_checks": {"errors"},
-    "arguments": {"errors", "model_checks"},
+    "jaxprs": set(),
+    "validation": {"errors"},
+    "arguments": {"errors", "jaxprs"},
+    "model_structure": {"errors", "jaxprs"},
+    "model_refusals": {"errors", "jaxprs", "model_structure"},
+    "model_handlers": {"errors", "arguments", "model_structure", "model_refusals"},
+    "row_independence": {"errors", "jaxprs", "arguments", "model_handlers", "model_refusals"},
     "model": SPLIT,
     "initialization": RANDOMNESS | SPLIT,
     "gradients": {"errors", "clipping"},
     "discrete": {"errors", "information_flow"},
     "mechanism": DOOR,
-    "validation": {"errors"},
     "runs": DOOR | {"validation"},
     "mcmc": KERNELS,
     "svi": KERNELS,

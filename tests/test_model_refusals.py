@@ -44,8 +44,8 @@ def test_observed_outside_the_data_plate():
         numpyro.sample("y", dist.Normal(latent() * x, 1.0).to_event(1), obs=y)
 
     assert refused(model, X, Y) == (
-        "site 'y' is observed outside the data plate; wrap it in numpyro.plate(\"data\", x.shape[0]), the plate as "
-        "long as the private arrays."
+        "site 'y' is observed outside the data plate; wrap it in numpyro.plate(\"data\", x.shape[0]), without .to_event, "
+        "the plate as long as the private arrays, whose rows must be independent (the steps of one time series are not)."
     )
 
 
@@ -161,7 +161,7 @@ def test_a_latent_for_each_row_outside_the_data_plate():
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
-    assert "fixes the number of rows" in refused(model, X, Y)
+    assert "site 'w' is a latent of each row, one value for each" in refused(model, X, Y)
 
 
 def test_factor_outside_the_plate_that_depends_on_data():
@@ -538,7 +538,7 @@ class Frame:
 @pytest.mark.parametrize(
     "extra, message",
     [
-        (np.full(N + 1, SECRET), "arguments 'x' and 'extra' have leading axes of different length"),
+        (np.full(N + 1, SECRET), "arguments 'x' of shape (7,) and 'extra' of shape (8,) have leading"),
         (np.asarray(SECRET), "argument 'extra' is an array without rows; wrap it in dpppl.Public"),
         ([SECRET] * N, "argument 'extra' holds a list of numbers as long as the data"),
         ({"y": [(SECRET, 1)] * N}, "argument 'extra' holds a list of numbers as long as the data"),

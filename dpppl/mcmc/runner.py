@@ -220,7 +220,8 @@ class MCMC(numpyro.infer.MCMC):
 
         finished = drive(
             run, method, legs, rows, public, self.budget, charges, begin, what=type(kernel).__name__,
-            settings=(first, *collect, self.thinning), print_cost=self.print_cost, progress_bar=self.progress_bar,
+            settings=(first, *collect, self.thinning), notes=kernel.split.notes,
+            print_cost=self.print_cost, progress_bar=self.progress_bar,
             describe=lambda done: "warmup" if done <= warmup else "sample",
         )  # fmt: skip
         finished = [(state, dict(zip(fields, recorded))) for state, recorded in finished]

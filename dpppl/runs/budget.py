@@ -15,7 +15,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.runs.ledger import PrivacyLedger
-from dpppl.validation import positive
+from dpppl.validation import check_target
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
 
@@ -80,12 +80,7 @@ class Budget:
         ledger: PrivacyLedger | None = None,
         reserve: float = 0.0,
     ) -> None:
-        if target_delta is not None:
-            accounting.accountants.check_delta(target_delta)
-        if target_epsilon is not None:
-            positive(target_epsilon, name="target_epsilon")
-            if target_delta is None:
-                raise ConfigurationError("target_epsilon needs target_delta.")
+        check_target(target_epsilon, target_delta)
         if not (isinstance(reserve, int | float) and 0.0 <= reserve < 1.0):
             raise ConfigurationError(f"reserve is the share of the target to keep, in [0, 1), got {reserve!r}.")
         if reserve and target_epsilon is None:

@@ -295,10 +295,10 @@ def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Se
     """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone."""
     if print_cost:
         print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation))
+        for note in () if before else notes:  # once
+            print(f"Note: {note}")
     if warning := report.delta_warning():
         warnings.warn(warning, PrivacyWarning, stacklevel=6)
-    for note in notes:
-        warnings.warn(note, stacklevel=6)
 
 
 def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:

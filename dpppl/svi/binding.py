@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.jaxprs import used_inputs
 from dpppl.model import SplitModel, split_model
-from dpppl.model_checks import check_captured, explained
+from dpppl.model_handlers import explained
+from dpppl.model_refusals import check_captured
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import check_sites, data_free, on_rows, plates_of, without_data
 
@@ -101,8 +102,7 @@ def _check_written_guide(guide, split: SplitModel, public, key, params) -> tuple
                 "row (amortised), by a function whose parameters all rows share."
             )
     num_params = len(jax.tree.leaves(params))
-    used = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))[1]
-    if any(used[num_params:]):
+    if any(used_inputs(closed)[num_params:]):
         raise UnsupportedModelError(
             "the guide computes latents that all rows share from rows, outside the mechanism; let them depend on "
             "parameters only."

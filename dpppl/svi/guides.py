@@ -13,7 +13,8 @@ from numpyro.distributions import biject_to
 from numpyro.infer import autoguide, init_to_median
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import BindPlate, SplitModel
+from dpppl.model import SplitModel
+from dpppl.model_handlers import BindPlate
 
 _READ_DATA = {
     autoguide.AutoLaplaceApproximation: "AutoMultivariateNormal",

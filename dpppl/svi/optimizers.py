@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 from jax.example_libraries import optimizers
-from jax.interpreters.partial_eval import dce_jaxpr
 from numpyro.optim import _NumPyroOptim
 
 from dpppl.errors import ConfigurationError
+from dpppl.jaxprs import depends_on
 
 _REFUSED = (
     "this optimiser uses the value of the loss, which private inference does not compute (it would be another access "
@@ -57,6 +57,5 @@ def check_without_loss(optim: _NumPyroOptim, params) -> None:
         gradients, state = jax.tree.unflatten(tree, leaves)
         return jax.tree.leaves(optim.update(gradients, state, value=value))
 
-    jaxpr = jax.make_jaxpr(flat)(np.float32(0.0), *leaves).jaxpr
-    if dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[1][0]:
+    if depends_on(flat, np.float32(0.0), *leaves)[0]:
         raise ConfigurationError(_REFUSED)

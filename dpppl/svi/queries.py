@@ -12,7 +12,7 @@ import numpy as np
 from dpppl import random
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
-from dpppl.model_checks import check_captured
+from dpppl.model_refusals import check_captured
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, prepare
 from dpppl.runs.provenance import Status, claim

@@ -247,6 +247,7 @@ class SVI(Fixed):
 
         [(state, (trajectory, gradients))] = drive(
             run, method, [state], rows, public, self.budget, [charge], begin, what="SVI", settings=(thinning,),
+            notes=objective.split.notes,
             print_cost=self.print_cost, progress_bar=progress_bar, describe=lambda done: "SVI",
         )  # fmt: skip
         params = objective.constrain(params_of(state))

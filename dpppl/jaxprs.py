@@ -1,0 +1,137 @@
+"""Programs as JAX traces them: walking through them, and what depends on what, by dead-code elimination.
+
+A program is a jaxpr, open or closed. What differs between the JAX versions in use is known here only.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.interpreters.partial_eval import dce_jaxpr
+
+Shapes = dict[str, jax.ShapeDtypeStruct]
+
+
+def abstract(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+    """An array's shape and dtype, without the array."""
+    make: Any = jax.ShapeDtypeStruct
+    found: jax.ShapeDtypeStruct = make(tuple(shape), dtype)
+    return found
+
+
+def open_jaxpr(program: Any) -> Any:
+    """The jaxpr itself, without the constants it was closed over; None for anything else."""
+    inner = getattr(program, "jaxpr", program)
+    return inner if hasattr(inner, "eqns") else None
+
+
+def programs(equation: Any) -> Iterator[Any]:
+    """The programs in an equation's parameters: branches, loop bodies, what is called."""
+    leaves = jax.tree.leaves(equation.params, is_leaf=lambda leaf: open_jaxpr(leaf) is not None)
+    return (leaf for leaf in leaves if open_jaxpr(leaf) is not None)
+
+
+def equations(program: Any) -> Iterator[Any]:
+    """All equations, also those of the programs inside.
+
+    >>> twice = jax.jit(lambda x: 2.0 * x)
+    >>> [equation.primitive.name for equation in equations(jax.make_jaxpr(lambda x: twice(x) + 1.0)(0.0))]
+    ['jit', 'mul', 'add']
+    """
+    for equation in open_jaxpr(program).eqns:
+        yield equation
+        for inner in programs(equation):
+            yield from equations(inner)
+
+
+def constants(program: Any) -> Iterator[Any]:
+    """The arrays that a program and the programs inside it captured."""
+    yield from (value for value in getattr(program, "consts", ()) if hasattr(value, "dtype"))
+    yield from _inner_constants(program)
+
+
+def _inner_constants(program: Any) -> Iterator[Any]:
+    for equation in open_jaxpr(program).eqns:
+        yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
+        for inner in programs(equation):
+            yield from constants(inner)
+
+
+def depends_on(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """Which leaves of `arguments` any output of `function` depends on: the same trees, with bools; abstract.
+
+    >>> depends_on(lambda x, y: y["a"] * x.size, np.ones(3), {"a": 2.0})
+    (False, {'a': True})
+    """
+    program = jax.make_jaxpr(function)(*arguments)
+    return tuple(jax.tree.unflatten(jax.tree.structure(arguments), used_inputs(program)))
+
+
+def used_inputs(program: Any, outputs: Sequence[bool] | None = None) -> list[bool]:
+    """Which inputs the chosen outputs depend on; by default, all outputs."""
+    jaxpr = open_jaxpr(program)
+    return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars) if outputs is None else outputs)[1]
+
+
+class Dependence:
+    """Which outputs of a function depend on which inputs, from one abstract trace.
+
+    `function(*inputs.values())` returns a dict by role of dicts by name; inputs are dicts by name, too.
+
+    >>> x = jax.ShapeDtypeStruct((3,), np.float32)
+    >>> found = Dependence(lambda a, b: {"sum": {"of a": a["x"] + 1.0, "of b": b["y"]}}, a={"x": x}, b={"y": x})
+    >>> found.inputs("sum", "of a")
+    [('a', 'x')]
+    """
+
+    def __init__(self, function: Callable[..., Any], **inputs: Shapes) -> None:
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*inputs.values())
+        outputs = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
+        labels = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
+        self._constants, self._shapes = closed.consts, shapes
+        self._jaxprs: dict[str, tuple[Any, list[tuple[str, str]], list[str]]] = {}  # by role: program, inputs, outputs
+        for role in shapes:
+            jaxpr, used = dce_jaxpr(closed.jaxpr, [output_role == role for output_role, _ in outputs])
+            self._jaxprs[role] = jaxpr, list(compress(labels, used)), [name for r, name in outputs if r == role]
+
+    def names(self, role: str) -> list[str]:
+        """The outputs of a role."""
+        return list(dict.fromkeys(self._jaxprs[role][2]))
+
+    def shape(self, role: str, name: str) -> jax.ShapeDtypeStruct:
+        """Shape and dtype of an output."""
+        found: jax.ShapeDtypeStruct = self._shapes[role][name]
+        return found
+
+    def inputs(self, role: str, name: str) -> list[tuple[str, str]]:
+        """(kind, name) of the inputs that an output depends on."""
+        return self._reduced(role, name)[1]
+
+    def text(self, role: str, name: str) -> list[str]:
+        """What is computed, without memory addresses, and the constants it is computed from: equal for equal programs."""
+        jaxpr, _ = self._reduced(role, name)
+        numbers: dict[Any, int] = {}
+
+        def show(v: Any) -> str:
+            return f"{v.val if hasattr(v, 'val') else numbers.setdefault(v, len(numbers))}:{v.aval}"
+
+        equations = [([*e.invars, *e.outvars], f"{e.primitive} {e.params}") for e in jaxpr.eqns]
+        lines = [f"{list(map(show, variables))} {what}" for variables, what in equations]
+        lines.append(f"{list(map(show, [*jaxpr.invars, *jaxpr.outvars]))}")
+        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._constants))  # JAX 0.10 keeps them beside the jaxpr
+        captured = [value for v, value in own if v in numbers] + list(_inner_constants(jaxpr))
+        lines += [repr(_plain(v).tobytes()) for v in captured if not isinstance(v, jax.core.Tracer)]
+        return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]
+
+    def _reduced(self, role: str, name: str) -> tuple[Any, list[tuple[str, str]]]:
+        jaxpr, inputs, names = self._jaxprs[role]
+        jaxpr, used = dce_jaxpr(jaxpr, [other == name for other in names])
+        return jaxpr, list(compress(inputs, used))
+
+
+def _plain(value: Any) -> np.ndarray[Any, Any]:
+    is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(value) if is_key else value)

@@ -1,0 +1,193 @@
+"""How a model is run: its latents given, the data plate bound to some rows, errors explained."""
+
+import contextlib
+import functools
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax.extend.core import get_opaque_trace_state
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.primitives import Messenger
+
+from dpppl.arguments import Arguments, Arrays, Model
+from dpppl.errors import DPPPLError, UnsupportedModelError
+from dpppl.model_refusals import control_flow_message, nested_message, random_message
+from dpppl.model_structure import Site, Trace, plates_of, transform_of
+
+_trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
+Latent = Callable[[Site, Any], Any]
+"""`latent(site, transform)`: the unconstrained value of a continuous latent site."""
+_FOLDERS = [os.path.dirname(str(module.__file__)) for module in (jax, numpyro, np)]
+_FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(__file__)]
+_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), contextlib.__file__, functools.__file__)
+_VALUE_ERRORS = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Re-raise what JAX and NumPyro say about a model that cannot be traced, with the user's line and the cure."""
+    try:
+        yield
+    except _VALUE_ERRORS as error:
+        raise UnsupportedModelError(
+            f"the model branches on, or converts to Python or NumPy, the value of an array{user_line(error)}; use "
+            "jnp.where, jax.lax.cond or jax.numpy, and pass sizes and switches as Python numbers."
+        ) from None
+    except NotImplementedError as error:
+        if "control flow" not in str(error):
+            raise
+        raise UnsupportedModelError(control_flow_message()) from None
+
+
+@contextlib.contextmanager
+def failing_explained() -> Iterator[None]:
+    """Re-raise what else a model that is traced fails with: it tells shapes and dtypes, since rows are abstract."""
+    try:
+        yield
+    except DPPPLError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"the model fails on arguments of these shapes and dtypes{user_line(error)}: {error}"
+        ) from None
+
+
+def user_line(error: BaseException) -> str:
+    """Where in the user's code an error arose, in brackets."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_LIBRARIES)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+
+
+def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arrays, public: Arrays) -> Trace:
+    """NumPyro's trace of one run, with its checks of values off."""
+    args, kwargs = arguments.join(rows, public)
+    with numpyro.validation_enabled(False), handlers.trace() as trace, bind:
+        model(*args, **kwargs)
+    found: Trace = trace
+    return found
+
+
+class BindLatents(Messenger):  # type: ignore[misc]
+    """Gives each continuous latent site the unconstrained value `latent(site, transform)`."""
+
+    def __init__(self, latent: Latent) -> None:
+        self.latent = latent
+        super().__init__()
+
+    def __enter__(self) -> Any:
+        self.trace_state = _trace_state()
+        return super().__enter__()
+
+    def process_message(self, msg: Site) -> None:
+        if msg["type"] == "control_flow":
+            raise UnsupportedModelError(control_flow_message())
+        if msg["type"] in ("sample", "deterministic") and self.trace_state != _trace_state():
+            raise UnsupportedModelError(nested_message(msg["name"]))
+        if msg["type"] == "sample" and not msg["is_observed"] and not msg["fn"].support.is_discrete:
+            msg["value"] = self._constrain(msg)
+
+    def _constrain(self, msg: Site) -> Any:
+        """Add the Jacobian as NumPyro does: a factor that the handlers around the site act on, too."""
+        transform = transform_of(msg)
+        unconstrained = self.latent(msg, transform)
+        value = transform(unconstrained)
+        log_det = transform.log_abs_det_jacobian(unconstrained, value)
+        event_dims = jnp.ndim(log_det) - jnp.ndim(value) + len(msg["fn"].event_shape)
+        factor = dist.Unit(jnp.sum(log_det, axis=tuple(range(-event_dims, 0))))
+        infer = {"is_auxiliary": True, "is_jacobian": True}
+        numpyro.sample(f"_{msg['name']}_log_det", factor, obs=factor.sample(None), infer=infer)
+        return value
+
+
+class BindPlate(Messenger):  # type: ignore[misc]
+    """Makes `num_rows` rows the whole of the data plate, each counted once."""
+
+    def __init__(self, data_plate: str, num_rows: int = 1) -> None:
+        self.data_plate, self.num_rows = data_plate, num_rows
+        super().__init__()
+
+    def process_message(self, msg: Site) -> None:
+        if msg["type"] == "plate" and msg["name"] == self.data_plate:
+            size, _ = msg["args"]
+            self.plate_scale = size / self.num_rows
+            msg["args"] = (size, self.num_rows)
+            msg["value"] = jnp.arange(self.num_rows)
+        elif msg["type"] == "subsample":
+            msg["kwargs"]["event_dim"] = None  # the rows are the subsample already
+        elif msg["type"] == "sample" and self.data_plate in plates_of(msg) and self.plate_scale != 1.0:
+            msg["scale"] = msg["scale"] / self.plate_scale
+
+
+class BindRows(BindLatents):
+    """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports.
+
+    Observed sites named in `noise` get values made up from it; what the model observes there is kept as "given"."""
+
+    def __init__(
+        self,
+        latent: Latent,
+        data_plate: str,
+        num_rows: int,
+        params: Mapping[str, Any],
+        assignment: Mapping[str, Any],
+        noise: Mapping[str, Any],
+    ) -> None:
+        self.plate, self.params = BindPlate(data_plate, num_rows), params
+        self.assignment, self.noise = assignment, noise
+        super().__init__(latent)
+
+    def process_message(self, msg: Site) -> None:
+        self.plate.process_message(msg)
+        name = str(msg.get("name"))
+        if msg["type"] == "sample" and name in self.assignment:
+            value = msg["fn"].enumerate_support(expand=False)[self.assignment[name]]
+            msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)
+        elif msg["type"] == "sample" and name in self.noise:
+            value = made_up_value(msg["fn"].support, self.noise[name])
+            msg["given"] = msg["value"]
+            msg["value"] = msg["given"] if value is None else value.astype(jnp.result_type(msg["given"]))
+        elif msg["type"] == "param":
+            msg["value"] = self.params[name]
+        elif msg["type"] == "prng_key":
+            raise UnsupportedModelError(random_message())
+        super().process_message(msg)
+
+
+def made_up_value(support: Any, noise: Any) -> Any:
+    """Values in a support, from uniform numbers in (0, 1) of the values' shape; None where the support is not known."""
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    if isinstance(support, type(constraints.boolean)):
+        return noise > 0.5
+    if isinstance(support, constraints.integer_interval):
+        low, high = support.lower_bound, support.upper_bound
+        return jnp.minimum(low + jnp.floor(noise * (high - low + 1)), high)
+    if isinstance(support, constraints.integer_greater_than):
+        return support.lower_bound + jnp.floor(4.0 * noise)
+    if isinstance(support, constraints.interval):
+        return support.lower_bound + noise * (support.upper_bound - support.lower_bound)
+    if isinstance(support, constraints.greater_than):
+        return support.lower_bound + 1.0 + 2.0 * noise
+    if isinstance(support, constraints.less_than):
+        return support.upper_bound - 1.0 - 2.0 * noise
+    if isinstance(support, type(constraints.simplex)):
+        return noise / jnp.sum(noise, axis=-1, keepdims=True)
+    if isinstance(support, type(constraints.real)):
+        return 4.0 * noise - 2.0
+    try:
+        return support.feasible_like(noise)
+    except NotImplementedError:
+        return None

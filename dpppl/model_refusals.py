@@ -1,0 +1,277 @@
+"""What cannot be split by rows, and the error that says so: it names the site, the cause and the cure, never a value."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl import jaxprs
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.model_structure import Observed, Structure
+
+_MOST_COMBINATIONS = 1024
+_MANY = (
+    'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
+    "sequence observed whole (.to_event(1))."
+)
+_SERIES = f"rows must be independent, and this is one series; {_MANY}"
+_HINT = "The steps of one time series are no rows: pass many sequences, one a row."
+
+More = Callable[[], Structure | None]
+"""The structure of the same model called with one more row; None where it cannot be."""
+
+
+def quoted(names: Any) -> str:
+    """Names in a sentence."""
+    return " and ".join(f"'{name}'" for name in names)
+
+
+def control_flow_message() -> str:
+    """For sites inside NumPyro's own scan and cond."""
+    return (
+        "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
+        "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
+        "with .to_event(1); discrete states are summed out on the way, with numpyro.factor. If all data are one series, "
+        f"rows must be independent: {_MANY}"
+    )
+
+
+def nested_message(name: str) -> str:
+    """For sites inside JAX's control flow."""
+    return (
+        f"site '{name}' is inside jax.lax control flow, jax.jit or jax.vmap, where NumPyro counts it once; write it "
+        "outside, as one vectorised site."
+    )
+
+
+def random_message() -> str:
+    """For models that draw random numbers beside their sites."""
+    return (
+        "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not "
+        "a function of its latents; switch the randomness off or make it a latent site."
+    )
+
+
+def coupled_message(name: str, what: str, structure: Structure, more: Structure | None) -> str:
+    """For a site whose log likelihood, or observed value, on a batch is not that of each row by itself."""
+    if what == "likelihood" and name in structure.observed and more is not None:
+        site, longer = structure.observed[name], more.observed[name].batch
+        own = {axis + len(site.event) for axis in site.axes.values()}
+        if any(site.batch[axis] != longer[axis] for axis in range(-len(site.batch), 0) if axis not in own):
+            return (
+                f"the distribution of site '{name}' has shape {site.batch}: one of its parameters has shape (n, 1) and "
+                "broadcasts, each row against all; give it shape (n,), such as logits[:, 0], or weights of shape (D,) "
+                "instead of (D, 1)."
+            )
+    subject = "its log likelihood is" if what == "likelihood" else "its observed value is"
+    return (
+        f"site '{name}' couples the rows, or depends on their number or position (a mean or a standard deviation over "
+        f"rows, x.shape[0], the row before, an array indexed by the plate): on a batch {subject} not that of each "
+        "row by itself; pass what belongs to one row as an unmarked argument and what is publicly known of all rows as "
+        f"a dpppl.Public one. {_HINT}"
+    )
+
+
+def latent_of_each_row_message(name: str, joint: str | None) -> str:
+    """For a latent outside the data plate whose shape follows the number of rows; `joint` as in `Structure`."""
+    if joint is None:
+        return (
+            f"site '{name}' is a latent of each row, one value for each, which could not be released without revealing the "
+            "row. Where rows are independent given the other latents, integrate it out by hand, or write it inside the "
+            "data plate and run dpppl.SVI with a guide that computes it from the row. One time series, or a Gaussian "
+            "process, is no set of independent rows: pass many sequences, one a row, or use a finite basis "
+            "(numpyro.contrib.hsgp)."
+        )
+    return f"site '{name}' ({joint}) is one draw that ties all rows together: {_tied(joint)}"
+
+
+def _tied(joint: str) -> str:
+    """Why one distribution over all rows cannot be, and the cure."""
+    if joint.startswith("Multivariate"):
+        return (
+            "rows must be independent given the latents that they share; for a Gaussian process use a finite basis "
+            "(numpyro.contrib.hsgp), whose weights all rows share."
+        )
+    return _SERIES
+
+
+def check_structure(structure: Structure, variational: bool = False) -> None:
+    """Refuse the kinds of site that no split supports."""
+    for name in structure.mutable:
+        raise UnsupportedModelError(
+            f"site '{name}' is mutable state (batch norm, running statistics), which carries data from row to row; use "
+            "a layer without state, such as layer or group normalisation."
+        )
+    for name, value in structure.params.items():
+        if jax.tree.leaves(value) and not variational:
+            raise UnsupportedModelError(
+                f"site '{name}' is a numpyro.param, which would stay at its initial value; give it a prior "
+                "(numpyro.sample, numpyro.handlers.lift, random_flax_module) or pass it as an argument."
+            )
+    for name in structure.latents:
+        base = name.removesuffix("_unobserved")
+        if base != name and f"{base}_observed" in structure.observed:
+            raise UnsupportedModelError(
+                f"site '{base}' has an obs_mask, which makes every missing value a latent of its own; leave missing "
+                "values out of the density with numpyro.handlers.mask instead."
+            )
+
+
+def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None, more: More) -> str:
+    """The one plate as long as the private arrays and around every observed site, or the error that says why not."""
+    sites, fits = structure.likelihood_sites(), structure.data_plates(num_rows)
+    if not sites:
+        raise UnsupportedModelError(
+            "the model has no observed site: pass the private array that it observes (obs=y inside the data plate)."
+        )
+    if data_plate is not None:
+        if data_plate not in fits:
+            raise ConfigurationError(f"data_plate '{data_plate}' is not a plate of the model as long as its arrays.")
+        fits = [data_plate]
+    for name in sites:
+        if not set(fits) & set(structure.plates_of[name]):
+            raise UnsupportedModelError(_outside_message(structure, name, num_rows, more))
+    around_all = [name for name in fits if all(name in structure.plates_of[site] for site in sites)]
+    if not around_all:
+        raise UnsupportedModelError(
+            f"sites {quoted(sites)} are observed in different plates, so there is more than one data plate; "
+            "observe them in one numpyro.plate, or in plates of one name."
+        )
+    if len(around_all) > 1:
+        raise ConfigurationError(
+            f"plates {quoted(around_all)} are both as long as the private arrays and around every observed site; "
+            f"say which one holds the rows: data_plate='{around_all[0]}'."
+        )
+    for name, site in structure.observed.items():
+        _check_observed_axis(name, site, around_all[0], structure.plates[around_all[0]][1])
+    return around_all[0]
+
+
+def _outside_message(structure: Structure, name: str, num_rows: int, more: More) -> str:
+    """Why no plate as long as the private arrays is around an observed site, and what to do."""
+    site, longer = structure.observed.get(name), more()
+    if longer is not None:
+        latents = structure.latents_that_follow_rows(longer)
+    else:  # the model fixes the number of rows
+        latents = [n for n, latent in structure.latents.items() if latent is not None and num_rows in latent.shape]
+    for latent in latents:
+        return latent_of_each_row_message(latent, structure.joint.get(latent))
+    if site is not None and site.joint is not None and num_rows in site.event:
+        return f"site '{name}' is one {site.joint} of all rows together: {_tied(site.joint)}"
+    if site is not None and longer is not None and (lag := _lag(site, longer.observed.get(name), num_rows)):
+        return f"site '{name}' observes {num_rows - lag} of the {num_rows} rows, each given others: {_SERIES}"
+    where = f"site '{name}' is observed outside the data plate"
+    lengths = {plate: structure.plates[plate][1] for plate in structure.plates_of[name]}
+    if lengths:
+        found = " and ".join(f"'{plate}' of length {length}" for plate, length in lengths.items())
+        return (
+            f"{where}: around it is plate {found}, but the private arrays have {num_rows} rows, the length of their "
+            f"leading axis, and the data plate is as long. {_HINT}"
+        )
+    single = ", without .to_event" if site is not None and num_rows in site.event else ""
+    return (
+        f'{where}; wrap it in numpyro.plate("data", x.shape[0]){single}, the plate as long as the private arrays, whose '
+        "rows must be independent (the steps of one time series are not)."
+    )
+
+
+def _lag(site: Observed, longer: Observed | None, num_rows: int) -> int:
+    """How many rows less than there are a site observes, however many there are; 0 if it does not."""
+    if longer is None or len(longer.value) != len(site.value):
+        return 0
+    return max(num_rows - a if b == a + 1 and a < num_rows else 0 for a, b in zip(site.value, longer.value))
+
+
+def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int) -> None:
+    """Refuse observed values that broadcast along the data plate, each against all rows."""
+    axis = site.axes[data_plate]
+    found = site.value[axis] if len(site.value) >= -axis else 1
+    if found == length:
+        return
+    cure = "observe one value a row"
+    if axis == -1 and site.value == (length, 1):
+        cure = "observe y[:, 0], of shape (n,), instead of y of shape (n, 1)"
+        if site.batch == (length, length):
+            cure = "make the last axis part of a row's event, with .to_event(1) on the distribution, or " + cure
+    raise UnsupportedModelError(
+        f"site '{name}' observes an array of shape {site.value} under a distribution of shape "
+        f"{(*site.batch, *site.event)}, which would broadcast each value against all {length} rows of plate "
+        f"'{data_plate}'; {cure}."
+    )
+
+
+def check_sites(
+    structure: Structure, data_plate: str, variational: bool = False
+) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """Refuse latents and plates that do not fit the data plate; name the latents of rows, continuous and discrete."""
+    local: list[str] = []
+    discrete: list[tuple[str, int]] = []
+    for name, (size, length) in structure.plates.items():
+        if name != data_plate and size != length:
+            raise UnsupportedModelError(
+                f"plate '{name}' subsamples, but only the data plate '{data_plate}' may; remove its subsample_size."
+            )
+    for name, latent in structure.latents.items():
+        of_rows = data_plate in structure.plates_of[name]
+        if of_rows and latent is None:
+            values = structure.supports[name]
+            if values is None or structure.plates_of[name] != (data_plate,):
+                raise UnsupportedModelError(
+                    f"site '{name}' is a discrete latent of each row that cannot be summed out: it needs a finite "
+                    f"support and the data plate '{data_plate}' as its only plate; sum it out by hand "
+                    "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
+                )
+            discrete.append((name, values))
+        elif of_rows and variational:
+            local.append(name)
+        elif of_rows:
+            raise UnsupportedModelError(
+                f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
+                "the row; integrate it out by hand, move it out of the data plate if it is global, or run dpppl.SVI "
+                "with a guide that computes it from the row."
+            )
+        elif latent is None:
+            raise UnsupportedModelError(
+                f"site '{name}' is a global discrete latent, which has no gradient; sum it out by hand "
+                "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
+            )
+    combinations = math.prod(size for _, size in discrete)
+    if combinations > _MOST_COMBINATIONS:
+        raise UnsupportedModelError(
+            f"the discrete latents of a row, {quoted([name for name, _ in discrete])}, have {combinations} joint "
+            f"values, too many to sum out (at most {_MOST_COMBINATIONS}); use fewer or sum some out by hand."
+        )
+    return tuple(local), tuple(discrete)
+
+
+def check_captured(program: Any, lengths: set[int]) -> tuple[str, ...]:
+    """Refuse captured arrays as long as the data; describe the other ones."""
+    described = []
+    for value in jaxprs.constants(program):
+        if np.size(value) <= 1:
+            continue  # a number, often one that NumPyro reshaped
+        axes = ["N" if axis in lengths else str(axis) for axis in np.shape(value)]
+        description = f"{value.dtype}[{', '.join(axes)}]"
+        if "N" in axes:
+            raise UnsupportedModelError(
+                f"the model captures an array {description} with an axis as long as the data plate (a closure, "
+                "functools.partial, numpyro.handlers.condition); pass it as an argument of the model, wrapped in "
+                "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
+            )
+        described.append(description)
+    return tuple(dict.fromkeys(described))
+
+
+def check_effects(program: Any) -> None:
+    """Refuse side effects and rules that see all rows at once."""
+    if program.effects:
+        raise UnsupportedModelError(
+            "the model has a side effect (jax.debug.print, a callback, checkify), which would show private values; "
+            "remove it."
+        )
+    if any(equation.primitive.name == "custom_vmap_call" for equation in jaxprs.equations(program)):
+        raise UnsupportedModelError(
+            "the model uses jax.custom_batching.custom_vmap, whose rule would see all rows at once; remove it."
+        )

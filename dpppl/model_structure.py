@@ -1,0 +1,170 @@
+"""What NumPyro's trace of a model says of its sites: names, shapes and plates. Holds no array and no tracer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import biject_to
+
+from dpppl.errors import UnsupportedModelError
+from dpppl.jaxprs import abstract
+
+Site = dict[str, Any]
+Trace = Mapping[str, Site]
+Shape = tuple[int, ...]
+
+
+class Observed(NamedTuple):
+    """Shapes of an observed site: of its value, and of its distribution's batch and event axes."""
+
+    value: Shape
+    batch: Shape
+    event: Shape
+    joint: str | None  # the distribution's name, where its event is not a product of scalars
+    axes: dict[str, int]  # the value's axis of each plate around it, counted from the right
+
+
+@dataclass
+class Structure:
+    """Names and shapes found by one abstract run on all rows."""
+
+    plates: dict[str, tuple[int, int]] = field(default_factory=dict)  # size, number of indices
+    latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)  # unconstrained; None: discrete
+    supports: dict[str, int | None] = field(default_factory=dict)  # sizes of finite supports
+    joint: dict[str, str] = field(default_factory=dict)  # the distributions of latents that are no product of scalars
+    observed: dict[str, Observed] = field(default_factory=dict)
+    factors: list[str] = field(default_factory=list)
+    deterministic: list[str] = field(default_factory=list)
+    params: dict[str, Any] = field(default_factory=dict)
+    mutable: list[str] = field(default_factory=list)
+    plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the plates around each sample site
+
+    @classmethod
+    def of(cls, trace: Trace) -> "Structure":
+        """That of a trace; its values may be tracers."""
+        structure = cls()
+        for name, site in trace.items():
+            if site["type"] == "plate":
+                structure.plates[name] = (site["args"][0], site["value"].shape[0])
+            elif site["type"] == "sample":
+                structure.plates_of[name] = tuple(plates_of(site))
+                if not site["is_observed"]:
+                    structure.latents[name] = _unconstrained(site)
+                    structure.supports[name] = _support_size(site)
+                    structure.joint |= {name: joint} if (joint := joint_name(site["fn"])) else {}
+                elif is_factor(site):
+                    structure.factors += [] if site["infer"].get("is_jacobian") else [name]
+                else:
+                    structure.observed[name] = _observed(site)
+            elif site["type"] == "deterministic":
+                structure.deterministic.append(name)
+            elif site["type"] == "param":
+                structure.params[name] = _made_up_param(site)
+            elif site["type"] == "mutable":
+                structure.mutable.append(name)
+        return structure
+
+    def data_plates(self, num_rows: int) -> list[str]:
+        """The plates as long as the private arrays."""
+        return [name for name, lengths in self.plates.items() if num_rows in lengths]
+
+    def likelihood_sites(self) -> list[str]:
+        """The observed sites or, where there are none, the factors inside plates."""
+        return list(self.observed) or [name for name in self.factors if self.plates_of[name]]
+
+    def notes(self, data_plate: str, returned: tuple[str, ...]) -> tuple[str, ...]:
+        """What the model declares and a run leaves out, given the deterministic sites that are `returned`."""
+        notes = []
+        size, length = self.plates[data_plate]
+        if size != length:
+            notes.append(
+                f"the subsample_size of plate '{data_plate}' is ignored: a run's subsampling draws the rows of each step, "
+                "and accounts for them."
+            )
+        if left_out := [name for name in self.deterministic if name not in returned]:
+            notes.append(
+                f"deterministic sites {', '.join(map(repr, left_out))} depend on rows, or on their number, and are not "
+                "returned; numpyro.infer.Predictive computes them from the samples, for inputs that are not private."
+            )
+        return tuple(notes)
+
+    def latents_that_follow_rows(self, more: "Structure") -> list[str]:
+        """The latents that have another shape in `more`, the structure with another number of rows."""
+        shapes = {name: latent.shape for name, latent in more.latents.items() if latent is not None}
+        latents = {name: latent.shape for name, latent in self.latents.items() if latent is not None}
+        return [name for name, shape in latents.items() if shapes.get(name, shape) != shape]
+
+
+def plates_of(site: Site) -> list[str]:
+    """The plates around a site."""
+    return [frame.name for frame in site["cond_indep_stack"]]
+
+
+def plate_dim(site: Site, plate: str) -> int:
+    """The batch axis of a plate around a site, counted from the right."""
+    return next(int(frame.dim) for frame in site["cond_indep_stack"] if frame.name == plate)
+
+
+def is_factor(site: Site) -> bool:
+    """Whether a site is numpyro.factor's."""
+    return bool(site["infer"].get("is_auxiliary", False))
+
+
+def transform_of(site: Site) -> Any:
+    """The bijection from unconstrained values to a latent site's support.
+
+    Raises UnsupportedModelError where there is none."""
+    try:
+        return biject_to(site["fn"].support)
+    except NotImplementedError:
+        raise UnsupportedModelError(
+            f"site '{site['name']}' has a support without a bijection from real vectors; sample an unconstrained site "
+            "and map it with numpyro.deterministic."
+        ) from None
+
+
+def unconstrained_shape(site: Site, transform: Any) -> Shape:
+    """The shape of a continuous latent site's unconstrained value."""
+    return tuple(transform.inverse_shape(site["kwargs"]["sample_shape"] + site["fn"].shape()))
+
+
+def _unconstrained(site: Site) -> jax.ShapeDtypeStruct | None:
+    if site["fn"].support.is_discrete:
+        return None
+    return abstract(transform_of(site).inverse_shape(jnp.shape(site["value"])), jnp.result_type(float))
+
+
+def _support_size(site: Site) -> int | None:
+    """The number of values of a discrete scalar site, or None where they cannot be listed."""
+    fn = site["fn"]
+    if not fn.support.is_discrete or not fn.has_enumerate_support or fn.event_shape:
+        return None
+    return int(fn.enumerate_support(expand=False).shape[0])
+
+
+def _observed(site: Site) -> Observed:
+    fn = site["fn"]
+    axes = {frame.name: frame.dim - len(fn.event_shape) for frame in site["cond_indep_stack"]}
+    return Observed(jnp.shape(site["value"]), fn.batch_shape, fn.event_shape, joint_name(fn), axes)
+
+
+def joint_name(distribution: Any) -> str | None:
+    """The name of a distribution whose event is not a product of scalars."""
+    while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
+        distribution = distribution.base_dist
+    return type(distribution).__name__ if distribution.event_shape else None
+
+
+def _made_up_param(site: Site) -> Any:
+    """A value of the param site's shape, inside its constraint."""
+    transform = biject_to(site["kwargs"].get("constraint", dist.constraints.real))
+    shapes = jax.tree.map(lambda x: abstract(jnp.shape(x), jnp.result_type(x)), site["value"])
+    if isinstance(shapes, jax.ShapeDtypeStruct):
+        shapes = abstract(transform.inverse_shape(shapes.shape), shapes.dtype)
+    rng = np.random.default_rng(0)
+    with jax.ensure_compile_time_eval():
+        return jax.tree.map(lambda s: transform(jnp.asarray(0.1 * rng.standard_normal(s.shape), s.dtype)), shapes)

@@ -1,0 +1,221 @@
+"""Whether a model is a prior and independent rows: the prior looks at no row, and no row at another.
+
+What depends on what is read off abstract traces; coupled rows are found by running the model on made-up rows.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl import jaxprs
+from dpppl.arguments import Arguments, Arrays, Shapes
+from dpppl.errors import UnsupportedModelError
+from dpppl.jaxprs import Dependence
+from dpppl.model_handlers import user_line
+from dpppl.model_refusals import quoted
+
+Terms = Callable[[int], Callable[..., Any]]
+"""`terms(num_rows)(z, rows, public)`: all that a run on so many rows computes, by role and by site."""
+_WHAT = {"likelihood": "log likelihood", "value": "observed value"}
+_HALF = (jnp.float16, jnp.bfloat16)
+_Kind = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray[Any, Any]]
+_KINDS: tuple[tuple[_Kind, _Kind], ...] = (
+    (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: rng.integers(0, 2, shape)),
+    (lambda rng, shape: 1.5 * rng.standard_normal(shape), lambda rng, shape: rng.integers(0, 10, shape)),
+    (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: np.ones(shape)),
+    (lambda rng, shape: rng.integers(0, 2, shape), lambda rng, shape: rng.integers(-3, 4, shape)),
+    (lambda rng, shape: np.exp(rng.uniform(0.0, 5.0, shape)), lambda rng, shape: rng.integers(10, 150, shape)),
+    (lambda rng, shape: _simplex(rng, shape), lambda rng, shape: np.zeros(shape)),
+    (lambda rng, shape: np.cumsum(rng.uniform(0.1, 0.9, shape), axis=-1), lambda rng, shape: -np.ones(shape)),
+)
+"""Floats and integers of made-up rows. The first three are always compared, the others while nothing finite was."""
+_ALWAYS = 3
+
+
+def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tuple[tuple[str, ...], Shapes]:
+    """Refuse priors that depend on data, or on the number of rows, and sites that do not depend on a row.
+
+    Returns the deterministic sites that depend on neither, and the shapes of the
+    observed values of three rows."""
+    try:
+        one, three = (
+            Dependence(terms(n), latent=latents, row=arguments.shapes(n), public=arguments.public) for n in (1, 3)
+        )
+    except UnsupportedModelError:
+        raise
+    except Exception as error:  # it ran on all rows, so the cause is their number
+        raise UnsupportedModelError(
+            _fixed_rows(f"the model{user_line(error)}") + _as_long(latents, arguments)
+        ) from None
+    for name in latents:
+        _check_prior(one, three, name)
+    for name in one.names("prior"):
+        if _rows(one, "prior", name):
+            raise UnsupportedModelError(
+                f"factor site '{name}' depends on the data but is outside the data plate; move it into the plate, "
+                "one value a row."
+            )
+        _check_number_of_rows(one, three, "prior", name)
+    for name in one.names("observed"):
+        if not _rows(one, "observed", name):
+            raise UnsupportedModelError(
+                f"the observed value of site '{name}' does not depend on a private argument; observe the private "
+                "array itself (obs=y), or use numpyro.factor."
+            )
+    likelihood = one.names("likelihood")
+    if not any(_rows(one, "likelihood", name) for name in likelihood):
+        raise UnsupportedModelError(
+            f"sites {quoted(likelihood)} inside the data plate do not depend on a private argument; "
+            "pass the private arrays as arguments and use them there."
+        )
+    for name in likelihood:
+        if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
+            raise UnsupportedModelError(_fixed_rows(f"site '{name}'"))
+    deterministic = tuple(
+        name
+        for name in one.names("deterministic")
+        if not _rows(one, "deterministic", name)
+        and one.text("deterministic", name) == three.text("deterministic", name)
+    )
+    return deterministic, {name: three.shape("observed", name) for name in three.names("observed")}
+
+
+def _rows(found: Dependence, role: str, name: str) -> bool:
+    return any(kind == "row" for kind, _ in found.inputs(role, name))
+
+
+def _check_prior(one: Dependence, three: Dependence, name: str) -> None:
+    others = {other for kind, other in one.inputs("latent", name) if kind == "latent"} - {name}
+    if others:
+        raise UnsupportedModelError(
+            f"the support of site '{name}' depends on site {quoted(sorted(others))} (dynamic support); sample it on a "
+            "fixed support and transform it with numpyro.deterministic."
+        )
+    for role, what in (("latent", "support"), ("prior", "prior")):
+        if _rows(one, role, name):
+            raise UnsupportedModelError(
+                f"the {what} of site '{name}' depends on the data; make it a constant, or pass what it needs as a "
+                "public argument (dpppl.Public)."
+            )
+        _check_number_of_rows(one, three, role, name)
+
+
+def _check_number_of_rows(one: Dependence, three: Dependence, role: str, name: str) -> None:
+    if one.text(role, name) != three.text(role, name):
+        raise UnsupportedModelError(
+            f"the prior of site '{name}' depends on the number of rows (x.shape[0], or a plate of that size around a "
+            "latent); pass a public number as an argument instead."
+        )
+
+
+def _fixed_rows(what: str) -> str:
+    return (
+        f"{what} fixes the number of rows: the model cannot be run on fewer rows than it was called with; take the "
+        "number of rows from the arrays (x.shape[0]) and pass every array with one entry a row as a private argument."
+    )
+
+
+def _as_long(latents: Shapes, arguments: Arguments) -> str:
+    """A likely cause: latents that hold one value for each row."""
+    names = [name for name, latent in latents.items() if arguments.num_rows in latent.shape]
+    return f" Site {quoted(names)} has an axis as long as the data; rows share their latents." if names else ""
+
+
+def check_coupling(
+    run: Callable[[int], Callable[..., Any]],
+    latents: Shapes,
+    arguments: Arguments,
+    public: Arrays,
+    observed: Shapes,
+    axes: Mapping[str, int],
+    explain: Callable[[str, str], str],
+) -> None:
+    """Compare a batch of three made-up rows with the three rows one by one, at made-up latents; refuse coupled rows.
+
+    `run(n)(z, rows, public, noise)` gives, for n rows, log likelihoods (n,) and observed values by site. The values of
+    observed sites are made up inside their supports, from `noise`: uniform numbers in (0, 1) of the shapes `observed`,
+    whose axes of rows are `axes`. `explain(site, "likelihood" or "value")` says why a site is refused. Refuses to
+    decide, too, where nothing finite could be compared."""
+
+    def both(z: Arrays, rows: Arrays, public: Arrays, noise: Arrays) -> tuple[Any, Any]:
+        def alone(row: Arrays, noise: Arrays) -> dict[str, Arrays]:
+            one_row = {name: value[None] for name, value in row.items()}
+            one_noise = {name: jnp.expand_dims(value, axes[name]) for name, value in noise.items()}
+            likelihood, values = run(1)(z, one_row, public, one_noise)
+            first = {name: value[0] for name, value in likelihood.items()}
+            return {"likelihood": first, "value": {n: jnp.squeeze(v, axes[n]) for n, v in values.items()}}
+
+        likelihood, values = run(3)(z, rows, public, noise)
+        together = {"likelihood": likelihood, "value": {n: jnp.moveaxis(v, axes[n], 0) for n, v in values.items()}}
+        return together, jax.vmap(alone, in_axes=(0, {name: axes[name] for name in noise}))(rows, noise)
+
+    rng = np.random.default_rng(0)
+    with jax.default_matmul_precision("highest"):
+        traced = jax.jit(both).trace(*_made_up(_KINDS[0], latents, arguments, public, observed, rng))
+    halves = (v.aval for equation in jaxprs.equations(traced.jaxpr) for v in equation.outvars)
+    tolerance = 0.03 if any(getattr(aval, "dtype", None) in _HALF for aval in halves) else 1e-4
+    quickly = {"xla_backend_optimization_level": 0} if jax.default_backend() == "cpu" else None  # it runs three times
+    compiled = traced.lower().compile(quickly)
+    compared: set[tuple[str, str]] = set()
+    finite: set[tuple[str, str]] = set()
+    for attempt, kind in enumerate(_KINDS):
+        if attempt >= _ALWAYS and compared <= finite:
+            break
+        made_up = _made_up(kind, latents, arguments, public, observed, rng)
+        with jax.debug_nans(False):  # made-up values may be outside a support
+            together, alone = jax.device_get(compiled(*made_up))
+        for what, name, expected, found in _pairs(together, alone):
+            compared.add((what, name))
+            if not np.allclose(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
+                raise UnsupportedModelError(explain(name, what))
+            if np.all(np.isfinite(found) & np.isfinite(expected)):
+                finite.add((what, name))
+    for what, name in sorted(compared - finite):
+        raise UnsupportedModelError(
+            f"the {_WHAT[what]} of site '{name}' is not finite on any of the rows that were made up to see whether rows "
+            "are independent, so this cannot be decided; let it be finite for inputs between 0 and 1, and observe "
+            "private arrays (obs=y) rather than write their density as a numpyro.factor: values are then made up inside "
+            "the distribution's support."
+        )
+
+
+def _pairs(together: Any, alone: Any) -> list[tuple[str, str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+    """(likelihood or value, site, on three rows, row by row), as floats."""
+    return [
+        (what, name, np.asarray(value, np.float64), np.asarray(alone[what][name], np.float64))
+        for what, sites in together.items()
+        for name, value in sites.items()
+    ]
+
+
+def _made_up(
+    kind: tuple[_Kind, _Kind],
+    latents: Shapes,
+    arguments: Arguments,
+    public: Arrays,
+    observed: Shapes,
+    rng: Any,
+) -> tuple[Arrays, Arrays, Arrays, Arrays]:
+    """Latents, three rows, Public arrays, and noise; Public arrays are real, unless unknown or as long as the data."""
+    floats, integers = kind
+    real = jnp.result_type(float)
+
+    def draw(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+        return np.asarray((floats if jnp.issubdtype(dtype, jnp.inexact) else integers)(rng, shape)).astype(dtype)
+
+    z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}
+    batch = {name: draw(s.shape, s.dtype) for name, s in arguments.shapes(3).items()}
+    known = {}
+    for name, value in public.items():
+        unknown = isinstance(value, (jax.core.Tracer, jax.ShapeDtypeStruct)) or value.shape[:1] == (arguments.num_rows,)
+        known[name] = draw(value.shape, value.dtype) if unknown else value
+    noise = {name: np.asarray(rng.uniform(0.05, 0.95, s.shape), real) for name, s in observed.items()}
+    return z, batch, known, noise
+
+
+def _simplex(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    parts = rng.uniform(0.1, 0.9, shape)
+    return np.asarray(parts / np.sum(parts, axis=-1, keepdims=True))
