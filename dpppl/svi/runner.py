@@ -141,6 +141,13 @@ class SVI(Budgeted):
         """The constrained parameters of a state."""
         return self.objective().constrain(self.optim.get_params(state.optim_state))
 
+    def evaluate(self, state: SVIState, *args: Any, **kwargs: Any) -> None:
+        """NumPyro's loss of a state: not available."""
+        raise ConfigurationError(
+            "evaluate would be another look at the data: estimate_elbo is a charged query, and a result's convergence "
+            "says for free whether the run has arrived."
+        )
+
     @without_value_checks()
     def run(
         self, rng_key, num_steps: int, *args, progress_bar: bool = True, init_state: SVIState | None = None,
@@ -185,10 +192,11 @@ class SVI(Budgeted):
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
         return SVIResult(
-            params=self.get_params(state),
+            last_params=self.get_params(state),
             state=state,
             trajectory=trajectory,
             gradients=gradients,
+            transforms=objective.transforms,
             guide=objective.guide,
             objective=objective,
             public=public,
