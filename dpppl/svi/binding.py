@@ -35,6 +35,11 @@ def bind_objective(
         guide_sites = _trace(data_free(guide, split, public), guide_key, init_params)
         model = handlers.replay(data_free(svi.model, split, public), guide_sites)
         model_sites = _trace(model, model_key, init_params)
+    if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
+        raise UnsupportedModelError(
+            f"the guide's site '{mutable[0]}' is mutable state (batch norm, running statistics), which carries data from "
+            "row to row; use a layer without state, such as layer or group normalisation."
+        )
     own = {name: site for name, site in model_sites.items() if _is_param(site)}
     params = own | {name: site for name, site in guide_sites.items() if _is_param(site)}
     if unknown := sorted(set(init_params) - set(params)):

@@ -124,7 +124,7 @@ class SVIResult:
         cost = (
             "" if self.report.epsilon is None else f", epsilon {self.report.epsilon:.4g} at delta {self.report.delta:g}"
         )
-        shapes = [f"{name} {jax.tree.map(np.shape, value)}" for name, value in self.last_params.items()]
+        shapes = [f"{name} {_shape(value)}" for name, value in self.last_params.items()]
         return f"SVIResult: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -138,3 +138,13 @@ class SVIResult:
                 "sample_shape=(num_samples,)), or Predictive(guide, params=result.params, num_samples=...)."
             )
         return self.objective
+
+
+def _shape(value: Any) -> str:
+    """Of a parameter, for print."""
+    sizes = [np.size(leaf) for leaf in jax.tree.leaves(value)]
+    return (
+        str(np.shape(value))
+        if jax.tree_util.all_leaves([value])
+        else f"({sum(sizes):,} numbers in {len(sizes)} arrays)"
+    )

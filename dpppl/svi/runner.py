@@ -79,6 +79,7 @@ class SVI(Budgeted):
         model: Callable,
         guide: Callable,
         optim,
+        loss=None,
         *,
         clipping_norm: float | Mapping[str, float],
         subsampling: Subsampling,
@@ -90,7 +91,6 @@ class SVI(Budgeted):
         target_delta: float | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
-        loss=None,
         discretise: bool = False,
     ):
         if gradient not in ("aligned", "per_parameter"):
