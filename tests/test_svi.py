@@ -180,7 +180,7 @@ def test_a_run_is_numpyros_map_where_nothing_is_clipped_or_noised(gradient):
     theirs = numpyro.infer.SVI(logistic, guide, optax.adam(0.1), Trace_ELBO())
     params = theirs.run(jax.random.key(0), 60, X, Y, progress_bar=False).params
     for name, value in params.items():
-        np.testing.assert_allclose(ours.params[name], value, rtol=2e-3)
+        np.testing.assert_allclose(ours.last_params[name], value, rtol=2e-3)
 
 
 def test_the_conjugate_posterior_is_reached_through_poisson_batches():
@@ -413,8 +413,8 @@ def test_thinning_and_averages():
     svi = make(optim=optax.sgd(0.001))
     result = run(svi, 50, X, Y, thinning=7)
     assert result.trajectory["w_auto_loc"].shape == (8, D)
-    np.testing.assert_array_equal(result.trajectory["w_auto_loc"][-1], result.params["w_auto_loc"])
-    averaged = result.averaged_params(0.5)["w_auto_loc"]
+    np.testing.assert_array_equal(result.trajectory["w_auto_loc"][-1], result.last_params["w_auto_loc"])
+    averaged = result.params["w_auto_loc"]
     np.testing.assert_allclose(averaged, result.trajectory["w_auto_loc"][-4:].mean(0), rtol=1e-5)
     with pytest.raises(dpppl.ConfigurationError, match="iterates"):
         result.noise_aware_params()

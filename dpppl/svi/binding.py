@@ -1,6 +1,5 @@
 """From the arguments of a run to an objective: the model split, the guide set up, both without data."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,12 +16,17 @@ from dpppl.model import SplitModel, split_model
 from dpppl.model_handlers import explained
 from dpppl.model_refusals import check_captured
 from dpppl.svi.elbo import Objective
-from dpppl.svi.guides import check_sites, data_free, on_rows, plates_of, without_data
+from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
+
+Sites = dict[str, dict[str, Any]]
 
 
-def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective, dict[str, Any]]:
+def bind_objective(
+    svi: Any, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Arrays | None = None
+) -> tuple[Objective, dict[str, Any]]:
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 
+    The user's guide is set up, too, so that its own methods work.
     Guarantee: nothing depends on the values of private rows. Raises ConfigurationError or UnsupportedModelError."""
     split = split_model(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
     _, public = split.arrays(args, kwargs)
@@ -32,6 +36,11 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
         guide_sites = _trace(data_free(guide, split, public), guide_key, init_params)
         model = handlers.replay(data_free(svi.model, split, public), guide_sites)
         model_sites = _trace(model, model_key, init_params)
+    if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
+        raise UnsupportedModelError(
+            f"the guide's site '{mutable[0]}' is mutable state (batch norm, running statistics), which carries data from "
+            "row to row; use a layer without state, such as layer or group normalisation."
+        )
     own = {name: site for name, site in model_sites.items() if _is_param(site)}
     params = own | {name: site for name, site in guide_sites.items() if _is_param(site)}
     if unknown := sorted(set(init_params) - set(params)):
@@ -60,33 +69,36 @@ def bind_objective(svi, key, args, kwargs, init_params=None) -> tuple[Objective,
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
+    adopt(svi.guide, guide)
     return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured), phi
 
 
-def _trace(function: Callable, key, params) -> dict:
-    return handlers.trace(handlers.substitute(handlers.seed(function, key), data=params)).get_trace()
+def _trace(function: Function, key: Any, params: Arrays) -> Sites:
+    sites: Sites = handlers.trace(handlers.substitute(handlers.seed(function, key), data=params)).get_trace()
+    return sites
 
 
-def _is_param(site) -> bool:
+def _is_param(site: Arrays) -> bool:
     return site["type"] == "param" and bool(jax.tree.leaves(site["value"]))
 
 
-def _check_written_guide(guide, split: SplitModel, public, key, params) -> tuple[str, ...]:
+def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any, params: Arrays) -> tuple[str, ...]:
     """A guide written by hand reads rows for their own latents only, and has no parameters of rows.
 
     Returns the arrays that it captured, in words."""
 
-    def run(num_rows):
-        def function(params, rows):
+    def run(num_rows: int) -> Any:
+        def function(params: Arrays, rows: Arrays) -> list[Any]:
             sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, params)
             found[num_rows] = sites
             common = [s for s in sites.values() if s["type"] == "sample" and split.data_plate not in plates_of(s)]
             return [(s["value"], s["fn"].log_prob(s["value"])) for s in common]
 
-        shapes = {n: jax.ShapeDtypeStruct((num_rows, *s.shape[1:]), s.dtype) for n, s in split.arguments.rows.items()}
+        of_rows = split.arguments.rows.items()
+        shapes = {n: s.update(shape=(num_rows, *s.shape[1:])) for n, s in of_rows}  # type: ignore[no-untyped-call]
         return jax.make_jaxpr(function)(params, shapes)
 
-    found: dict[Any, dict] = {}
+    found: dict[Any, Sites] = {}
     with explained():
         closed, _ = run(1), run(3)
         whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
@@ -110,7 +122,9 @@ def _check_written_guide(guide, split: SplitModel, public, key, params) -> tuple
     return captured
 
 
-def _init_shapes(guide, split, rows, public, key, found):
+def _init_shapes(
+    guide: Any, split: SplitModel, rows: Arrays, public: Arrays, key: Any, found: dict[Any, Sites]
+) -> dict[str, Any]:
     """The parameters as they start when the guide is called on all rows, abstractly."""
     sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
     found["init"] = {name: site for name, site in sites.items() if _is_param(site)}

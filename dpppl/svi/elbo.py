@@ -16,7 +16,8 @@ from numpyro.infer.util import compute_log_probs, transform_fn
 
 from dpppl import random
 from dpppl.model import SplitModel
-from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
+from dpppl.svi.dropout import AutoDropout
+from dpppl.svi.guides import data_free, on_rows, plates_of, unconstrained
 
 ROW_NUMBER = "(row number)"
 """Label of a row's place in its step, a public number, which gives the row its own draws of local latents."""
@@ -46,11 +47,11 @@ class Objective:
         """The private rows and the Public arrays of a call."""
         return self.split.arrays(args, kwargs)
 
-    def constrain(self, phi):
+    def constrain(self, phi: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters as NumPyro's users see them."""
-        return transform_fn(self.transforms, phi)
+        return dict(transform_fn(self.transforms, phi))
 
-    def unconstrain(self, params):
+    def unconstrain(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """The inverse of `constrain`."""
         return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
 

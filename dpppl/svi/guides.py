@@ -1,20 +1,24 @@
-"""Which guides are safe, how they are set up without data, and MC Dropout."""
+"""Which guides are safe, how they are set up without data, and how the user's own guide is set up after that."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer import autoguide, init_to_median
+from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import SplitModel
 from dpppl.model_handlers import BindPlate
+
+Arrays = Mapping[str, Any]
+Function = Callable[..., Any]
+"""A model or a guide."""
 
 _READ_DATA = {
     autoguide.AutoLaplaceApproximation: "AutoMultivariateNormal",
@@ -22,85 +26,30 @@ _READ_DATA = {
     autoguide.AutoSemiDAIS: "a hand-written amortised guide",
     autoguide.AutoSurrogateLikelihoodDAIS: "AutoMultivariateNormal or AutoIAFNormal",
 }
+_AS_BUILT = "_dpppl_as_built"
+"""The attribute of a guide that was set up here: its other attributes as they were before."""
 
 
-class AutoDropout(autoguide.AutoDelta):
-    """MC Dropout as a guide: the latents are theta * m / (1 - rate), with masks m of zeros and ones.
-
-    `rate`: the probability that a unit is dropped. `sites`: the latent sites it acts on; by default those with at least
-    two axes (weights of layers). A mask holds one number for each input unit, the second last axis of a site; each
-    number of a site with one axis has its own. The objective is E[log likelihood] + log prior(theta), as in MC Dropout;
-    posterior draws use fresh masks. For use with dpppl.SVI.
-
-    Raises ConfigurationError unless 0 < rate < 1. Reference: Gal, Ghahramani (2016), section 3.
-
-    >>> from numpyro import sample, distributions as dist
-    >>> AutoDropout(lambda x: sample("w", dist.Normal(0, 1).expand([3, 2]).to_event(2)), rate=0.5).rate
-    0.5
-    """
-
-    def __init__(self, model, *, rate: float, sites=None, prefix="auto", init_loc_fn=init_to_median):
-        if not (isinstance(rate, int | float) and 0.0 < rate < 1.0):
-            raise ConfigurationError("AutoDropout: rate is the probability of dropping a unit, in (0, 1).")
-        self.rate, self.sites = float(rate), None if sites is None else tuple(sites)
-        super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
-
-    def _setup_prototype(self, *args, **kwargs):
-        super()._setup_prototype(*args, **kwargs)
-        dropped = [name for name, value in self._init_locs.items() if jnp.ndim(value) > 1]
-        self.sites = tuple(dropped) if self.sites is None else self.sites
-        if not self.sites or not set(self.sites) <= set(self._init_locs):
-            raise ConfigurationError(f"AutoDropout: sites must be some of the latent sites {sorted(self._init_locs)}.")
-        for name in self.sites:
-            support = self.prototype_trace[name]["fn"].support
-            if not _is_real(support):
-                raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
-
-    def drop(self, values: Mapping[str, Any], rng_key) -> dict[str, Any]:
-        """`values` by site with fresh masks."""
-        assert self.sites is not None
-        keep, dropped = 1.0 - self.rate, dict(values)
-        for site_key, name in zip(jax.random.split(rng_key, len(self.sites)), self.sites):
-            shape = jnp.shape(values[name])
-            units = (*shape[:-1], 1) if len(shape) > 1 else shape
-            dropped[name] = values[name] * jax.random.bernoulli(site_key, keep, units) / keep
-        return dropped
-
-    def sample_posterior(self, rng_key, params, *args, sample_shape=(), **kwargs):
-        values = {name: params[f"{name}_{self.prefix}_loc"] for name in self._init_locs}
-        count = 1
-        for length in sample_shape:
-            count *= length
-        draws = jax.vmap(lambda key: self._postprocess(self.drop(values, key)))(jax.random.split(rng_key, count))
-        return jax.tree.map(lambda leaf: leaf.reshape(*sample_shape, *leaf.shape[1:]), draws)
-
-    def _postprocess(self, values):
-        unconstrained = {n: biject_to(self.prototype_trace[n]["fn"].support).inv(v) for n, v in values.items()}
-        return self._postprocess_fn(unconstrained)
-
-    def __call__(self, *args, **kwargs):
-        if self.prototype_trace is None:
-            self._setup_prototype(*args, **kwargs)
-        with handlers.block(hide=list(self._init_locs)):
-            values = super().__call__(*args, **kwargs)
-        key = numpyro.prng_key()
-        dropped = values if key is None else self.drop(values, key)
-        return {
-            name: numpyro.sample(name, dist.Delta(value, event_dim=jnp.ndim(value))) for name, value in dropped.items()
-        }
+def parts_of(guide: Any) -> Iterator[Any]:
+    """The guides that a guide consists of, itself if it is no list."""
+    if not isinstance(guide, autoguide.AutoGuideList):
+        yield guide
+        return
+    for part in guide:
+        yield from parts_of(part)
 
 
-def check_guide(guide) -> None:
-    """Refuse guides that read data, or have been called on them."""
-    parts = list(guide) if isinstance(guide, autoguide.AutoGuideList) else [guide]
-    for part in parts:
+def check_guide(guide: Any) -> None:
+    """Refuse guides that read data, or have been called on them.
+
+    Raises ConfigurationError."""
+    for part in [guide, *parts_of(guide)]:
         for kind, instead in _READ_DATA.items():
             if isinstance(part, kind):
                 raise ConfigurationError(
                     f"{kind.__name__} evaluates the likelihood of the data outside the mechanism; use {instead}."
                 )
-    for part in [guide, *parts]:
-        if isinstance(part, autoguide.AutoGuide) and part.prototype_trace is not None:
+        if isinstance(part, autoguide.AutoGuide) and part.prototype_trace is not None and _AS_BUILT not in vars(part):
             raise ConfigurationError(
                 f"this {type(part).__name__} was already set up, so its starting values may depend on data; pass a new "
                 "one that was not called yet."
@@ -109,48 +58,74 @@ def check_guide(guide) -> None:
             raise ConfigurationError("the guide must be a callable with NumPyro sites, or one of NumPyro's AutoGuides.")
 
 
-def on_rows(function: Callable, split: SplitModel, rows, public, hide_rows: bool = True) -> Callable:
+def on_rows(function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool = True) -> Function:
     """`function`, a model or a guide, run on `rows` alone, each counted once, whatever it is called with.
 
-    With `hide_rows` all sites of rows are hidden, and so are deterministic sites that depend on rows."""
-    args, kwargs = split.arguments.join(rows, public)
+    With `hide_rows` all sites of rows are hidden, and so are deterministic sites that depend on rows. What is returned
+    can be pickled if `function` can."""
+    return partial(_run_on_rows, function, split, rows, public, hide_rows)
+
+
+def _run_on_rows(
+    function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool, *_: Any, **__: Any
+) -> Any:
+    args, kwargs = split.arguments.join(dict(rows), dict(public))
     num_rows = jax.tree.leaves(rows)[0].shape[0]
 
-    def hidden(site):
+    def hidden(site: dict[str, Any]) -> bool:
         if not hide_rows or site["type"] not in ("sample", "plate", "deterministic"):
             return False
         if site["type"] == "deterministic":
             return site["name"] not in split.deterministic
         return site["name"] == split.data_plate or split.data_plate in plates_of(site)
 
-    def run(*_, **__):
-        with numpyro.validation_enabled(False), handlers.block(hide_fn=hidden), BindPlate(split.data_plate, num_rows):
-            return function(*args, **kwargs)
-
-    return run
+    with numpyro.validation_enabled(False), handlers.block(hide_fn=hidden), BindPlate(split.data_plate, num_rows):
+        return function(*args, **kwargs)
 
 
-def data_free(function: Callable, split: SplitModel, public) -> Callable:
+def data_free(function: Function, split: SplitModel, public: Arrays) -> Function:
     """`function`, a model or a guide, run on one made-up row, of ones; all sites of rows are hidden."""
     return on_rows(function, split, jax.tree.map(jnp.ones_like, split.placeholder_rows()), public)
 
 
-def without_data(guide, split: SplitModel, public):
-    """A copy of `guide` that is set up on made-up rows and the prior alone, when it is first called."""
+def without_data(guide: Any, split: SplitModel, public: Arrays) -> Any:
+    """A copy of `guide`, as it was built, that is set up on made-up rows and the prior alone, when it is first called.
+
+    Raises ConfigurationError if the guide was called on data since `check_guide`."""
+    check_guide(guide)
     if not isinstance(guide, autoguide.AutoGuide):
         return guide
-    prepared = copy.copy(guide)
+    built, prepared = vars(guide).get(_AS_BUILT, vars(guide)), copy.copy(guide)
+    prepared.__dict__ = {name: dict(value) if type(value) is dict else value for name, value in built.items()}
     if isinstance(guide, autoguide.AutoGuideList):
         prepared._guides = [without_data(part, split, public) for part in guide]
-    prepared.model = data_free(guide.model, split, public)
-    prepared._prototype_frames, prepared._prototype_frame_full_sizes = {}, {}
+    prepared.model = data_free(prepared.model, split, public)
     return prepared
 
 
-def unconstrained(guide, traces: Mapping[str, Any], params: Mapping[str, Any], split: SplitModel) -> dict[str, Any]:
+def adopt(guide: Any, prepared: Any) -> None:
+    """Set the user's `guide` up as `prepared`, its copy, has been, so that its own methods work: `sample_posterior`,
+    `median`, `quantiles`, and Predictive, on inputs of any length.
+
+    `check_guide` accepts it afterwards, and `without_data` starts from the guide as it was built. A guide that was set
+    up within a trace, such as jax.jit, is left as it is: it would keep tracers.
+    Guarantee: as for `prepared`, no attribute depends on private rows."""
+    if not isinstance(guide, autoguide.AutoGuide):
+        return
+    built, state = vars(guide).get(_AS_BUILT, dict(vars(guide))), dict(vars(prepared))
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state.get("_init_locs", {}))):
+        return
+    if isinstance(guide, autoguide.AutoGuideList):
+        for part, its in zip(guide, prepared):
+            adopt(part, its)
+        state["_guides"] = guide._guides
+    guide.__dict__ = state | {_AS_BUILT: built}
+
+
+def unconstrained(guide: Any, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:
     """The unconstrained latents of one guide draw, from the traces of guide and model and the unconstrained params."""
     trace, z = traces["guide"], dict[str, Any]()
-    for part in guide if isinstance(guide, autoguide.AutoGuideList) else [guide]:
+    for part in parts_of(guide):
         if isinstance(part, autoguide.AutoContinuous):
             z |= part._unpack_latent(trace[f"_{part.prefix}_latent"]["value"])
         elif isinstance(part, autoguide.AutoDelta):
@@ -162,12 +137,10 @@ def unconstrained(guide, traces: Mapping[str, Any], params: Mapping[str, Any], s
     return {name: jnp.reshape(z[name], latent.shape) for name, latent in split.latents.items()}
 
 
-def _is_real(support) -> bool:
-    return getattr(support, "base_constraint", support) is dist.constraints.real
+def check_sites(trace: Arrays, split: SplitModel) -> None:
+    """The guide must draw the model's latents, each once, as a differentiable function of its parameters.
 
-
-def check_sites(trace: Mapping[str, Any], split: SplitModel) -> None:
-    """The guide must draw the model's latents, each once, as a differentiable function of its parameters."""
+    Raises ConfigurationError or UnsupportedModelError."""
     sites = {name: s for name, s in trace.items() if s["type"] == "sample" and not s["is_observed"]}
     drawn = {name for name, site in sites.items() if not site["infer"].get("is_auxiliary")}
     expected = {*split.latents, *split.local}
@@ -188,6 +161,6 @@ def check_sites(trace: Mapping[str, Any], split: SplitModel) -> None:
             )
 
 
-def plates_of(site) -> list[str]:
+def plates_of(site: Arrays) -> list[str]:
     """The plates around a site."""
     return [frame.name for frame in site["cond_indep_stack"]]

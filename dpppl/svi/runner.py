@@ -73,6 +73,7 @@ class SVI(Fixed):
         model: Callable[..., Any],
         guide: Callable[..., Any],
         optim: Any,
+        loss: Any = None,
         *,
         clipping_norm: float | Mapping[str, float],
         subsampling: Subsampling,
@@ -87,7 +88,6 @@ class SVI(Fixed):
         checkpoint: str | os.PathLike[str] | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
-        loss: Any = None,
         discretise: bool = False,
         print_cost: bool = True,
     ) -> None:
@@ -209,6 +209,13 @@ class SVI(Fixed):
         """The constrained parameters of a state."""
         return self.objective().constrain(self.optim.get_params(state.optim_state))
 
+    def evaluate(self, state: SVIState, *args: Any, **kwargs: Any) -> None:
+        """NumPyro's loss of a state: not available."""
+        raise ConfigurationError(
+            "evaluate would be another look at the data: estimate_elbo is a charged query, and a result's convergence "
+            "says for free whether the run has arrived."
+        )
+
     @forgetful
     def run(
         self, rng_key: Any, num_steps: int, *args: Any, progress_bar: bool = True, init_state: SVIState | None = None,
@@ -256,10 +263,11 @@ class SVI(Fixed):
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=4)
         return SVIResult(
-            params=params,
+            last_params=params,
             state=state,
             trajectory=trajectory,
             gradients=gradients,
+            transforms=objective.transforms,
             guide=objective.guide,
             objective=objective,
             public=public,
