@@ -48,6 +48,7 @@ from test_svi import amortised_guide, factor_analysis
 
 import dpppl
 from dpppl.mcmc import runner as chains
+from dpppl.runs.provenance import KeyOrigin
 from dpppl.svi import queries, runner
 
 
@@ -309,7 +310,12 @@ def test_models_whose_state_or_support_moves_are_refused(model, message):
 
 
 def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
-    monkeypatch.setattr(runner, "drive", lambda _, __, legs, *___, **____: [(legs[0]._replace(rng_key=None), ({}, {}))])
+
+    def begun(run, _, legs, rows, public, budget, charges, begin, **__):
+        begin(KeyOrigin.of(run.key))
+        return [(legs[0]._replace(rng_key=None), ({}, {}))]
+
+    monkeypatch.setattr(runner, "drive", begun)
     svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}
     assert "made-up rows" in svi.privacy_report().provenance.initial_values
     result = svi.run(jax.random.key(0), 2, *data(), init_params=start)
