@@ -4,8 +4,6 @@ python benchmarks/adult.py
 """
 
 import argparse
-import contextlib
-import io
 import sys
 from pathlib import Path
 
@@ -53,9 +51,9 @@ def private(kernel, epsilon, x, y, discretise=False):
         target_epsilon=epsilon,
         target_delta=DELTA,
         progress_bar=False,
+        print_cost=False,
     )
-    with contextlib.redirect_stdout(io.StringIO()):
-        mcmc.run(dpppl.secret_key(), x, y)
+    mcmc.run(dpppl.secret_key(), x, y)
     return mcmc.get_samples(), mcmc.privacy_report()
 
 

@@ -6,8 +6,6 @@ python benchmarks/mixing.py --output docs/mixing.png
 """
 
 import argparse
-import contextlib
-import io
 import sys
 from pathlib import Path
 
@@ -43,9 +41,9 @@ def private_draws(kernel, epsilon, seed, x, y):
         target_epsilon=epsilon,
         target_delta=DELTA,
         progress_bar=False,
+        print_cost=False,
     )
-    with contextlib.redirect_stdout(io.StringIO()):
-        mcmc.run(jax.random.key(seed), x, y)  # a fixed key, so that the picture can be made again
+    mcmc.run(jax.random.key(seed), x, y)  # a fixed key, so that the picture can be made again
     samples = mcmc.get_samples()
     draws = np.c_[np.asarray(samples["weights"]), np.asarray(samples["intercept"])]
     return draws, mcmc.privacy_report()

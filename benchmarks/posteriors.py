@@ -9,8 +9,6 @@ python benchmarks/posteriors.py --models "normal, d = 1" --kernels DPSGLD
 """
 
 import argparse
-import contextlib
-import io
 import sys
 import time
 from collections.abc import Callable
@@ -199,10 +197,15 @@ def private(name: str, problem: Problem, epsilon: float):
 
 def run(kernel, problem, warmup, samples, chains):
     mcmc = dpppl.MCMC(
-        kernel, num_warmup=warmup, num_samples=samples, num_chains=chains, chain_method="vectorized", progress_bar=False
+        kernel,
+        num_warmup=warmup,
+        num_samples=samples,
+        num_chains=chains,
+        chain_method="vectorized",
+        progress_bar=False,
+        print_cost=False,
     )
-    with contextlib.redirect_stdout(io.StringIO()):
-        mcmc.run(dpppl.secret_key(), *problem.data)
+    mcmc.run(dpppl.secret_key(), *problem.data)
     return mcmc
 
 

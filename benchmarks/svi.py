@@ -4,9 +4,7 @@ python benchmarks/svi.py adult|spread|coverage|abalone|mnist|vae|mixture
 """
 
 import argparse
-import contextlib
 import functools
-import io
 import itertools
 import sys
 import time
@@ -41,10 +39,9 @@ def fit(model, arrays, num_steps, *, guide=None, learning_rate=0.05, seed=None, 
     """A quiet private run."""
     decay = optax.cosine_decay_schedule(learning_rate, num_steps, alpha=0.1)
     guide = guide_for(model) if guide is None else guide
-    svi = dpppl.SVI(model, guide, optim(decay), **settings)
+    svi = dpppl.SVI(model, guide, optim(decay), print_cost=False, **settings)
     key = dpppl.secret_key() if seed is None else jax.random.key(seed)
-    with contextlib.redirect_stdout(io.StringIO()):
-        return svi.run(key, num_steps, *arrays, progress_bar=False)
+    return svi.run(key, num_steps, *arrays, progress_bar=False)
 
 
 quick_adam = functools.partial(optax.adam, b2=0.99)
@@ -142,10 +139,9 @@ def spread(args):
                 found[f"{method}, initial sd {init_scale:g}"] = scales
         mcmc = dpppl.MCMC(
             dpppl.DPSGLD(simulation.model, clipping_norm=1.0), num_warmup=1600, num_samples=400, target_epsilon=1.0,
-            target_delta=1e-5, progress_bar=False,
+            target_delta=1e-5, progress_bar=False, print_cost=False,
         )  # fmt: skip
-        with contextlib.redirect_stdout(io.StringIO()):
-            mcmc.run(dpppl.secret_key(), x, y)
+        mcmc.run(dpppl.secret_key(), x, y)
         found["DP-SGLD, clipping norm 1"] = mcmc.get_samples()["weights"].std(0)
         for method, values in found.items():
             low, median, high = np.quantile(np.ravel(values / sds), [0.1, 0.5, 0.9])

@@ -1,8 +1,5 @@
 """The models of the examples split, under every prior, and take a private step."""
 
-import io
-from contextlib import redirect_stdout
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,9 +57,8 @@ def test_priors_have_the_stated_spread():
 def test_the_vae_takes_private_steps():
     x = (rows(12) > 0.5).astype(np.float32)
     svi = dpppl.SVI(vae.model, vae.guide, optax.adam(1e-2), clipping_norm=1.0, noise_multiplier=1.0,
-                    subsampling=dpppl.FullBatch(), gradient="per_parameter")  # fmt: skip
-    with redirect_stdout(io.StringIO()):
-        result = svi.run(dpppl.secret_key(), 2, x, latent=2, hidden=3, progress_bar=False)
+                    subsampling=dpppl.FullBatch(), gradient="per_parameter", print_cost=False)  # fmt: skip
+    result = svi.run(dpppl.secret_key(), 2, x, latent=2, hidden=3, progress_bar=False)
     assert result.params["decoder1_weights"].shape == (3, 12) and "code" not in result.params
 
 
@@ -78,9 +74,8 @@ def test_heteroscedastic_noise_is_learned():
 
     guide = AutoDelta(model, init_loc_fn=init_to_value(values=start))
     svi = dpppl.SVI(model, guide, optax.adam(0.03), clipping_norm=100.0, noise_multiplier=1e-7,
-                    subsampling=dpppl.FullBatch())  # fmt: skip
-    with redirect_stdout(io.StringIO()):
-        params = svi.run(dpppl.secret_key(), 400, x, y, progress_bar=False).params
+                    subsampling=dpppl.FullBatch(), print_cost=False)  # fmt: skip
+    params = svi.run(dpppl.secret_key(), 400, x, y, progress_bar=False).params
     hidden = jnp.tanh(jnp.array([[-0.8], [0.8]]) @ params["w0_auto_loc"] + params["b0_auto_loc"])
     spread = jax.nn.softplus((hidden @ params["w1_auto_loc"] + params["b1_auto_loc"])[:, 1])
     assert spread[0] < 0.35 and spread[1] > 0.7
