@@ -1,6 +1,7 @@
 """Who imports whom, and what `import dpppl` costs."""
 
 import ast
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +160,23 @@ def test_importing_dpppl_is_light():
     assert seconds < 0.2
     heavy_seconds, heavy_loaded = imported("dpppl, dp_accounting, scipy.stats", repeats=1)
     assert "dp_accounting" in heavy_loaded and heavy_seconds > 0.2
+
+
+def test_every_keyword_is_explained():
+    """help(dpppl.DPSGLD) and the others name each argument of the call."""
+    shared = inspect.signature(dpppl.DPSGLD).parameters
+    for thing in (
+        dpppl.DPSGLD,
+        dpppl.DPSGHMC,
+        dpppl.DPSGNHT,
+        dpppl.SVI,
+        dpppl.MCMC,
+        dpppl.PrivacyLedger,
+        dpppl.Poisson,
+    ):
+        known = inspect.getdoc(thing) + inspect.getdoc(dpppl.DPSGLD) * (thing in (dpppl.DPSGHMC, dpppl.DPSGNHT))
+        if thing is dpppl.MCMC:
+            known += "num_warmup num_samples num_chains thinning chain_method progress_bar progress_rate"  # NumPyro's
+        missing = [name for name in inspect.signature(thing).parameters if name not in known and name != "settings"]
+        assert not missing, (thing, missing)
+    assert "step_size" in shared and set(dpppl.__all__) <= set(dir(dpppl)) and dpppl.__version__

@@ -139,6 +139,8 @@ def test_arviz_holds_samples_weights_and_the_report_but_no_rows():
     report = json.loads(data.attrs["privacy_report"])
     assert report["events"] and report["epsilon_at"]["1e-05"] == mcmc.privacy_report().epsilon_at(1e-5)
     assert data.attrs["inference_library"] == "dpppl"
+    with pytest.raises(dpppl.ConfigurationError, match=r"use mcmc\.to_arviz\(\)"):
+        arviz.from_numpyro(mcmc)
 
 
 def test_arviz_computes_its_diagnostics():

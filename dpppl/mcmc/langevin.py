@@ -28,12 +28,17 @@ class DPSGLD(DPKernel):
     s = max(sqrt(2 * temperature * h), h * clipping_norm * noise_multiplier / rate).
 
     `model`: a NumPyro model with one data plate. `clipping_norm`: bound on the norm of one row's gradient, in
-    unconstrained space. `subsampling`: FullBatch() or Poisson(rate). `step_size`: h in the time of the diffusion; a
+    unconstrained space, or a dict with a bound for each latent site. `subsampling`: FullBatch(), the default,
+    Poisson(rate), Partition(num_batches), WithoutReplacement(...). `step_size`: h in the time of the diffusion; a
     number, a function of the step count from 0 (optax schedules fit), or "matched", the largest at which the noise that
-    privacy needs is no more than the temperature's. `temperature`: 1 targets the (clipped) posterior. `num_data`: the
-    number of rows, if it may be public. `data_plate`: the plate that holds the rows, where two fit. `init_strategy`:
-    "prior_median", "prior_sample" or unconstrained values by site. `discretise`: whole numbers and discrete Gaussian
-    noise inside the mechanism, against attacks on floating-point noise; accounted by RDP, so epsilon is a little larger.
+    privacy needs is no more than the temperature's. `noise_multiplier`: noise for privacy in units of clipping_norm, where
+    no target_epsilon gives it. `temperature`: 1 targets the (clipped) posterior. `preconditioner`: a public diagonal,
+    by site, in whose coordinates z / sqrt(diagonal) the chain moves and gradients are clipped. `row_curvature`: a public
+    bound on the curvature of one row's log likelihood; with num_data the report then checks that steps are stable.
+    `num_data`: the number of rows, if it may be public. `data_plate`: the plate that holds the rows, where two fit.
+    `init_strategy`: "prior_median", "prior_sample" or unconstrained values by site. `discretise`: whole numbers and
+    discrete Gaussian noise inside the mechanism, against attacks on floating-point noise; accounted by RDP, so epsilon
+    is larger (docs/discrete.md). All are fixed when the kernel is made.
 
     Guarantee: each step is one access of the mechanism in `DPKernel.mechanism`; all states may be released.
     Raises ConfigurationError for arguments out of range; UnsupportedModelError when a run binds an unsuitable model.

@@ -269,6 +269,10 @@ class MCMC(numpyro.infer.MCMC):
         assert isinstance(details, ChainDetails)
         print_what_not_to_read(latent, details.mixing_line())
 
+    @property
+    def _args(self) -> Any:  # arviz.from_numpyro reads it
+        raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
+
     def to_arviz(self) -> Any:
         """ArviZ InferenceData of the samples and their weights, with the privacy report as attributes.
 
