@@ -161,6 +161,10 @@ MUTATIONS = [
              "test_svi:test_each_run_is_charged_at_its_own_noise"),
     Mutation("a query not charged", "dpppl.svi.budget:Budgeted.admit_query", "self._queries.append(event)", "None",
              "test_svi:test_queries_are_right_noised_and_charged"),
+    Mutation("a guide that was called on data", "dpppl.svi.guides:without_data", "check_guide(guide)", "None",
+             "test_svi_habits:test_a_guide_that_was_called_on_data_is_refused"),
+    Mutation("a guide starts from where it was", "dpppl.svi.guides:without_data", "_as_built(guide)", "vars(guide)",
+             "test_svi_habits:test_a_guide_starts_as_it_was_built_whatever_was_done_with_it"),
     Mutation("casts that tell", "dpppl.arguments:Arguments.arrays", 'np.errstate(all="ignore")', "np.errstate()",
              "test_leaks_svi:test_rows_beyond_float32_show_in_no_warning_and_no_error", (1e300,)),
     # Discrete noise
