@@ -219,7 +219,7 @@ def mnist(args):
         target_epsilon=args.epsilon, target_delta=1e-5, learning_rate=args.learning_rate,
     )  # fmt: skip
     seconds = time.perf_counter() - start
-    for name, params in (("last", result.params), ("averaged", result.averaged_params(0.3))):
+    for name, params in (("last", result.last_params), ("averaged", result.averaged_params(0.3))):
         draws = result.sample_posterior(jax.random.key(1), 20, params)
         probability = np.mean([
             jax.nn.softmax(logits(x_test, [(draws[f"w{i}"][s], draws[f"b{i}"][s]) for i in (0, 1)])) for s in range(20)

@@ -319,7 +319,9 @@ def test_a_drift_is_seen_when_it_exceeds_what_its_noise_hides():
     assert verdicts(drifting(0.26), 300)["still moving"] < 14
     rng = np.random.default_rng(0)
     one_of_many = rng.standard_normal((1002, 1000)) + 8.0 / np.sqrt(500) * (np.arange(1000) == 7)
-    assert convergence({"b": one_of_many}).verdict == "still moving"
+    a_little_of_each = rng.standard_normal((1002, 1000)) + 1.0 / np.sqrt(500)
+    for gradients in (one_of_many, a_little_of_each):
+        assert convergence({"b": gradients}).verdict == "still moving"
 
 
 def test_what_is_not_seen_is_not_called_arrived():
@@ -327,6 +329,7 @@ def test_what_is_not_seen_is_not_called_arrived():
     assert convergence({"b": rng.standard_normal((1000, 3))}).verdict == "too few steps to tell"
     assert "40 are needed" in str(convergence({"b": rng.standard_normal((79, 3))}))  # the last may be of fewer steps
     assert "40 are" not in str(convergence({"b": rng.standard_normal((80, 3))}))
+    assert convergence(descent(rng, 0.25, start=0.0)).verdict == "arrived"  # it was there from the start, and is held
     both = convergence({"b": rng.standard_normal((1000, 3)), **descent(rng, 0.25)})
     assert both.verdict == "arrived" and "hidden by noise" in str(both) and "arrived" in str(both)
     exact = {"c": np.exp(-np.arange(1000.0) / 20)[:, None], "unused": np.zeros((1000, 2))}
