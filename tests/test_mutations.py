@@ -206,6 +206,11 @@ MUTATIONS = [
     Mutation("64-bit counts in the account", "dpppl.mcmc.kernel:DPKernel.schedule",
              "np.arange(first, first + count, dtype=np.int32)", "first + jnp.arange(count)",
              "test_kernels:test_a_schedule_is_accounted_as_it_is_run", ("x64", _langevin)),
+    # Variational inference
+    Mutation("a guide that was called on data", "dpppl.svi.guides:without_data", "check_guide(guide)", "None",
+             "test_svi_habits:test_a_guide_that_was_called_on_data_is_refused"),
+    Mutation("a guide starts from where it was", "dpppl.svi.guides:without_data", "_as_built(guide)", "vars(guide)",
+             "test_svi_habits:test_a_guide_starts_as_it_was_built_whatever_was_done_with_it"),
     Mutation("casts that tell", "dpppl.arguments:Arguments.arrays", 'np.errstate(all="ignore")', "np.errstate()",
              "test_leaks_svi:test_rows_beyond_float32_show_in_no_warning_and_no_error", (1e300,)),
     # Discrete noise

@@ -26,8 +26,8 @@ _READ_DATA = {
     autoguide.AutoSemiDAIS: "a hand-written amortised guide",
     autoguide.AutoSurrogateLikelihoodDAIS: "AutoMultivariateNormal or AutoIAFNormal",
 }
-_AS_BUILT = "_dpppl_as_built"
-"""The attribute of a guide that was set up here: its other attributes as they were before."""
+_BEFORE = "_dpppl_before_set_up"
+"""The attribute of a guide that was set up here: what set-up changed, as it was before."""
 
 
 def parts_of(guide: Any) -> Iterator[Any]:
@@ -49,7 +49,7 @@ def check_guide(guide: Any) -> None:
                 raise ConfigurationError(
                     f"{kind.__name__} evaluates the likelihood of the data outside the mechanism; use {instead}."
                 )
-        if isinstance(part, autoguide.AutoGuide) and part.prototype_trace is not None and _AS_BUILT not in vars(part):
+        if isinstance(part, autoguide.AutoGuide) and part.prototype_trace is not None and _BEFORE not in vars(part):
             raise ConfigurationError(
                 f"this {type(part).__name__} was already set up, so its starting values may depend on data; pass a new "
                 "one that was not called yet."
@@ -95,12 +95,17 @@ def without_data(guide: Any, split: SplitModel, public: Arrays) -> Any:
     check_guide(guide)
     if not isinstance(guide, autoguide.AutoGuide):
         return guide
-    built, prepared = vars(guide).get(_AS_BUILT, vars(guide)), copy.copy(guide)
-    prepared.__dict__ = {name: dict(value) if type(value) is dict else value for name, value in built.items()}
+    prepared = copy.copy(guide)
+    prepared.__dict__ = {n: dict(value) if type(value) is dict else value for n, value in _as_built(guide).items()}
     if isinstance(guide, autoguide.AutoGuideList):
         prepared._guides = [without_data(part, split, public) for part in guide]
     prepared.model = data_free(prepared.model, split, public)
     return prepared
+
+
+def _as_built(guide: Any) -> dict[str, Any]:
+    """The attributes of a guide, without what its set-up here changed."""
+    return {name: value for name, value in (vars(guide) | vars(guide).get(_BEFORE, {})).items() if name != _BEFORE}
 
 
 def adopt(guide: Any, prepared: Any) -> None:
@@ -112,14 +117,15 @@ def adopt(guide: Any, prepared: Any) -> None:
     Guarantee: as for `prepared`, no attribute depends on private rows."""
     if not isinstance(guide, autoguide.AutoGuide):
         return
-    built, state = vars(guide).get(_AS_BUILT, dict(vars(guide))), dict(vars(prepared))
+    built, state = _as_built(guide), dict(vars(prepared))
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(state.get("_init_locs", {}))):
         return
     if isinstance(guide, autoguide.AutoGuideList):
         for part, its in zip(guide, prepared):
             adopt(part, its)
         state["_guides"] = guide._guides
-    guide.__dict__ = state | {_AS_BUILT: built}
+    changed = {name: built.get(name) for name, value in state.items() if value is not built.get(name)}
+    guide.__dict__ = state | {_BEFORE: changed}
 
 
 def unconstrained(guide: Any, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:

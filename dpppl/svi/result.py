@@ -93,8 +93,8 @@ class SVIResult:
         too narrow, too. Warns where a spread's logarithm moves by more than .25 over the tail (standard deviation).
         For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
         Reference: the model of the gradients is that of Alrawajfeh, Jälkö, Honkela (2025), arXiv 2410.19371, who infer A
-        and m* from the gradients alone; here A comes from the guide. Jälkö, Prediger, Honkela, Kaski (2023) measure the
-        noise by the scatter of the iterates.
+        and m* from the gradients alone; here A comes from the guide. Jälkö, Prediger, Honkela, Kaski (2023) infer the
+        noise from the iterates.
         """
         objective = self._with_functions("noise_aware_params")
         return noise_aware_params(
