@@ -43,14 +43,14 @@ class AuditResult:
 
 def audit(
     audited: DPKernel | SVI,
-    *args,
+    *args: Any,
     num_steps: int,
     delta: float,
     attack: str = "white_box",
     num_trials: int = 20_000,
     confidence: float = 0.95,
-    rng_key=None,
-    **kwargs,
+    rng_key: Any = None,
+    **kwargs: Any,
 ) -> AuditResult:
     """Attack `num_steps` steps of a kernel, or of SVI, on the model called with these arguments.
 
@@ -111,24 +111,24 @@ class _Target:
     audited: Any
     mechanism: Mechanism
     state: Any
-    step: Callable
-    position: Callable
+    step: Callable[..., Any]
+    position: Callable[..., Any]
 
-    def attacked(self, state, present, **changes):
+    def attacked(self, state: Any, present: Any, **changes: Any) -> Any:
         """The next state where only the canary speaks, if it is `present`, and what was seen: see `_Canary`."""
-        seen: list[tuple] = []
+        seen: list[tuple[Any, ...]] = []
         canary = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
         return self.step(canary, state), *seen[0]
 
 
-def _target(audited: DPKernel | SVI, args, kwargs, key) -> _Target:
+def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
         start, noise = own.init(key, *args, **kwargs), own.noise_multiplier
         objective = own.objective()
         rows, public = objective.arrays(args, kwargs)
 
-        def step(mechanism, state):
+        def step(mechanism: Any, state: Any) -> Any:
             return own._step(objective, mechanism, noise)(state, rows, public)[0]
 
         return _Target(own, own.mechanism, start, step, own.get_params)
@@ -143,12 +143,22 @@ class _Canary(Mechanism):
     `seen` takes what each access returned, along the canary's gradient and in units of the norm, and its noise."""
 
     present: Any
-    seen: list
+    seen: list[Any]
 
     def noisy_sum(
-        self, log_likelihood, z, rows, public, *, key, noise_multiplier, step=0, clipping_norm=None, number=None
-    ):
-        def canary(z, row, public):
+        self,
+        log_likelihood: Any,
+        z: Any,
+        rows: Any,
+        public: Any,
+        *,
+        key: Any,
+        noise_multiplier: Any,
+        step: Any = 0,
+        clipping_norm: Any = None,
+        number: Any = None,
+    ) -> Any:
+        def canary(z: Any, row: Any, public: Any) -> Any:
             row = dict(row)
             return row.pop(_CANARY) * log_likelihood(z, row, public)
 
@@ -170,24 +180,24 @@ class _Canary(Mechanism):
         return noisy
 
 
-def _along(direction, value):
+def _along(direction: Any, value: Any) -> Any:
     """The part of `value` in this direction; both are pytrees of one structure."""
     inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
     return inner(direction, value) / jnp.sqrt(inner(direction, direction))
 
 
-def _white_box(target: _Target, num_steps: int, present, key):
+def _white_box(target: _Target, num_steps: int, present: Any, key: Any) -> Any:
     """Log likelihood ratio of all that the door returned, at the starting values."""
     state, rate = target.state._replace(rng_key=key), target.mechanism.subsampling.rate
 
-    def access(total, number):
+    def access(total: Any, number: Any) -> Any:
         _, x, sigma = target.attacked(state._replace(i=number), present)
         return total + jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / sigma**2), None
 
     return jax.lax.scan(access, jnp.zeros(()), jnp.arange(num_steps))[0]
 
 
-def _black_box(target: _Target, num_steps: int, present, key):
+def _black_box(target: _Target, num_steps: int, present: Any, key: Any) -> Any:
     """How far the run went to where the canary pushes in the first step: there the noise, the same twice, cancels."""
     state = target.state._replace(rng_key=key)
     pushed, free = (target.position(target.attacked(state, p, subsampling=FullBatch())[0]) for p in (1.0, 0.0))
@@ -195,19 +205,19 @@ def _black_box(target: _Target, num_steps: int, present, key):
     return _along(jax.tree.map(jnp.subtract, pushed, free), target.position(run))
 
 
-def _lower_bound(present, absent, *, delta: float, confidence: float, gaussian: bool) -> float:
+def _lower_bound(present: Any, absent: Any, *, delta: float, confidence: float, gaussian: bool) -> float:
     """Choose the best threshold on one half of the scores and evaluate it on the other, at `confidence` in all."""
     from scipy import stats
 
     from dpppl import accounting
 
-    def rates(positive, negative, threshold, level):
+    def rates(positive: Any, negative: Any, threshold: Any, level: Any) -> Any:
         hits, alarms = int(np.sum(positive > threshold)), int(np.sum(negative > threshold))
         low = stats.beta.ppf(1 - level, hits, len(positive) - hits + 1) if hits else 0.0
         high = stats.beta.ppf(level, alarms + 1, len(negative) - alarms) if alarms < len(negative) else 1.0
         return low, high
 
-    def bound(positive, negative, threshold, level):
+    def bound(positive: Any, negative: Any, threshold: Any, level: Any) -> Any:
         true_low, false_high = rates(positive, negative, threshold, level)
         if not gaussian:
             return math.log((true_low - delta) / false_high) if true_low > delta and false_high > 0 else 0.0

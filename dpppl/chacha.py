@@ -4,6 +4,7 @@ JAX's own threefry keys have 64 bits, and its guarantee is statistical. Privacy 
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ _BITS, _SPLIT, _FOLD = (np.uint32(domain) for domain in range(3))
 
 
 @partial(jax.jit, static_argnums=3, inline=True)
-def blocks(key, counter, nonce, count: int):
+def blocks(key: Any, counter: Any, nonce: Any, count: int) -> Any:
     """`count` blocks of the keystream, as words (16, count) uint32.
 
     `key`: (8,) uint32; `counter`: the first block's, uint32; `nonce`: (3,) uint32. Reference: RFC 8439, section 2.3."""
@@ -31,13 +32,13 @@ def blocks(key, counter, nonce, count: int):
     return jnp.concatenate([after + before for after, before in zip(rounds, start)])
 
 
-def _double_round(a, b, c, d):
+def _double_round(a: Any, b: Any, c: Any, d: Any) -> Any:
     a, b, c, d = _quarter_rounds(a, b, c, d)
     a, b, c, d = _quarter_rounds(a, jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0))
     return a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)
 
 
-def _quarter_rounds(a, b, c, d):
+def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> Any:
     for left, right in ((16, 12), (8, 7)):
         a = a + b
         d = _rotate(d ^ a, left)
@@ -46,17 +47,17 @@ def _quarter_rounds(a, b, c, d):
     return a, b, c, d
 
 
-def _rotate(words, by: int):
+def _rotate(words: Any, by: int) -> Any:
     return (words << by) | (words >> (32 - by))
 
 
-def _words(key, first, second, domain, count: int):
+def _words(key: Any, first: Any, second: Any, domain: Any, count: int) -> Any:
     """`count` words of the keystream for a nonce of two numbers and a domain, so that uses never overlap."""
     nonce = jnp.stack([jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32), jnp.asarray(domain)])
     return blocks(key, 0, nonce, -(-count // 16)).T.reshape(-1)[:count]
 
 
-def _random_bits(key, bit_width: int, shape):
+def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
     size = int(np.prod(shape))
     words = _words(key, 0, 0, _BITS, -(-size * bit_width // 32))
     if bit_width == 32:
@@ -67,15 +68,15 @@ def _random_bits(key, bit_width: int, shape):
     return lax.bitcast_convert_type(words, dtype).reshape(-1)[:size].reshape(shape)
 
 
-def _split(key, shape):
+def _split(key: Any, shape: Any) -> Any:
     return _words(key, 0, 0, _SPLIT, 8 * int(np.prod(shape))).reshape(*shape, 8)
 
 
-def _fold_in(key, data):
+def _fold_in(key: Any, data: Any) -> Any:
     return _words(key, data, 0, _FOLD, 8)
 
 
-def _seed(seed):
+def _seed(seed: Any) -> Any:
     """A key from an integer: for tests only, it holds no more bits than the integer."""
     words = jnp.zeros(8, jnp.uint32)
     return words.at[0].set(jnp.asarray(seed).astype(jnp.uint32))
@@ -87,6 +88,6 @@ chacha20 = define_prng_impl(
 """The generator, for `jax.random.wrap_key_data(words, impl=chacha20)`."""
 
 
-def wrap(words):
+def wrap(words: Any) -> Any:
     """A typed key from 8 words of key material, (8,) uint32."""
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=chacha20)

@@ -1,5 +1,7 @@
 """What can go wrong, one kind for each remedy. No message ever contains a data value."""
 
+from typing import Any
+
 
 class DPPPLError(Exception):
     """Base class of every error raised by dpppl."""
@@ -38,6 +40,6 @@ class PrivacyLeakError(DPPPLError):
 
     `findings`: each with `kind` (one word), `what` (a sentence) and `trail`."""
 
-    def __init__(self, message: str, findings: tuple = ()):
+    def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings

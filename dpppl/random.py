@@ -4,6 +4,7 @@ import hashlib
 import os
 import threading
 import zlib
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ _claimed: set[str] = set()
 _claims = threading.Lock()
 
 
-def secret_key(generator: str = "chacha20"):
+def secret_key(generator: str = "chacha20") -> Any:
     """A new key from the operating system's entropy, for privacy noise and subsampling.
 
     `generator`: "chacha20", 256 bits (RFC 8439), or "threefry", 64 bits, JAX's own.
@@ -42,7 +43,7 @@ def secret_key(generator: str = "chacha20"):
     return key
 
 
-def as_key(key):
+def as_key(key: Any) -> Any:
     """Accept a typed key or raw uint32 key data, one key; return it typed. Raises ConfigurationError otherwise."""
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         typed = key
@@ -57,23 +58,23 @@ def as_key(key):
     return typed
 
 
-def generator_of(key) -> str:
+def generator_of(key: Any) -> str:
     """The key's generator and its length, in words."""
     return _GENERATORS.get(jax.random.key_data(key).size, "another generator")
 
 
-def is_issued(key) -> bool:
+def is_issued(key: Any) -> bool:
     """Whether `secret_key` made this key, in this process."""
     return _digest(key) in _issued
 
 
-def is_guessable(key) -> bool:
+def is_guessable(key: Any) -> bool:
     """Whether the key is one that a short seed gives, as jax.random.PRNGKey(0) does: half of its words are 0."""
     words = np.asarray(jax.random.key_data(key)).ravel()
     return bool(2 * np.count_nonzero(words) <= words.size)
 
 
-def claim(key) -> None:
+def claim(key: Any) -> None:
     """Mark a key as used. Raises KeyReuseError the second time: equal keys on changed data cancel the noise."""
     digest = _digest(key)
     with _claims:
@@ -84,12 +85,12 @@ def claim(key) -> None:
         _claimed.add(digest)
 
 
-def stream(key, name: str):
+def stream(key: Any, name: str) -> Any:
     """The sub-key of a named stream; different names give unrelated keys."""
     return jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
 
 
-def standard_normal(key, size: int):
+def standard_normal(key: Any, size: int) -> Any:
     """`size` standard normal draws, shape (size,), float64 whatever `jax_enable_x64` says, each from 53 random bits.
 
     The largest possible draw is 8.2 standard deviations; the mass beyond is 2e-16. (`jax.random.normal` in float32
@@ -104,6 +105,6 @@ def standard_normal(key, size: int):
         return np.sqrt(2.0) * lax.erf_inv(centred)
 
 
-def _digest(key) -> str:
+def _digest(key: Any) -> str:
     data = np.asarray(jax.random.key_data(key))
     return hashlib.sha256(data.tobytes()).hexdigest()

@@ -19,7 +19,7 @@ class DPSGHMCState(NamedTuple):
     rng_key: Any
 
 
-def hamiltonian_step(z, v, noisy_gradient, step_size, friction):
+def hamiltonian_step(z: Any, v: Any, noisy_gradient: Any, step_size: Any, friction: Any) -> Any:
     """v <- (1 - friction) v + step_size * G, then z <- z + v. The friction's noise is already in G."""
     v = jax.tree.map(lambda velocity, g: (1.0 - friction) * velocity + step_size * g, v, noisy_gradient)
     return jax.tree.map(jnp.add, z, v), v
@@ -42,7 +42,7 @@ class DPSGHMC(DPKernel):
     0.0020000000000000005
     """
 
-    def __init__(self, model, *, friction: float | str = 0.1, **settings):
+    def __init__(self, model: Any, *, friction: float | str = 0.1, **settings: Any) -> None:
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {friction!r}.')
         if friction == "matched" and not isinstance(settings.get("step_size"), int | float):
@@ -67,30 +67,30 @@ class DPSGHMC(DPKernel):
         return {"friction": friction}
 
     @property
-    def is_matched(self):
+    def is_matched(self) -> Any:
         return "matched" in (self.step_size, self.friction)
 
-    def matched_step_size(self, noise_multiplier):
+    def matched_step_size(self, noise_multiplier: Any) -> Any:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
         return 2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
-    def langevin_std(self, step_size):
+    def langevin_std(self, step_size: Any) -> Any:
         if self.friction == "matched":
             raise ConfigurationError('friction="matched" needs a noise multiplier or a target epsilon.')
         return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
 
-    def temperature_at(self, step_size, std):
+    def temperature_at(self, step_size: Any, std: Any) -> Any:
         return std**2 / (2.0 * self.friction * step_size)
 
-    def diffusion_time(self, step_size, std):
+    def diffusion_time(self, step_size: Any, std: Any) -> Any:
         return step_size / self.friction
 
-    def sample_weight(self, step_size):
+    def sample_weight(self, step_size: Any) -> Any:
         return step_size**0.5
 
-    def first_state(self, z, rng_key):
+    def first_state(self, z: Any, rng_key: Any) -> Any:
         return DPSGHMCState(jnp.zeros((), jnp.int32), z, jax.tree.map(jnp.zeros_like, z), rng_key)
 
-    def advance(self, state, noisy_gradient, step_size):
+    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         z, v = hamiltonian_step(state.z, state.v, noisy_gradient, step_size, self.friction)
         return state._replace(z=z, v=v)

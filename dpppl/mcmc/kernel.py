@@ -41,20 +41,20 @@ class DPKernel(Fixed, MCMCKernel):
 
     def __init__(
         self,
-        model: Callable,
+        model: Callable[..., Any],
         *,
         clipping_norm: float | Mapping[str, float],
         subsampling: Subsampling | None = None,
-        step_size: float | str | Callable = "matched",
+        step_size: float | str | Callable[..., Any] = "matched",
         noise_multiplier: float | None = None,
         temperature: float = 1.0,
-        preconditioner: Mapping | None = None,
+        preconditioner: Mapping[str, Any] | None = None,
         row_curvature: float | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
-        init_strategy: str | Mapping = "prior_median",
+        init_strategy: str | Mapping[str, Any] = "prior_median",
         discretise: bool = False,
-    ):
+    ) -> None:
         subsampling = FullBatch() if subsampling is None else subsampling
         if not isinstance(subsampling, Subsampling):
             raise ConfigurationError(
@@ -80,13 +80,13 @@ class DPKernel(Fixed, MCMCKernel):
             step_size = positive(step_size, name="step_size")
         self.step_size = step_size
         self._split: SplitModel | None = None
-        self._schedule: Callable | None = None
-        self._scales: dict = {}
+        self._schedule: Callable[..., Any] | None = None
+        self._scales: dict[str, Any] = {}
         if self.noise_multiplier is not None:
             self.__dict__.update(self._matched(self.noise_multiplier))
 
     @property
-    def model(self):
+    def model(self) -> Any:
         """The NumPyro model."""
         return self._model
 
@@ -100,37 +100,37 @@ class DPKernel(Fixed, MCMCKernel):
         """The largest step at which the noise required for privacy is no more than the sampler's own."""
 
     @abstractmethod
-    def langevin_std(self, step_size):
+    def langevin_std(self, step_size: Any) -> Any:
         """Standard deviation of the one Gaussian draw of a step of this size, at the kernel's temperature."""
 
     @abstractmethod
-    def temperature_at(self, step_size, std):
+    def temperature_at(self, step_size: Any, std: Any) -> Any:
         """Lower bound on the temperature at which steps of this size with noise of this std sample; exact at rate 1."""
 
     @abstractmethod
-    def diffusion_time(self, step_size, std):
+    def diffusion_time(self, step_size: Any, std: Any) -> Any:
         """Time of the overdamped diffusion for which one such step stands."""
 
     def check_noise(self, std: np.ndarray) -> None:
         """Raise ConfigurationError if the sampler cannot stand noise of these standard deviations."""
 
-    def temperature_note(self, std) -> str | None:
+    def temperature_note(self, std: Any) -> str | None:
         """What to say of the temperature instead of the usual line, where something else sets it."""
         return None
 
-    def sample_weight(self, step_size):
+    def sample_weight(self, step_size: Any) -> Any:
         """The share of the posterior average that a sample after such a step deserves: the time it stands for."""
         return step_size
 
     @abstractmethod
-    def first_state(self, z, rng_key):
+    def first_state(self, z: Any, rng_key: Any) -> Any:
         """The state before the first step."""
 
     @abstractmethod
-    def advance(self, state, noisy_gradient, step_size):
+    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         """The state after a step, given the noisy gradient of the log posterior at `state.z` (a dict by site)."""
 
-    def __getstate__(self):
+    def __getstate__(self) -> Any:
         return self.__dict__ | {"_split": None, "_schedule": None, "_scales": {}}
 
     def copy(self, **settings: Any) -> Self:
@@ -155,7 +155,7 @@ class DPKernel(Fixed, MCMCKernel):
 
     # NumPyro's calling convention
 
-    def bind(self, args: tuple, kwargs: dict) -> None:
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find the model's structure for these arguments, from shapes and dtypes alone."""
         split = split_model(self._model, args, kwargs, data_plate=self.data_plate)
         for name, sites in (
@@ -179,7 +179,7 @@ class DPKernel(Fixed, MCMCKernel):
             raise ConfigurationError("the kernel is not bound to a model's arguments yet: call init or run.")
         return self._split
 
-    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+    def init(self, rng_key: Any, num_warmup: Any, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
         """The first state. Pure: looks at no data, charges nothing. A batch of keys gives a batch of states."""
         self.bind(model_args, model_kwargs)
         _, public = self.split.arrays(model_args, model_kwargs)
@@ -188,12 +188,12 @@ class DPKernel(Fixed, MCMCKernel):
             return start(rng_key, init_params)
         return jax.vmap(start, in_axes=(0, None if init_params is None else 0))(rng_key, init_params)
 
-    def _start(self, public, rng_key, init_params):
+    def _start(self, public: Any, rng_key: Any, init_params: Any) -> Any:
         key, start_key = jax.random.split(rng_key)
         strategy = self.init_strategy if init_params is None else init_params
         return self.first_state(initial_values(self.split, public, start_key, strategy), key)
 
-    def sample(self, state, model_args, model_kwargs):
+    def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
         """One step: one access of the data. Vectorised when the state holds a batch of keys."""
         leaves = jax.tree.leaves((model_args, model_kwargs), is_leaf=lambda value: isinstance(value, Public))
         if any(isinstance(leaf, jax.core.Tracer) and not leaf.ndim for leaf in leaves):
@@ -205,7 +205,7 @@ class DPKernel(Fixed, MCMCKernel):
         step = partial(self.step, rows=rows, public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 
-    def step(self, state, *, rows, public):
+    def step(self, state: Any, *, rows: Any, public: Any) -> Any:
         """One step from a single state, given the private rows (passed on to the door) and the Public arrays.
 
         With a preconditioner M the whole step happens in u = M^(-1/2) z: there the gradient is clipped and noised."""
@@ -221,20 +221,20 @@ class DPKernel(Fixed, MCMCKernel):
         state = self.advance(state._replace(z=position), gradient, step_size)
         return state._replace(i=state.i + 1, z=self._scaled(state.z))
 
-    def _scaled(self, position):
+    def _scaled(self, position: Any) -> Any:
         return {s: u * self._scales[s] for s, u in position.items()} if self._scales else position
 
-    def _unscaled(self, z):
+    def _unscaled(self, z: Any) -> Any:
         return {s: value / self._scales[s] for s, value in z.items()} if self._scales else z
 
-    def postprocess_fn(self, model_args, model_kwargs):
+    def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Any:
         """Maps unconstrained latents to constrained ones and to deterministic sites that depend on latents only."""
         _, public = self.split.arrays(model_args, model_kwargs)
         return lambda z: self.split.constrain(z, public)
 
     # What steps cost
 
-    def _at(self, count):
+    def _at(self, count: Any) -> Any:
         """(step size, noise multiplier) of the step number `count`, from 0; pure, used on the device and off it."""
         if self.step_size == "matched":
             raise ConfigurationError(
@@ -250,7 +250,7 @@ class DPKernel(Fixed, MCMCKernel):
         )
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 
-    def noise_std(self, step_size, noise_multiplier):
+    def noise_std(self, step_size: Any, noise_multiplier: Any) -> Any:
         """Standard deviation s of the Gaussian draw of a step."""
         return noise_multiplier * step_size * self.mechanism.clipping.clipping_norm / self.mechanism.subsampling.rate
 
@@ -274,7 +274,7 @@ class DPKernel(Fixed, MCMCKernel):
         """What steps first .. first+count-1 of so many chains cost."""
         return Charge(self.mechanism, self.schedule(first, count)[1], first, chains)
 
-    def privacy_report(self, last_state, delta: float | None = None) -> PrivacyReport:
+    def privacy_report(self, last_state: Any, delta: float | None = None) -> PrivacyReport:
         """What a run under plain `numpyro.infer.MCMC` has cost, from the step counter of its last state.
 
         Plain NumPyro keeps the key in the state and may compile the data into the program: both are outside the
@@ -294,7 +294,7 @@ def start_of(strategy: str | Mapping[str, Any]) -> Start:
     return Start(strategy.replace("_", " ")) if isinstance(strategy, str) else Start.SUPPLIED
 
 
-def _diagonal(preconditioner: Mapping) -> dict:
+def _diagonal(preconditioner: Mapping[str, Any]) -> dict[str, Any]:
     values = {site: np.asarray(value, np.float64) for site, value in preconditioner.items()}
     for site, value in values.items():
         if not np.all(np.isfinite(value) & (value > 0)):
@@ -302,7 +302,7 @@ def _diagonal(preconditioner: Mapping) -> dict:
     return values
 
 
-def _scale_of(site: str, diagonal, latent):
+def _scale_of(site: str, diagonal: Any, latent: Any) -> Any:
     """Square root of a preconditioner's diagonal, with the latent's shape and type."""
     scale = jnp.sqrt(jnp.asarray(diagonal, latent.dtype))
     try:

@@ -16,7 +16,7 @@ class DPSGLDState(NamedTuple):
     rng_key: Any
 
 
-def langevin_step(z, noisy_gradient, step_size):
+def langevin_step(z: Any, noisy_gradient: Any, step_size: Any) -> Any:
     """z + h * G. The Langevin noise is already in G: the door was called with noise multiplier s * rate / (h * C)."""
     return jax.tree.map(lambda position, gradient: position + step_size * gradient, z, noisy_gradient)
 
@@ -53,21 +53,21 @@ class DPSGLD(DPKernel):
     0.0008
     """
 
-    def matched_step_size(self, noise_multiplier):
+    def matched_step_size(self, noise_multiplier: Any) -> Any:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
         return 2.0 * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
-    def langevin_std(self, step_size):
+    def langevin_std(self, step_size: Any) -> Any:
         return jnp.sqrt(2.0 * self.temperature * step_size)
 
-    def temperature_at(self, step_size, std):
+    def temperature_at(self, step_size: Any, std: Any) -> Any:
         return std**2 / (2.0 * step_size)
 
-    def diffusion_time(self, step_size, std):
+    def diffusion_time(self, step_size: Any, std: Any) -> Any:
         return step_size
 
-    def first_state(self, z, rng_key):
+    def first_state(self, z: Any, rng_key: Any) -> Any:
         return DPSGLDState(jnp.zeros((), jnp.int32), z, rng_key)
 
-    def advance(self, state, noisy_gradient, step_size):
+    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         return state._replace(z=langevin_step(state.z, noisy_gradient, step_size))

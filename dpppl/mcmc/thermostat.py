@@ -29,7 +29,9 @@ class DPSGNHTState(NamedTuple):
     rng_key: Any
 
 
-def thermostat_step(z, p, zeta, noisy_gradient, step_size, temperature, coupling):
+def thermostat_step(
+    z: Any, p: Any, zeta: Any, noisy_gradient: Any, step_size: Any, temperature: Any, coupling: Any
+) -> Any:
     """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((p.p / d)(1 - h zeta / 2) / temperature - 1).
 
     The factor 1 - h zeta / 2 makes the stationary temperature exact for any noise variance below 2 * temperature; those
@@ -64,22 +66,22 @@ class DPSGNHT(DPKernel):
     0.044721
     """
 
-    def __init__(self, model, *, diffusion: float | None = None, **settings):
+    def __init__(self, model: Any, *, diffusion: float | None = None, **settings: Any) -> None:
         self.diffusion = None if diffusion is None else positive(diffusion, name="diffusion")
         super().__init__(model, **settings)
 
-    def matched_step_size(self, noise_multiplier):
+    def matched_step_size(self, noise_multiplier: Any) -> Any:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
         ratio = rate / (norm * noise_multiplier)
         if self.diffusion is None:
             return (2.0 * _FRICTION * self.temperature) ** 0.5 * ratio
         return 2.0 * self.diffusion * self.temperature * ratio**2
 
-    def langevin_std(self, step_size):
+    def langevin_std(self, step_size: Any) -> Any:
         friction = _FRICTION if self.diffusion is None else self.diffusion * step_size
         return jnp.sqrt(2.0 * friction * self.temperature)
 
-    def check_noise(self, std):
+    def check_noise(self, std: Any) -> None:
         largest = float(np.max(std)) ** 2
         if largest >= 2.0 * self.temperature:
             raise ConfigurationError(
@@ -87,21 +89,21 @@ class DPSGNHT(DPKernel):
                 "diverge. Take more steps, a smaller step_size or a smaller diffusion, or a larger epsilon."
             )
 
-    def temperature_at(self, step_size, std):
+    def temperature_at(self, step_size: Any, std: Any) -> Any:
         return np.full_like(step_size, self.temperature)
 
-    def temperature_note(self, std):
+    def temperature_note(self, std: Any) -> Any:
         share = float(np.max(std**2)) / (2.0 * self.temperature)
         return (
             f"{self.temperature:g}, kept by the thermostat for isotropic noise (largest s^2 / 2 tau = {share:.3g}, "
             "must be below 1); anisotropic minibatch noise is not cured"
         )
 
-    def diffusion_time(self, step_size, std):
+    def diffusion_time(self, step_size: Any, std: Any) -> Any:
         friction = std**2 / (2.0 * step_size * self.temperature)
         return step_size / friction
 
-    def first_state(self, z, rng_key):
+    def first_state(self, z: Any, rng_key: Any) -> Any:
         leaves, tree = jax.tree.flatten(z)
         keys = jax.random.split(random.stream(rng_key, "momentum"), len(leaves))
         p = [
@@ -113,11 +115,11 @@ class DPSGNHT(DPKernel):
         start = jnp.zeros((), jnp.int32)
         return DPSGNHTState(start, z, jax.tree.unflatten(tree, p), zeta, start, rng_key)
 
-    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+    def init(self, rng_key: Any, num_warmup: Any, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
         state = super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
         return state._replace(hold=jnp.full_like(state.hold, num_warmup // 2))
 
-    def advance(self, state, noisy_gradient, step_size):
+    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
         z, p, zeta = thermostat_step(
             state.z, state.p, state.zeta, noisy_gradient, step_size, self.temperature, coupling

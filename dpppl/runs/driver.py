@@ -57,7 +57,7 @@ class Method:
             state, seen = self.step(carry[0], rows, public)
             return state, self.record(carry[1], number, start, state, seen)
 
-        return lax.fori_loop(start, start + count, body, (state, self.empty(state)))  # type: ignore[no-any-return]
+        return lax.fori_loop(start, start + count, body, (state, self.empty(state)))
 
     def mapped_chunk(self, states: Any, *rest: Any) -> Any:
         """The same for all chains in `states`."""
@@ -215,11 +215,10 @@ def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:
 
 
 def _digest(lowered: Any) -> str:
-    import jaxlib
-    import numpyro
+    from importlib.metadata import version
 
     text = re.sub(r"loc\(.*?\)|#loc.*|0x[0-9a-f]{8,}", "", lowered.as_text())
-    facts = [text, jax.__version__, jaxlib.__version__, numpyro.__version__, str(jax.devices())]
+    facts = [text, *map(version, ("jax", "jaxlib", "numpyro", "dpppl")), str(jax.devices())]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 

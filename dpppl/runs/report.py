@@ -246,7 +246,7 @@ class PrivacyReport:
     def to_dict(self) -> dict[str, Any]:
         """Every field and every number, as plain JSON values."""
         spent = self.spent
-        return asdict(self) | {  # type: ignore[call-overload]
+        return asdict(self) | {
             "provenance": {
                 "status": self.status,
                 "key_origin": self.provenance.key_origin,

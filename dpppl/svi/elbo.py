@@ -22,7 +22,7 @@ from dpppl.svi.guides import data_free, on_rows, plates_of, unconstrained
 ROW_NUMBER = "(row number)"
 """Label of a row's place in its step, a public number, which gives the row its own draws of local latents."""
 
-Access = Callable[[Callable, Any, Any], Any]
+Access = Callable[[Callable[..., Any], Any, Any], Any]
 """`access(log_likelihood, z, public)`: one noisy sum of clipped row gradients, like z."""
 
 
@@ -43,7 +43,7 @@ class Objective:
     reads_rows: bool = False
     captured: tuple[str, ...] = ()
 
-    def arrays(self, args: tuple, kwargs: dict):
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The private rows and the Public arrays of a call."""
         return self.split.arrays(args, kwargs)
 
@@ -55,23 +55,23 @@ class Objective:
         """The inverse of `constrain`."""
         return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
 
-    def sample(self, params, rng_key, num_samples: int) -> dict[str, Any]:
+    def sample(self, params: Any, rng_key: Any, num_samples: int) -> dict[str, Any]:
         """Draws of the latents that all rows share, constrained, by site."""
         placeholders = self.split.placeholder_public()
 
-        def one(key):
+        def one(key: Any) -> Any:
             guide = handlers.seed(data_free(self.guide, self.split, placeholders), key)
             trace = handlers.trace(handlers.substitute(guide, data=dict(params))).get_trace()
             return {name: trace[name]["value"] for name in self.split.latents}
 
         return jax.vmap(one)(jax.random.split(rng_key, num_samples))
 
-    def draw(self, phi, key, public):
+    def draw(self, phi: Any, key: Any, public: Any) -> Any:
         """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
         traces: dict[str, Any] = {}
 
-        def recorded(name, function):
-            def run():
+        def recorded(name: Any, function: Any) -> Any:
+            def run() -> Any:
                 with handlers.trace() as traces[name]:
                     return function()
 
@@ -89,7 +89,7 @@ class Objective:
         z = unconstrained(self.guide, traces, phi, self.split)
         return -prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
 
-    def draws(self, phi, key, public):
+    def draws(self, phi: Any, key: Any, public: Any) -> Any:
         """The mean of the prior terms of all particles, and their latents, stacked where there is more than one."""
         if self.num_particles == 1:
             return self.draw(phi, key, public)
@@ -97,7 +97,7 @@ class Objective:
         prior, z = jax.vmap(self.draw, (None, 0, None))(phi, keys, public)
         return jnp.mean(prior), z
 
-    def aligned_direction(self, phi, key, public, access: Access, rate: float):
+    def aligned_direction(self, phi: Any, key: Any, public: Any, access: Access, rate: float) -> Any:
         """Ascent direction in phi from one noisy sum of row gradients with respect to the latents.
 
         The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
@@ -107,18 +107,18 @@ class Objective:
         per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
         return pullback((jnp.ones_like(prior), per_particle))[0]
 
-    def per_parameter_direction(self, phi, key, public, access: Access, rate: float):
+    def per_parameter_direction(self, phi: Any, key: Any, public: Any, access: Access, rate: float) -> Any:
         """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
         noisy = access(self.mean_log_likelihood, phi, (public, key))
         return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
 
-    def _sum_over_particles(self, z, row, public):
+    def _sum_over_particles(self, z: Any, row: Any, public: Any) -> Any:
         if self.num_particles == 1:
             return self.split.log_likelihood(z, row, public)
         return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None))(z, row, public))
 
-    def mean_log_likelihood(self, phi, row, public_and_key):
+    def mean_log_likelihood(self, phi: Any, row: Any, public_and_key: Any) -> Any:
         """The row's part of the ELBO, a mean over particles: its log likelihood, and the terms of its own latents."""
         public, key = public_and_key
         if self.reads_rows:
@@ -126,14 +126,14 @@ class Objective:
         _, z = self.draws(phi, key, public)
         return self._sum_over_particles(z, row, public) / self.num_particles
 
-    def _local_terms(self, phi, row, public, key):
+    def _local_terms(self, phi: Any, row: Any, public: Any, key: Any) -> Any:
         """log p(row, its latents | z) - log q(its latents | row), a mean over particles.
 
         All rows share the draws of z; each draws its own latents, by its public number."""
         params = self.constrain(phi)
         rows = {label: jnp.asarray(value)[None] for label, value in row.items() if label != ROW_NUMBER}
 
-        def particle(key):
+        def particle(key: Any) -> Any:
             common = handlers.seed(data_free(self.guide, self.split, public), key)
             trace = handlers.trace(handlers.substitute(common, data=params)).get_trace()
             fixed = params | {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
@@ -149,7 +149,7 @@ class Objective:
         return sum(particle(k) for k in keys) / self.num_particles
 
 
-def default_loss(guide):
+def default_loss(guide: Any) -> Any:
     """NumPyro's ELBO with closed-form KL terms where they are right whatever the model: for mean-field guides."""
     from numpyro.infer import Trace_ELBO
 

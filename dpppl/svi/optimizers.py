@@ -1,5 +1,7 @@
 """Optimisers that need no loss value: there is none, since it would be another access of the data."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from jax.example_libraries import optimizers
@@ -14,7 +16,7 @@ _REFUSED = (
 )
 
 
-def without_loss(optim) -> _NumPyroOptim:
+def without_loss(optim: Any) -> _NumPyroOptim:
     """`optim`, of optax, numpyro.optim or jax.example_libraries, with NumPyro's interface and no loss value.
 
     Raises ConfigurationError for anything else."""
@@ -28,7 +30,7 @@ def without_loss(optim) -> _NumPyroOptim:
 
     if isinstance(optim, optax.GradientTransformation):
 
-        def update(_, gradients, state):
+        def update(_: Any, gradients: Any, state: Any) -> Any:
             params, inner = state
             updates, inner = optim.update(gradients, inner, params)
             return optax.apply_updates(params, updates), inner
@@ -37,12 +39,12 @@ def without_loss(optim) -> _NumPyroOptim:
     raise ConfigurationError("optim must be an optimiser of optax, numpyro.optim or jax.example_libraries.")
 
 
-def update(optim: _NumPyroOptim, gradients, state):
+def update(optim: _NumPyroOptim, gradients: Any, state: Any) -> Any:
     """The next state."""
     return optim.update(gradients, state, value=0.0) if optim.update_with_value else optim.update(gradients, state)
 
 
-def check_without_loss(optim: _NumPyroOptim, params) -> None:
+def check_without_loss(optim: _NumPyroOptim, params: Any) -> None:
     """Refuse an optimiser whose update fails without the loss value, or depends on it."""
     state = jax.eval_shape(optim.init, params)
     if not optim.update_with_value:
@@ -53,7 +55,7 @@ def check_without_loss(optim: _NumPyroOptim, params) -> None:
         return
     leaves, tree = jax.tree.flatten((params, state))
 
-    def flat(value, *leaves):
+    def flat(value: Any, *leaves: Any) -> Any:
         gradients, state = jax.tree.unflatten(tree, leaves)
         return jax.tree.leaves(optim.update(gradients, state, value=value))
 
