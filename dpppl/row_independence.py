@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[_Kind, _Kind], ...] = (
     (lambda rng, shape: 1.5 * rng.standard_normal(shape), lambda rng, shape: rng.integers(0, 10, shape)),
     (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: np.ones(shape)),
     (lambda rng, shape: rng.integers(0, 2, shape), lambda rng, shape: rng.integers(-3, 4, shape)),
-    (lambda rng, shape: np.exp(rng.uniform(0.0, 5.0, shape)), lambda rng, shape: rng.integers(10, 150, shape)),
+    (lambda rng, shape: np.exp(rng.uniform(2.5, 5.0, shape)), lambda rng, shape: rng.integers(10, 150, shape)),
     (lambda rng, shape: _simplex(rng, shape), lambda rng, shape: np.zeros(shape)),
     (lambda rng, shape: np.cumsum(rng.uniform(0.1, 0.9, shape), axis=-1), lambda rng, shape: -np.ones(shape)),
 )
