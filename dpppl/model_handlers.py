@@ -80,7 +80,7 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
     return found
 
 
-class BindLatents(Messenger):  # type: ignore[misc]
+class BindLatents(Messenger):
     """Gives each continuous latent site the unconstrained value `latent(site, transform)`."""
 
     def __init__(self, latent: Latent) -> None:
@@ -112,7 +112,7 @@ class BindLatents(Messenger):  # type: ignore[misc]
         return value
 
 
-class BindPlate(Messenger):  # type: ignore[misc]
+class BindPlate(Messenger):
     """Makes `num_rows` rows the whole of the data plate, each counted once."""
 
     def __init__(self, data_plate: str, num_rows: int = 1) -> None:

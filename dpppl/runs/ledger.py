@@ -94,7 +94,7 @@ class PrivacyLedger:
     @property
     def name(self) -> str | None:
         """What the data are called."""
-        return self._book.header["name"]  # type: ignore[no-any-return]
+        return self._book.header["name"]
 
     @property
     def epsilon(self) -> float:

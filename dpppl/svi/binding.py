@@ -95,7 +95,7 @@ def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any
             return [(s["value"], s["fn"].log_prob(s["value"])) for s in common]
 
         of_rows = split.arguments.rows.items()
-        shapes = {n: s.update(shape=(num_rows, *s.shape[1:])) for n, s in of_rows}  # type: ignore[no-untyped-call]
+        shapes = {n: s.update(shape=(num_rows, *s.shape[1:])) for n, s in of_rows}
         return jax.make_jaxpr(function)(params, shapes)
 
     found: dict[Any, Sites] = {}

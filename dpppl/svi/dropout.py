@@ -15,7 +15,7 @@ from numpyro.infer import autoguide, init_to_median
 from dpppl.errors import ConfigurationError
 
 
-class AutoDropout(autoguide.AutoDelta):  # type: ignore[misc]
+class AutoDropout(autoguide.AutoDelta):
     """MC Dropout as a guide: the latents are theta * m / (1 - rate), with masks m of zeros and ones.
 
     `rate`: the probability that a unit is dropped. `sites`: the latent sites it acts on; by default those with at least
