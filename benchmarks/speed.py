@@ -10,6 +10,7 @@ python benchmarks/speed.py
 import argparse
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from jax import lax
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from dpppl.runs import driver
 
 NUM_DATA, DIMENSION, BATCH = 32_561, 109, 181
 
@@ -76,7 +78,7 @@ def measure(num_steps: int, repeats: int):
         subsampling = dpppl.Poisson.of_batch(BATCH, NUM_DATA)
         kernel = dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=subsampling, discretise=discretise)
         mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=num_steps, target_epsilon=1.0, target_delta=1e-5)
-        kernel = mcmc.calibrated_kernel().with_noise(None)
+        kernel = mcmc.calibrated_kernel()
         start = kernel.init(dpppl.secret_key(generator), 0, None, (x, y), {})
         runs[name] = (chain(lambda state, x, y, kernel=kernel: kernel.sample(state, (x, y), {}), num_steps), start)
     times, compile_times = {name: [] for name in runs}, {}
@@ -92,6 +94,34 @@ def measure(num_steps: int, repeats: int):
             jax.block_until_ready(run(state, x, y))
             times[name].append((time.perf_counter() - start) / num_steps)
     return {name: float(np.median(t)) for name, t in times.items()}, compile_times
+
+
+def measure_runs(num_steps: int, repeats: int) -> dict[str, float]:
+    """Median seconds of the steps of `MCMC.run` (not of compiling): plain, with a ledger, with a checkpoint."""
+    x, y = data()
+    times: dict[str, list[float]] = {"run": [], "run, ledger": [], "run, checkpoint": []}
+    chunks = driver._chunks
+
+    def timed(*arguments):
+        start = time.perf_counter()
+        result = chunks(*arguments)
+        times[name].append(time.perf_counter() - start)
+        return result
+
+    driver._chunks = timed
+    with tempfile.TemporaryDirectory() as folder:
+        for repeat in range(repeats):
+            for name in times:
+                options = (
+                    {"ledger": dpppl.PrivacyLedger(f"{folder}/{repeat}.ledger", 2.0, 1e-5)} if "ledger" in name else {}
+                )
+                options |= {"checkpoint": f"{folder}/{repeat}.ckpt"} if "checkpoint" in name else {}
+                kernel = dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=dpppl.Poisson.of_batch(BATCH, NUM_DATA))
+                mcmc = dpppl.MCMC(kernel, num_warmup=num_steps // 2, num_samples=num_steps // 2, target_epsilon=1.0,
+                                  target_delta=1e-5, progress_bar=False, print_cost=False, **options)  # fmt: skip
+                mcmc.run(dpppl.secret_key(), x, y)
+    driver._chunks = chunks
+    return {name: float(np.median(values)) for name, values in times.items()}
 
 
 def import_seconds(statement: str, repeats: int) -> float:
@@ -114,6 +144,9 @@ def main():
     print(f"ratio private / non-private: {seconds['private'] / seconds['non-private']:.2f}")
     print(f"ratio private (ChaCha20) / threefry: {seconds['private'] / seconds['threefry']:.2f}")
     print(f"ratio discrete / private: {seconds['discrete'] / seconds['private']:.2f}")
+    runs = measure_runs(4 * args.num_steps, max(3, args.repeats // 3))
+    for name, value in runs.items():
+        print(f"{name:16} of {4 * args.num_steps:,} steps: {value:.2f} s, {value / runs['run']:.2f} of a plain run")
     with_dpppl, alone = (import_seconds(s, 5) for s in ("import numpyro, dpppl", "import numpyro"))
     print(f"import dpppl over import numpyro: {with_dpppl - alone:.2f} s")
 
