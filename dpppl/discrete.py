@@ -15,7 +15,6 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from dpppl import information_flow
 from dpppl.errors import ConfigurationError
 
 STD = 2.0**31
@@ -29,7 +28,6 @@ _STRIPS, _NUM_STRIPS, _PLACE_BITS = 256, 3328, 23  # to a standard deviation; 13
 _BUCKETS, _THRESHOLD_BITS, _TERMS = 4096, 92, 10
 
 discrete_normal_p = Primitive("dpppl_discrete_normal")
-information_flow.register_sampler(discrete_normal_p)
 
 
 def discrete_normal(key, size: int):

@@ -1,0 +1,238 @@
+"""Integers: transfer functions of the affine domain, exact modulo a power of two, and which of them are in range."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl.information_flow.lattice import Affine, Number, Value, Variable, affine, combine
+from dpppl.information_flow.primitives import group, named
+
+Lengths = Mapping[Variable, int | None]
+"""How many values a variable has, from 0 on; None: not known."""
+Rule = Callable[[Variable], Affine | None]
+
+_LONGEST = 1_000_000
+
+
+def bits_of(aval: Any) -> int:
+    """The bits of an integer's type; 0 for what is no integer."""
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None or not jax.dtypes.issubdtype(dtype, np.integer):
+        return 0
+    return int(np.dtype(dtype).itemsize * 8)
+
+
+def constant(value: Any) -> Number | None:
+    """What is known of an array that stands in the program: one number, or an arithmetic progression."""
+    bits = bits_of(value)
+    if not bits or not 0 < np.size(value) <= _LONGEST or np.ndim(value) > 1:
+        return None
+    numbers = [int(number) for number in np.ravel(np.asarray(value))]
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    if any(number != numbers[0] + step * k for k, number in enumerate(numbers)):
+        return None
+    return Number(None, affine(numbers[0], {("axis", 0): step}), bits)
+
+
+def interval(form: Affine, lengths: Lengths) -> tuple[int, int] | None:
+    """Smallest and largest value of an affine form."""
+    low = high = form[0]
+    for variable, coefficient in form[1]:
+        length = lengths.get(variable)
+        if length is None:
+            return None
+        ends = 0, coefficient * max(0, length - 1)
+        low, high = low + min(ends), high + max(ends)
+    return low, high
+
+
+def exact(number: Number | None, aval: Any, lengths: Lengths) -> tuple[int, int] | None:
+    """The interval of a number, if it is known not to wrap in the type of `aval`."""
+    if number is None or number.base is not None or not bits_of(aval):
+        return None
+    axes: Lengths = {("axis", k): length for k, length in enumerate(np.shape(aval))}
+    found, limits = interval(number.affine, {**lengths, **axes}), np.iinfo(aval.dtype)
+    inside = found is not None and number.bits >= bits_of(aval)
+    return found if inside and found is not None and limits.min <= found[0] and found[1] <= limits.max else None
+
+
+# Rearrangements: which element of the input each element of the output is
+
+
+def rearrangement(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> Rule | None:
+    """For primitives that only rearrange their first input: the form of its axes in those of the output."""
+    rule = _REARRANGEMENTS.get(equation.primitive)
+    forms = rule(equation, inputs, lengths) if rule is not None else None
+    if forms is None:
+        return None
+    return lambda variable: forms.get(variable[1]) if variable[0] == "axis" else affine(0, {variable: 1})
+
+
+def _axis(k: int, offset: int = 0, stride: int = 1) -> Affine:
+    return affine(offset, {("axis", k): stride})
+
+
+def _same(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    return {k: _axis(k) for k in range(len(np.shape(equation.invars[0].aval)))}
+
+
+def _broadcast(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    targets, shape = equation.params["broadcast_dimensions"], np.shape(equation.invars[0].aval)
+    new = equation.outvars[0].aval.shape
+    return {k: _axis(t) if shape[k] == new[t] else affine(0) for k, t in enumerate(targets)}
+
+
+def _squeeze(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    rank = len(np.shape(equation.invars[0].aval))
+    gone = {axis % rank for axis in equation.params["dimensions"]}
+    kept = [axis for axis in range(rank) if axis not in gone]
+    return {axis: affine(0) for axis in gone} | {axis: _axis(k) for k, axis in enumerate(kept)}
+
+
+def _reshape(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine] | None:
+    shape, new = np.shape(equation.invars[0].aval), equation.outvars[0].aval.shape
+    long, new_long = ([k for k, n in enumerate(s) if n != 1] for s in (shape, new))
+    if [shape[k] for k in long] != [new[k] for k in new_long] or equation.params["dimensions"] is not None:
+        return None
+    return {k: affine(0) for k in range(len(shape))} | {k: _axis(t) for k, t in zip(long, new_long)}
+
+
+def _slice(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    starts = equation.params["start_indices"]
+    strides = equation.params["strides"] or (1,) * len(starts)
+    return {k: _axis(k, start, stride) for k, (start, stride) in enumerate(zip(starts, strides))}
+
+
+def _transpose(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    return {axis: _axis(k) for k, axis in enumerate(equation.params["permutation"])}
+
+
+def _reverse(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    shape, turned = np.shape(equation.invars[0].aval), equation.params["dimensions"]
+    return {k: _axis(k, n - 1, -1) if k in turned else _axis(k) for k, n in enumerate(shape)}
+
+
+def _dynamic_slice(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
+    """Without clamping: only where the index is known to lie inside."""
+    forms, new = {}, equation.outvars[0].aval.shape
+    for k, (length, value, atom) in enumerate(zip(new, inputs[1:], equation.invars[1:])):
+        size, range_ = np.shape(equation.invars[0].aval)[k], exact(value.number, atom.aval, lengths)
+        if length == size:
+            forms[k] = _axis(k)
+        elif value.number is not None and range_ is not None and 0 <= range_[0] and range_[1] <= size - length:
+            forms[k] = combine(_axis(k), value.number.affine)
+    return forms
+
+
+_REARRANGEMENTS: dict[Any, Callable[..., dict[Any, Affine] | None]] = {
+    **dict.fromkeys(group("copy", "copy_p", "device_put", "sharding_constraint", "stop_gradient", "name"), _same),
+    named("broadcast_in_dim"): _broadcast,
+    named("squeeze"): _squeeze,
+    named("reshape"): _reshape,
+    named("slice"): _slice,
+    named("transpose"): _transpose,
+    named("rev"): _reverse,
+    named("dynamic_slice"): _dynamic_slice,
+}
+
+
+# Arithmetic
+
+
+def computed(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> Number | None:
+    """The integer that an equation computes from integers, where that is affine."""
+    rule, bits = _ARITHMETIC.get(equation.primitive), bits_of(equation.outvars[0].aval)
+    return rule(equation, [value.number for value in inputs], lengths, bits) if rule is not None and bits else None
+
+
+def _sum(sign: int) -> Callable[..., Number | None]:
+    def rule(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+        first, second = numbers
+        if first is None or second is None or (first.base is not None and second.base is not None):
+            return None
+        if second.base is not None and sign < 0:
+            return None
+        return Number(first.base or second.base, combine(first.affine, second.affine, sign), min(first.bits, second.bits))
+
+    return rule
+
+
+def _negative(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+    (number,) = numbers
+    if number is None or number.base is not None:
+        return None
+    return number._replace(affine=combine(affine(0), number.affine, -1))
+
+
+def _product(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+    for first, second in (numbers, numbers[::-1]):
+        if first is None or second is None or second.base is not None or second.affine[1] or first.base is not None:
+            continue
+        return Number(None, combine(affine(0), first.affine, second.affine[0]), min(first.bits, second.bits))
+    return None
+
+
+def _converted(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+    """To fewer bits, or as many: the same modulo these. To more: only what is known to be in range."""
+    (number,), aval = numbers, equation.invars[0].aval
+    if number is None or not bits_of(aval):
+        return None
+    if bits <= bits_of(aval):
+        return number._replace(bits=min(number.bits, bits))
+    return number._replace(bits=bits) if exact(number, aval, lengths) is not None else None
+
+
+def _iota(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+    return Number(None, _axis(equation.params["dimension"]), bits)
+
+
+def _remainder(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+    """Of what is smaller already."""
+    first, second = (exact(n, v.aval, lengths) for n, v in zip(numbers, equation.invars))
+    inside = first is not None and second is not None and 0 <= first[0] and first[1] < second[0]
+    return numbers[0] if inside else None
+
+
+_ARITHMETIC: dict[Any, Callable[..., Number | None]] = {
+    named("add"): _sum(1),
+    named("sub"): _sum(-1),
+    named("neg"): _negative,
+    named("mul"): _product,
+    named("convert_element_type"): _converted,
+    named("iota"): _iota,
+    named("rem"): _remainder,
+}
+
+
+# Conditions
+
+_ORDER: dict[Any, Callable[[int, int, int, int], bool | None]] = {
+    named("lt"): lambda a, b, c, d: True if b < c else False if a >= d else None,
+    named("le"): lambda a, b, c, d: True if b <= c else False if a > d else None,
+    named("gt"): lambda a, b, c, d: True if a > d else False if b <= c else None,
+    named("ge"): lambda a, b, c, d: True if a >= d else False if b < c else None,
+    named("eq"): lambda a, b, c, d: True if a == b == c == d else False if b < c or d < a else None,
+    named("ne"): lambda a, b, c, d: False if a == b == c == d else True if b < c or d < a else None,
+}
+
+
+def truth(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> bool | None:
+    """Whether a comparison of integers is certainly true, or certainly false."""
+    if equation.primitive not in _ORDER:
+        return None
+    ranges = [exact(value.number, atom.aval, lengths) for value, atom in zip(inputs, equation.invars)]
+    if None in ranges:
+        return None
+    (a, b), (c, d) = ranges  # type: ignore[misc]
+    return _ORDER[equation.primitive](a, b, c, d)
+
+
+def below(equation: Any, inputs: Sequence[Value]) -> tuple[Number, Number] | None:
+    """(a, b) of a condition that says a < b, for integers of one type."""
+    order = {named("lt"): (0, 1), named("gt"): (1, 0)}.get(equation.primitive)
+    if order is None or any(bits_of(atom.aval) == 0 for atom in equation.invars):
+        return None
+    first, second = (inputs[k].number for k in order)
+    return (first, second) if first is not None and second is not None else None
