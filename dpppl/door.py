@@ -7,7 +7,7 @@ derivative through it would be a second access that nobody charges.
 
 import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,8 @@ from dpppl.errors import ConfigurationError
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
 
+Maps = tuple[tuple[bool, ...], ...]
+"""For each `jax.vmap` around, from the innermost, which operands have a leading axis for it."""
 STREAMS = ("noise", "subsampling")
 """Names of the streams (`random.stream`) that an access draws from its key; the verifier keeps others off them."""
 
@@ -33,8 +35,8 @@ class Access:
     `mechanism`: a Mechanism, whose `access` does the work. `program`: the jaxpr of one row's statistic, from
     (z, row, public); what it captured are its constants, and operands of the door. `inputs`, `output`: structures of
     (z, rows, public, captured, key, noise_multiplier, step, norm), which are the door's operands, and of the
-    statistic. `number`: see `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: for
-    each `jax.vmap` around the access, from the innermost, which operands have a leading axis for it.
+    statistic. `number`: see `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the
+    maps around it.
 
     Raises PrivacyLeakError for a program that does more than compute.
     """
@@ -45,7 +47,7 @@ class Access:
     output: Any
     number: str | None
     x64: bool
-    chains: tuple[tuple[bool, ...], ...] = ()
+    chains: Maps = ()
 
     def __post_init__(self) -> None:
         information_flow.check_row_program(self.program)
@@ -64,29 +66,21 @@ class Access:
 
     def __call__(self, *operands: Any) -> list[Any]:
         """The access of every chain."""
-        function = self._one
-        for level in self.chains:
-            function = jax.vmap(function, in_axes=tuple(0 if batched else None for batched in level))
-        return function(*operands)
+        with jax.enable_x64(self.x64):
+            return _mapped(self._one, self.chains)(*operands)
 
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
-        program = jaxpr_as_fun(ClosedJaxpr(self.program, captured))
 
         def statistic(row: Any) -> Any:
-            return jax.tree.unflatten(self.output, program(*jax.tree.leaves((z, row, public))))
+            leaves = row_p.bind(*captured, *jax.tree.leaves((z, row, public)), program=self.program, x64=self.x64, maps=())
+            return jax.tree.unflatten(self.output, leaves)
 
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest))
 
 
 information_flow.register_door(door_p, lambda parameters: parameters["access"].roles)
 information_flow.register_generator(chacha.chacha20)
-
-
-def traced(access: Access, *avals: Any) -> ClosedJaxpr:
-    """The program that a door lowers to."""
-    with jax.enable_x64(access.x64):
-        return jax.make_jaxpr(access)(*avals)
 
 
 @functools.lru_cache(maxsize=64)
@@ -102,32 +96,78 @@ def _run(*operands: Any, access: Access) -> Any:
 
 @door_p.def_abstract_eval
 def _shapes(*operands: Any, access: Access) -> list[Any]:
-    sizes = []
-    for k, level in enumerate(access.chains):
-        first = level.index(True)
-        sizes.append(operands[first].shape[sum(outer[first] for outer in access.chains[k + 1 :])])
-    lead = tuple(reversed(sizes))
-    counted = access.mechanism.counts
-    number = [jax.core.ShapedArray(lead, jnp.dtype("float64" if access.x64 else "float32"))] * counted
-    return [jax.core.ShapedArray((*lead, *v.aval.shape), v.aval.dtype) for v in access.program.outvars] + number
+    lead = _lead(operands, access.chains)
+    count = jax.core.ShapedArray(lead, jnp.dtype("float64" if access.x64 else "float32"))
+    return _outputs(access.program, lead) + [count] * access.mechanism.counts
 
 
 def _lower(context: Any, *operands: Any, access: Access) -> Any:
-    program = traced(access, *context.avals_in)
     with jax.enable_x64(True):  # float64 is lowered as such whatever the caller's setting
-        return mlir.lower_fun(jaxpr_as_fun(program), multiple_results=True)(context, *operands)
+        return mlir.lower_fun(access, multiple_results=True)(context, *operands)
 
 
 def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, access: Access) -> Any:
-    level = tuple(axis is not None for axis in axes)
-    if any(level[k] for k in access.roles.rows):
+    if any(axes[k] is not None for k in access.roles.rows):
         raise ConfigurationError(
             "the rows of an access are batched: jax.vmap over data sets is not supported. Call it once for each of them."
         )
-    operands = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes)]
+    operands, level = _leading(operands, axes)
     outputs = door_p.bind(*operands, access=replace(access, chains=(*access.chains, level)))
     return outputs, [0] * len(outputs)
 
 
-mlir.register_lowering(door_p, _lower)
-batching.primitive_batchers[door_p] = _batch
+# The program of one row, lowered under the setting that it was traced under: rules of JAX's own depend on it
+
+row_p = Primitive("dpppl_row")
+row_p.multiple_results = True
+
+
+@row_p.def_abstract_eval
+def _row_shapes(*operands: Any, program: Any, x64: bool, maps: Maps) -> list[Any]:
+    return _outputs(program, _lead(operands, maps))
+
+
+def _lower_row(context: Any, *operands: Any, program: Any, x64: bool, maps: Maps) -> Any:
+    captured = len(program.constvars)
+
+    def one(*operands: Any) -> Any:
+        return jaxpr_as_fun(ClosedJaxpr(program, operands[:captured]))(*operands[captured:])
+
+    with jax.enable_x64(x64):
+        return mlir.lower_fun(_mapped(one, maps), multiple_results=True)(context, *operands)
+
+
+def _batch_row(operands: Sequence[Any], axes: Sequence[int | None], *, program: Any, x64: bool, maps: Maps) -> Any:
+    operands, level = _leading(operands, axes)
+    outputs = row_p.bind(*operands, program=program, x64=x64, maps=(*maps, level))
+    return outputs, [0] * len(outputs)
+
+
+def _mapped(function: Callable[..., Any], maps: Maps) -> Callable[..., Any]:
+    """`jax.vmap` around `jax.vmap`."""
+    for level in maps:
+        function = jax.vmap(function, in_axes=tuple(0 if batched else None for batched in level))
+    return function
+
+
+def _leading(operands: Sequence[Any], axes: Sequence[int | None]) -> tuple[list[Any], tuple[bool, ...]]:
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes)]
+    return moved, tuple(axis is not None for axis in axes)
+
+
+def _lead(operands: Sequence[Any], maps: Maps) -> tuple[int, ...]:
+    """The sizes of the mapped axes, the outermost first."""
+    sizes = []
+    for number, level in enumerate(maps):
+        first = level.index(True)
+        sizes.append(operands[first].shape[sum(outer[first] for outer in maps[number + 1 :])])
+    return tuple(reversed(sizes))
+
+
+def _outputs(program: Any, lead: tuple[int, ...]) -> list[Any]:
+    return [jax.core.ShapedArray((*lead, *v.aval.shape), v.aval.dtype) for v in program.outvars]
+
+
+for primitive, lower, batch in ((door_p, _lower, _batch), (row_p, _lower_row, _batch_row)):
+    mlir.register_lowering(primitive, lower)
+    batching.primitive_batchers[primitive] = batch

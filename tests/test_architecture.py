@@ -13,7 +13,9 @@ PACKAGE = Path(dpppl.__file__).parent
 
 RANDOMNESS = {"errors", "random", "chacha"}
 SPLIT = {"errors", "arguments", "model", "model_checks"}
-DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "discrete", "mechanism"}
+DOOR = RANDOMNESS | {
+    "information_flow", "accounting", "subsampling", "clipping", "gradients", "discrete", "door", "mechanism"
+}  # fmt: skip
 KERNELS = DOOR | SPLIT | {"initialization", "information_flow", "report"}
 MAY_IMPORT = {
     "errors": set(),
@@ -28,7 +30,8 @@ MAY_IMPORT = {
     "model": SPLIT,
     "initialization": RANDOMNESS | SPLIT,
     "gradients": {"errors", "clipping"},
-    "discrete": {"errors", "information_flow"},
+    "discrete": {"errors"},
+    "door": RANDOMNESS | {"information_flow"},
     "mechanism": DOOR,
     "report": {"errors", "accounting"},
     "mcmc": KERNELS,

@@ -11,7 +11,6 @@ from dpppl import chacha
 from dpppl.clipping import SLACK, Flat
 from dpppl.errors import ConfigurationError
 from dpppl.door import compiled as compiled_access
-from dpppl.door import traced
 from dpppl.mechanism import ACCOUNTED, Mechanism
 from dpppl.subsampling import FullBatch, Poisson
 
@@ -317,7 +316,7 @@ def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
             )
 
         _, (access,) = door_programs(function, jnp.zeros(3), rows, jax.random.key(0), equations=equations)
-        program = traced(access.params["access"], *(v.aval for v in access.invars))
+        program = jax.make_jaxpr(access.params["access"])(*(v.aval for v in access.invars))
         inside = [v for e in equations(program) for v in e.outvars]
         return max(np.prod(v.aval.shape, dtype=int) for v in inside if hasattr(v.aval, "shape"))
 

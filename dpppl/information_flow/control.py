@@ -134,20 +134,22 @@ def _turn(walk: Any, equation: Any) -> Variable:
 
 
 def _most_turns(walk: Any, turn: Variable, predicate: Value) -> int | None:
-    """A bound on the turns of a loop that goes on while a counter, one more each turn, is below what does not change."""
+    """A bound on the turns of a loop that goes on while a counter is below what does not change.
+
+    A counter that moves by 1 cannot pass the limit, nor wrap, whatever they are; one that moves by more could."""
     if predicate.below is None:
         return None
     counter, limit = predicate.below
     mentioned = [dict(form[1]) for number in predicate.below if number.base is not None for form in number.base.index]
-    if any(turn in terms for terms in mentioned) or turn in dict(limit.affine[1]):
+    if any(turn in terms for terms in mentioned) or turn in dict(limit.affine[1]) or counter.bits != limit.bits:
         return None
-    if dict(counter.affine[1]).get(turn) != 1 or counter.bits != limit.bits:
-        return None
-    start = combine(counter.affine, affine(0, {turn: 1}), -1)
-    left = combine(limit.affine, start, -1)
-    if counter.base == limit.base and not left[1] and left[0] >= 0:
-        return int(left[0])  # if start or limit wrap, the loop ends sooner, or does not begin
-    return 2**counter.bits
+    stride = dict(counter.affine[1]).get(turn, 0)
+    left = combine(limit.affine, combine(counter.affine, affine(0, {turn: stride}), -1), -1)
+    known = counter.base == limit.base and not left[1] and left[0] >= 0
+    if stride == 1:
+        return left[0] if known else 2**counter.bits
+    fits = counter.base is None and not limit.affine[1] and limit.affine[0] + stride < 2 ** (counter.bits - 1)
+    return -(-left[0] // stride) if stride > 1 and known and fits else None
 
 
 def _fixed_point(

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from dpppl.information_flow.lattice import Affine, Number, Value, Variable, affine, combine
-from dpppl.information_flow.primitives import group, named
+from dpppl.information_flow.primitives import named
 
 Lengths = Mapping[Variable, int | None]
 """How many values a variable has, from 0 on; None: not known."""
@@ -74,10 +74,6 @@ def _axis(k: int, offset: int = 0, stride: int = 1) -> Affine:
     return affine(offset, {("axis", k): stride})
 
 
-def _same(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
-    return {k: _axis(k) for k in range(len(np.shape(equation.invars[0].aval)))}
-
-
 def _broadcast(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
     targets, shape = equation.params["broadcast_dimensions"], np.shape(equation.invars[0].aval)
     new = equation.outvars[0].aval.shape
@@ -127,7 +123,6 @@ def _dynamic_slice(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> 
 
 
 _REARRANGEMENTS: dict[Any, Callable[..., dict[Any, Affine] | None]] = {
-    **dict.fromkeys(group("copy", "copy_p", "device_put", "sharding_constraint", "stop_gradient", "name"), _same),
     named("broadcast_in_dim"): _broadcast,
     named("squeeze"): _squeeze,
     named("reshape"): _reshape,

@@ -56,10 +56,12 @@ class Keys:
 class Known:
     """Groups of primitives, by what the proof does with them.
 
-    `plain`: outputs computed from inputs, element by element or not, and nothing else. `calls`: of one program.
+    `plain`: outputs computed from inputs, element by element or not, and nothing else; `identities`: among them, those
+    that pass their inputs on. `calls`: of one program.
     `loops`: of programs, by rules of their own. `callbacks`: of what is not JAX. `tables`: contents of arrays that JAX's own functions capture."""
 
     plain: frozenset[Primitive]
+    identities: frozenset[Primitive]
     calls: frozenset[Primitive]
     loops: frozenset[Primitive]
     callbacks: frozenset[Primitive]
@@ -103,6 +105,8 @@ def known() -> Known:
     plain = _public() | keys.draws | keys.wrap | keys.unwrap | keys.same | varying | platform
     return Known(
         plain=plain - calls - loops - shard_map - callbacks,
+        identities=group("optimization_barrier", "device_put", "copy", "sharding_constraint", "stop_gradient", "name")
+        | frozenset(primitive for primitive in varying if primitive.name == "pvary"),
         calls=calls,
         loops=loops,
         callbacks=callbacks,

@@ -31,15 +31,12 @@ from dpppl.information_flow.primitives import (
     constants_in,
     contents,
     effects_of,
-    group,
+    equations_in,
     has_named_generator,
     jaxpr_of,
     known,
     named,
 )
-
-_AS_IT_IS = group("optimization_barrier", "device_put", "copy", "sharding_constraint")
-
 
 class Roles(NamedTuple):
     """What a door's operands are, by number: `rows`, `key`, `step`; the others must be public. `chains`: for each
@@ -123,9 +120,9 @@ class Walk:
         if primitive in groups.shard_map:
             return control.sharded(self, equation, inputs)
         self.check_effects(equation, inputs)
-        if primitive not in groups.plain:
+        if primitive not in groups.plain | groups.callbacks:
             return self.unknown(equation, inputs)
-        if primitive in _AS_IT_IS:
+        if primitive in groups.identities:
             return inputs
         for constant in constants_in_parameters(equation):
             self.constant(constant)
@@ -255,6 +252,7 @@ class Walk:
         """An access: rows as they are, nothing else that depends on them, and a key and step of its own."""
         roles, place = self.doors[equation.primitive](equation.params), self.at(id(equation))
         self.doors_met.add(place)
+        self.equations.update(map(id, equations_in(roles.program)))
         for constant in constants_in(roles.program):
             self.constant(constant)
         spreads = {inputs[k].spread for k in roles.rows if inputs[k].data is Data.ROWS}
