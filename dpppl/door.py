@@ -109,7 +109,8 @@ def _lower(context: Any, *operands: Any, access: Access) -> Any:
 def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, access: Access) -> Any:
     if any(axes[k] is not None for k in access.roles.rows):
         raise ConfigurationError(
-            "the rows of an access are batched: jax.vmap over data sets is not supported. Call it once for each of them."
+            "the rows of an access are batched. jax.vmap over data sets is not supported: call it once for each of them. "
+            "A jax.lax.cond inside jax.vmap batches whatever it uses: choose between results instead."
         )
     operands, level = _leading(operands, axes)
     outputs = door_p.bind(*operands, access=replace(access, chains=(*access.chains, level)))

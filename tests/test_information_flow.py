@@ -674,7 +674,7 @@ def test_rows_that_devices_are_dealt_differently_do_not_meet():
 
 
 def test_batched_rows_are_refused():
-    with pytest.raises(dpppl.ConfigurationError, match="Call it once for each"):
+    with pytest.raises(dpppl.ConfigurationError, match="call it once for each"):
         check(lambda z, x, key: jax.vmap(lambda x, key: access(z, x, key))(x.reshape(2, 3, 3), jax.random.split(key, 2)))
 
 
