@@ -73,7 +73,9 @@ class Access:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
 
         def statistic(row: Any) -> Any:
-            leaves = row_p.bind(*captured, *jax.tree.leaves((z, row, public)), program=self.program, x64=self.x64, maps=())
+            leaves = row_p.bind(
+                *captured, *jax.tree.leaves((z, row, public)), program=self.program, x64=self.x64, maps=()
+            )
             return jax.tree.unflatten(self.output, leaves)
 
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest))

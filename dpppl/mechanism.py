@@ -89,7 +89,9 @@ class Mechanism:
     ) -> NoisySum:
         """`noisy_sum` of any `statistic(z, row, public)`, a pytree of floating-point arrays: each row's is clipped."""
         if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
-            raise ConfigurationError("the private arrays of an access must have equally many rows, along the first axis.")
+            raise ConfigurationError(
+                "the private arrays of an access must have equally many rows, along the first axis."
+            )
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
         row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
         row = row if number is None else {**row, number: jax.ShapeDtypeStruct((), np.int32)}

@@ -129,6 +129,7 @@ LEAKS = {
     "rematerialised": (lambda z, x, key: jax.grad(jax.checkpoint(lambda z: jnp.sum(jnp.sin(z * x[0]))))(z), "rows"),
     "a sum over shards": (sharded_sum, "rows"),
     "a sum over devices": (pmapped_sum, "rows"),
+    "rows, or zeros": (lambda z, x, key: lax.cond(z[0] > 0, lambda: jnp.zeros_like(x), lambda: x), "rows"),
     "a key made of rows": (lambda z, x, key: jax.random.normal(jax.random.fold_in(key, x[0, 0].astype(int))), "rows"),
 }
 
@@ -271,7 +272,9 @@ ROW_PROGRAMS = {
     "sort and search": lambda z, row, _: z[jnp.searchsorted(jnp.arange(2.0), row[0])] + jnp.sort(z * row)[0],
     "scatter": lambda z, row, _: jnp.sum(jnp.zeros(5).at[row[0].astype(int)].add(z[0] * row[1]) ** 2),
     "branch": lambda z, row, _: lax.cond(row[0] > 0, lambda: jnp.sum(z * row), lambda: jnp.sum(z)),
-    "while loop": lambda z, row, _: lax.stop_gradient(lax.while_loop(lambda c: c < row[0], lambda c: c + 1, 0.0)) * z[0],
+    "while loop": lambda z, row, _: (
+        lax.stop_gradient(lax.while_loop(lambda c: c < row[0], lambda c: c + 1, 0.0)) * z[0]
+    ),
     "scan": lambda z, row, _: lax.scan(lambda c, t: (jnp.tanh(c * t + z[0]), None), 0.0, row)[0],
     "reduction of its own": lambda z, row, _: jnp.sum(z) * lax.reduce(row, 0.0, lambda a, b: a + 2 * b, (0,)),
     "Python numbers": lambda z, row, _: dist.VonMises(z[0], 2.0).log_prob(row[0]),
@@ -312,21 +315,22 @@ def test_what_may_hold_arrays_of_its_own_is_refused():
 # What is done, not returned
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda z, x, key: jax.debug.callback(lambda row: None, x[0]),
-        lambda z, x, key: jax.debug.print("{}", x[0, 0]),
-        lambda z, x, key: (io_callback(lambda row: None, None, x[0]), z)[1],
-        lambda z, x, key: (jax.pure_callback(lambda row: row, jax.ShapeDtypeStruct((3,), np.float32), x[0]), z)[1],
-        lambda z, x, key: (jax.ffi.ffi_call("log", jax.ShapeDtypeStruct((3,), np.float32))(x[0]), z)[1],
-        lambda z, x, key: lax.cond(x[0, 0] > 0, lambda: jax.debug.print("positive"), lambda: None),
-        lambda z, x, key: lax.while_loop(lambda i: i < x[0, 0], lambda i: (jax.debug.print("turn"), i + 1)[1], 0.0),
-        lambda z, x, key: jax.jit(jax.vmap(lambda row: jax.debug.print("{}", row)))(x),
-        lambda z, x, key: jax.debug.print("{}", jax.random.key_data(key)),
-    ],
-    ids=["effect", "print", "io", "pure", "foreign", "in a branch", "in a loop", "of rows", "of a key"],
-)
+EFFECTS = {
+    "effect": lambda z, x, key: jax.debug.callback(lambda row: None, x[0]),
+    "print": lambda z, x, key: jax.debug.print("{}", x[0, 0]),
+    "io": lambda z, x, key: (io_callback(lambda row: None, None, x[0]), z)[1],
+    "pure": lambda z, x, key: (jax.pure_callback(lambda row: row, jax.ShapeDtypeStruct((3,), np.float32), x[0]), z)[1],
+    "foreign": lambda z, x, key: (jax.ffi.ffi_call("log", jax.ShapeDtypeStruct((3,), np.float32))(x[0]), z)[1],
+    "in a branch": lambda z, x, key: lax.cond(x[0, 0] > 0, lambda: jax.debug.print("positive"), lambda: None),
+    "in a loop": lambda z, x, key: lax.while_loop(
+        lambda i: i < x[0, 0], lambda i: (jax.debug.print("turn"), i + 1)[1], 0.0
+    ),
+    "of rows": lambda z, x, key: jax.jit(jax.vmap(lambda row: jax.debug.print("{}", row)))(x),
+    "of a key": lambda z, x, key: jax.debug.print("{}", jax.random.key_data(key)),
+}
+
+
+@pytest.mark.parametrize("function", EFFECTS.values(), ids=EFFECTS)
 def test_an_effect_is_refused(function):
     assert "effect" in kinds(lambda z, x, key: (function(z, x, key), z)[1])[0]
 
@@ -492,17 +496,18 @@ def test_a_door_without_a_secret_key_is_refused():
     assert kinds(lambda z, x, key: access(z, x, key), Z, X, np.zeros(2, np.uint32))[0] == {"noise"}
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda z, x, key: jax.vmap(lambda z: access(z, x, key))(jnp.stack([z, z + 1])),
-        lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.stack([key, key])),
-        lambda z, x, key: access(z, x, jnp.where(z[0] > 0, key, jax.random.fold_in(key, 1))),
-        lambda z, x, key: access(z, x, lax.cond(z[0] > 0, lambda: key, lambda: jax.random.key(0))),
-        lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.broadcast_to(key, (2,))),
-    ],
-    ids=["one key for all chains", "a key twice", "one key or another", "a secret key or a public one", "repeated"],
-)
+SHARING_CHAINS = {
+    "one key for all chains": lambda z, x, key: jax.vmap(lambda z: access(z, x, key))(jnp.stack([z, z + 1])),
+    "a key twice": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.stack([key, key])),
+    "one key or another": lambda z, x, key: access(z, x, jnp.where(z[0] > 0, key, jax.random.fold_in(key, 1))),
+    "a secret key or a public one": lambda z, x, key: access(
+        z, x, lax.cond(z[0] > 0, lambda: key, lambda: jax.random.key(0))
+    ),
+    "repeated": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jnp.broadcast_to(key, (2,))),
+}
+
+
+@pytest.mark.parametrize("function", SHARING_CHAINS.values(), ids=SHARING_CHAINS)
 def test_chains_that_share_noise_are_refused(function):
     assert kinds(function)[0] == {"key reuse"}
 
@@ -546,33 +551,25 @@ def test_rows_captured_by_a_likelihood_are_refused():
 # What the door is given
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda z, x, key: access(z, x - jnp.mean(x, 0), key),
-        lambda z, x, key: access(jnp.mean(x, 0), x, key),
-        lambda z, x, key: access(z, x[jnp.argsort(x[:, 0])], key),
-        lambda z, x, key: access(z, jnp.concatenate([x, x]), key),
-        lambda z, x, key: access(z, x.reshape(3, 6)[:, :3], key),
-        lambda z, x, key: access(z[0], x[2], key),
-        lambda z, x, key: lax.scan(lambda z, row: (access(z, row, key), None), z[0], x)[0],
-        lambda z, x, key: (
-            Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-            .noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0 + jnp.abs(x[0, 0]))
-            .total
-        ),
-    ],
-    ids=[
-        "centred rows",
-        "latents from rows",
-        "sorted rows",
-        "rows twice",
-        "rows merged",
-        "a row",
-        "row by row",
-        "noise by the rows",
-    ],
-)
+COMPUTED = {
+    "centred rows": lambda z, x, key: access(z, x - jnp.mean(x, 0), key),
+    "latents from rows": lambda z, x, key: access(jnp.mean(x, 0), x, key),
+    "sorted rows": lambda z, x, key: access(z, x[jnp.argsort(x[:, 0])], key),
+    "rows twice": lambda z, x, key: access(z, jnp.concatenate([x, x]), key),
+    "rows merged": lambda z, x, key: access(z, x.reshape(3, 6)[:, :3], key),
+    "a row": lambda z, x, key: access(z[0], x[2], key),
+    "row by row": lambda z, x, key: lax.scan(
+        lambda z, row: (with_likelihood(lambda z, number, _: z * number, z, row, key), None), z[0], x
+    )[0],
+    "noise by the rows": lambda z, x, key: (
+        Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+        .noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0 + jnp.abs(x[0, 0]))
+        .total
+    ),
+}
+
+
+@pytest.mark.parametrize("function", COMPUTED.values(), ids=COMPUTED)
 def test_what_was_computed_from_rows_does_not_enter_the_door(function):
     found, message = kinds(function)
     assert "door" in found and "Path: x" in message
@@ -663,7 +660,9 @@ def test_rows_that_devices_are_dealt_differently_do_not_meet():
 
     found, message = kinds(function, Z, X, X[:3], jax.random.key(0), private=(1, 2))
     assert found == {"door"} and "dealt out to devices differently" in message
-    copied = lambda x: in_pieces(lambda x: x, in_specs=PartitionSpec(), out_specs=PartitionSpec("i"), check_vma=False)(x)  # noqa: E731
+    copied = lambda x: in_pieces(lambda x: x, in_specs=PartitionSpec(), out_specs=PartitionSpec("i"), check_vma=False)(
+        x
+    )
     assert kinds(lambda z, x, key: access(z, copied(x), key))[0] == {"door"}
     parts = PartitionSpec(None, "i")
     columns = lambda x, key: in_pieces(  # noqa: E731
@@ -675,7 +674,9 @@ def test_rows_that_devices_are_dealt_differently_do_not_meet():
 
 def test_batched_rows_are_refused():
     with pytest.raises(dpppl.ConfigurationError, match="call it once for each"):
-        check(lambda z, x, key: jax.vmap(lambda x, key: access(z, x, key))(x.reshape(2, 3, 3), jax.random.split(key, 2)))
+        check(
+            lambda z, x, key: jax.vmap(lambda x, key: access(z, x, key))(x.reshape(2, 3, 3), jax.random.split(key, 2))
+        )
 
 
 def test_a_derivative_through_the_door_is_refused():
@@ -704,7 +705,9 @@ def test_a_lookalike_of_the_door_is_refused():
 def test_the_report_counts_and_says_what_it_does_not_prove():
     report = check(lambda z, x, key: access(z, x, key))
     assert (report.doors, report.outputs, report.private, report.keys) == (1, 1, 1, 1) and report.equations > 5
-    assert "1 private array(s) through 1 door(s) only" in str(report) and "Not proved: what an access computes" in str(report)
+    assert "1 private array(s) through 1 door(s) only" in str(report) and "Not proved: what an access computes" in str(
+        report
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
         report.doors = 2
 
@@ -751,7 +754,14 @@ def test_a_traced_function_is_taken_as_it_is():
         lambda z, x, key: jnp.sort(access(z, x, key) + jax.random.normal(jax.random.fold_in(key, 1))),
         lambda z, x, key: jax.random.normal(key) + jax.random.uniform(key),
     ],
-    ids=["computed and dropped", "shapes", "a public branch", "after the door", "more randomness", "draws of no access"],
+    ids=[
+        "computed and dropped",
+        "shapes",
+        "a public branch",
+        "after the door",
+        "more randomness",
+        "draws of no access",
+    ],
 )
 def test_what_tells_nothing_of_rows_is_accepted(function):
     assert check(function).outputs == 1

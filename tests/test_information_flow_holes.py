@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from test_information_flow import X, Z, access, check, kinds
+from test_information_flow import X, Z, access, check, kinds, with_likelihood
 
 from dpppl import information_flow
 from dpppl.errors import PrivacyLeakError
@@ -87,7 +87,7 @@ def related_children(z, x, key):
 
 def two_splits(z, x, key):
     """Children of splits of different sizes may be the same."""
-    return access(z, x, jax.random.split(key, 2)[0]), access(0 * z, x, jax.random.split(key, 3)[0])
+    return access(z, x, jax.random.split(key, 2)[0]), access(0 * z, x, jax.random.split(key, 3)[1])
 
 
 def bits_of_parent(z, x, key):
@@ -126,10 +126,116 @@ def gathered(z, x, key):
 
 def unbounded(z, x, key):
     """Nothing says that the loop ends before its counter wraps."""
-    return lax.while_loop(lambda c: jnp.sum(c[0]) < 9.0, lambda c: (access(c[0], x, key, c[1]), c[1] + 1), (z, jnp.uint32(0)))[0]
+    return lax.while_loop(
+        lambda c: jnp.sum(c[0]) < 9.0, lambda c: (access(c[0], x, key, c[1]), c[1] + 1), (z, jnp.uint32(0))
+    )[0]
+
+
+def pick(keys, index):
+    return lax.dynamic_slice(keys, (index,), (1,), allow_negative_indices=False)[0]
+
+
+def indexed(size, index, turns):
+    """Elements of a split, at indices that clamp."""
+
+    def function(z, x, key):
+        keys = jax.random.split(key, size)
+        return lax.fori_loop(0, turns, lambda i, z: access(z, x, pick(keys, index(i))), z)
+
+    return function
+
+
+def pair(first, second):
+    """Two accesses, of steps that are computed from two numbers that nobody knows."""
+
+    def function(z, x, key):
+        n, m = (z[:2] * 10).astype(jnp.int32)
+        return access(z, x, key, first(n, m)), access(0 * z, x, key, second(n, m))
+
+    return function
+
+
+def shifted_unknown_steps(z, x, key):
+    """Keys coincide in neighbouring turns, and so may steps that cannot be followed."""
+    unknown = (z[0] * 10).astype(jnp.int32)
+
+    def turn(i):
+        n = lax.rem(i, unknown)
+        return access(z, x, fold(key, i), n), access(0 * z, x, fold(key, i + 1), n + 1)
+
+    return lax.map(turn, jnp.arange(3))
+
+
+def jumping(z, x, key):
+    """A counter that steps over its limit, and wraps."""
+    start, limit = (z[:2] * 10).astype(jnp.uint32)
+    turn = lambda c: (access(c[0], x, key, c[2]), c[1] + jnp.uint32(2**31), c[2] + 1)  # noqa: E731
+    return lax.while_loop(lambda c: c[1] < limit, turn, (z, start, jnp.uint32(0)))[0]
+
+
+def rising(z, x, key):
+    """A loop that goes on while its counter is above what does not change."""
+    limit = z[0].astype(jnp.uint32)
+    turn = lambda c: (access(c[0], x, key, c[1]), c[1] + 1)  # noqa: E731
+    return lax.while_loop(lambda c: c[1] > limit, turn, (z, jnp.uint32(5)))[0]
+
+
+def going_back(z, x, key):
+    """A count that a loop leaves is at its end: one less is its last turn."""
+    turn = lambda _, c: (access(c[0], x, key, c[1]), c[1] + 1)  # noqa: E731
+    z, count = lax.fori_loop(0, 4, turn, (z, jnp.int32(0)))
+    return z, access(0 * z, x, key, count - 1)
+
+
+def access_key_in_likelihood(z, x, key):
+    likelihood = lambda z, row, key: jnp.vdot(z, row + jax.random.normal(key, (3,)))  # noqa: E731
+    return with_likelihood(likelihood, z, x, key, key)
+
+
+def drawn_in_condition(z, x, key):
+    """A condition runs once more than its loop: the last draw is from the key of the access after it."""
+
+    def condition(c):
+        return (c[1] < 3) & (jax.random.uniform(fold(key, c[1])) < 2.0)
+
+    z, _ = lax.while_loop(condition, lambda c: (c[0], c[1] + 1), (z, jnp.int32(0)))
+    return z, access(z, x, fold(key, 3))
 
 
 HOLES = {
+    "clamped at the end": (indexed(3, lambda i: i, 4), "key reuse"),
+    "negative indices": (indexed(4, lambda i: i - 2, 4), "key reuse"),
+    "an unknown index": (lambda z, x, key: access(z, x, pick(jax.random.split(key, 3), z[0].astype(int))), "key reuse"),
+    "a counter that is cast and cast back": (through(lambda i: i.astype(jnp.uint8).astype(jnp.int32), 300), "key reuse"),
+    "the remainder": (through(lambda i: lax.rem(i, 3), 4), "key reuse"),
+    "numbers chosen": (through(lambda i: jnp.where(i < 2, i, 0), 4), "key reuse"),
+    "two unknown numbers": (pair(lambda n, m: n + m, lambda n, m: n + 1), "key reuse"),
+    "an unknown number subtracted": (pair(lambda n, m: 4 - n, lambda n, m: n + 2), "key reuse"),
+    "an unknown number multiplied": (pair(lambda n, m: 3 * n, lambda n, m: 3), "key reuse"),
+    "unknown numbers in shifted turns": (shifted_unknown_steps, "key reuse"),
+    "the inner loop forgotten": (
+        lambda z, x, key: lax.fori_loop(
+            0, 3, lambda e, z: lax.fori_loop(0, 2, lambda b, z: access(z, x, fold(key, e), 7), z), z), "key reuse"),
+    "epochs that overlap": (
+        lambda z, x, key: lax.fori_loop(
+            0, 5, lambda e, z: lax.fori_loop(0, 4, lambda b, z: access(z, x, key, e * 3 + b), z), z), "key reuse"),
+    "one branch, two accesses": (
+        lambda z, x, key: lax.cond(z[0] > 0, lambda: access(access(z, x, key), x, key), lambda: z), "key reuse"),
+    "a counter that jumps over the end": (jumping, "key reuse"),
+    "a counter above its end": (rising, "key reuse"),
+    "a count that goes back": (going_back, "key reuse"),
+    "the access' key in the likelihood": (access_key_in_likelihood, "key reuse"),
+    "a draw in a condition": (drawn_in_condition, "key reuse"),
+    "a draw from a key that was computed": (
+        lambda z, x, key: (
+            access(z, x, key), jax.random.normal(jax.random.wrap_key_data(jax.random.key_data(key) ^ jnp.uint32(0)))),
+        "key reuse"),
+    "a key from a branch": (
+        lambda z, x, key: access(z, x, lax.cond(z[0] > 0, lambda: key, lambda: fold(key, 1))), "key reuse"),
+    "a key that a device made": (
+        lambda z, x, key: access(
+            z, x, jax.pmap(lambda k: fold(k, lax.axis_index("i")), axis_name="i")(jax.random.split(key, 2))[0]),
+        "key reuse"),
     "a callback in a condition": (while_condition(lambda: jax.debug.callback(lambda: None)), "effect"),
     "a counter in a condition": (counted_turns, "effect"),
     "branches in turns": (branches_in_turns, "key reuse"),
@@ -169,6 +275,10 @@ def test_numbers_of_64_bits_wrap_when_they_are_folded_in():
     with jax.enable_x64(True):
         assert kinds(carried(np.int64(0), np.int64(2**32)))[0] == {"key reuse"}
         assert kinds(through(lambda i: i * np.int64(2**31), 4))[0] == {"key reuse"}
+        in_keys = lambda z, x, key: lax.fori_loop(  # noqa: E731
+            0, 4, lambda i, z: access(z, x, fold(key, i * np.int64(2**32))), z
+        )
+        assert kinds(in_keys)[0] == {"key reuse"}
         assert check(carried(np.int64(0), np.int64(2**29))).doors == 1
         assert check(through(lambda i: i, 4)).doors == 1
 
@@ -227,7 +337,9 @@ def test_chains_on_devices_are_proved_from_their_trace():
     assert information_flow.prove(traced, [1]).doors == 1
     assert traced.lower().compile()(Z, X, jax.random.split(jax.random.key(0), 2)).shape == (2, 3)
     with pytest.raises(PrivacyLeakError):
-        information_flow.prove(jax.jit(lambda *a: (mapped(*a), a[1])).trace(Z, X, jax.random.split(jax.random.key(0), 2)), [1])
+        information_flow.prove(
+            jax.jit(lambda *a: (mapped(*a), a[1])).trace(Z, X, jax.random.split(jax.random.key(0), 2)), [1]
+        )
 
 
 ACCEPTED = {
@@ -279,5 +391,7 @@ def test_counted_keys_and_steps_are_accepted(function):
 def test_a_wider_stride_wraps_sooner():
     """The bound is exact: 2^28 turns of 16 fit into 32 bits, one more does not."""
     for turns, accepted in ((2**28, True), (2**28 + 1, False)):
-        function = functools.partial(lambda n, z, x, key: lax.fori_loop(0, n, lambda i, z: access(z, x, key, 16 * i), z), turns)
+        function = functools.partial(
+            lambda n, z, x, key: lax.fori_loop(0, n, lambda i, z: access(z, x, key, 16 * i), z), turns
+        )
         assert check(function).doors if accepted else kinds(function)[0] == {"key reuse"}

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, Variable, affine
 from dpppl.information_flow.numbers import Lengths, Rule
-from dpppl.information_flow.primitives import known, named
+from dpppl.information_flow.primitives import known
 
 FOLD_BITS = 32
 """How many bits of a number `fold_in` reads."""
@@ -38,7 +38,7 @@ def derived(equation: Any, inputs: Sequence[Value], rule: Rule | None) -> Key:
         number = inputs[1].number
         if number is None or not key.exact or key.words:
             return key._replace(exact=False)
-        return key._replace(path=(*key.path, Step(("fold",), number._replace(bits=min(FOLD_BITS, number.bits)))))
+        return key._replace(path=(*key.path, Step(("fold",), number)))
     if primitive is groups.split:
         if not key.exact or key.words:
             return key._replace(exact=False)
@@ -110,9 +110,7 @@ def _apart(first: Use, second: Use, lengths: Lengths) -> bool:
     for point, branch, around in first.branches:
         once += [around for other, their, _ in second.branches if other == point and their != branch]
     shared = first.variables & second.variables
-    return all(
-        _Equations(one, two, shared, lengths).exclude(once) for one in first.paths() for two in second.paths()
-    )
+    return all(_Equations(one, two, shared, lengths).exclude(once) for one in first.paths() for two in second.paths())
 
 
 @dataclass(slots=True)
@@ -178,9 +176,7 @@ class _Equations:
     def _same_base(self, one: Number, two: Number) -> bool:
         if one.base is None or two.base is None:
             return one.base is two.base
-        together = all(
-            self.unknowns.is_zero((variable, 0)) for form in one.base.index for variable, _ in form[1]
-        )
+        together = all(self.unknowns.is_zero((variable, 0)) for form in one.base.index for variable, _ in form[1])
         return one.base == two.base and together
 
     def _solve(self, terms: dict[Any, int], wanted: int, modulus: int) -> bool:

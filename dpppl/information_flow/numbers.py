@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from dpppl.information_flow.lattice import Affine, Number, Value, Variable, affine, combine
-from dpppl.information_flow.primitives import named
+from dpppl.information_flow.primitives import group, named
 
 Lengths = Mapping[Variable, int | None]
 """How many values a variable has, from 0 on; None: not known."""
@@ -142,16 +142,13 @@ def computed(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> Number
     return rule(equation, [value.number for value in inputs], lengths, bits) if rule is not None and bits else None
 
 
-def _sum(sign: int) -> Callable[..., Number | None]:
-    def rule(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
-        first, second = numbers
-        if first is None or second is None or (first.base is not None and second.base is not None):
-            return None
-        if second.base is not None and sign < 0:
-            return None
-        return Number(first.base or second.base, combine(first.affine, second.affine, sign), min(first.bits, second.bits))
-
-    return rule
+def _sum(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+    (first, second), sign = numbers, 1 if equation.primitive is named("add") else -1
+    if first is None or second is None or (first.base is not None and second.base is not None):
+        return None
+    if second.base is not None and sign < 0:
+        return None
+    return Number(first.base or second.base, combine(first.affine, second.affine, sign), min(first.bits, second.bits))
 
 
 def _negative(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
@@ -191,8 +188,8 @@ def _remainder(equation: Any, numbers: Sequence[Number | None], lengths: Lengths
 
 
 _ARITHMETIC: dict[Any, Callable[..., Number | None]] = {
-    named("add"): _sum(1),
-    named("sub"): _sum(-1),
+    named("add"): _sum,
+    named("sub"): _sum,
     named("neg"): _negative,
     named("mul"): _product,
     named("convert_element_type"): _converted,
@@ -203,25 +200,23 @@ _ARITHMETIC: dict[Any, Callable[..., Number | None]] = {
 
 # Conditions
 
-_ORDER: dict[Any, Callable[[int, int, int, int], bool | None]] = {
-    named("lt"): lambda a, b, c, d: True if b < c else False if a >= d else None,
-    named("le"): lambda a, b, c, d: True if b <= c else False if a > d else None,
-    named("gt"): lambda a, b, c, d: True if a > d else False if b <= c else None,
-    named("ge"): lambda a, b, c, d: True if a >= d else False if b < c else None,
-    named("eq"): lambda a, b, c, d: True if a == b == c == d else False if b < c or d < a else None,
-    named("ne"): lambda a, b, c, d: False if a == b == c == d else True if b < c or d < a else None,
-}
-
 
 def truth(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> bool | None:
     """Whether a comparison of integers is certainly true, or certainly false."""
-    if equation.primitive not in _ORDER:
+    primitive = equation.primitive
+    if primitive not in group("lt", "le", "gt", "ge", "eq", "ne"):
         return None
-    ranges = [exact(value.number, atom.aval, lengths) for value, atom in zip(inputs, equation.invars)]
-    if None in ranges:
+    first, second = (exact(value.number, atom.aval, lengths) for value, atom in zip(inputs, equation.invars))
+    if first is None or second is None:
         return None
-    (a, b), (c, d) = ranges  # type: ignore[misc]
-    return _ORDER[equation.primitive](a, b, c, d)
+    if primitive in group("eq", "ne"):
+        if first[0] == first[1] == second[0] == second[1]:
+            return primitive is named("eq")
+        return primitive is named("ne") if first[1] < second[0] or second[1] < first[0] else None
+    if primitive in group("gt", "le"):  # the other way round, or its contrary
+        (first, second) = (second, first)
+    certain = True if first[1] < second[0] else False if first[0] >= second[1] else None
+    return certain if primitive in group("lt", "gt") or certain is None else not certain
 
 
 def below(equation: Any, inputs: Sequence[Value]) -> tuple[Number, Number] | None:

@@ -57,8 +57,8 @@ class Known:
     """Groups of primitives, by what the proof does with them.
 
     `plain`: outputs computed from inputs, element by element or not, and nothing else; `identities`: among them, those
-    that pass their inputs on. `calls`: of one program.
-    `loops`: of programs, by rules of their own. `callbacks`: of what is not JAX. `tables`: contents of arrays that JAX's own functions capture."""
+    that pass their inputs on. `calls`: of one program. `loops`: of programs, by rules of their own. `callbacks`: of
+    what is not JAX. `tables`: contents of arrays that JAX's own functions capture."""
 
     plain: frozenset[Primitive]
     identities: frozenset[Primitive]

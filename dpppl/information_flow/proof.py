@@ -187,14 +187,16 @@ def _reused(first: Use, second: Use) -> str:
     if not (first.is_access and second.is_access):
         return (
             "an access and another draw may come from the same key: give the draw a key of its own, "
-            'jax.random.fold_in(key, number of its name), or split the key first'
+            "jax.random.fold_in(key, number of its name), or split the key first"
         )
     known = (
         "known are: constants, integer counters of loops that end (lax.scan, or lax.fori_loop in int32), their sums and "
         "products with constants, elements of jax.random.split(key, n) at such places, and fold_in of such numbers"
     )
     if first is second:
-        what = "two turns, chains or devices may share the key and step of an access: give each a step or a key of its own"
+        what = (
+            "two turns, chains or devices may share the key and step of an access: give each a step or a key of its own"
+        )
     else:
         what = "two accesses may share a key and step: give each a step or a key of its own"
     return f"{what}; {known}"

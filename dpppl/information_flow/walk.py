@@ -21,7 +21,6 @@ from dpppl.information_flow.lattice import (
     Value,
     Variable,
     affine,
-
     join_keys,
     renamed,
     renamed_key,
@@ -37,6 +36,7 @@ from dpppl.information_flow.primitives import (
     known,
     named,
 )
+
 
 class Roles(NamedTuple):
     """What a door's operands are, by number: `rows`, `key`, `step`; the others must be public. `chains`: for each
@@ -280,7 +280,10 @@ class Walk:
             names: dict[Variable, Variable] = {("axis", axis): v for axis, v in enumerate(reversed(own))}
             return lambda variable: affine(0, {names.get(variable, variable): 1})
 
-        key, step = renamed_key(inputs[roles.key].key, chain(roles.key)), renamed(inputs[roles.step].number, chain(roles.step))
+        key, step = (
+            renamed_key(inputs[roles.key].key, chain(roles.key)),
+            renamed(inputs[roles.step].number, chain(roles.step)),
+        )
         with self.within(variables=self.variables | set(chains)):
             self.access(equation, roles, key, step, inputs[roles.key].trail)
         return [self.settled(Value(), v.aval, id(equation), k) for k, v in enumerate(equation.outvars)]
@@ -349,5 +352,3 @@ def constants_in_parameters(equation: Any) -> Iterator[Any]:
 
 def _is_key(array: Any) -> bool:
     return hasattr(array, "dtype") and bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
-
-
