@@ -64,7 +64,7 @@ class Access:
         streams = tuple(zlib.crc32(name.encode()) for name in STREAMS)
         return information_flow.Roles(tuple(jax.tree.leaves(rows)), key, step, self.chains, streams, self.program)
 
-    def __call__(self, *operands: Any) -> list[Any]:
+    def __call__(self, *operands: Any) -> Any:
         """The access of every chain."""
         with jax.enable_x64(self.x64):
             return _mapped(self._one, self.chains)(*operands)

@@ -107,7 +107,7 @@ class Mechanism:
             inputs=inputs,
             output=jax.tree.structure(output),
             number=number,
-            x64=bool(jax.config.jax_enable_x64),
+            x64=bool(jnp.result_type(float) == np.float64),
         )
         leaves = door_p.bind(*operands, access=access)
         total = jax.tree.unflatten(access.output, leaves[: access.output.num_leaves])

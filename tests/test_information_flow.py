@@ -660,10 +660,9 @@ def test_rows_that_devices_are_dealt_differently_do_not_meet():
 
     found, message = kinds(function, Z, X, X[:3], jax.random.key(0), private=(1, 2))
     assert found == {"door"} and "dealt out to devices differently" in message
-    copied = lambda x: in_pieces(lambda x: x, in_specs=PartitionSpec(), out_specs=PartitionSpec("i"), check_vma=False)(
-        x
-    )
-    assert kinds(lambda z, x, key: access(z, copied(x), key))[0] == {"door"}
+    copies = {"in_specs": PartitionSpec(), "out_specs": PartitionSpec("i"), "check_vma": False}
+    copied = functools.partial(in_pieces, lambda x: x, **copies)
+    assert kinds(lambda z, x, key: access(z, copied()(x), key))[0] == {"door"}
     parts = PartitionSpec(None, "i")
     columns = lambda x, key: in_pieces(  # noqa: E731
         lambda part, key: access(jnp.zeros(2), part, key[0])[None],

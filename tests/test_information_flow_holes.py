@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.extend.core.primitives import random_fold_in_p
 from test_information_flow import X, Z, access, check, kinds, with_likelihood
 
 from dpppl import information_flow
@@ -202,7 +203,16 @@ def drawn_in_condition(z, x, key):
     return z, access(z, x, fold(key, 3))
 
 
+def broadcast(z, x, key):
+    """One key, folded with equal numbers along an axis that it has not."""
+    keys = random_fold_in_p.bind(jax.random.split(key, 1), jnp.full((3,), 5, jnp.uint32))
+    return jax.vmap(lambda key: access(z, x, key))(keys)
+
+
 HOLES = {
+    "keys that are broadcast": (broadcast, "key reuse"),
+    "a loop that a row may never end": (
+        lambda z, x, key: (lax.while_loop(lambda i: i < x[0, 0], lambda i: i + 1, 0.0), access(z, x, key))[1], "rows"),
     "clamped at the end": (indexed(3, lambda i: i, 4), "key reuse"),
     "negative indices": (indexed(4, lambda i: i - 2, 4), "key reuse"),
     "an unknown index": (lambda z, x, key: access(z, x, pick(jax.random.split(key, 3), z[0].astype(int))), "key reuse"),

@@ -264,7 +264,8 @@ TIMED = ["logistic_gaussian", "linear_regression", "poisson_regression", "hierar
 
 @pytest.mark.parametrize("name", TIMED)
 def test_the_proof_takes_no_time(name, monkeypatch):
-    """The models of `models/`, with long programs. Processor time; usually below 0.15 s."""
+    """The models of `models/`, with long programs. Processor time; usually below 0.06 s."""
+    information_flow.verify(lambda x: x, 1.0, private=())  # what is found out about JAX once
     if name == "vae":
         arguments, programs = ((X,), {"latent": 2, "hidden": 3}), []
         svi = svi_of(vae.model, lambda model: vae.guide, "per_parameter", Partition(3))
@@ -279,4 +280,4 @@ def test_the_proof_takes_no_time(name, monkeypatch):
     for closed, options in [*programs, svi_program_of(svi, *arguments)]:
         start = time.process_time()
         information_flow.verify_jaxpr(closed, **options)
-        assert time.process_time() - start < 1.5
+        assert time.process_time() - start < 0.3

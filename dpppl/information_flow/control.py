@@ -126,6 +126,8 @@ def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     current, _ = _fixed_point(
         walk, equation, turn, carry, run, lambda: (predicate.data, predicate.key, walk.lengths[turn])
     )
+    if predicate.data is not Data.PUBLIC:
+        walk.find("rows", "a private row decides when a loop ends, or whether", Trail(equation, predicate.trail))
     return [_under(predicate, value) for value in _after(walk, equation, turn, carry, current, None)]
 
 
@@ -140,7 +142,7 @@ def _most_turns(walk: Any, turn: Variable, predicate: Value) -> int | None:
     if predicate.below is None:
         return None
     counter, limit = predicate.below
-    mentioned = [dict(form[1]) for number in predicate.below if number.base is not None for form in number.base.index]
+    mentioned = [dict(form[1]) for number in predicate.below if number.base is not None for form in number.base.which]
     if any(turn in terms for terms in mentioned) or turn in dict(limit.affine[1]) or counter.bits != limit.bits:
         return None
     stride = dict(counter.affine[1]).get(turn, 0)

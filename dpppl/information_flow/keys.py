@@ -7,12 +7,12 @@ in bounded integers, which must have no solution: bounds are tightened until not
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, Variable, affine
+from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, Variable, affine, renamed, renamed_key
 from dpppl.information_flow.numbers import Lengths, Rule
 from dpppl.information_flow.primitives import known
 
@@ -27,7 +27,7 @@ def given(root: Any, shape: Sequence[int], words: bool) -> Key:
     return Key(root, path, True, words)
 
 
-def derived(equation: Any, inputs: Sequence[Value], rule: Rule | None) -> Key:
+def derived(equation: Any, inputs: Sequence[Value]) -> Key:
     """Which key an equation makes of its inputs, of which one is secret; LOST where that cannot be said."""
     primitive, groups = equation.primitive, known().keys
     key = inputs[0].key
@@ -35,7 +35,7 @@ def derived(equation: Any, inputs: Sequence[Value], rule: Rule | None) -> Key:
         return LOST
     rank = len(np.shape(equation.invars[0].aval))
     if primitive is groups.fold_in:
-        number = inputs[1].number
+        key, number = (renamed_key(key, _single(equation, 0)) or LOST), renamed(inputs[1].number, _single(equation, 1))
         if number is None or not key.exact or key.words:
             return key._replace(exact=False)
         return key._replace(path=(*key.path, Step(("fold",), number)))
@@ -54,6 +54,12 @@ def derived(equation: Any, inputs: Sequence[Value], rule: Rule | None) -> Key:
     if primitive in groups.same:
         return key
     return LOST
+
+
+def _single(equation: Any, operand: int) -> Rule:
+    """Axes of length 1, which are repeated where the other operand's are longer, have one element."""
+    shape: Any = np.shape(equation.invars[operand].aval)
+    return lambda v: affine(0) if v[0] == "axis" and shape[v[1]] == 1 else affine(0, {v: 1})
 
 
 def keeps_words(equation: Any, rule: Rule) -> bool:
@@ -113,27 +119,17 @@ def _apart(first: Use, second: Use, lengths: Lengths) -> bool:
     return all(_Equations(one, two, shared, lengths).exclude(once) for one in first.paths() for two in second.paths())
 
 
-@dataclass(slots=True)
-class _Unknowns:
-    """Bounds of integers: a variable in the first execution less the same in the second, or in one of them alone."""
-
-    bounds: dict[Any, tuple[int | float, int | float]] = field(default_factory=dict)
-
-    def limits(self, name: Any) -> tuple[int | float, int | float]:
-        return self.bounds[name]
-
-    def is_zero(self, name: Any) -> bool:
-        return self.bounds.get(name) == (0, 0)
-
-
 class _Equations:
-    """Two paths are one: equal numbers of children of equal kinds, in two executions."""
+    """Two paths are one: equal numbers of children of equal kinds, in two executions.
+
+    Unknown integers are, by (variable, side), a variable's value in the first execution less that in the second (side
+    0), or in one of them alone (sides 1 and 2); `bounds` are what is known of them."""
 
     def __init__(
         self, first: Sequence[Step], second: Sequence[Step], shared: frozenset[Variable], lengths: Lengths
     ) -> None:
-        self.shared, self.lengths, self.unknowns = shared, lengths, _Unknowns()
-        self.pairs = []
+        self.shared, self.lengths, self.pairs = shared, lengths, []
+        self.bounds: dict[Any, tuple[int | float, int | float]] = {}
         for one, two in zip(first, second):
             if one.how != two.how:
                 break
@@ -142,20 +138,25 @@ class _Equations:
             self._bound(variable, 0)
 
     def _bound(self, variable: Variable, side: int) -> Any:
-        """The unknown's name. `side`: 1 or 2 for one execution alone, 0 for the difference."""
+        """The unknown's name; it has bounds from now on."""
         length = self.lengths.get(variable)
         high = math.inf if length is None else max(0, length - 1)
-        return self.unknowns.bounds.setdefault((variable, side), (0 if side else -high, high)) and (variable, side)
+        self.bounds.setdefault((variable, side), (0 if side else -high, high))
+        return variable, side
+
+    def is_zero(self, name: Any) -> bool:
+        """Whether an unknown is certain to be 0."""
+        return self.bounds.get(name) == (0, 0)
 
     def exclude(self, once: Sequence[frozenset[Variable]]) -> bool:
         """Whether there is no solution but where all variables of one of these sets agree."""
-        for _ in range(2 * len(self.pairs) + 2 * len(self.shared) + 2):
-            before = dict(self.unknowns.bounds)
+        for _ in range(2 * (len(self.pairs) + len(self.shared)) + 2):  # what is not forced by then counts as free
+            before = dict(self.bounds)
             if not all(self._tighten(one, two) for one, two in self.pairs):
                 return True
-            if before == self.unknowns.bounds:
+            if before == self.bounds:
                 break
-        return any(all(self.unknowns.is_zero((variable, 0)) for variable in around) for around in once)
+        return any(all(self.is_zero((variable, 0)) for variable in around) for around in once)
 
     def _tighten(self, one: Number, two: Number) -> bool:
         """Bounds that one equation implies; False if it has no solution."""
@@ -167,7 +168,7 @@ class _Equations:
             a, b = first.get(variable, 0), second.get(variable, 0)
             if variable in self.shared and a == b:
                 terms[self._bound(variable, 0)] = a
-            elif variable in self.shared and self.unknowns.is_zero((variable, 0)):
+            elif variable in self.shared and self.is_zero((variable, 0)):
                 terms[self._bound(variable, 1)] = a - b
             else:
                 terms.update({self._bound(variable, side): c for side, c in ((1, a), (2, -b)) if c})
@@ -176,7 +177,7 @@ class _Equations:
     def _same_base(self, one: Number, two: Number) -> bool:
         if one.base is None or two.base is None:
             return one.base is two.base
-        together = all(self.unknowns.is_zero((variable, 0)) for form in one.base.index for variable, _ in form[1])
+        together = all(self.is_zero((variable, 0)) for form in one.base.which for variable, _ in form[1])
         return one.base == two.base and together
 
     def _solve(self, terms: dict[Any, int], wanted: int, modulus: int) -> bool:
@@ -184,10 +185,10 @@ class _Equations:
         divisor = math.gcd(modulus, *terms.values())
         if wanted % divisor:
             return False
-        free = {name: c for name, c in terms.items() if self.unknowns.limits(name) != (0, 0)}
+        free = {name: c for name, c in terms.items() if not self.is_zero(name)}
         if len(free) == 1:
             return self._solve_one(*free.popitem(), wanted, modulus)
-        ranges = {name: sorted(c * end for end in self.unknowns.limits(name)) for name, c in free.items()}
+        ranges = {name: sorted(c * end for end in self.bounds[name]) for name, c in free.items()}
         low, high = sum(r[0] for r in ranges.values()), sum(r[1] for r in ranges.values())
         if math.isinf(low) or math.isinf(high):
             return True
@@ -199,24 +200,23 @@ class _Equations:
         for name, c in free.items():
             least, most = total - high + ranges[name][1], total - low + ranges[name][0]
             ends = (-(-least // c), most // c) if c > 0 else (-(-most // c), least // c)
-            tight = max(self.unknowns.limits(name)[0], ends[0]), min(self.unknowns.limits(name)[1], ends[1])
-            if tight[0] > tight[1]:
+            start, stop = max(self.bounds[name][0], ends[0]), min(self.bounds[name][1], ends[1])
+            if start > stop:
                 return False
-            self.unknowns.bounds[name] = tight
+            self.bounds[name] = (start, stop)
         return True
 
     def _solve_one(self, name: Any, coefficient: int, wanted: int, modulus: int) -> bool:
-        divisor = math.gcd(coefficient, modulus)
-        if wanted % divisor:
-            return False
-        period = modulus // divisor
-        first = wanted // divisor * pow(coefficient // divisor, -1, period) % period if period > 1 else 0
-        low, high = self.unknowns.limits(name)
+        period = modulus // math.gcd(coefficient, modulus)
+        first = (
+            wanted * period // modulus * pow(coefficient * period // modulus, -1, period) % period if period > 1 else 0
+        )
+        low, high = self.bounds[name]
         if math.isinf(low) or math.isinf(high):
             return True
         start = first + period * -((first - low) // period)
         if start > high:
             return False
         if start + period > high:
-            self.unknowns.bounds[name] = (start, start)
+            self.bounds[name] = (start, start)
         return True

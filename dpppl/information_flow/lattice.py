@@ -33,10 +33,10 @@ class Data(Enum):
 
 
 class Base(NamedTuple):
-    """An unknown integer, read at one place. `index`: in which turns of the loops around it, and which element."""
+    """An unknown integer, read at one place. `which`: in which turns of the loops around it, and which element."""
 
     name: Hashable
-    index: tuple[Affine, ...]
+    which: tuple[Affine, ...]
 
 
 class Number(NamedTuple):
@@ -148,10 +148,10 @@ def renamed(number: Number | None, rule: Callable[[Variable], Affine | None]) ->
         return None
     form, base = substitute(number.affine, rule), number.base
     if base is not None:
-        index = tuple(one for one in (substitute(old, rule) for old in base.index) if one is not None)
-        if len(index) < len(base.index):
+        which = tuple(one for one in (substitute(old, rule) for old in base.which) if one is not None)
+        if len(which) < len(base.which):
             return None
-        base = base._replace(index=index)
+        base = base._replace(which=which)
     return None if form is None else Number(base, form, number.bits)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpppl.information_flow.lattice import Affine, Number, Value, Variable, affine, combine
@@ -19,9 +19,8 @@ _LONGEST = 1_000_000
 def bits_of(aval: Any) -> int:
     """The bits of an integer's type; 0 for what is no integer."""
     dtype = getattr(aval, "dtype", None)
-    if dtype is None or not jax.dtypes.issubdtype(dtype, np.integer):
-        return 0
-    return int(np.dtype(dtype).itemsize * 8)
+    is_integer = dtype is not None and jnp.issubdtype(dtype, np.integer)
+    return int(np.dtype(dtype).itemsize * 8) if is_integer else 0
 
 
 def constant(value: Any) -> Number | None:
@@ -50,12 +49,11 @@ def interval(form: Affine, lengths: Lengths) -> tuple[int, int] | None:
 
 def exact(number: Number | None, aval: Any, lengths: Lengths) -> tuple[int, int] | None:
     """The interval of a number, if it is known not to wrap in the type of `aval`."""
-    if number is None or number.base is not None or not bits_of(aval):
+    if number is None or number.base is not None or not 0 < bits_of(aval) <= number.bits:
         return None
     axes: Lengths = {("axis", k): length for k, length in enumerate(np.shape(aval))}
     found, limits = interval(number.affine, {**lengths, **axes}), np.iinfo(aval.dtype)
-    inside = found is not None and number.bits >= bits_of(aval)
-    return found if inside and found is not None and limits.min <= found[0] and found[1] <= limits.max else None
+    return found if found is not None and limits.min <= found[0] and found[1] <= limits.max else None
 
 
 # Rearrangements: which element of the input each element of the output is
@@ -63,8 +61,12 @@ def exact(number: Number | None, aval: Any, lengths: Lengths) -> tuple[int, int]
 
 def rearrangement(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> Rule | None:
     """For primitives that only rearrange their first input: the form of its axes in those of the output."""
-    rule = _REARRANGEMENTS.get(equation.primitive)
-    forms = rule(equation, inputs, lengths) if rule is not None else None
+    shapes = np.shape(equation.invars[0].aval) if equation.invars else (), equation.outvars[0].aval.shape
+    forms: dict[Any, Affine] | None = None
+    if equation.primitive is named("dynamic_slice"):
+        forms = _dynamic_slice(equation, inputs, lengths)
+    elif equation.primitive in _REARRANGEMENTS:
+        forms = _REARRANGEMENTS[equation.primitive](equation.params, *shapes)
     if forms is None:
         return None
     return lambda variable: forms.get(variable[1]) if variable[0] == "axis" else affine(0, {variable: 1})
@@ -74,40 +76,11 @@ def _axis(k: int, offset: int = 0, stride: int = 1) -> Affine:
     return affine(offset, {("axis", k): stride})
 
 
-def _broadcast(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
-    targets, shape = equation.params["broadcast_dimensions"], np.shape(equation.invars[0].aval)
-    new = equation.outvars[0].aval.shape
-    return {k: _axis(t) if shape[k] == new[t] else affine(0) for k, t in enumerate(targets)}
-
-
-def _squeeze(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
-    rank = len(np.shape(equation.invars[0].aval))
-    gone = {axis % rank for axis in equation.params["dimensions"]}
-    kept = [axis for axis in range(rank) if axis not in gone]
-    return {axis: affine(0) for axis in gone} | {axis: _axis(k) for k, axis in enumerate(kept)}
-
-
-def _reshape(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine] | None:
-    shape, new = np.shape(equation.invars[0].aval), equation.outvars[0].aval.shape
-    long, new_long = ([k for k, n in enumerate(s) if n != 1] for s in (shape, new))
-    if [shape[k] for k in long] != [new[k] for k in new_long] or equation.params["dimensions"] is not None:
+def _reshape(parameters: Any, old: Sequence[int], new: Sequence[int]) -> dict[Any, Affine] | None:
+    long, new_long = ([k for k, n in enumerate(shape) if n != 1] for shape in (old, new))
+    if [old[k] for k in long] != [new[k] for k in new_long] or parameters.get("dimensions") is not None:
         return None
-    return {k: affine(0) for k in range(len(shape))} | {k: _axis(t) for k, t in zip(long, new_long)}
-
-
-def _slice(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
-    starts = equation.params["start_indices"]
-    strides = equation.params["strides"] or (1,) * len(starts)
-    return {k: _axis(k, start, stride) for k, (start, stride) in enumerate(zip(starts, strides))}
-
-
-def _transpose(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
-    return {axis: _axis(k) for k, axis in enumerate(equation.params["permutation"])}
-
-
-def _reverse(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
-    shape, turned = np.shape(equation.invars[0].aval), equation.params["dimensions"]
-    return {k: _axis(k, n - 1, -1) if k in turned else _axis(k) for k, n in enumerate(shape)}
+    return {k: affine(0) for k in range(len(old))} | {k: _axis(t) for k, t in zip(long, new_long)}
 
 
 def _dynamic_slice(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> dict[Any, Affine]:
@@ -122,15 +95,21 @@ def _dynamic_slice(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> 
     return forms
 
 
-_REARRANGEMENTS: dict[Any, Callable[..., dict[Any, Affine] | None]] = {
-    named("broadcast_in_dim"): _broadcast,
-    named("squeeze"): _squeeze,
+_REARRANGEMENTS: dict[Any, Callable[[Any, Any, Any], dict[Any, Affine] | None]] = {
+    named("broadcast_in_dim"): lambda p, old, new: {
+        k: _axis(t) if old[k] == new[t] else affine(0) for k, t in enumerate(p["broadcast_dimensions"])
+    },
+    named("squeeze"): lambda p, old, new: _reshape({}, old, new),
     named("reshape"): _reshape,
-    named("slice"): _slice,
-    named("transpose"): _transpose,
-    named("rev"): _reverse,
-    named("dynamic_slice"): _dynamic_slice,
+    named("slice"): lambda p, old, new: {
+        k: _axis(k, start, (p["strides"] or (1,) * len(old))[k]) for k, start in enumerate(p["start_indices"])
+    },
+    named("transpose"): lambda p, old, new: {axis: _axis(k) for k, axis in enumerate(p["permutation"])},
+    named("rev"): lambda p, old, new: {
+        k: _axis(k, n - 1, -1) if k in p["dimensions"] else _axis(k) for k, n in enumerate(old)
+    },
 }
+"""From the parameters and the shapes before and after."""
 
 
 # Arithmetic
@@ -139,48 +118,35 @@ _REARRANGEMENTS: dict[Any, Callable[..., dict[Any, Affine] | None]] = {
 def computed(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> Number | None:
     """The integer that an equation computes from integers, where that is affine."""
     rule, bits = _ARITHMETIC.get(equation.primitive), bits_of(equation.outvars[0].aval)
-    return rule(equation, [value.number for value in inputs], lengths, bits) if rule is not None and bits else None
-
-
-def _sum(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
-    (first, second), sign = numbers, 1 if equation.primitive is named("add") else -1
-    if first is None or second is None or (first.base is not None and second.base is not None):
+    numbers = [value.number for value in inputs]
+    if rule is None or not bits or None in numbers:
         return None
-    if second.base is not None and sign < 0:
+    return rule(equation, numbers, lengths, bits)
+
+
+def _sum(equation: Any, numbers: Sequence[Number], lengths: Lengths, bits: int) -> Number | None:
+    (first, second), sign = numbers, 1 if equation.primitive is named("add") else -1
+    if (first.base is not None and second.base is not None) or (second.base is not None and sign < 0):
         return None
     return Number(first.base or second.base, combine(first.affine, second.affine, sign), min(first.bits, second.bits))
 
 
-def _negative(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
-    (number,) = numbers
-    if number is None or number.base is not None:
-        return None
-    return number._replace(affine=combine(affine(0), number.affine, -1))
-
-
-def _product(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+def _product(equation: Any, numbers: Sequence[Number], lengths: Lengths, bits: int) -> Number | None:
     for first, second in (numbers, numbers[::-1]):
-        if first is None or second is None or second.base is not None or second.affine[1] or first.base is not None:
-            continue
-        return Number(None, combine(affine(0), first.affine, second.affine[0]), min(first.bits, second.bits))
+        if second.base is None and not second.affine[1] and first.base is None:
+            return Number(None, combine(affine(0), first.affine, second.affine[0]), min(first.bits, second.bits))
     return None
 
 
-def _converted(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+def _converted(equation: Any, numbers: Sequence[Number], lengths: Lengths, bits: int) -> Number | None:
     """To fewer bits, or as many: the same modulo these. To more: only what is known to be in range."""
     (number,), aval = numbers, equation.invars[0].aval
-    if number is None or not bits_of(aval):
-        return None
     if bits <= bits_of(aval):
         return number._replace(bits=min(number.bits, bits))
     return number._replace(bits=bits) if exact(number, aval, lengths) is not None else None
 
 
-def _iota(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
-    return Number(None, _axis(equation.params["dimension"]), bits)
-
-
-def _remainder(equation: Any, numbers: Sequence[Number | None], lengths: Lengths, bits: int) -> Number | None:
+def _remainder(equation: Any, numbers: Sequence[Number], lengths: Lengths, bits: int) -> Number | None:
     """Of what is smaller already."""
     first, second = (exact(n, v.aval, lengths) for n, v in zip(numbers, equation.invars))
     inside = first is not None and second is not None and 0 <= first[0] and first[1] < second[0]
@@ -188,12 +154,10 @@ def _remainder(equation: Any, numbers: Sequence[Number | None], lengths: Lengths
 
 
 _ARITHMETIC: dict[Any, Callable[..., Number | None]] = {
-    named("add"): _sum,
-    named("sub"): _sum,
-    named("neg"): _negative,
+    **dict.fromkeys(group("add", "sub"), _sum),
     named("mul"): _product,
     named("convert_element_type"): _converted,
-    named("iota"): _iota,
+    named("iota"): lambda equation, numbers, lengths, bits: Number(None, _axis(equation.params["dimension"]), bits),
     named("rem"): _remainder,
 }
 
@@ -204,17 +168,13 @@ _ARITHMETIC: dict[Any, Callable[..., Number | None]] = {
 def truth(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> bool | None:
     """Whether a comparison of integers is certainly true, or certainly false."""
     primitive = equation.primitive
-    if primitive not in group("lt", "le", "gt", "ge", "eq", "ne"):
+    if primitive not in group("lt", "le", "gt", "ge"):
         return None
     first, second = (exact(value.number, atom.aval, lengths) for value, atom in zip(inputs, equation.invars))
+    if primitive in group("gt", "le"):  # the other way round, or its contrary
+        first, second = second, first
     if first is None or second is None:
         return None
-    if primitive in group("eq", "ne"):
-        if first[0] == first[1] == second[0] == second[1]:
-            return primitive is named("eq")
-        return primitive is named("ne") if first[1] < second[0] or second[1] < first[0] else None
-    if primitive in group("gt", "le"):  # the other way round, or its contrary
-        (first, second) = (second, first)
     certain = True if first[1] < second[0] else False if first[0] >= second[1] else None
     return certain if primitive in group("lt", "gt") or certain is None else not certain
 
@@ -222,7 +182,7 @@ def truth(equation: Any, inputs: Sequence[Value], lengths: Lengths) -> bool | No
 def below(equation: Any, inputs: Sequence[Value]) -> tuple[Number, Number] | None:
     """(a, b) of a condition that says a < b, for integers of one type."""
     order = {named("lt"): (0, 1), named("gt"): (1, 0)}.get(equation.primitive)
-    if order is None or any(bits_of(atom.aval) == 0 for atom in equation.invars):
+    if order is None:
         return None
     first, second = (inputs[k].number for k in order)
     return (first, second) if first is not None and second is not None else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Primitive, primitives
@@ -143,6 +144,11 @@ def has_named_generator(aval: Any) -> bool:
 @functools.cache
 def _key_type(implementation: Any) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=implementation)).dtype
+
+
+def is_key(array: Any) -> bool:
+    """Whether an array, or an abstract one, holds typed random keys."""
+    return hasattr(array, "dtype") and bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
 
 
 def contents(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.information_flow.keys import Use, conflicts, given
 from dpppl.information_flow.lattice import Data, Trail, Value
 from dpppl.information_flow.messages import Finding, describe, message, user_line
+from dpppl.information_flow.primitives import is_key
 from dpppl.information_flow.walk import Roles, Walk
 
 _doors: dict[Any, Callable[[Any], Roles]] = {}
@@ -125,7 +126,7 @@ def prove(
     closed = traced.jaxpr if isinstance(traced, jax.stages.Traced) else traced
     captured = 0
     if isinstance(traced, jax.stages.Traced):
-        captured = len(closed.jaxpr.invars) - traced.in_tree.num_leaves
+        captured = len(closed.jaxpr.invars) - len(jax.tree.leaves(_unflatten(traced.in_tree)))
         output_names = output_names or [jax.tree_util.keystr(path) for path, _ in _leaves(traced.out_info)]
     return verify_jaxpr(
         closed,
@@ -202,9 +203,9 @@ def _reused(first: Use, second: Use) -> str:
     return f"{what}; {known}"
 
 
-def _label(walk: Walk, k: int, aval: Any, name: str, is_private: bool, is_key: bool) -> Value:
-    typed = hasattr(aval, "dtype") and bool(jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key))
-    key = given(("input", k), aval.shape, words=not typed and len(aval.shape) > 0) if typed or is_key else None
+def _label(walk: Walk, k: int, aval: Any, name: str, is_private: bool, is_raw: bool) -> Value:
+    typed = is_key(aval)
+    key = given(("input", k), aval.shape, words=not typed and len(aval.shape) > 0) if typed or is_raw else None
     trail = Trail(name) if is_private or key is not None else None
     value = Value(Data.ROWS if is_private else Data.PUBLIC, key=key, trail=trail)
     return walk.settled(value, aval, "input", k)
@@ -214,8 +215,7 @@ def _problem_with(public: Any, value: Any) -> str | None:
     """Why a captured array is refused, or None."""
     if public is True or any(value is one for one in public):
         return None
-    is_key = hasattr(value, "dtype") and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
-    if value is not None and not is_key:
+    if value is not None and not is_key(value):
         if any(isinstance(one, np.ndarray) and np.array_equal(np.asarray(value), one) for one in public):
             return None
     return "may hold private values: pass it as an argument, or declare it in public_constants"

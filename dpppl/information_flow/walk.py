@@ -1,10 +1,10 @@
 """The abstract interpreter: one transfer function for each kind of equation, from what is known of its inputs."""
 
+import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.extend.core import Literal
 
@@ -32,6 +32,7 @@ from dpppl.information_flow.primitives import (
     effects_of,
     equations_in,
     has_named_generator,
+    is_key,
     jaxpr_of,
     known,
     named,
@@ -142,7 +143,7 @@ class Walk:
 
     def literal(self, literal: Any) -> Value:
         """A number in the program text, or an array there."""
-        if np.size(literal.val) > 1 or _is_key(literal.aval):
+        if np.size(literal.val) > 1 or is_key(literal.aval):
             return self.constant(literal.val)
         if not numbers.bits_of(literal.aval):
             return Value()
@@ -150,7 +151,7 @@ class Walk:
 
     def constant(self, value: Any) -> Value:
         """An array that the program captured."""
-        array = None if _is_key(value) else np.asarray(value)
+        array = None if is_key(value) else np.asarray(value)
         if array is None or contents(array) not in known().tables:
             problem = self.problem_with(value)
             if problem is not None:
@@ -208,16 +209,14 @@ class Walk:
             if first.words and not keys.keeps_words(equation, rule):
                 return LOST
             return renamed_key(first, rule) or LOST
-        key = keys.derived(equation, inputs, rule)
-        if key == LOST and all(_is_key(v.aval) for v in equation.outvars):  # one of the keys that went in
-            arrays = [value for value, atom in zip(inputs, equation.invars) if _is_key(atom.aval)]
-            if arrays and all(value.key is None for value in inputs if value not in arrays):
-                key = arrays[0].key
-                for value in arrays[1:]:
-                    key = join_keys(key, value.key)
-                key = renamed_key(key, lambda variable: None if variable[0] == "axis" else affine(0, {variable: 1}))
-                return LOST if key is None else key._replace(exact=False)
-        return key
+        key = keys.derived(equation, inputs)
+        arrays = [value for value, atom in zip(inputs, equation.invars) if is_key(atom.aval)]
+        chosen = arrays and all(is_key(v.aval) for v in equation.outvars)
+        if key != LOST or not chosen or any(value.key is not None for value in inputs if value not in arrays):
+            return key
+        one = functools.reduce(join_keys, (value.key for value in arrays))  # one of the keys that went in
+        one = renamed_key(one, lambda variable: None if variable[0] == "axis" else affine(0, {variable: 1}))
+        return LOST if one is None else one._replace(exact=False)
 
     def _device_index(self, equation: Any) -> Number | None:
         variable, bits = self.devices.get(equation.params["axis_name"]), numbers.bits_of(equation.outvars[0].aval)
@@ -292,7 +291,7 @@ class Walk:
         """Note the key of an access."""
         if key is None:
             self.find("noise", "an access has no secret key: its sum would leave without noise", Trail(equation))
-        elif not _is_key(equation.invars[roles.key].aval) or not has_named_generator(equation.invars[roles.key].aval):
+        elif not is_key(equation.invars[roles.key].aval) or not has_named_generator(equation.invars[roles.key].aval):
             self.find("noise", "the key of an access is of another generator than threefry2x32 or ChaCha20: its children may "
                       "be related", Trail(equation, trail))  # fmt: skip
         elif not key.exact:
@@ -348,7 +347,3 @@ def constants_in_parameters(equation: Any) -> Iterator[Any]:
         for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
             if jaxpr_of(part) is not None:
                 yield from constants_in(part)
-
-
-def _is_key(array: Any) -> bool:
-    return hasattr(array, "dtype") and bool(jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key))
