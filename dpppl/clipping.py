@@ -30,7 +30,7 @@ class Flat:
 
     clipping_norm: float
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         norm = self.clipping_norm
         if isinstance(norm, bool) or not isinstance(norm, int | float | np.floating) or not 1e-30 <= norm <= 1e18:
             raise ConfigurationError(
@@ -39,7 +39,7 @@ class Flat:
             )
         object.__setattr__(self, "clipping_norm", float(norm))
 
-    def clip(self, gradients, mask):
+    def clip(self, gradients: Any, mask: Any) -> Any:
         """See `clip_rows`."""
         return clip_rows(gradients, mask, self.clipping_norm)
 
@@ -61,7 +61,7 @@ class PerSite:
 
     norms: Mapping[str, float]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.norms:
             raise ConfigurationError("clipping_norm as a dict needs an entry for every latent site.")
         object.__setattr__(self, "norms", {site: Flat(norm).clipping_norm for site, norm in self.norms.items()})
@@ -71,7 +71,7 @@ class PerSite:
         """L2 norm of the norms of all sites."""
         return math.hypot(*self.norms.values())
 
-    def clip(self, gradients, mask):
+    def clip(self, gradients: Any, mask: Any) -> Any:
         """Rows of `gradients`, a dict by site with leaves (B, ...), clipped site by site; joint norm at most 1."""
         if set(gradients) != set(self.norms):
             raise ConfigurationError(
@@ -103,13 +103,13 @@ class Normalised(Flat):
 
     stability: float = 0.01
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         # A norm below 1e-19 reads 0: far less than the stability it is then divided by, or the row would be unbounded.
         if not (isinstance(self.stability, int | float) and 1e-12 <= self.stability / self.clipping_norm <= 1e12):
             raise ConfigurationError("Normalised: stability must lie between 1e-12 and 1e12 times clipping_norm.")
 
-    def clip(self, gradients, mask):
+    def clip(self, gradients: Any, mask: Any) -> Any:
         """Rows of norm at most 1; see `clip_rows`."""
         short = self.stability / self.clipping_norm
         return clip_rows(gradients, mask, self.clipping_norm, lambda norm: 1.0 / (norm + short))
@@ -141,7 +141,7 @@ class Adaptive:
     count_share: float = 0.01
     clipping_norm: Any = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.clipping_norm is not None:
             object.__setattr__(self, "clipping_norm", Flat(self.clipping_norm).clipping_norm)
         if not (0.0 < self.quantile < 1.0 and 0.0 < self.count_share < 1.0):
@@ -154,7 +154,7 @@ class Adaptive:
         """How far one row moves the count."""
         return max(self.quantile, 1.0 - self.quantile)
 
-    def clip(self, gradients, mask, clipping_norm):
+    def clip(self, gradients: Any, mask: Any, clipping_norm: Any) -> Any:
         """`gradients` is a pair: a pytree, and zeros (B,) in whose place the row's share of the count is put."""
         gradients, zeros = gradients
         dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(gradients)), jnp.float32)
@@ -165,7 +165,7 @@ class Adaptive:
             counted = counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
         return clip_rows(scaled, mask, 1.0), counted
 
-    def next_norm(self, clipping_norm, noisy_count, expected_rows: float):
+    def next_norm(self, clipping_norm: Any, noisy_count: Any, expected_rows: float) -> Any:
         """The norm of the next step, given the noised count of rows not longer, each less the quantile."""
         step = jnp.clip(self.learning_rate * noisy_count / expected_rows, -1.0, 1.0)
         low, high = max(1e-20, 1e-6 * self.clipping_norm), min(1e18, 1e6 * self.clipping_norm)
@@ -179,7 +179,7 @@ class Adaptive:
         )
 
 
-def clip_rows(gradients, mask, clipping_norm: float, factor: Callable | None = None):
+def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[..., Any] | None = None) -> Any:
     """Clip each row of `gradients` (a pytree, leaves (B, ...)) and divide it by `clipping_norm`.
 
     Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `factor`
@@ -204,14 +204,14 @@ def clip_rows(gradients, mask, clipping_norm: float, factor: Callable | None = N
         factors = jnp.minimum(np.ones((), squared.dtype), 1.0 / norm) if factor is None else factor(norm)
         factors = factors.astype(dtype)
 
-        def select(leaf):
+        def select(leaf: Any) -> Any:
             shape = (-1,) + (1,) * (leaf.ndim - 1)
             return jnp.where(keep.reshape(shape), leaf * factors.reshape(shape), np.zeros((), dtype))
 
         return jax.tree.map(select, scaled)
 
 
-def _squared_norm(leaf):
+def _squared_norm(leaf: Any) -> Any:
     """Squared norm of each row of one leaf (B, ...), float64: summed in float32 over short last axes only."""
     rows, last = leaf.shape[0], (leaf.shape[-1] if leaf.ndim > 1 else 1)
     if leaf.dtype == jnp.float64 or last > _LONGEST_FLOAT32_SUM:

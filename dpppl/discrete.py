@@ -7,6 +7,7 @@ can undo the privacy (Mironov 2012). Whole numbers added to whole numbers leave 
 import functools
 import math
 from decimal import Decimal, localcontext
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,6 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from dpppl import information_flow
 from dpppl.errors import ConfigurationError
 
 STD = 2.0**31
@@ -29,10 +29,9 @@ _STRIPS, _NUM_STRIPS, _PLACE_BITS = 256, 3328, 23  # to a standard deviation; 13
 _BUCKETS, _THRESHOLD_BITS, _TERMS = 4096, 92, 10
 
 discrete_normal_p = Primitive("dpppl_discrete_normal")
-information_flow.register_sampler(discrete_normal_p)
 
 
-def discrete_normal(key, size: int):
+def discrete_normal(key: Any, size: int) -> Any:
     """`size` independent draws of the discrete Gaussian on the integers with parameter `STD`, shape (size,), int64.
 
     A strip is drawn with the probability of its inner edge, a place in it uniformly, and both are kept with probability
@@ -58,12 +57,12 @@ def discrete_normal(key, size: int):
     return discrete_normal_p.bind(key, size=size)
 
 
-def _draw(key, *, size):
+def _draw(key: Any, *, size: Any) -> Any:
     """Keys of any shape; see `discrete_normal`."""
     if key.ndim:
         return jax.vmap(functools.partial(_draw, size=size))(key)
 
-    def again(state):
+    def again(state: Any) -> Any:
         turn, drawn, missing = state
         number, kept = _candidates(jax.random.bits(jax.random.fold_in(key, turn), (6, size), jnp.uint32))
         return turn + 1, jnp.where(missing, number, drawn), missing & ~kept
@@ -73,7 +72,7 @@ def _draw(key, *, size):
         return lax.while_loop(lambda state: jnp.any(state[2]), again, start)[1]
 
 
-def _candidates(words):
+def _candidates(words: Any) -> Any:
     """Numbers (size,), and which to keep, from 192 bits each: (6, size) uint32."""
     mixed, high, low, lowest, first, second = words.astype(jnp.uint64)
     bucket = (high >> 20).astype(jnp.int32)
@@ -89,7 +88,7 @@ def _candidates(words):
     return jnp.where(negative, -number, number), kept & ~(negative & (number == 0))
 
 
-def _one_minus_exp(y):
+def _one_minus_exp(y: Any) -> Any:
     """1 - exp(-y) for y below 1/16; both are uint64, in units of 2^-64. Too large, by less than 3.5 of these."""
     series = [np.uint64(2**64 // math.factorial(n)) for n in range(2, _TERMS + 1)]
     result = jnp.full_like(y, series.pop())
@@ -98,7 +97,7 @@ def _one_minus_exp(y):
     return y - _high_product(y, _high_product(y, result))
 
 
-def _high_product(a, b):
+def _high_product(a: Any, b: Any) -> Any:
     """The upper 64 bits of a * b, or up to 2 less."""
     mask = np.uint64(2**32 - 1)
     a_high, a_low, b_high, b_low = a >> 32, a & mask, b >> 32, b & mask
@@ -132,21 +131,21 @@ def _tables() -> tuple[np.ndarray, ...]:
 
 
 @discrete_normal_p.def_impl
-def _run(key, *, size):
+def _run(key: Any, *, size: Any) -> Any:
     return jax.jit(_draw, static_argnames="size")(key, size=size)
 
 
 @discrete_normal_p.def_abstract_eval
-def _shape(key, *, size):
+def _shape(key: Any, *, size: Any) -> Any:
     return jax.core.ShapedArray((*key.shape, size), np.dtype(np.int64))
 
 
-def _lower(context, key, *, size):
+def _lower(context: Any, key: Any, *, size: Any) -> Any:
     with jax.enable_x64(True):
         return mlir.lower_fun(functools.partial(_draw, size=size), multiple_results=False)(context, key)
 
 
-def _batch(keys, axes, *, size):
+def _batch(keys: Any, axes: Any, *, size: Any) -> Any:
     return discrete_normal_p.bind(jnp.moveaxis(keys[0], axes[0], 0), size=size), 0
 
 

@@ -1,4 +1,7 @@
-"""The sum of clipped per-row gradients: all rows at once (vmap) or chunk by chunk (microbatch)."""
+"""The sum of a clipped statistic of each row: all rows at once (vmap) or chunk by chunk (microbatch)."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +13,32 @@ _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 _MOST_ROWS = 65_536
 
 
-def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto", steps=None):
-    """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, divided by the clipping norm.
+def clipped_sum(
+    log_likelihood: Callable[..., Any],
+    z: Any,
+    rows: Any,
+    mask: Any,
+    clip: Callable[..., Any],
+    strategy: str = "auto",
+    steps: Any = None,
+) -> Any:
+    """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
+    return sum_of_rows(lambda row: jax.grad(log_likelihood)(z, row), rows, mask, clip, strategy, steps)
 
-    `z` is a pytree of latents, `rows` a pytree of arrays (B, ...), `mask` (B,) bool or None, `clip` maps gradients
-    (leaves (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like z in float64. Given `steps`, a pytree
-    like z of float64 scalars: the clipped rows times these, rounded to whole numbers and summed in int64.
+
+def sum_of_rows(
+    statistic: Callable[[Any], Any],
+    rows: Any,
+    mask: Any,
+    clip: Callable[..., Any],
+    strategy: str = "auto",
+    steps: Any = None,
+) -> Any:
+    """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
+
+    `rows` is a pytree of arrays (B, ...), `mask` (B,) bool or None, `clip` maps the statistics of all rows (leaves
+    (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like one row's statistic in float64. Given
+    `steps`, such a pytree of float64 scalars: the clipped rows times these, rounded to whole numbers, summed in int64.
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Clipped rows are rounded to a fixed
     grid on which their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its
@@ -24,15 +47,15 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto", steps=None
     row's rounding below 6.2e-5 up to 6e7 latents).
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
-    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(z))
+    like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows))
+    size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(like))
     chunk = _chunk_rows(size, num_rows, strategy)
     bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
-    gradient = jax.vmap(jax.grad(log_likelihood), in_axes=(None, 0))
 
-    def chunk_sum(rows, mask):
+    def chunk_sum(rows: Any, mask: Any) -> Any:
         with jax.default_matmul_precision("highest"):
-            gradients = gradient(z, rows)
-        clipped = clip(gradients, mask)
+            statistics = jax.vmap(statistic)(rows)
+        clipped = clip(statistics, mask)
         if steps is None:
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
         return jax.tree.map(_sum_whole_rows, clipped, steps)
@@ -40,7 +63,7 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto", steps=None
     if chunk >= num_rows:
         return chunk_sum(rows, mask)
 
-    def body(carry, number):
+    def body(carry: Any, number: Any) -> tuple[Any, None]:
         start = jnp.minimum(number * chunk, num_rows - chunk)
         take = lambda x: lax.dynamic_slice_in_dim(x, start, chunk)  # noqa: E731
         fresh = start + jnp.arange(chunk) >= number * chunk
@@ -49,12 +72,12 @@ def clipped_sum(log_likelihood, z, rows, mask, clip, strategy="auto", steps=None
             return jax.tree.map(jnp.add, carry, part), None
 
     with jax.enable_x64(True):
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float64 if steps is None else jnp.int64), z)
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float64 if steps is None else jnp.int64), like)
     return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
 
 
 def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:
-    """Rows whose gradients are held at once: bounded memory, by the size of a gradient and the kind of device."""
+    """Rows whose statistics are held at once: bounded memory, by the size of one and the kind of device."""
     if strategy == "vmap":
         return min(num_rows, _MOST_ROWS)
     largest, numbers = (_INT32_GRIDS[0][0], 2**17) if jax.default_backend() == "cpu" else (_MOST_ROWS, 2**28)
@@ -62,7 +85,7 @@ def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:
     return min(chunk, num_rows) if strategy == "auto" else min(chunk, max(1, num_rows // 2))
 
 
-def _sum_rows(rows, bits: int | None):
+def _sum_rows(rows: Any, bits: int | None) -> Any:
     """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact; returns float64."""
     with jax.enable_x64(True):
         if rows.dtype == jnp.float64 or bits is None:
@@ -76,7 +99,7 @@ def _sum_rows(rows, bits: int | None):
         return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-bits
 
 
-def _sum_whole_rows(rows, steps):
+def _sum_whole_rows(rows: Any, steps: Any) -> Any:
     """The same with `steps` grid points to a norm of 1: whole numbers, int64."""
     with jax.enable_x64(True):
         return jnp.sum(jnp.round(rows.astype(jnp.float64) * steps).astype(jnp.int64), axis=0)

@@ -1,30 +1,21 @@
-"""The one door: the only place where private rows are computed on, and where the noise is added.
-
-The door is a JAX primitive of our own. It lowers to the program it holds, it can be batched (vectorised chains), and
-it has no differentiation rule: a derivative through it would be a second access that nobody charges.
-"""
+"""The subsampled Gaussian mechanism: what one access of the rows computes, and what it costs."""
 
 import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive, jaxpr_as_fun
-from jax.interpreters import batching, mlir
 
-from dpppl import discrete, information_flow, random
+from dpppl import discrete, random
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
 from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.door import Access, door_p
 from dpppl.errors import ConfigurationError
-from dpppl.gradients import clipped_sum
+from dpppl.gradients import sum_of_rows
 from dpppl.subsampling import Poisson, Subsampling
-
-door_p = Primitive("dpppl_door")
-door_p.multiple_results = True
-information_flow.register_door(door_p)
-
 
 ACCOUNTED = (1.0 - 1e-6) / (1.0 + SLACK)
 """What is accounted of a noise multiplier: less the slack of the sensitivity, and what rounding on the device may take."""
@@ -55,51 +46,99 @@ class Mechanism:
     strategy: str = "auto"
     discretise: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.strategy not in ("auto", "vmap", "microbatch"):
             raise ConfigurationError('the strategy must be "auto", "vmap" or "microbatch".')
 
     def noisy_sum(
         self,
-        log_likelihood,
-        z,
-        rows,
-        public,
+        log_likelihood: Callable[..., Any],
+        z: Any,
+        rows: Any,
+        public: Any,
         *,
-        key,
-        noise_multiplier,
-        step=0,
-        clipping_norm=None,
+        key: Any,
+        noise_multiplier: Any,
+        step: Any = 0,
+        clipping_norm: Any = None,
         number: str | None = None,
-    ) -> "NoisySum":
+    ) -> NoisySum:
         """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
         scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of
-        the access under this key; `clipping_norm`: that of this access, where clipping adapts; `number`: name under which
-        each row, then a dict, finds its place among those of the step, a public number from which to draw what is its
-        own."""
-        if isinstance(self.clipping, Adaptive):
-            z, log_likelihood = (z, jnp.zeros(())), functools.partial(_of_first, log_likelihood)
-        norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
-        flat, tree = jax.tree.flatten((z, rows, public, key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm))
-        program = functools.partial(self._program, log_likelihood, number)
-        closed = jax.make_jaxpr(lambda *leaves: jax.tree.leaves(program(*jax.tree.unflatten(tree, leaves))))(*flat)
-        noisy = jax.tree.unflatten(jax.tree.structure(z), door_p.bind(*flat, program=closed))
-        return NoisySum(*noisy) if isinstance(self.clipping, Adaptive) else NoisySum(noisy)
+        the access under this key, an integer; `clipping_norm`: that of this access, where clipping adapts; `number`:
+        name under which each row, then a dict, finds its place among those of the step, a public number from which to
+        draw what is its own.
 
-    def _program(self, log_likelihood, number, z, rows, public, key, noise_multiplier, step, norm):
-        leaves, tree = jax.tree.flatten(z)
+        Raises PrivacyLeakError if the gradient of `log_likelihood` for one row does more than compute: callbacks,
+        prints, exchange between devices, rules of batching of its own."""
+        settings = dict(key=key, noise_multiplier=noise_multiplier, step=step, clipping_norm=clipping_norm)
+        return self.noisy_statistic(jax.grad(log_likelihood), z, rows, public, **settings, number=number)
+
+    def noisy_statistic(
+        self,
+        statistic: Callable[..., Any],
+        z: Any,
+        rows: Any,
+        public: Any,
+        *,
+        key: Any,
+        noise_multiplier: Any,
+        step: Any = 0,
+        clipping_norm: Any = None,
+        number: str | None = None,
+    ) -> NoisySum:
+        """`noisy_sum` of any `statistic(z, row, public)`, a pytree of floating-point arrays: each row's is clipped."""
+        if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
+            raise ConfigurationError(
+                "the private arrays of an access must have equally many rows, along the first axis."
+            )
+        norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
+        row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+        row = row if number is None else {**row, number: jax.ShapeDtypeStruct((), np.int32)}
+        with jax.default_matmul_precision("highest"):
+            program, output = jax.make_jaxpr(statistic, return_shape=True)(z, row, public)
+        rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
+        operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
+        access = Access(
+            mechanism=Mechanism(
+                clipping=self.clipping, subsampling=self.subsampling, strategy=self.strategy, discretise=self.discretise
+            ),
+            program=program.jaxpr,
+            inputs=inputs,
+            output=jax.tree.structure(output),
+            number=number,
+            x64=bool(jnp.result_type(float) == np.float64),
+        )
+        leaves = door_p.bind(*operands, access=access)
+        total = jax.tree.unflatten(access.output, leaves[: access.output.num_leaves])
+        return NoisySum(total, *leaves[access.output.num_leaves :])
+
+    @property
+    def counts(self) -> bool:
+        """Whether an access also returns a count."""
+        return isinstance(self.clipping, Adaptive)
+
+    def access(
+        self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
+        step: Any, norm: Any,
+    ) -> Any:  # fmt: skip
+        """What the door computes: subsample, clip the statistic of each row, sum, and add noise."""
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
         drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
         if number is not None:
-            drawn = {**drawn, number: jnp.arange(jax.tree.leaves(drawn)[0].shape[0])}
-        adaptive = self.clipping if isinstance(self.clipping, Adaptive) else None
-        clip = self.clipping.clip if adaptive is None else functools.partial(adaptive.clip, clipping_norm=norm)
+            drawn = {**drawn, number: jnp.arange(jax.tree.leaves(drawn)[0].shape[0], dtype=jnp.int32)}
+        clip = self.clipping.clip
+        if isinstance(self.clipping, Adaptive):
+            clip = functools.partial(self.clipping.clip, clipping_norm=norm)
+            counted, statistic = statistic, lambda row: (counted(row), jnp.zeros(()))
+        like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), drawn))
+        leaves, tree = jax.tree.flatten(like)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         with jax.enable_x64(True):
             scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
-        total = clipped_sum(lambda z, row: log_likelihood(z, row, public), z, drawn, mask, clip, self.strategy, steps)
+        total = sum_of_rows(statistic, drawn, mask, clip, self.strategy, steps)
         draw = discrete.discrete_normal if self.discretise else random.standard_normal
         noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
@@ -110,10 +149,11 @@ class Mechanism:
             ]
         return jax.tree.unflatten(tree, noisy)
 
-    def _scales(self, noise_multiplier, norm, sizes):
+    def _scales(self, noise_multiplier: Any, norm: Any, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
         rounded to whole numbers (None for all if they are not). `norm`: that of this access, if it adapts."""
-        scales, norms = [noise_multiplier] * len(sizes), [np.float64(self.clipping.clipping_norm)] * len(sizes)
+        norms: list[Any] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
+        scales = [noise_multiplier] * len(sizes)
         if isinstance(self.clipping, Adaptive):  # the count is the last leaf
             share, sensitivity = self.clipping.count_share, self.clipping.count_sensitivity
             norms = [norm] * (len(sizes) - 1) + [np.float64(1.0)]
@@ -141,7 +181,7 @@ class Mechanism:
         """The relation that the report states: rows are held in arrays whose length is visible, so N is public."""
         return self.subsampling.neighboring_relation
 
-    def event(self, noise_multipliers, first: int = 0, repeats: int = 1) -> GaussianEvent:
+    def event(self, noise_multipliers: Any, first: int = 0, repeats: int = 1) -> GaussianEvent:
         """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains).
 
         They are lowered by 1e-6, so that rounding on the device cannot make the account too small."""
@@ -162,53 +202,3 @@ class Mechanism:
         if not isinstance(self.subsampling, Poisson):
             return self
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
-
-
-def prove_rows_stay_inside(function, arguments, rows: int) -> None:
-    """Raise PrivacyLeakError unless argument number `rows` of `function` reaches its outputs through the door only.
-
-    The program is traced and not run. Keys may leave in a state's `rng_key`, which the runners drop."""
-    leaves, keystr = jax.tree_util.tree_leaves_with_path, jax.tree_util.keystr
-    program, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    information_flow.verify_jaxpr(
-        program,
-        [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == rows],
-        output_names=[keystr(path) for path, _ in leaves(outputs)],
-        secret_outputs=(".rng_key",),
-        public_constants=True,
-    )
-
-
-def _of_first(log_likelihood, z, row, public):
-    return log_likelihood(z[0], row, public)
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(program):
-    return jax.jit(lambda *arguments: door_p.bind(*arguments, program=program))
-
-
-@door_p.def_impl
-def _run(*arguments, program):
-    return _compiled(program)(*arguments)
-
-
-@door_p.def_abstract_eval
-def _shapes(*arguments, program):
-    return program.out_avals
-
-
-def _lower(context, *arguments, program):
-    with jax.enable_x64(True):
-        return mlir.lower_fun(lambda *args: jaxpr_as_fun(program)(*args), multiple_results=True)(context, *arguments)
-
-
-def _batch(arguments, axes, *, program):
-    with jax.enable_x64(True):
-        batched = jax.make_jaxpr(jax.vmap(jaxpr_as_fun(program), in_axes=tuple(axes)))(*arguments)
-    outputs = door_p.bind(*arguments, program=batched)
-    return outputs, [0] * len(outputs)
-
-
-mlir.register_lowering(door_p, _lower)
-batching.primitive_batchers[door_p] = _batch

@@ -23,7 +23,16 @@ SPLIT = {
     "row_independence",
     "model",
 }
-DOOR = RANDOMNESS | {"information_flow", "accounting", "subsampling", "clipping", "gradients", "discrete", "mechanism"}
+DOOR = RANDOMNESS | {
+    "information_flow",
+    "accounting",
+    "subsampling",
+    "clipping",
+    "gradients",
+    "discrete",
+    "door",
+    "mechanism",
+}
 KERNELS = DOOR | SPLIT | {"validation", "initialization", "runs"}
 MAY_IMPORT = {
     "errors": set(),
@@ -31,7 +40,7 @@ MAY_IMPORT = {
     "chacha": RANDOMNESS,
     "information_flow": {"errors"},
     "accounting": {"errors"},
-    "subsampling": RANDOMNESS | {"information_flow"},
+    "subsampling": RANDOMNESS,
     "clipping": {"errors"},
     "jaxprs": set(),
     "validation": {"errors"},
@@ -43,7 +52,8 @@ MAY_IMPORT = {
     "model": SPLIT,
     "initialization": RANDOMNESS | SPLIT,
     "gradients": {"errors", "clipping"},
-    "discrete": {"errors", "information_flow"},
+    "discrete": {"errors"},
+    "door": RANDOMNESS | {"information_flow"},
     "mechanism": DOOR,
     "runs": DOOR | {"validation"},
     "mcmc": KERNELS,

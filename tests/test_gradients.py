@@ -73,6 +73,13 @@ def test_every_strategy_and_uneven_chunks_agree_with_numpy(num_rows, strategy):
         assert np.min(np.max(np.abs(exact), axis=1)) > 10 * tolerance
 
 
+@pytest.mark.parametrize(("num_rows", "strategy"), [(512, "auto"), (513, "vmap"), (1024, "vmap"), (4096, "vmap")])
+def test_aligned_rows_do_not_overflow(num_rows, strategy):
+    """1,024 rows of norm 1 on a grid of 2^-21 would add up to -1,024 in 32 bits."""
+    rows = np.ones((num_rows, 1), np.float32)
+    assert vector(summed(jnp.zeros(1), rows, strategy=strategy)) == [num_rows]
+
+
 def test_all_strategies_are_the_same_to_rounding():
     rows = random_rows(700, seed=3)
     results = [vector(summed(latents(rows), rows, strategy=strategy)) for strategy in ("auto", "vmap", "microbatch")]

@@ -26,7 +26,7 @@ from zoo import ZOO
 import dpppl
 from dpppl import information_flow
 from dpppl.errors import PrivacyLeakError
-from dpppl.mcmc.runner import _Chunks
+from dpppl.mcmc.collection import Collection
 from dpppl.model import split_model
 from dpppl.subsampling import FullBatch, Partition, Poisson
 from models import vae
@@ -51,8 +51,8 @@ def kernels_of(model, number):
     ]
     for k, maker in enumerate(makers):
         kernel = maker(model, clipping_norm=1.0, subsampling=schemes[(k + number) % 3])
-        kernel.mechanism = dataclasses.replace(kernel.mechanism, strategy=STRATEGIES[(k + number // 3) % 3])
-        yield kernel
+        strategy = STRATEGIES[(k + number // 3) % 3]
+        yield kernel.with_mechanism(dataclasses.replace(kernel.mechanism, strategy=strategy))
 
 
 def num_chains_of(k, number):
@@ -65,8 +65,8 @@ def program_of(kernel, args, kwargs, num_chains=1):
     key = one if num_chains == 1 else jax.eval_shape(lambda key: jax.random.split(key, num_chains), one)
     state = jax.eval_shape(lambda key: kernel.init(key, 1, None, args, kwargs), key)
     rows, public = kernel.split.arrays(args, kwargs)
-    chunk = _Chunks(kernel, ("z", "i"), 1, 3, (0, 3), 1).chunk
-    chunk = chunk if num_chains == 1 else jax.vmap(chunk, (0, None, None, None, None))
+    collection = Collection(fields=("z", "i"), num_steps=3, first=0, num_collected=3, thinning=1)
+    chunk = collection.method(kernel.step, None if num_chains == 1 else jax.vmap).mapped_chunk
     number = jax.ShapeDtypeStruct((), np.int32)
     closed, outputs = jax.make_jaxpr(chunk, return_shape=True)(state, rows, public, number, number)
     first, count = len(jax.tree.leaves(state)), len(jax.tree.leaves(rows))
@@ -264,7 +264,8 @@ TIMED = ["logistic_gaussian", "linear_regression", "poisson_regression", "hierar
 
 @pytest.mark.parametrize("name", TIMED)
 def test_the_proof_takes_no_time(name, monkeypatch):
-    """The models of `models/`, with long programs. Processor time; usually below 0.15 s."""
+    """The models of `models/`, with long programs. Processor time; usually below 0.06 s."""
+    information_flow.verify(lambda x: x, 1.0, private=())  # what is found out about JAX once
     if name == "vae":
         arguments, programs = ((X,), {"latent": 2, "hidden": 3}), []
         svi = svi_of(vae.model, lambda model: vae.guide, "per_parameter", Partition(3))
@@ -279,4 +280,4 @@ def test_the_proof_takes_no_time(name, monkeypatch):
     for closed, options in [*programs, svi_program_of(svi, *arguments)]:
         start = time.process_time()
         information_flow.verify_jaxpr(closed, **options)
-        assert time.process_time() - start < 1.5
+        assert time.process_time() - start < 0.3

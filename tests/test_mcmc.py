@@ -559,7 +559,7 @@ def test_every_step_draws_the_noise_that_is_accounted_for(monkeypatch):
             return jnp.ones(size, jnp.float64)
 
     monkeypatch.setattr(dpppl.random, "standard_normal", ones)
-    monkeypatch.setattr("dpppl.information_flow.verify_jaxpr", lambda *_, **__: None)  # it would refuse ones for noise
+    monkeypatch.setattr("dpppl.information_flow.prove", lambda *_, **__: None)  # it would refuse ones for noise
     kernel = kernel_of(flat, step_size=dpppl.polynomial_decay(0.5), clipping_norm=2.0, noise_multiplier=1.3)
     mcmc = mcmc_of(kernel, num_warmup=0, num_samples=6)
     mcmc.run(jax.random.key(0), Y)

@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 
 from dpppl import chacha
-from dpppl.clipping import SLACK, Flat
+from dpppl.clipping import SLACK, Adaptive, Flat
+from dpppl.door import compiled as compiled_access
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import ACCOUNTED, Mechanism, _compiled
-from dpppl.subsampling import FullBatch, Poisson
+from dpppl.mechanism import ACCOUNTED, Mechanism
+from dpppl.subsampling import FullBatch, Partition, Poisson
 
 ROWS = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Z = {"a": np.zeros(2, np.float32), "b": np.zeros((), np.float32)}
@@ -101,6 +102,73 @@ def test_sites_coordinates_and_accesses_have_independent_noise():
     assert not any(related(a, b) for a, b in itertools.combinations(pieces, 2))
     assert not related(one[:-1], one[1:])
     assert related(pieces[0], pieces[1] + 0.05 * pieces[0])
+
+
+def test_two_sites_have_independent_noise():
+    """|r| sqrt(n) as above; and the noise of a vector is not one number repeated."""
+    size = 50_000
+    z = {"a": np.zeros(size, np.float32), "b": np.zeros((2, size), np.float32)}
+
+    def no_gradient(z, row, public):
+        return row[0] * sum(jnp.sum(leaf) for leaf in z.values())
+
+    noise = access(door(), np.zeros((2, 1), np.float32), 3, 1.0, z, no_gradient).reshape(3, size)
+    assert all(abs(np.corrcoef(a, b)[0, 1]) * size**0.5 < 4.9 for a, b in itertools.combinations(noise, 2))
+    assert len(np.unique(noise)) > 2.9 * size
+
+
+def keys_drawn_from(mechanism, step, monkeypatch):
+    """The keys from which one access draws random bits, without compiling."""
+    keys, bits = [], jax.random.bits
+
+    def noting(key, shape, dtype):
+        keys.append(tuple(np.asarray(jax.random.key_data(key)).tolist()))
+        return bits(key, shape, dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.random, "bits", noting)
+        arguments = None, jax.random.key(0), jnp.asarray(1.0), jnp.asarray(step), jnp.asarray(1.0, jnp.float32)
+        mechanism.access(lambda row: row, jnp.asarray(ROWS), *arguments)
+    return keys
+
+
+@pytest.mark.parametrize(
+    "subsampling", [Poisson(0.5), Poisson(0.01), Partition(3)], ids=["dense", "sparse", "partition"]
+)
+def test_every_draw_of_every_step_has_a_key_of_its_own(subsampling, monkeypatch):
+    """Noise, rows: nothing is drawn twice, but the split of an epoch, which its steps share."""
+    steps = [0, 1, 2**16, 2**31 - 1]
+    drawn = [keys_drawn_from(door(subsampling=subsampling), step, monkeypatch) for step in steps]
+    assert all(len(keys) == 2 for keys in drawn)
+    rows, noise = zip(*drawn)
+    assert len(set(noise)) == len(steps) and not set(noise) & set(rows)
+    assert len(set(rows)) == (len(steps) - 1 if isinstance(subsampling, Partition) else len(steps))
+
+
+@pytest.mark.parametrize("generator", ["threefry2x32", chacha.chacha20], ids=["threefry", "chacha"])
+def test_all_32_bits_of_a_step_make_another_key(generator):
+    """What the proof relies on: children of different numbers, and streams of different names, are different keys."""
+    numbers = [0, *(2**bit for bit in range(32)), *(2**bit + 1 for bit in range(1, 32))]
+    key = jax.random.key(3, impl=generator)
+    made = jax.vmap(lambda n: jax.random.key_data(jax.random.fold_in(key, n)))(np.array(numbers, np.uint32))
+    assert len(np.unique(np.asarray(made), axis=0)) == len(numbers)
+    parts = np.concatenate([np.asarray(jax.random.key_data(jax.random.split(key, 5))), np.asarray(made[5:])])
+    assert len(np.unique(parts, axis=0)) == len(parts)
+
+
+def test_rows_that_were_not_drawn_are_not_counted():
+    """Noise aside, the count is (1 - quantile) for each drawn row that is short, -quantile for a long one."""
+    for rate, expected in ((1e-9, 0.0), (1.0, 3 * 0.6 - 4 * 0.4)):
+        mechanism = Mechanism(clipping=Adaptive(quantile=0.4, clipping_norm=1.0), subsampling=Poisson(rate))
+        rows = np.array([0.1, 0.5, 1.0, 1.1, 2.0, 1e9, -7.0], np.float32)[:, None]
+        count = jax.jit(
+            lambda rows: (
+                mechanism.noisy_sum(  # noqa: B023
+                    flat_sum, jnp.zeros(1), rows, None, key=jax.random.key(0), noise_multiplier=1e-6
+                ).count
+            )
+        )(rows)
+        assert abs(float(count) - expected) < 1e-3
 
 
 def test_steps_under_one_key_have_independent_noise():
@@ -282,19 +350,17 @@ def test_the_program_text_holds_no_row(subsampling):
 
 def test_the_compiled_door_gets_the_rows_as_arguments(monkeypatch):
     """Outside jit the door compiles itself: that program holds no row either."""
-    programs = []
+    accesses = []
 
-    def noting(program):
-        programs.append(program)
-        return _compiled(program)
+    def noting(access):
+        accesses.append(access)
+        return compiled_access(access)
 
-    monkeypatch.setattr("dpppl.mechanism._compiled", noting)
+    monkeypatch.setattr("dpppl.door.compiled", noting)
     rows = np.random.default_rng(1).uniform(100, 900, (5, 3)).astype(np.float32)
     door().noisy_sum(linear, Z, rows, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
-    assert len(programs) == 1
-    constants = [np.asarray(c) for c in programs[0].consts if np.issubdtype(np.asarray(c).dtype, np.floating)]
-    assert not np.isin(rows, np.concatenate([c.ravel() for c in constants] or [[]])).any()
-    assert not any(holds(str(programs[0]), value) for value in rows.ravel())
+    assert len(accesses) == 1
+    assert not any(holds(str(accesses[0]), value) for value in rows.ravel())
 
 
 def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
@@ -317,7 +383,8 @@ def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
             )
 
         _, (access,) = door_programs(function, jnp.zeros(3), rows, jax.random.key(0), equations=equations)
-        inside = [v for e in equations(access.params["program"]) for v in e.outvars]
+        program = jax.make_jaxpr(access.params["access"])(*(v.aval for v in access.invars))
+        inside = [v for e in equations(program) for v in e.outvars]
         return max(np.prod(v.aval.shape, dtype=int) for v in inside if hasattr(v.aval, "shape"))
 
     assert longest(1e-4, 1_000_003) < 5_000

@@ -107,7 +107,7 @@ def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
     calls = broken(monkeypatch, AssertionError("an access"), at=1)
     key = dpppl.secret_key()
     with monkeypatch.context() as patch:
-        patch.setattr("dpppl.information_flow.verify_jaxpr", _leak)
+        patch.setattr("dpppl.information_flow.prove", _leak)
         with pytest.raises(dpppl.PrivacyLeakError):
             way.run(thing, key)
     with monkeypatch.context() as patch:

@@ -1,271 +1,322 @@
-"""Branches, loops and shards: what decides their course flows into what they compute; loops run to a fixed point."""
+"""Branches, loops and devices: what decides their course flows into what they compute; loops run to a fixed point."""
 
-from collections.abc import Callable
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Hashable
 from typing import Any
 
-from dpppl.information_flow import keys
-from dpppl.information_flow.facts import number_of
-from dpppl.information_flow.keys import Use
-from dpppl.information_flow.values import Draw, Lost, Number, Raw, Trail, Value, depends_on_rows, join
+import numpy as np
+
+from dpppl.information_flow import numbers
+from dpppl.information_flow.lattice import (
+    LOST,
+    Affine,
+    Data,
+    Number,
+    Trail,
+    Value,
+    Variable,
+    affine,
+    combine,
+    join,
+    renamed,
+    renamed_key,
+)
+from dpppl.information_flow.primitives import jaxpr_of, named
 
 _MOST_PASSES = 30
 
 
-def cond(walk, equation, inputs: list[Value]) -> list[Value]:
-    """`lax.cond` and `lax.switch`."""
-    index, operands, before, results = inputs[0], inputs[1:], walk.branches, []
-    point = walk.fresh()
+def cond(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
+    """`lax.cond` and `lax.switch`: the branches exclude each other in one turn of the loops around them."""
+    index, operands, point, results = inputs[0], inputs[1:], walk.at(id(equation)), []
     for number, branch in enumerate(equation.params["branches"]):
-        walk.branches = (*before, (point, number))
-        results.append(_controlled(walk, index, lambda branch=branch: walk.program(branch, operands)))
-    walk.branches = before
-    outputs = [_either(walk, values) for values in zip(*results)]
-    return [under(index, value._replace(loops=value.loops | index.loops)) for value in outputs]
+        branches = (*walk.branches, (point, number, walk.variables))
+        with walk.within(branches=branches, place=walk.at(id(equation), number), control=_controlled(walk, index)):
+            results.append(walk.program(branch, operands))
+    joined = [functools.reduce(join, values) for values in zip(*results)]
+    return [
+        walk.settled(_under(index, value), atom.aval, id(equation), "out", k)
+        for k, (value, atom) in enumerate(zip(joined, equation.outvars))
+    ]
 
 
-def under(predicate: Value, output: Value) -> Value:
-    """An output of a branch or a loop whose course `predicate` decides."""
-    trail = _decided_by(predicate)
-    if depends_on_rows(predicate.form):
-        why = Lost("a branch or a loop depends on private rows")
-        return output._replace(form=why, trail=trail, number=None, key=None, bounds=None)
-    if isinstance(predicate.form, Draw):
-        output = output._replace(form=join(output.form, Draw(predicate.form.boxes, own=False)))
-    if predicate.secret:
-        return output._replace(secret=True, key=None, trail=output.trail or trail)
-    return output
-
-
-def _decided_by(predicate: Value) -> Trail | None:
-    if depends_on_rows(predicate.form) or predicate.secret:
-        return Trail("a branch or the end of a loop", predicate.trail)
-    return None
-
-
-def _controlled(walk, predicate: Value, run: Callable):
-    """`run()`, with effects inside refused if the predicate is secret."""
-    trail = _decided_by(predicate)
-    if trail is None:
-        return run()
-    walk.control.append(trail)
-    outputs = run()
-    walk.control.pop()
-    return outputs
-
-
-def _either(walk, values) -> Value:
-    first = values[0]
-    for other in values[1:]:
-        first = Value(
-            join(first.form, other.form),
-            first.secret or other.secret,
-            first.key if first.key == other.key else None,
-            first.number if first.number == other.number and first.ident == other.ident else None,
-            first.bounds if first.bounds == other.bounds else None,
-            first.ident if first.ident == other.ident else walk.fresh(),
-            first.loops | other.loops,
-            first.trail or other.trail,
-        )
-    return first
-
-
-def linear_solve(walk, equation, inputs: list[Value]) -> list[Value]:
+def linear_solve(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     """`lax.custom_linear_solve`: of its programs, `solve` is the one that runs."""
     lengths = equation.params["const_lengths"]
     first = lengths.matvec + lengths.vecmat
     constants, sides = inputs[first : first + lengths.solve], inputs[sum(lengths) :]
-    return walk.program(equation.params["jaxprs"].solve, [*constants, *sides])
+    with walk.within(place=walk.at(id(equation))):
+        return list(walk.program(equation.params["jaxprs"].solve, [*constants, *sides]))
+
+
+def _under(predicate: Value, output: Value) -> Value:
+    """An output of a branch or a loop whose course `predicate` decides."""
+    if not predicate.is_secret:
+        return output
+    trail = Trail("a branch or the end of a loop", predicate.trail)
+    if predicate.data is not Data.PUBLIC:
+        return output._replace(data=Data.DERIVED, trail=trail)
+    return output._replace(key=LOST, trail=output.trail or trail)
+
+
+def _controlled(walk: Any, predicate: Value) -> tuple[Trail, ...]:
+    """The secrets that decide what runs in a part that `predicate` decides."""
+    if not predicate.is_secret:
+        return tuple(walk.control)
+    return (*walk.control, Trail("a branch or the end of a loop", predicate.trail))
 
 
 # Loops
 
 
-def scan(walk, equation, inputs: list[Value]) -> list[Value]:
+def scan(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     """`lax.scan`. Which inputs are constants, state and slices is read from their ranks: versions of JAX differ."""
-    body, length, loop = equation.params["jaxpr"], equation.params["length"], walk.fresh()
-    program = getattr(body, "jaxpr", body)
+    body, length, turn = equation.params["jaxpr"], equation.params["length"], _turn(walk, equation)
+    walk.lengths[turn] = length
 
-    def longer(outer, inner):
-        return [len(a.aval.shape) > len(b.aval.shape) for a, b in zip(outer, inner)]
+    def longer(outer: Any, inner: Any) -> list[bool]:
+        return [len(np.shape(a.aval)) > len(b.aval.shape) for a, b in zip(outer, inner)]
 
-    num_carry = longer(equation.outvars, program.outvars).count(False)
-    num_constants = longer(equation.invars, program.invars).count(False) - num_carry
+    num_carry = longer(equation.outvars, jaxpr_of(body).outvars).count(False)
+    num_constants = longer(equation.invars, jaxpr_of(body).invars).count(False) - num_carry
     constants, carry = inputs[:num_constants], inputs[num_constants : num_constants + num_carry]
-    slices = [_slice_of(walk, value, loop) for value in inputs[num_constants + num_carry :]]
+    place = affine(length - 1, {turn: -1}) if equation.params["reverse"] else affine(0, {turn: 1})
+    with walk.within(variables=walk.variables | {turn}, place=walk.at(id(equation))):
+        slices = [
+            walk.settled(_taken(value, place), atom.aval, "slice", k)
+            for k, (value, atom) in enumerate(
+                zip(inputs[num_constants + num_carry :], jaxpr_of(body).invars[num_constants + num_carry :])
+            )
+        ]
 
-    def turn(current):
-        outputs = walk.program(body, [*constants, *current, *slices])
-        return outputs[:num_carry], outputs[num_carry:]
+    def run(current: list[Value]) -> list[Value]:
+        return list(walk.program(body, [*constants, *current, *slices]))
 
-    current, stacked = _fixed_point(walk, equation, loop, carry, turn, length)
-    return [*current, *(_stack_of(walk, value, loop) for value in stacked)]
+    current, outputs = _fixed_point(walk, equation, turn, carry, run)
+    back = affine(length - 1, {("axis", 0): -1}) if equation.params["reverse"] else affine(0, {("axis", 0): 1})
+    after = _after(walk, equation, turn, carry, current, length)
+    stacked = [
+        walk.settled(_derived(_renamed(value, _stacked(turn, back))), atom.aval, id(equation), "out", k)
+        for k, (value, atom) in enumerate(zip(outputs[num_carry:], equation.outvars[num_carry:]), num_carry)
+    ]
+    return [*after, *stacked]
 
 
-def while_loop(walk, equation, inputs: list[Value]) -> list[Value]:
+def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     """`lax.while_loop`, and `lax.fori_loop` where the number of turns is not known."""
-    parameters, loop = equation.params, walk.fresh()
+    parameters, turn = equation.params, _turn(walk, equation)
     num_cond, num_body = parameters["cond_nconsts"], parameters["body_nconsts"]
     for_condition, for_body = inputs[:num_cond], inputs[num_cond : num_cond + num_body]
-    carry, predicates = inputs[num_cond + num_body :], [Value()]
+    carry, predicate = inputs[num_cond + num_body :], Value()
+    walk.lengths[turn] = None
 
-    def ended(outputs):
-        if walk.door is not None:
-            return walk.door.under_loop(predicates[0], outputs)
-        return [under(predicates[0], value) for value in outputs]
+    def run(current: list[Value]) -> list[Value]:
+        nonlocal predicate
+        before = len(walk.uses)
+        with walk.within(place=walk.at("condition"), control=_controlled(walk, predicate)):
+            (found,) = walk.program(parameters["cond_jaxpr"], [*for_condition, *current])
+            again = len(walk.uses) > before
+        predicate = join(predicate, found)._replace(below=found.below)
+        turns = _most_turns(walk, turn, predicate)
+        walk.lengths[turn] = turns + again if turns is not None else None
+        with walk.within(place=walk.at("body"), control=_controlled(walk, predicate)):
+            outputs = walk.program(parameters["body_jaxpr"], [*for_body, *current])
+        return [_under(predicate, value) for value in outputs]
 
-    def turn(current):
-        predicates[:] = walk.program(parameters["cond_jaxpr"], [*for_condition, *current])
-        body = lambda: walk.program(parameters["body_jaxpr"], [*for_body, *current])  # noqa: E731
-        return ended(_controlled(walk, predicates[0], body)), []
-
-    current, _ = _fixed_point(walk, equation, loop, carry, turn, None)
-    return ended(current)
-
-
-def _fixed_point(walk, equation, loop: int, carry, turn: Callable, length: int | None):
-    """Follow turns until what is known of the state no longer changes; the state after the loop, and other outputs."""
-    current, mark = list(carry), walk.mark()
-    for _ in range(_MOST_PASSES):
-        walk.back_to(mark)
-        outputs, others = turn(current)
-        following = [
-            _carried(walk, ("carry", loop, k), before, after, equation.outvars[k].aval)
-            for k, (before, after) in enumerate(zip(current, outputs))
-        ]
-        if [value._replace(trail=None) for value in following] == [value._replace(trail=None) for value in current]:
-            break
-        current = following
-    else:
-        walk.find("unknown", "a loop cannot be followed to its end", Trail(equation))
-    if length != 1:
-        _check_turns(walk, equation, loop, carry, current, outputs, mark[0], length)
-    return [_after_loop(walk, loop, k, *pair, length) for k, pair in enumerate(zip(carry, current))], others
-
-
-def _carried(walk, name, before: Value, after: Value, aval) -> Value:
-    """What is known of a loop's variable that is first `before`, and `after` a turn."""
-    same, key, number = before.ident == after.ident, before.key, before.number
-    if key is not None and key != after.key and (key.root != name or after.key is None):
-        is_raw = keys.WORDS in key.axes
-        key = keys.root_key(name, aval.shape, is_raw) if after.key is not None else None
-    if number != after.number and (number is None or number.base != name):
-        number = Number(name, 0)
-    return Value(
-        join(before.form, after.form),
-        before.secret or after.secret,
-        key,
-        number,
-        before.bounds if before.bounds == after.bounds else None,
-        before.ident if same else walk.ident(name),
-        before.loops if same else before.loops | after.loops | {name[1]},
-        before.trail or after.trail,
+    current, _ = _fixed_point(
+        walk, equation, turn, carry, run, lambda: (predicate.data, predicate.key, walk.lengths[turn])
     )
+    if predicate.data is not Data.PUBLIC:
+        walk.find("rows", "a private row decides when a loop ends, or whether", Trail(equation, predicate.trail))
+    return [_under(predicate, value) for value in _after(walk, equation, turn, carry, current, None)]
 
 
-def _check_turns(walk, equation, loop: int, carry, current, outputs, mark: int, length: int | None) -> None:
-    """Refuse noise that two turns of a loop draw from the same key, and rows that all turns choose alike."""
-    uses, moved = walk.uses[mark:], {}
-    for k, (first, value, after) in enumerate(zip(carry, current, outputs)):
-        name = ("carry", loop, k)
-        if value.number == Number(name, 0) and after.number is not None and after.number.base == name:
-            walk.counters.strides[name] = abs(after.number.offset)
-            walk.counters.turns[name] = (number_of(first), after.number.offset, length)
-        if value.key is not None and value.key.root == name:
-            moved[name] = after.key
-            noise = any(use.is_noise and use.key.root == name for use in uses)
-            use = Use(first.key, walk.fresh(), equation, walk.branches, walk.scope, noise, hands_over=True)
-            walk.uses.append(use)
-    for use in uses:
-        if use.key.root in moved:
-            after = moved[use.key.root]
-            evolves = after is not None and after.root == use.key.root and bool(after.parts)
-            moves = evolves and walk.counters.unrelated(use.key, after)
-        else:
-            moves = walk.counters.moves(use.key, loop)
-        if use.is_noise and not moves:
-            walk.find("key reuse", "turns of a loop may draw the same noise: fold the number of the step into the key, or "
-                      "split it", Trail(use.step))  # fmt: skip
-        elif use.in_door and walk.door is None and loop not in use.loops:
-            walk.find("key reuse", "all turns of a loop choose the same rows: fold the number of the step into the key",
-                      Trail(use.step))  # fmt: skip
+def _turn(walk: Any, equation: Any) -> Variable:
+    return ("turn", walk.at(id(equation)))
 
 
-def _after_loop(walk, loop: int, k: int, first: Value, value: Value, length: int | None) -> Value:
-    """A loop's variable when the loop has ended."""
-    name, number, key = ("carry", loop, k), value.number, value.key
-    if number is not None and number.base == name:
-        number = None
-        if length is not None and name in walk.counters.turns:
-            start, step, _ = walk.counters.turns[name]
-            number = Number(start.base, start.offset + step * length)
-    if key is not None and key.root == name:
-        key = key._replace(root=("after", loop, k))
-    ident = value.ident if value.ident == first.ident else walk.ident("after", loop, k)
-    return value._replace(number=number, key=key, ident=ident, loops=value.loops - {loop})
+def _most_turns(walk: Any, turn: Variable, predicate: Value) -> int | None:
+    """A bound on the turns of a loop that goes on while a counter is below what does not change.
+
+    A counter that moves by 1 cannot pass the limit, nor wrap, whatever they are; one that moves by more could."""
+    if predicate.below is None:
+        return None
+    counter, limit = predicate.below
+    mentioned = [dict(form[1]) for number in predicate.below if number.base is not None for form in number.base.which]
+    if any(turn in terms for terms in mentioned) or turn in dict(limit.affine[1]) or counter.bits != limit.bits:
+        return None
+    stride = dict(counter.affine[1]).get(turn, 0)
+    left = combine(limit.affine, combine(counter.affine, affine(0, {turn: stride}), -1), -1)
+    known = counter.base == limit.base and not left[1] and left[0] >= 0
+    if stride == 1:
+        return left[0] if known else 2**counter.bits
+    fits = counter.base is None and not limit.affine[1] and limit.affine[0] + stride < 2 ** (counter.bits - 1)
+    return -(-left[0] // stride) if stride > 1 and known and fits else None
 
 
-def _slice_of(walk, value: Value, loop: int) -> Value:
-    """What a turn of a loop sees of an array over whose first axis the loop runs."""
-    base = ("slice", loop, value.ident)
-    number, key, form = None, value.key, value.form
-    if value.number is not None and isinstance(value.number.base, tuple) and value.number.base[0] == "iota":
-        number, walk.counters.strides[base] = Number(base, value.number.offset), 1
-    if key is not None:
-        if key.axes[0] >= 0:
-            walk.counters.strides[base] = 1
-        key = keys.pick(key, 0, Number(base, 0))
-        key = key._replace(axes=key.axes[1:])
-    if walk.door is not None:
-        form = walk.door.slice_of(form)
-    elif isinstance(form, Raw):
-        form = Lost("a loop runs over the rows")
-    ident = walk.ident("slice", loop, value.ident)
-    return value._replace(form=form, number=number, key=key, ident=ident, loops=value.loops | {loop}, pieces=())
+def _fixed_point(
+    walk: Any,
+    equation: Any,
+    turn: Variable,
+    carry: list[Value],
+    run: Callable[[list[Value]], list[Value]],
+    course: Callable[[], Any] = lambda: None,
+) -> tuple[list[Value], list[Value]]:
+    """Follow turns until what is known no longer changes: the state at the start of a turn, and a turn's outputs.
 
-
-def _stack_of(walk, value: Value, loop: int) -> Value:
-    """The outputs of all turns, stacked."""
-    form = walk.door.stack_of(value.form) if walk.door is not None else value.form
-    form = Lost("private rows") if isinstance(form, Raw) else form
-    loops = value.loops - {loop}
-    return value._replace(form=form, number=None, key=None, ident=walk.fresh(), loops=loops, pieces=())
-
-
-# Shards
-
-
-def sharded(walk, equation, inputs: list[Value]) -> list[Value]:
-    """`jax.shard_map` and `jax.pmap`: a program that runs on every device. A key that all have must not make noise."""
-    loop, mesh = walk.fresh(), equation.params.get("mesh")
-    names: Any = getattr(mesh, "axis_names", ())
-    if len(names) == 1:
-        walk.devices[names[0]], walk.counters.strides["axis", loop] = loop, 1
-    specs: Any = equation.params.get("in_specs", ((),) * len(inputs))
-    inside = []
-    for value, spec in zip(inputs, specs):
-        axes = [axis for axis, mapped in enumerate(spec) if mapped not in (None, ())]
-        key = value.key
-        for axis in axes if key is not None else ():
-            if key.axes[axis] >= 0:
-                base = ("shard", loop, value.ident)
-                walk.counters.strides[base] = 1
-                key = keys.pick(key, axis, Number(base, 0))
-        if 0 in axes and isinstance(value.form, Raw):
-            part = ("shard", loop, str(spec[0]))
-            value = value._replace(form=replace(value.form, window=(*value.form.window, part)))
-        if axes:
-            value = value._replace(
-                ident=walk.ident("shard", loop, value.ident), loops=value.loops | {loop}, number=None
-            )
-        inside.append(value._replace(key=key))
-    mark = len(walk.uses)
-    outputs = walk.call(equation, inside)
-    for use in walk.uses[mark:] if getattr(mesh, "size", 2) > 1 else ():
-        if use.is_noise and not walk.counters.moves(use.key, loop):
-            walk.find("key reuse", "every device draws the same noise: give each its own key", Trail(use.step))
-    lost = Lost("private rows leave a shard")
-    return [
-        value._replace(form=lost if isinstance(value.form, Raw) else value.form, loops=value.loops - {loop})
-        for value in outputs
+    A carried integer is first any number; then start + stride * turn, if every turn adds a stride; and any number
+    again if that is not what a turn then computes. `course`: what is known of the loop's own course."""
+    avals = [atom.aval for atom in equation.outvars[: len(carry)]]
+    any_number = [
+        walk.named(aval, numbers.bits_of(aval), walk.at(id(equation), "carry", k), walk.variables | {turn})
+        if numbers.bits_of(aval)
+        else None
+        for k, aval in enumerate(avals)
     ]
+    labels, guesses, failed = list(carry), list(any_number), [False] * len(carry)
+    mark = len(walk.uses), len(walk.findings)
+    for _ in range(_MOST_PASSES):
+        del walk.uses[mark[0] :], walk.findings[mark[1] :]
+        before = course()
+        current = [value._replace(number=n, truth=None, below=None) for value, n in zip(labels, guesses)]
+        with walk.within(variables=walk.variables | {turn}, place=walk.at(id(equation))):
+            outputs = run(current)
+        following = [join(value, output) for value, output in zip(labels, outputs)]
+        numbers_ = list(guesses)
+        for k, (guess, unknown, output) in enumerate(zip(guesses, any_number, outputs)):
+            if guess is None or unknown is None:
+                continue
+            stride = _stride(guess, output.number)
+            if guess == unknown and stride is not None and not failed[k]:
+                numbers_[k] = _counted(carry[k].number, stride, turn)
+            elif guess != unknown and (stride is None or guess != _counted(carry[k].number, stride, turn)):
+                numbers_[k], failed[k] = unknown, True
+        if numbers_ == guesses and _known(following) == _known(labels) and course() == before:
+            return current, outputs
+        labels, guesses = following, numbers_
+    walk.find("unknown", "a loop cannot be followed to its end", Trail(equation))
+    return current, outputs
+
+
+def _known(values: list[Value]) -> list[Any]:
+    return [(value.data, value.spread, value.key) for value in values]
+
+
+def _stride(before: Number, after: Number | None) -> int | None:
+    """By how much a turn moves a number, or None if that cannot be said."""
+    if after is None or before.base != after.base or before.bits != after.bits:
+        return None
+    difference = combine(after.affine, before.affine, -1)
+    return None if difference[1] else difference[0]
+
+
+def _counted(start: Number | None, stride: int, turn: Variable) -> Number | None:
+    if start is None:
+        return None
+    return start._replace(affine=combine(start.affine, affine(0, {turn: stride})))
+
+
+def _after(
+    walk: Any, equation: Any, turn: Variable, carry: list[Value], current: list[Value], length: int | None
+) -> list[Value]:
+    """A loop's state when the loop has ended."""
+
+    def ended(variable: Variable) -> Affine | None:
+        if variable != turn:
+            return affine(0, {variable: 1})
+        return None if length is None else affine(length)
+
+    results = []
+    for k, (first, value) in enumerate(zip(carry, current)):
+        counted = value.number is not None and first.number is not None and value.number.base == first.number.base
+        number = renamed(value.number, ended) if counted else None
+        gone = _renamed(value._replace(number=None), lambda v: None if v == turn else affine(0, {v: 1}))
+        results.append(walk.settled(gone._replace(number=number), equation.outvars[k].aval, id(equation), "out", k))
+    return results
+
+
+def _renamed(value: Value, rule: Callable[[Variable], Affine | None]) -> Value:
+    return Value(value.data, value.spread, renamed_key(value.key, rule), renamed(value.number, rule), trail=value.trail)
+
+
+def _taken(value: Value, place: Affine) -> Value:
+    """What a turn sees of an array over whose first axis the loop runs."""
+
+    def rule(variable: Variable) -> Affine:
+        if variable[0] != "axis":
+            return affine(0, {variable: 1})
+        axis: Any = variable[1]
+        return place if axis == 0 else affine(0, {("axis", axis - 1): 1})
+
+    return _derived(_renamed(value, rule))
+
+
+def _stacked(turn: Variable, back: Affine) -> Callable[[Variable], Affine]:
+    def rule(variable: Variable) -> Affine:
+        if variable == turn:
+            return back
+        axis: Any = variable[1]
+        return affine(0, {("axis", axis + 1): 1}) if variable[0] == "axis" else affine(0, {variable: 1})
+
+    return rule
+
+
+def _derived(value: Value) -> Value:
+    return value if value.data is Data.PUBLIC else value._replace(data=Data.DERIVED)
+
+
+# Devices
+
+
+def sharded(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
+    """`jax.shard_map` and `jax.pmap`: a program that runs on every device of a mesh, with a part of each array."""
+    parameters, inner = equation.params, jaxpr_of(equation.params["jaxpr"])
+    sizes = dict(parameters["mesh"].shape)
+    names = [n for n in sizes if n in parameters.get("newly_manual_axes", parameters.get("manual_axes", sizes))]
+    place = walk.at(id(equation))
+    devices: dict[Hashable, Variable] = {name: ("device", place, str(name)) for name in names}
+    walk.lengths.update({devices[name]: sizes[name] for name in names})
+    variables = walk.variables | set(devices.values())
+    inside = []
+    with walk.within(place=place, variables=variables, devices={**walk.devices, **devices}):
+        for k, (value, spec, atom) in enumerate(zip(inputs, parameters["in_specs"], inner.invars)):
+            split = {axis: _tuple(mapped) for axis, mapped in enumerate(spec) if mapped not in (None, ())}
+            rule = functools.partial(_part, split, np.shape(atom.aval), devices, sizes)
+            part = value._replace(key=renamed_key(value.key, rule), number=renamed(value.number, rule))
+            if value.data is Data.ROWS and split:
+                by_row = set(split) == {0}
+                part = part._replace(spread=(value.spread, split[0])) if by_row else _derived(part)
+            inside.append(walk.settled(part, atom.aval, "part", k))
+        outputs = walk.program(parameters["jaxpr"], inside)
+    gone = lambda v: None if v in devices.values() else affine(0, {v: 1})  # noqa: E731
+    return [
+        walk.settled(
+            _derived(value)._replace(key=renamed_key(value.key, gone), number=None), atom.aval, id(equation), "out", k
+        )
+        for k, (value, atom) in enumerate(zip(outputs, equation.outvars))
+    ]
+
+
+def _tuple(names: Any) -> tuple[Any, ...]:
+    return names if isinstance(names, tuple) else (names,)
+
+
+def _part(split: Any, shape: tuple[int, ...], devices: Any, sizes: Any, variable: Variable) -> Affine:
+    """Where an element of a device's part stands in the whole array."""
+    form = affine(0, {variable: 1})
+    axis: Any = variable[1]
+    if variable[0] != "axis" or axis not in split:
+        return form
+    stride = shape[axis]
+    for name in reversed(split[axis]):
+        form = combine(form, affine(0, {devices[name]: stride}))
+        stride *= sizes[name]
+    return form
+
+
+LOOPS: dict[Any, Callable[[Any, Any, list[Value]], list[Value]]] = {
+    named("scan"): scan,
+    named("while"): while_loop,
+    named("cond"): cond,
+    named("linear_solve"): linear_solve,
+}

@@ -1,195 +1,222 @@
-"""Random keys, followed through splits, folds and indexing, so that no two draws of noise share one."""
+"""Random keys: a tree of which every access must have a branch, or a step on a branch, of its own.
 
-from collections.abc import Hashable, Iterator
+A key is a path from an input, through numbered children. Two uses are apart if their paths are certain to differ in the
+number of some child of the same kind, in every pair of turns, chains and devices. That is a system of linear equations
+in bounded integers, which must have no solution: bounds are tightened until nothing changes.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from dpppl.information_flow.values import Number
+import numpy as np
 
-WORDS, REPEATED, MIXED = -1, -2, -3
-"""Axes of a key array that name no part: the words of raw key data, equal keys, and different keys in any order."""
+from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, Variable, affine, renamed, renamed_key
+from dpppl.information_flow.numbers import Lengths, Rule
+from dpppl.information_flow.primitives import known
 
-
-class Span(NamedTuple):
-    """All of start .. stop-1."""
-
-    start: int
-    stop: int
+FOLD_BITS = 32
+"""How many bits of a number `fold_in` reads."""
 
 
-class Key(NamedTuple):
-    """A key, or an array of keys: which children, from a root. Axis k of the array runs along part `axes[k]`."""
-
-    root: Hashable
-    parts: tuple[Number | Span, ...] = ()
-    axes: tuple[int, ...] = ()
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether the array holds a key more than once."""
-        return REPEATED in self.axes
+def given(root: Any, shape: Sequence[int], words: bool) -> Key:
+    """The key, or array of different keys, that a program is given. `words`: raw data, the last axis is a key's words."""
+    axes = range(len(shape) - words)
+    path = tuple(Step(("element", k), Number(None, affine(0, {("axis", k): 1}), 64)) for k in axes)
+    return Key(root, path, True, words)
 
 
-def root_key(root: Hashable, shape: tuple[int, ...], is_raw: bool) -> Key:
-    """The key, or array of different keys, that a program is given. `is_raw`: the last axis holds the words."""
-    lengths = shape[:-1] if is_raw else shape
-    axes = (*range(len(lengths)), *((WORDS,) if is_raw else ()))
-    return Key(root, tuple(Span(0, n) for n in lengths), axes)
-
-
-def fold_in(key: Key, data: Number, rank: int) -> Key:
-    """`rank`: that of the result; where the data alone have an axis, keys may repeat."""
-    return Key(key.root, (*key.parts, data), (*key.axes, *(REPEATED,) * (rank - len(key.axes))))
-
-
-def split(key: Key, shape: tuple[int, ...]) -> Key:
-    """Children 0, 1, ... along new axes."""
-    first = len(key.parts)
-    return Key(key.root, (*key.parts, *(Span(0, n) for n in shape)), (*key.axes, *range(first, first + len(shape))))
-
-
-def pick(key: Key, axis: int, index: Number) -> Key:
-    """One element along an axis, which stays, with length 1."""
-    part = key.axes[axis]
-    if part < 0:
+def derived(equation: Any, inputs: Sequence[Value]) -> Key:
+    """Which key an equation makes of its inputs, of which one is secret; LOST where that cannot be said."""
+    primitive, groups = equation.primitive, known().keys
+    key = inputs[0].key
+    if key is None or any(value.key is not None for value in inputs[1:]):
+        return LOST
+    rank = len(np.shape(equation.invars[0].aval))
+    if primitive is groups.fold_in:
+        key, number = (renamed_key(key, _single(equation, 0)) or LOST), renamed(inputs[1].number, _single(equation, 1))
+        if number is None or not key.exact or key.words:
+            return key._replace(exact=False)
+        return key._replace(path=(*key.path, Step(("fold",), number)))
+    if primitive is groups.split:
+        if not key.exact or key.words:
+            return key._replace(exact=False)
+        shape = tuple(equation.params["shape"])
+        children = tuple(
+            Step(("split", shape, k), Number(None, affine(0, {("axis", rank + k): 1}), 64)) for k in range(len(shape))
+        )
+        return key._replace(path=(*key.path, *children))
+    if primitive in groups.wrap:
+        return key._replace(words=False) if key.words else LOST
+    if primitive in groups.unwrap:
+        return key._replace(words=True)
+    if primitive in groups.same:
         return key
-    span = key.parts[part]
-    if isinstance(span, Number):
-        return key
-    picked = Number(index.base, index.offset + span.start)
-    return key._replace(parts=(*key.parts[:part], picked, *key.parts[part + 1 :]))
+    return LOST
 
 
-def cut(key: Key, starts, stops, strides, shape) -> Key | None:
-    """A slice."""
-    if any(stride != 1 for stride in strides or ()):
-        return None
-    for axis, (start, stop) in enumerate(zip(starts, stops)):
-        part = key.axes[axis]
-        if (start, stop) == (0, shape[axis]) or part in (REPEATED, MIXED):
-            continue
-        if part == WORDS:
-            return None
-        span = key.parts[part]
-        if isinstance(span, Span):
-            smaller = Span(span.start + start, span.start + stop)
-            key = key._replace(parts=(*key.parts[:part], smaller, *key.parts[part + 1 :]))
-    return key
+def _single(equation: Any, operand: int) -> Rule:
+    """Axes of length 1, which are repeated where the other operand's are longer, have one element."""
+    shape: Any = np.shape(equation.invars[operand].aval)
+    return lambda v: affine(0) if v[0] == "axis" and shape[v[1]] == 1 else affine(0, {v: 1})
 
 
-def squeeze(key: Key, dimensions) -> Key:
-    """Without axes of length 1."""
-    for axis in dimensions:
-        part = key.axes[axis]
-        if part >= 0 and isinstance(key.parts[part], Span):
-            key = pick(key, axis, Number(None, 0))
-    return key._replace(axes=tuple(part for axis, part in enumerate(key.axes) if axis not in dimensions))
+def keeps_words(equation: Any, rule: Rule) -> bool:
+    """Whether a rearrangement of raw keys leaves each key's words together, in order, on the last axis."""
+    shape, new = np.shape(equation.invars[0].aval), np.shape(equation.outvars[0].aval)
+    last = rule(("axis", len(shape) - 1))
+    return bool(new) and new[-1] == shape[-1] and last == affine(0, {("axis", len(new) - 1): 1})
 
 
-def rearrange(key: Key, shape, new_shape) -> Key | None:
-    """A reshape."""
-    if tuple(shape) == tuple(new_shape):
-        return key
-    if WORDS in key.axes:
-        return None
-    key = squeeze(key, [axis for axis, length in enumerate(shape) if length == 1])
-    left = [length for length in new_shape if length != 1]
-    if [length for length in shape if length != 1] != left:
-        repeated = key.is_repeated
-        return key._replace(axes=(REPEATED if repeated else MIXED,) * len(new_shape))
-    parts = iter(key.axes)
-    return key._replace(axes=tuple(MIXED if length == 1 else next(parts) for length in new_shape))
-
-
-def broadcast(key: Key, shape, new_shape, dimensions) -> Key:
-    """Copies along new axes."""
-    axes = [REPEATED if length > 1 else MIXED for length in new_shape]
-    for axis, target in enumerate(dimensions):
-        if shape[axis] == new_shape[target]:
-            axes[target] = key.axes[axis]
-    return key._replace(axes=tuple(axes))
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Random bits drawn from a key, or the hand-over of a key to a loop that draws from what is below it.
-
-    `draw`: equal for draws of equal bits. `branches`: the (branch point, branch) pairs around it, which exclude each
-    other. `scope`: the rematerialisations and doors around it, where an equal draw repeats an earlier one. `is_noise`:
-    the door adds it to a sum of rows.
-    """
+    """A key that is used. `step`, `streams`: of an access, which draws from children with these numbers, and from their
+    children with the number of the step; without, the key is as good as known. `variables`: of the loops, devices and
+    chains around it, each execution of it being one choice of these. `branches`: (branch point, branch, variables
+    around it)."""
 
     key: Key
-    draw: int
-    step: Any
-    branches: tuple[tuple[int, int], ...] = ()
-    scope: tuple[int, ...] = ()
-    is_noise: bool = False
-    in_door: bool = False
-    hands_over: bool = False
-    loops: frozenset = frozenset()
+    equation: Any
+    step: Number | None = None
+    streams: tuple[int, ...] = ()
+    variables: frozenset[Variable] = frozenset()
+    branches: tuple[tuple[Any, int, frozenset[Variable]], ...] = ()
 
-    def excludes(self, other: "Use") -> bool:
-        """Whether only one of the two happens."""
-        branches = dict(self.branches)
-        return any(point in branches and branches[point] != branch for point, branch in other.branches)
+    @property
+    def is_access(self) -> bool:
+        return bool(self.streams)
 
-
-class Counters:
-    """Numbers that loops change. `strides`: by how much a base moves in each turn of its loop. `turns`: (start, step,
-    length) of loops' counters, by base; length None: not known."""
-
-    def __init__(self):
-        self.strides: dict[Hashable, int] = {}
-        self.turns: dict[Hashable, tuple[Number, int, int | None]] = {}
-
-    def unrelated(self, first: Key, second: Key) -> bool:
-        """Whether neither key can be the other one, or above it."""
-        return first.root != second.root or any(self._differ(a, b) for a, b in zip(first.parts, second.parts))
-
-    def _differ(self, first: Number | Span, second: Number | Span) -> bool:
-        """Whether two parts are certainly different, whatever turns they are met in."""
-        if isinstance(first, Number) and isinstance(second, Number) and first.base == second.base:
-            step = self.strides.get(first.base, 0)
-            difference = first.offset - second.offset
-            return difference % 2**32 != 0 if step == 0 else difference % step != 0  # folded in as 32 bits
-        (base, low, high), (other, lowest, highest) = self._reach(first), self._reach(second)
-        room = self.strides.get(base, 2**32)  # both move on by this much, or their 32 bits begin again
-        return base == other and (high < lowest or highest < low) and max(highest, high) - min(lowest, low) < room
-
-    def _reach(self, part: Number | Span) -> tuple[Hashable, int, int]:
-        """(base, smallest, largest offset) in all turns."""
-        if isinstance(part, Span):
-            return None, part.start, part.stop - 1
-        start, step, length = self.turns.get(part.base, (part, 0, None))
-        if length is None:
-            return part.base, part.offset, part.offset
-        base, low, high = self._reach(Number(start.base, start.offset + part.offset))
-        return base, low + min(0, step * (length - 1)), high + max(0, step * (length - 1))
-
-    def moves(self, key: Key, loop: int) -> bool:
-        """Whether the turns of a loop give a key different parts."""
-        return any(isinstance(part, Number) and self._moves(part.base, loop) for part in key.parts)
-
-    def _moves(self, base, loop: int) -> bool:
-        if not self.strides.get(base):
-            return False
-        if base[1] == loop or base not in self.turns:
-            return base[1] == loop
-        start, step, length = self.turns[base]  # of a loop inside, whose range must fit between two turns of this one
-        room = self.strides.get(start.base, 0)
-        fits = length is not None and room >= abs(step) * length and room % step == 0
-        return fits and self._moves(start.base, loop)
+    def paths(self) -> list[tuple[Step, ...]]:
+        """What it draws from, or gives away."""
+        if self.step is None:
+            return [self.key.path]
+        step = Step(("fold",), self.step._replace(bits=min(FOLD_BITS, self.step.bits)))
+        named_ = [Step(("fold",), Number(None, affine(stream), FOLD_BITS)) for stream in self.streams]
+        return [(*self.key.path, stream, step) for stream in named_]
 
 
-def conflicts(uses: list[Use], counters: Counters) -> Iterator[tuple[Use, Use, str]]:
-    """(first, second, what is wrong with the two) for uses of one key; with noise, for uses that may be of one key."""
+def conflicts(uses: Sequence[Use], lengths: Lengths) -> Iterator[tuple[Use, Use]]:
+    """Pairs of uses, one of them an access, that may be of one key and step."""
     for number, second in enumerate(uses):
-        for first in uses[:number]:
-            if first.excludes(second) or counters.unrelated(first.key, second.key):
-                continue
-            if first.is_noise or second.is_noise:
-                yield first, second, "the door's noise and another draw may come from the same key"
-            elif first.key.parts == second.key.parts and not (first.hands_over or second.hands_over):
-                if first.draw != second.draw or first.scope == second.scope:
-                    yield first, second, "two random draws come from the same key"
+        for first in uses[: number + 1]:
+            if (first.is_access or second.is_access) and not _apart(first, second, lengths):
+                yield first, second
+
+
+def _apart(first: Use, second: Use, lengths: Lengths) -> bool:
+    """Whether no two executions (of one use: no two different ones) meet on one path."""
+    if first is second and not first.is_access:
+        return True
+    if None in (first.key.root, second.key.root):
+        return False
+    if first.key.root != second.key.root:
+        return True
+    once = [first.variables] if first is second else []
+    for point, branch, around in first.branches:
+        once += [around for other, their, _ in second.branches if other == point and their != branch]
+    shared = first.variables & second.variables
+    return all(_Equations(one, two, shared, lengths).exclude(once) for one in first.paths() for two in second.paths())
+
+
+class _Equations:
+    """Two paths are one: equal numbers of children of equal kinds, in two executions.
+
+    Unknown integers are, by (variable, side), a variable's value in the first execution less that in the second (side
+    0), or in one of them alone (sides 1 and 2); `bounds` are what is known of them."""
+
+    def __init__(
+        self, first: Sequence[Step], second: Sequence[Step], shared: frozenset[Variable], lengths: Lengths
+    ) -> None:
+        self.shared, self.lengths, self.pairs = shared, lengths, []
+        self.bounds: dict[Any, tuple[int | float, int | float]] = {}
+        for one, two in zip(first, second):
+            if one.how != two.how:
+                break
+            self.pairs.append((one.child, two.child))
+        for variable in shared:
+            self._bound(variable, 0)
+
+    def _bound(self, variable: Variable, side: int) -> Any:
+        """The unknown's name; it has bounds from now on."""
+        length = self.lengths.get(variable)
+        high = math.inf if length is None else max(0, length - 1)
+        self.bounds.setdefault((variable, side), (0 if side else -high, high))
+        return variable, side
+
+    def is_zero(self, name: Any) -> bool:
+        """Whether an unknown is certain to be 0."""
+        return self.bounds.get(name) == (0, 0)
+
+    def exclude(self, once: Sequence[frozenset[Variable]]) -> bool:
+        """Whether there is no solution but where all variables of one of these sets agree."""
+        for _ in range(2 * (len(self.pairs) + len(self.shared)) + 2):  # what is not forced by then counts as free
+            before = dict(self.bounds)
+            if not all(self._tighten(one, two) for one, two in self.pairs):
+                return True
+            if before == self.bounds:
+                break
+        return any(all(self.is_zero((variable, 0)) for variable in around) for around in once)
+
+    def _tighten(self, one: Number, two: Number) -> bool:
+        """Bounds that one equation implies; False if it has no solution."""
+        if not self._same_base(one, two):
+            return True
+        terms: dict[Any, int] = {}
+        first, second = dict(one.affine[1]), dict(two.affine[1])
+        for variable in first.keys() | second.keys():
+            a, b = first.get(variable, 0), second.get(variable, 0)
+            if variable in self.shared and a == b:
+                terms[self._bound(variable, 0)] = a
+            elif variable in self.shared and self.is_zero((variable, 0)):
+                terms[self._bound(variable, 1)] = a - b
+            else:
+                terms.update({self._bound(variable, side): c for side, c in ((1, a), (2, -b)) if c})
+        return self._solve(terms, two.affine[0] - one.affine[0], 2 ** min(one.bits, two.bits))
+
+    def _same_base(self, one: Number, two: Number) -> bool:
+        if one.base is None or two.base is None:
+            return one.base is two.base
+        together = all(self.is_zero((variable, 0)) for form in one.base.which for variable, _ in form[1])
+        return one.base == two.base and together
+
+    def _solve(self, terms: dict[Any, int], wanted: int, modulus: int) -> bool:
+        """sum(coefficient * unknown) = wanted, modulo `modulus`: tighten the unknowns; False if it cannot be."""
+        divisor = math.gcd(modulus, *terms.values())
+        if wanted % divisor:
+            return False
+        free = {name: c for name, c in terms.items() if not self.is_zero(name)}
+        if len(free) == 1:
+            return self._solve_one(*free.popitem(), wanted, modulus)
+        ranges = {name: sorted(c * end for end in self.bounds[name]) for name, c in free.items()}
+        low, high = sum(r[0] for r in ranges.values()), sum(r[1] for r in ranges.values())
+        if math.isinf(low) or math.isinf(high):
+            return True
+        total = wanted + modulus * -((wanted - low) // modulus)  # the smallest that is not below `low`
+        if total > high:
+            return False
+        if total + modulus <= high:
+            return True
+        for name, c in free.items():
+            least, most = total - high + ranges[name][1], total - low + ranges[name][0]
+            ends = (-(-least // c), most // c) if c > 0 else (-(-most // c), least // c)
+            start, stop = max(self.bounds[name][0], ends[0]), min(self.bounds[name][1], ends[1])
+            if start > stop:
+                return False
+            self.bounds[name] = (start, stop)
+        return True
+
+    def _solve_one(self, name: Any, coefficient: int, wanted: int, modulus: int) -> bool:
+        period = modulus // math.gcd(coefficient, modulus)
+        first = (
+            wanted * period // modulus * pow(coefficient * period // modulus, -1, period) % period if period > 1 else 0
+        )
+        low, high = self.bounds[name]
+        if math.isinf(low) or math.isinf(high):
+            return True
+        start = first + period * -((first - low) // period)
+        if start > high:
+            return False
+        if start + period > high:
+            self.bounds[name] = (start, start)
+        return True

@@ -1,31 +1,27 @@
 """The proof: labels for the inputs of a traced program, one walk through it, and what its outputs then hold."""
 
-import functools
 import inspect
-import os
-import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import source_info_util
 
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.information_flow.door import Inside
-from dpppl.information_flow.facts import has_kind
-from dpppl.information_flow.keys import conflicts, root_key
-from dpppl.information_flow.primitives import TABLES, contents
-from dpppl.information_flow.values import Lost, Raw, Trail, Value
-from dpppl.information_flow.walk import Finding, Walk, describe
+from dpppl.information_flow.keys import Use, conflicts, given
+from dpppl.information_flow.lattice import Data, Trail, Value
+from dpppl.information_flow.messages import Finding, describe, message, user_line
+from dpppl.information_flow.primitives import is_key
+from dpppl.information_flow.walk import Roles, Walk
 
-_doors: dict[Any, str] = {}
+_doors: dict[Any, Callable[[Any], Roles]] = {}
 
 NOT_PROVED = (
-    "the clipping norm (parts of a row may each have one), the noise multiplier and the distribution of the noise",
-    "that random rows are drawn with the stated probabilities, each at most once",
-    "that keys are secret, unpredictable, different from each other, and new in every run",
+    "what an access computes on its rows: subsampling, clipping, sum, noise (the library's own code, tested), and the "
+    "noise multiplier it is given",
+    "that keys are secret, unpredictable, different from each other, and new in every run, and that the children of a "
+    "threefry or ChaCha20 key are unrelated",
     "rounding: the arithmetic is taken as exact",
     "what the caller computed on the data before, and constants that were declared public",
     "time, memory, and what the program's shapes tell of the number of rows",
@@ -33,9 +29,9 @@ NOT_PROVED = (
 """What a ProofReport does not say."""
 
 
-def register_door(primitive, program: str = "program") -> None:
-    """Make `primitive`, this very object, a door; its parameter `program` is the ClosedJaxpr that it runs."""
-    _doors[primitive] = program
+def register_door(primitive: Any, roles: Callable[[Any], Roles]) -> None:
+    """Make `primitive`, this very object, a door; `roles(parameters)` says what the operands of an equation are."""
+    _doors[primitive] = roles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,24 +49,24 @@ class ProofReport:
     keys: int
     constants: tuple[str, ...] = ()
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [
             f"{self.outputs} output(s) depend on {self.private} private array(s) through {self.doors} door(s) only and "
             f"tell nothing of {self.keys} key(s); {self.equations} equations read."
         ]
         if self.constants:
-            lines.append(f"Taken as public, captured arrays: {', '.join(self.constants)}.")
+            lines.append(f"Taken as public, {len(self.constants)} captured array(s): {', '.join(self.constants)}.")
         return "\n".join([*lines, f"Not proved: {'; '.join(NOT_PROVED)}."])
 
 
 def verify(
-    function,
-    *example_args,
+    function: Any,
+    *example_args: Any,
     private: int | str | Sequence[int | str],
     keys: int | str | Sequence[int | str] = (),
     secret_outputs: Sequence[str] = (),
     public_constants: Any = (),
-    **example_kwargs,
+    **example_kwargs: Any,
 ) -> ProofReport:
     """Prove that the outputs of `function` depend on its private arguments only through the door.
 
@@ -80,10 +76,11 @@ def verify(
     outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as ".rng_key".
     `public_constants`: captured arrays that are public, also those of a likelihood, or True for all.
 
-    Guarantee: on every path from a private row to an output, to a callback, or to whether one runs, the row is clipped,
-    summed and noised inside the door; no two draws of noise use one key. Branches, loops and indices count as paths.
-    `NOT_PROVED` lists what this does not say.
-    Raises PrivacyLeakError, naming the output and the path, where this cannot be shown.
+    Guarantee: private rows enter nothing but accesses through the door, as they are; nothing else depends on them:
+    outputs, branches, numbers of turns, callbacks, or whether one runs. No two accesses, in any turn, branch, chain or
+    device, share a key and a step, and nothing else is drawn from the keys of accesses, nor do keys leave. What an
+    access does inside keeps rows apart by construction. `NOT_PROVED` lists what this does not say.
+    Raises PrivacyLeakError, naming the output, the path and the cure, where this cannot be shown.
 
     >>> import jax.numpy as jnp
     >>> verify(lambda x, y: 2.0 * y, jnp.ones(3), jnp.ones(2), private="x").outputs
@@ -114,8 +111,35 @@ def verify(
     )
 
 
+def prove(
+    traced: Any,
+    private: Sequence[int],
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> ProofReport:
+    """`verify` for the library's own runs: of a `jax.stages.Traced`, whose `lower()` then compiles what was proved, or of
+    a ClosedJaxpr.
+
+    `private`: the numbers of the arguments' arrays that hold rows, counted as `jax.tree.leaves` does. What models
+    capture counts as public; keys may leave in a state's `rng_key`, which the runs drop."""
+    closed = traced.jaxpr if isinstance(traced, jax.stages.Traced) else traced
+    captured = 0
+    if isinstance(traced, jax.stages.Traced):
+        captured = len(closed.jaxpr.invars) - len(jax.tree.leaves(_unflatten(traced.in_tree)))
+        output_names = output_names or [jax.tree_util.keystr(path) for path, _ in _leaves(traced.out_info)]
+    return verify_jaxpr(
+        closed,
+        [captured + k for k in private],
+        input_names=input_names and ["a captured array"] * captured + list(input_names),
+        output_names=output_names,
+        secret_outputs=(".rng_key",),
+        public_constants=True,
+    )
+
+
 def verify_jaxpr(
-    closed_jaxpr,
+    closed_jaxpr: Any,
     private_inputs: Sequence[int],
     key_inputs: Sequence[int] = (),
     *,
@@ -125,53 +149,74 @@ def verify_jaxpr(
     public_constants: Any = (),
 ) -> ProofReport:
     """`verify` for a ClosedJaxpr, and the numbers of its inputs that hold private rows or raw keys."""
+    if any(not name for name in secret_outputs):
+        raise ConfigurationError("secret_outputs: an empty name would be the end of every output's path.")
     jaxpr = closed_jaxpr.jaxpr
     inputs = input_names or [f"input {k}" for k in range(len(jaxpr.invars))]
     outputs = output_names or [f"output {k}" for k in range(len(jaxpr.outvars))]
-    walk = Walk(_doors, Inside, functools.partial(_problem_with, public_constants))
+    if len(inputs) != len(jaxpr.invars) or len(outputs) != len(jaxpr.outvars):
+        raise ConfigurationError("input_names and output_names must name every input and output of the program.")
+    walk = Walk(_doors, lambda value: _problem_with(public_constants, value))
     values = [
         _label(walk, k, variable.aval, name, k in private_inputs, k in key_inputs)
         for k, (variable, name) in enumerate(zip(jaxpr.invars, inputs))
     ]
     results = walk.program(closed_jaxpr, values)
     for name, value in zip(outputs, results):
-        if isinstance(value.form, Raw):
+        if value.data is Data.ROWS:
             walk.find("returned", f"{name}: private rows are returned as they are", value.trail)
-        elif isinstance(value.form, Lost):
+        elif value.data is Data.DERIVED:
             walk.find("rows", f"{name}: a private row reaches it outside the door", value.trail)
-        if value.secret and not name.endswith(tuple(secret_outputs)):
+        if value.key is not None and not name.endswith(tuple(secret_outputs)):
             walk.find("key", f"{name}: it holds key material", value.trail)
-    for first, second, what in conflicts(walk.uses, walk.counters):
-        walk.find("key reuse", what, Trail(second.step, Trail(first.step)))
+    for first, second in conflicts(walk.uses, walk.lengths):
+        walk.find("key reuse", _reused(first, second), Trail(second.equation, Trail(first.equation)))
     if walk.findings:
-        raise PrivacyLeakError(_message(walk.findings), tuple(walk.findings))
+        raise PrivacyLeakError(message(walk.findings), tuple(walk.findings))
     return ProofReport(
         equations=len(walk.equations),
-        doors=len(walk.entered),
+        doors=len(walk.doors_met),
         outputs=len(results),
         private=len(set(private_inputs)),
-        keys=sum(value.secret for value in values),
+        keys=sum(value.key is not None for value in values),
         constants=tuple(sorted(map(describe, walk.constants.values()))),
     )
 
 
-def _label(walk: Walk, k: int, aval, name: str, is_private: bool, is_key: bool) -> Value:
-    typed = has_kind(aval, jax.dtypes.prng_key)
-    secret = typed or is_key
-    key = root_key(("input", k), aval.shape, is_raw=not typed and len(aval.shape) > 0) if secret else None
-    trail = Trail(name) if is_private or secret else None
-    return Value(Raw(k) if is_private else None, secret, key, ident=walk.ident("input", k), trail=trail)
+def _reused(first: Use, second: Use) -> str:
+    """What is wrong with two uses of keys, and the cure."""
+    if not (first.is_access and second.is_access):
+        return (
+            "an access and another draw may come from the same key: give the draw a key of its own, "
+            "jax.random.fold_in(key, number of its name), or split the key first"
+        )
+    known = (
+        "known are: constants, integer counters of loops that end (lax.scan, or lax.fori_loop in int32), their sums and "
+        "products with constants, elements of jax.random.split(key, n) at such places, and fold_in of such numbers"
+    )
+    if first is second:
+        what = (
+            "two turns, chains or devices may share the key and step of an access: give each a step or a key of its own"
+        )
+    else:
+        what = "two accesses may share a key and step: give each a step or a key of its own"
+    return f"{what}; {known}"
 
 
-def _problem_with(public, value, door) -> str | None:
-    """Why a captured array is refused, or None. Inside the door, zeros, ones and the library's own tables are not."""
+def _label(walk: Walk, k: int, aval: Any, name: str, is_private: bool, is_raw: bool) -> Value:
+    typed = is_key(aval)
+    key = given(("input", k), aval.shape, words=not typed and len(aval.shape) > 0) if typed or is_raw else None
+    trail = Trail(name) if is_private or key is not None else None
+    value = Value(Data.ROWS if is_private else Data.PUBLIC, key=key, trail=trail)
+    return walk.settled(value, aval, "input", k)
+
+
+def _problem_with(public: Any, value: Any) -> str | None:
+    """Why a captured array is refused, or None."""
     if public is True or any(value is one for one in public):
         return None
-    if value is not None and not has_kind(value, jax.dtypes.prng_key):
-        numbers = np.asarray(value)
-        if any(isinstance(one, np.ndarray) and np.array_equal(numbers, one) for one in public):
-            return None
-        if door is not None and (contents(numbers) in TABLES or any(np.all(numbers == n) for n in (0, 1))):
+    if value is not None and not is_key(value):
+        if any(isinstance(one, np.ndarray) and np.array_equal(np.asarray(value), one) for one in public):
             return None
     return "may hold private values: pass it as an argument, or declare it in public_constants"
 
@@ -179,7 +224,7 @@ def _problem_with(public, value, door) -> str | None:
 # Tracing, and names of arguments
 
 
-def _trace(function, args, kwargs):
+def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
     errors = jax.errors
     try:
@@ -190,17 +235,17 @@ def _trace(function, args, kwargs):
         errors.TracerIntegerConversionError,
         errors.NonConcreteBooleanIndexError,
     ) as error:
-        what = f"the value of an argument decides in Python (a branch, a number, a NumPy array, a mask): {_line(error)}"
+        what = f"the value of an argument decides in Python (a branch, a number, a NumPy array, a mask): {user_line(error)}"
         kind, cure = "python", "Use jax.lax.cond or jnp.where, or bind public arguments with functools.partial."
     except NotImplementedError as error:
         if not any(door.name in str(error) for door in _doors):
             raise
-        what = f"a derivative is taken through the door: {_line(error)}"
+        what = f"a derivative is taken through the door: {user_line(error)}"
         kind, cure = "derivative", "It would be a second access that nobody charges."
     raise PrivacyLeakError(f"{what}. {cure}", (Finding(kind, what),)) from None
 
 
-def _parameters(function) -> tuple[str, ...]:
+def _parameters(function: Any) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -208,17 +253,17 @@ def _parameters(function) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
-def _unflatten(tree):
+def _unflatten(tree: Any) -> Any:
     return jax.tree.unflatten(tree, range(tree.num_leaves))
 
 
-def _leaves(tree):
+def _leaves(tree: Any) -> Any:
     return jax.tree_util.tree_leaves_with_path(tree)
 
 
-def _inputs(names: Sequence[str], args, kwargs) -> list[tuple[str, tuple]]:
+def _inputs(names: Sequence[str], args: Any, kwargs: Any) -> list[tuple[str, tuple[Any, ...]]]:
     """For each array among the arguments: how to call it, and the positions and names of its argument."""
-    positions: list[tuple[str, Any, tuple]] = [
+    positions: list[tuple[str, Any, tuple[Any, ...]]] = [
         (names[k] if k < len(names) else f"argument {k}", argument, (k, names[k] if k < len(names) else k))
         for k, argument in enumerate(args)
     ]
@@ -230,50 +275,9 @@ def _inputs(names: Sequence[str], args, kwargs) -> list[tuple[str, tuple]]:
     ]
 
 
-def _chosen(inputs, which) -> list[int]:
+def _chosen(inputs: Any, which: Any) -> list[int]:
     wanted = (which,) if isinstance(which, int | str) else tuple(which)
     for one in wanted:
         if not any(one in known for _, known in inputs):
             raise ConfigurationError(f"the function has no array argument {one!r}.")
     return [k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)]
-
-
-# Words
-
-
-def _line(error) -> str:
-    """The innermost line of the user's code, without values."""
-    ours = os.path.dirname(os.path.dirname(__file__))
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(ours)]
-    return f"{theirs[-1].filename}:{theirs[-1].lineno} ({theirs[-1].name})" if theirs else "an unknown line"
-
-
-def _message(findings: Sequence[Finding]) -> str:
-    shown = [f"{finding.what}.{_path(finding.trail)}" for finding in findings[:5]]
-    if len(findings) > 5:
-        shown.append(f"... and {len(findings) - 5} more.")
-    return "\n".join(shown)
-
-
-def _path(trail: Trail | None) -> str:
-    """The way of a secret, from the argument on, each source line once."""
-    steps: list[str] = []
-    while trail is not None:
-        step = trail.step if isinstance(trail.step, str) else _source(trail.step)
-        if not steps or steps[-1] != step:
-            steps.append(step)
-        trail = trail.before
-    steps.reverse()
-    if len(steps) > 8:
-        steps = [*steps[:3], "...", *steps[-4:]]
-    return f" Path: {' -> '.join(steps)}." if steps else ""
-
-
-def _source(equation) -> str:
-    name = equation.primitive.name
-    try:
-        where = source_info_util.summarize(equation.source_info)
-    except Exception:  # these are only words: another version of JAX may have no such function
-        where = ""
-    return f"{where}: {name}" if where else name

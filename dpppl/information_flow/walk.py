@@ -1,102 +1,106 @@
-"""Follows values through a traced program: rows outside the door, keys anywhere, effects, captured arrays."""
+"""The abstract interpreter: one transfer function for each kind of equation, from what is known of its inputs."""
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.extend.core import Literal
 
-from dpppl.information_flow import control
-from dpppl.information_flow.facts import bounds_of, has_kind, integer_of, key_of
-from dpppl.information_flow.keys import Counters, Use
-from dpppl.information_flow.primitives import SAMPLERS, group, jaxpr_of, known, named, programs_in
-from dpppl.information_flow.values import Form, Lost, Number, Raw, Trail, Value, depends_on_rows
+from dpppl.information_flow import control, keys, numbers
+from dpppl.information_flow.keys import Use
+from dpppl.information_flow.lattice import (
+    LOST,
+    Affine,
+    Base,
+    Data,
+    Key,
+    Number,
+    Trail,
+    Value,
+    Variable,
+    affine,
+    join_keys,
+    renamed,
+    renamed_key,
+)
+from dpppl.information_flow.messages import Finding, describe
+from dpppl.information_flow.primitives import (
+    constants_in,
+    contents,
+    effects_of,
+    equations_in,
+    has_named_generator,
+    is_key,
+    jaxpr_of,
+    known,
+    named,
+)
 
-_NOWHERE: frozenset[int] = frozenset()
-_PASSED = group("optimization_barrier", "device_put")
-_CHOSEN = group("convert_element_type", "copy", "sharding_constraint", "slice", "dynamic_slice", "name")
-_COMBINING = group("reduce", "reduce_window", "select_and_scatter", "scatter")
-"""They hold a function that combines two elements."""
-_LOOPS = {
-    named("scan"): control.scan,
-    named("while"): control.while_loop,
-    named("cond"): control.cond,
-    named("linear_solve"): control.linear_solve,
-}
 
+class Roles(NamedTuple):
+    """What a door's operands are, by number: `rows`, `key`, `step`; the others must be public. `chains`: for each
+    vectorised axis, from the innermost, which operands have a leading axis for it. `streams`: the numbers that an
+    access folds into its key, before the step. `program`: of one row, for the arrays that it captured."""
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A way by which something private could leave. `kind`: one or two words; `what`: a sentence; `trail`: the way."""
-
-    kind: str
-    what: str
-    trail: Trail | None = None
+    rows: tuple[int, ...]
+    key: int
+    step: int
+    chains: tuple[tuple[bool, ...], ...]
+    streams: tuple[int, ...]
+    program: Any
 
 
 class Walk:
-    """One pass over a program.
+    """One pass over a program. `doors`: by primitive, the roles of its operands, from its parameters;
+    `problem_with(value)`: why a captured array is refused, or None.
 
-    `doors` maps a door's primitive to the parameter that holds its program; `inside()` gives the rules for one access;
-    `problem_with(value, door)` says why a captured array is refused, or None.
+    Found on the way: `findings`; `uses` of keys; `doors_met`; `constants`, captured arrays. Where the pass is:
+    `variables` of the loops, devices and chains around, `branches` around, `control`: secrets that decide whether this
+    part runs, `place`: the number of the call. `lengths`: how many values variables have."""
 
-    `findings`; `uses` of keys; `entered`: the rules of each door met; `constants`: captured arrays; `control`:
-    secrets that decide whether this part of the program runs."""
-
-    def __init__(self, doors: dict, inside: Callable, problem_with: Callable):
-        self.doors, self.inside, self.problem_with = doors, inside, problem_with
+    def __init__(self, doors: Mapping[Any, Callable[[Any], Roles]], problem_with: Callable[[Any], str | None]) -> None:
+        self.doors, self.problem_with = doors, problem_with
         self.findings: list[Finding] = []
         self.uses: list[Use] = []
-        self.door: Any = None
-        self.entered: dict[int, Any] = {}
+        self.doors_met: set[int] = set()
         self.equations: set[int] = set()
         self.constants: dict[int, Any] = {}
-        self.counters = Counters()
-        self.devices: dict[Hashable, int] = {}
-        self.control: list[Trail] = []
-        self.branches: tuple[tuple[int, int], ...] = ()
-        self.scope: tuple[int, ...] = ()
-        self._idents: dict[Hashable, int] = {}
-        self._count = 0
+        self.variables: frozenset[Variable] = frozenset()
+        self.branches: tuple[Any, ...] = ()
+        self.control: tuple[Trail, ...] = ()
+        self.devices: dict[Hashable, Variable] = {}
+        self.place = 0
+        self.lengths: dict[Variable, int | None] = {}
+        self._places: dict[Hashable, int] = {}
 
-    def fresh(self) -> int:
-        """A number that nothing else has."""
-        self._count += 1
-        return -self._count - 1
+    def at(self, *what: Hashable) -> int:
+        """A number for a place: this call, and what of it."""
+        return self._places.setdefault((self.place, *what), len(self._places) + 1)
 
-    def ident(self, *description) -> int:
-        """The number of a value: equal for equal descriptions."""
-        try:
-            return self._idents.setdefault(description, len(self._idents))
-        except TypeError:  # a parameter that cannot be compared
-            return self.fresh()
+    @contextmanager
+    def within(self, **context: Any) -> Iterator[None]:
+        """Around a part of the program: another `place`, `variables`, `branches`, `control` or `devices`."""
+        before = {name: getattr(self, name) for name in context}
+        vars(self).update(context)
+        yield
+        vars(self).update(before)
 
     def find(self, kind: str, what: str, trail: Trail | None = None) -> None:
         """Note a finding, once."""
         if all((kind, what) != (finding.kind, finding.what) for finding in self.findings):
             self.findings.append(Finding(kind, what, trail))
 
-    def mark(self) -> tuple:
-        """Where the records stand."""
-        return len(self.uses), len(self.findings), self.door.mark() if self.door is not None else None
-
-    def back_to(self, mark: tuple) -> None:
-        """Forget what was recorded since, because a loop's body is followed again."""
-        del self.uses[mark[0] :], self.findings[mark[1] :]
-        if self.door is not None:
-            self.door.back_to(mark[2])
-
     # Programs
 
-    def program(self, program, inputs: list[Value]) -> list[Value]:
+    def program(self, program: Any, inputs: list[Value]) -> list[Value]:
         """A jaxpr, closed or open: its outputs."""
-        jaxpr = program.jaxpr if hasattr(program, "consts") else program
+        jaxpr = jaxpr_of(program)
         environment: dict[Any, Value] = dict(zip(jaxpr.invars, inputs))
         environment.update(zip(jaxpr.constvars, map(self.constant, getattr(program, "consts", ()))))
 
-        def read(atom):
+        def read(atom: Any) -> Value:
             return self.literal(atom) if isinstance(atom, Literal) else environment[atom]
 
         for equation in jaxpr.eqns:
@@ -105,195 +109,241 @@ class Walk:
             environment.update(zip(equation.outvars, outputs))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def equation(self, equation, inputs: list[Value]) -> list[Value]:
+    def equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """One equation: its outputs."""
         primitive, groups = equation.primitive, known()
         if primitive in self.doors:
             return self.through_door(equation, inputs)
         if primitive in groups.calls:
             return self.call(equation, inputs)
-        if primitive in groups.remat:
-            before, self.scope = self.scope, (*self.scope, id(equation))
-            outputs = self.call(equation, inputs)
-            self.scope = before
-            return outputs
+        if primitive in groups.loops:
+            return control.LOOPS[primitive](self, equation, inputs)
         if primitive in groups.shard_map:
             return control.sharded(self, equation, inputs)
-        if primitive in _LOOPS:
-            return _LOOPS[primitive](self, equation, inputs)
-        return inputs if primitive in _PASSED else self.plain(equation, inputs)
-
-    def call(self, equation, inputs: list[Value]) -> list[Value]:
-        """A call of one program with the equation's inputs."""
-        parameters = equation.params
-        names = [name for name in ("jaxpr", "call_jaxpr", "fun_jaxpr") if jaxpr_of(parameters.get(name)) is not None]
-        if not names or len(jaxpr_of(parameters[names[0]]).invars) != len(inputs):
+        self.check_effects(equation, inputs)
+        if primitive not in groups.plain | groups.callbacks:
             return self.unknown(equation, inputs)
-        return self.program(parameters[names[0]], inputs)
+        if primitive in groups.identities:
+            return inputs
+        for constant in constants_in_parameters(equation):
+            self.constant(constant)
+        if primitive in groups.keys.draws:
+            return [self.draw(equation, inputs)]
+        return self.plain(equation, inputs)
 
-    def through_door(self, equation, inputs: list[Value]) -> list[Value]:
-        """An access: its program is checked inside, and what comes out is public."""
-        if self.door is not None:
-            self.find("door", "there is a door inside the door", Trail(equation))
-            return [Value(ident=self.fresh()) for _ in equation.outvars]
-        self.door = self.entered[id(equation)] = self.inside()
-        before, self.scope = self.scope, (*self.scope, self.fresh())
-        arguments = [self.door.enter(self, value, atom.aval) for value, atom in zip(inputs, equation.invars)]
-        self.door.leave(self, self.program(equation.params[self.doors[equation.primitive]], arguments))
-        self.scope, self.door = before, None
-        loops = _NOWHERE.union(*(value.loops for value in inputs))
-        return [Value(ident=self.fresh(), loops=loops) for _ in equation.outvars]
+    def call(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """A call of one program with the equation's inputs."""
+        names = [n for n in ("jaxpr", "call_jaxpr", "fun_jaxpr") if jaxpr_of(equation.params.get(n)) is not None]
+        if not names or len(jaxpr_of(equation.params[names[0]]).invars) != len(inputs):
+            return self.unknown(equation, inputs)
+        with self.within(place=self.at(id(equation))):
+            return self.program(equation.params[names[0]], inputs)
 
     # Values that stand in the program
 
-    def literal(self, literal) -> Value:
+    def literal(self, literal: Any) -> Value:
         """A number in the program text, or an array there."""
-        value = literal.val
-        if np.size(value) > 1 or has_kind(literal.aval, jax.dtypes.prng_key):
-            return self.constant(value)
-        ident = self.ident("literal", np.asarray(value).dtype.str, np.asarray(value).tobytes())
-        return _constant(value, ident)
+        if np.size(literal.val) > 1 or is_key(literal.aval):
+            return self.constant(literal.val)
+        if not numbers.bits_of(literal.aval):
+            return Value()
+        return Value(number=numbers.constant(np.asarray(literal.val, literal.aval.dtype)))
 
-    def constant(self, value) -> Value:
+    def constant(self, value: Any) -> Value:
         """An array that the program captured."""
-        ident = self.ident("constant", id(value))
-        if isinstance(value, jax.core.Tracer):
-            self.find("constant", "the door calls a function that captures a value of the surrounding computation: pass "
-                      "it as an argument")  # fmt: skip
-            return Value(Lost("it is captured"), ident=ident, trail=Trail("a captured value"))
-        problem = self.problem_with(value, self.door)
-        if problem is not None:
-            self.find("constant", f"a captured array, {describe(value)}, {problem}")
-        self.constants[id(value)] = value
-        return Value(ident=ident) if has_kind(value, jax.dtypes.prng_key) else _constant(value, ident)
+        array = None if is_key(value) else np.asarray(value)
+        if array is None or contents(array) not in known().tables:
+            problem = self.problem_with(value)
+            if problem is not None:
+                self.find("constant", f"a captured array, {describe(value)}, {problem}")
+            self.constants[id(value)] = value
+        if array is None:
+            return Value()
+        return self.settled(Value(number=numbers.constant(array)), array, ("constant", id(value)))
+
+    def settled(self, value: Value, aval: Any, *what: Hashable) -> Value:
+        """A value whose number, where it is an integer, has a name at least."""
+        bits = numbers.bits_of(aval)
+        if value.number is not None or not bits:
+            return value
+        return value._replace(number=self.named(aval, bits, self.at(*what), self.variables))
+
+    def named(self, aval: Any, bits: int, name: Hashable, variables: frozenset[Variable]) -> Number:
+        """An unknown integer of this name, another one in each turn and for each element."""
+        around = [*sorted(variables, key=repr), *(("axis", k) for k in range(len(np.shape(aval))))]
+        return Number(Base(name, tuple(affine(0, {variable: 1}) for variable in around)), affine(0), bits)
 
     # Equations without programs
 
-    def plain(self, equation, inputs: list[Value]) -> list[Value]:
-        """An equation that computes its outputs from its inputs, and perhaps does something else."""
-        groups, primitive = known(), equation.primitive
-        self.check_effects(equation, inputs)
-        if not any(primitive in group for group in (groups.first_order, groups.callbacks, SAMPLERS)):
-            return self.unknown(equation, inputs)
-        for constant in _captured(equation) if primitive in _COMBINING else ():
+    def plain(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """Outputs that are computed from the inputs, and nothing else."""
+        primitive = equation.primitive
+        if primitive is named("select_n") and inputs[0].truth is not None and not inputs[0].is_secret:
+            return [inputs[1 + inputs[0].truth]]
+        public = all(value.data is Data.PUBLIC for value in inputs)
+        if primitive is named("convert_element_type") and inputs[0].data is Data.ROWS:
+            if equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype:
+                return inputs
+        shared = Value(data=Data.PUBLIC if public else Data.DERIVED, trail=self.trail_after(equation, inputs))
+        if any(value.key is not None for value in inputs):
+            shared = shared._replace(key=LOST)
+        if len(equation.outvars) != 1:
+            return [self.settled(shared, v.aval, id(equation), k) for k, v in enumerate(equation.outvars)]
+        rule, aval = numbers.rearrangement(equation, inputs, self.lengths), equation.outvars[0].aval
+        number = renamed(inputs[0].number, rule) if rule else numbers.computed(equation, inputs, self.lengths)
+        if primitive is named("axis_index"):
+            number = self._device_index(equation)
+        truth, below = numbers.truth(equation, inputs, self.lengths), numbers.below(equation, inputs)
+        if rule is not None:
+            truth = inputs[0].truth
+        if primitive is named("and"):
+            below = inputs[0].below or inputs[1].below
+        key = None if shared.key is None else self.key_after(equation, inputs, rule)
+        value = shared._replace(key=key, number=number, truth=truth, below=below)
+        return [self.settled(value, aval, id(equation), 0)]
+
+    def key_after(self, equation: Any, inputs: list[Value], rule: Any) -> Key:
+        """Which key an equation makes, some of whose inputs are secret."""
+        first = inputs[0].key
+        if rule is not None and first is not None and all(value.key is None for value in inputs[1:]):
+            if first.words and not keys.keeps_words(equation, rule):
+                return LOST
+            return renamed_key(first, rule) or LOST
+        key = keys.derived(equation, inputs)
+        arrays = [value for value, atom in zip(inputs, equation.invars) if is_key(atom.aval)]
+        chosen = arrays and all(is_key(v.aval) for v in equation.outvars)
+        if key != LOST or not chosen or any(value.key is not None for value in inputs if value not in arrays):
+            return key
+        one = functools.reduce(join_keys, (value.key for value in arrays))  # one of the keys that went in
+        one = renamed_key(one, lambda variable: None if variable[0] == "axis" else affine(0, {variable: 1}))
+        return LOST if one is None else one._replace(exact=False)
+
+    def _device_index(self, equation: Any) -> Number | None:
+        variable, bits = self.devices.get(equation.params["axis_name"]), numbers.bits_of(equation.outvars[0].aval)
+        return None if variable is None else Number(None, affine(0, {variable: 1}), bits)
+
+    def trail_after(self, equation: Any, inputs: list[Value]) -> Trail | None:
+        """How secrets came to the outputs."""
+        secret = [value for value in inputs if value.data is not Data.PUBLIC]
+        secret += [value for value in inputs if value.key is not None]
+        return Trail(equation, secret[0].trail) if secret else None
+
+    def use(self, key: Key, aval: Any, equation: Any, *what: Hashable) -> None:
+        """Note that something is drawn from a key, or keys, other than by an access."""
+        names: dict[Variable, Variable] = {}
+        for k, length in enumerate(np.shape(aval)):
+            names["axis", k] = ("element", self.at(id(equation), *what), k)
+            self.lengths[names["axis", k]] = length
+        key_ = renamed_key(key, lambda variable: affine(0, {names.get(variable, variable): 1})) or LOST
+        self.uses.append(Use(key=key_, equation=equation, variables=self.variables, branches=self.branches))
+
+    def draw(self, equation: Any, inputs: list[Value]) -> Value:
+        """Random numbers: public, as long as no access has to do with their key."""
+        if inputs[0].key is not None:
+            self.use(inputs[0].key, equation.invars[0].aval, equation)
+        derived = any(value.data is not Data.PUBLIC for value in inputs)
+        value = Value(Data.DERIVED, trail=self.trail_after(equation, inputs)) if derived else Value()
+        return self.settled(value, equation.outvars[0].aval, id(equation), 0)
+
+    # Doors
+
+    def through_door(self, equation: Any, inputs: list[Value]) -> list[Value]:
+        """An access: rows as they are, nothing else that depends on them, and a key and step of its own."""
+        roles, place = self.doors[equation.primitive](equation.params), self.at(id(equation))
+        self.doors_met.add(place)
+        self.equations.update(map(id, equations_in(roles.program)))
+        for constant in constants_in(roles.program):
             self.constant(constant)
-        loops = _NOWHERE.union(*(value.loops for value in inputs))
-        names, parameters = tuple(value.ident for value in inputs), tuple(equation.params.values())
-        count = range(len(equation.outvars))
-        idents = [self.fresh() if equation.effects else self.ident(primitive, parameters, names, k) for k in count]
-        if primitive in groups.keys.draws or primitive in SAMPLERS:
-            return [self.draw(equation, inputs, idents[0], loops)]
-        forms, secret = self.forms(equation, inputs, idents), any(value.secret for value in inputs)
-        trail, one = self.trail_after(equation, inputs), len(idents) == 1
-        key = key_of(equation, inputs) if secret and one else None
-        number = integer_of(equation, inputs, self.devices) if one else None
-        pieces: tuple[int, ...] = ()
-        if primitive is named("concatenate") and all(np.shape(atom.aval)[-1] == 1 for atom in equation.invars):
-            pieces = names if equation.params["dimension"] == len(equation.outvars[0].aval.shape) - 1 else ()
-        bounds = bounds_of(primitive, inputs)
-        return [
-            Value(form, secret, key, number, bounds, ident, loops, trail, pieces) for form, ident in zip(forms, idents)
-        ]
+        spreads = {inputs[k].spread for k in roles.rows if inputs[k].data is Data.ROWS}
+        for k, value in enumerate(inputs):
+            if k in roles.rows and value.data is Data.DERIVED:
+                self.find("door", "what enters an access as rows was computed from private rows. Work on one row belongs "
+                          "into the log likelihood, which is given each row by itself; what looks at several rows is an "
+                          "access of its own", Trail(equation, value.trail))  # fmt: skip
+            elif k not in roles.rows and value.data is not Data.PUBLIC:
+                self.find("door", "an access is given private rows beside its rows: every row's part would depend on them",
+                          Trail(equation, value.trail))  # fmt: skip
+        if len(spreads) > 1:
+            self.find("door", "the private arrays of an access are dealt out to devices differently", Trail(equation))
+        chains: list[Variable] = [("chain", place, number) for number in range(len(roles.chains))]
+        for number, (variable, level) in enumerate(zip(chains, roles.chains)):
+            first = level.index(True)
+            outer = sum(other[first] for other in roles.chains[number + 1 :])
+            self.lengths[variable] = equation.invars[first].aval.shape[outer]
+        for k, value in enumerate(inputs):
+            if value.key is not None and k != roles.key:
+                self.use(value.key, equation.invars[k].aval, equation, k)
 
-    def forms(self, equation, inputs: list[Value], idents) -> list[Form]:
-        """How the outputs depend on rows."""
-        primitive, count = equation.primitive, len(idents)
-        if not count or all(value.form is None for value in inputs):
-            return [None] * count
-        if self.door is not None:
-            return self.door.forms(self, equation, inputs, idents)
-        chosen = primitive in _CHOSEN or (primitive is named("squeeze") and 0 not in equation.params["dimensions"])
-        if chosen and isinstance(inputs[0].form, Raw) and all(value.form is None for value in inputs[1:]):
-            return [_windowed(equation, inputs)] * count
-        return [Lost("it is computed from private rows")] * count
+        def chain(k: int) -> Callable[[Variable], Affine]:
+            own = [variable for variable, level in zip(chains, roles.chains) if level[k]]
+            names: dict[Variable, Variable] = {("axis", axis): v for axis, v in enumerate(reversed(own))}
+            return lambda variable: affine(0, {names.get(variable, variable): 1})
 
-    def trail_after(self, equation, inputs: list[Value]) -> Trail | None:
-        """How secrets came to the outputs; inside the door, only to where their way was lost."""
-        first = next((value for value in inputs if depends_on_rows(value.form)), None)
-        first = first or next((value for value in inputs if value.secret), None)
-        lost = next((value for value in inputs if isinstance(value.form, Lost)), None)
-        if lost is not None and self.door is not None:
-            return lost.trail
-        return Trail(equation, first.trail) if first is not None else None
+        key, step = (
+            renamed_key(inputs[roles.key].key, chain(roles.key)),
+            renamed(inputs[roles.step].number, chain(roles.step)),
+        )
+        with self.within(variables=self.variables | set(chains)):
+            self.access(equation, roles, key, step, inputs[roles.key].trail)
+        return [self.settled(Value(), v.aval, id(equation), k) for k, v in enumerate(equation.outvars)]
 
-    def draw(self, equation, inputs: list[Value], ident: int, loops) -> Value:
-        """Random numbers: public, as long as no noise is drawn from the same key."""
-        source, form = inputs[0], None
-        if any(depends_on_rows(value.form) for value in inputs):
-            form = self.forms(equation, inputs, [ident])[0]
-        if source.secret and source.key is None:
-            self.find("key reuse", "a draw is made from a key that cannot be followed", Trail(equation, source.trail))
-        elif source.secret:
-            in_door = self.door is not None
-            use = Use(source.key, ident, equation, self.branches, self.scope, in_door=in_door, loops=loops)
-            self.uses.append(use)
-        if source.secret and self.door is not None and form is None:
-            form = self.door.drawn(equation, source, ident)
-        trail = self.trail_after(equation, inputs) if depends_on_rows(form) else None
-        return Value(form, ident=ident, loops=loops, trail=trail)
+    def access(self, equation: Any, roles: Roles, key: Key | None, step: Number | None, trail: Trail | None) -> None:
+        """Note the key of an access."""
+        if key is None:
+            self.find("noise", "an access has no secret key: its sum would leave without noise", Trail(equation))
+        elif not is_key(equation.invars[roles.key].aval) or not has_named_generator(equation.invars[roles.key].aval):
+            self.find("noise", "the key of an access is of another generator than threefry2x32 or ChaCha20: its children may "
+                      "be related", Trail(equation, trail))  # fmt: skip
+        elif not key.exact:
+            self.find("key reuse", "the key of an access cannot be followed. Make it by fold_in, split and indexing with "
+                      "constants and counters; do not carry a key that changes through a loop, but one key and a step that "
+                      "counts, or loop over jax.random.split(key, n)", Trail(equation, trail))  # fmt: skip
+        elif step is None:
+            self.find("key reuse", "the step of an access is no integer", Trail(equation))
+        else:
+            self.uses.append(
+                Use(key=key, equation=equation, step=step, streams=roles.streams, variables=self.variables,
+                    branches=self.branches)
+            )  # fmt: skip
 
-    def check_effects(self, equation, inputs: list[Value]) -> None:
+    # Effects, and what is not known
+
+    def check_effects(self, equation: Any, inputs: list[Value]) -> None:
         """Refuse what is done with secrets, or depending on them; and take nothing from outside."""
         called = equation.primitive in known().callbacks
-        effects = [effect for effect in equation.effects if type(effect).__name__ != "NamedAxisEffect"]
-        if not (called or effects):
+        if not (called or effects_of(equation)):
             return
-        name, secret = equation.primitive.name, next((v for v in inputs if _is_secret(v)), None)
+        name, secret = equation.primitive.name, next((value for value in inputs if value.is_secret), None)
         if secret is not None:
-            what = "key material" if secret.secret else "private rows"
+            what = "key material" if secret.key is not None else "private rows"
             self.find("effect", f"{name} is given {what}", Trail(equation, secret.trail))
         elif self.control:
             self.find("effect", f"it depends on a secret whether {name} runs", Trail(equation, self.control[-1]))
-        if called and equation.outvars and self.problem_with(None, None) is not None:
-            self.find("constant", f"what {name} returns may hold private values", Trail(equation))
+        elif not called:
+            self.find("effect", f"{name} has effects that cannot be followed: pass values on as arguments and results",
+                      Trail(equation))  # fmt: skip
+        elif equation.outvars:
+            self.find("constant", f"what {name} returns comes from outside of the program and may hold private values: "
+                      "compute it before, and pass it as an argument", Trail(equation))  # fmt: skip
 
-    def unknown(self, equation, inputs: list[Value]) -> list[Value]:
+    def unknown(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """A primitive that is not JAX's own, or holds programs, functions or arrays in a way that is not known here."""
-        for constant in _captured(equation):
+        for constant in constants_in_parameters(equation):
             self.constant(constant)
-        trail, name, secrets = self.trail_after(equation, inputs), equation.primitive.name, any(map(_is_secret, inputs))
-        if secrets:
+        trail, name = self.trail_after(equation, inputs), equation.primitive.name
+        if trail is not None:
             self.find("unknown", f"{name} is not known here: what it does with secrets cannot be followed", trail)
-        elif self.problem_with(None, None) is not None:
+        elif self.problem_with(None) is not None:
             self.find("unknown", f"{name} is not known here: what it returns may hold private values", Trail(equation))
-        if not secrets:
-            return [Value(ident=self.fresh()) for _ in equation.outvars]
-        secret, lost = any(value.secret for value in inputs), Lost("it went through an unknown operation")
-        return [Value(lost, secret, ident=self.fresh(), trail=trail) for _ in equation.outvars]
+        lost = LOST if any(value.key is not None for value in inputs) else None
+        data = Data.DERIVED if any(value.data is not Data.PUBLIC for value in inputs) else Data.PUBLIC
+        value = Value(data, key=lost, trail=trail)
+        return [self.settled(value, v.aval, id(equation), k) for k, v in enumerate(equation.outvars)]
 
 
-def describe(value) -> str:
-    """Shape and type of a captured array."""
-    return f"{np.shape(value)} {getattr(value, 'dtype', type(value).__name__)}"
-
-
-def _windowed(equation, inputs: list[Value]) -> Raw:
-    """Private rows, or the part of them that a slice leaves."""
-    form, parameters = inputs[0].form, equation.params
-    length, new_length = (np.shape(v.aval)[:1] for v in (equation.invars[0], equation.outvars[0]))
-    if length == new_length:
-        return form
-    strides = parameters.get("strides") or (1,)
-    how: Hashable = inputs[1].ident if len(inputs) > 1 else (parameters["start_indices"][0], strides[0])
-    return replace(form, window=(*form.window, (how, *new_length)))
-
-
-def _is_secret(value: Value) -> bool:
-    return value.secret or depends_on_rows(value.form)
-
-
-def _constant(value, ident: int) -> Value:
-    numbers = np.asarray(value)
-    if numbers.dtype.kind not in "iufb" or not numbers.size or np.isnan(numbers).any():
-        return Value(ident=ident)
-    low, high = float(numbers.min()), float(numbers.max())
-    exact = Number(None, int(low)) if numbers.dtype.kind in "iu" and low == high else None
-    return Value(number=exact, bounds=(low, high), ident=ident)
-
-
-def _captured(equation) -> Iterator:
-    """Arrays captured by the programs in an equation's parameters, and in theirs."""
-    for program in programs_in(equation):
-        yield from getattr(program, "consts", ())
-        for inner in jaxpr_of(program).eqns:
-            yield from _captured(inner)
+def constants_in_parameters(equation: Any) -> Iterator[Any]:
+    """Arrays captured by the programs in an equation's parameters, and in theirs: functions that combine two elements."""
+    for parameter in equation.params.values():
+        for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
+            if jaxpr_of(part) is not None:
+                yield from constants_in(part)

@@ -86,13 +86,8 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int)
     leaves, keystr = jax.tree_util.tree_leaves_with_path, jax.tree_util.keystr
     with TRACING:
         closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        information_flow.verify_jaxpr(
-            closed,
-            [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == rows],
-            output_names=[keystr(path) for path, _ in leaves(outputs)],
-            secret_outputs=(".rng_key",),
-            public_constants=True,
-        )
+        private = [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == rows]
+        information_flow.prove(closed, private, output_names=[keystr(path) for path, _ in leaves(outputs)])
         lowered = jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments))
         return Program(lowered.compile(), outputs, _digest(lowered))
 

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import information_flow
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
@@ -137,8 +136,6 @@ def _binomial_thresholds(rate: float, num_rows: int, cap: int) -> tuple[int, Tab
         threshold = min((running << SAMPLING_BITS) // norm, 2**SAMPLING_BITS - 1)
         rows.append([(threshold >> shift) & 0xFFFFFFFF for shift in reversed(range(0, SAMPLING_BITS, 32))])
     table = np.array(rows, np.uint32).reshape(-1, SAMPLING_BITS // 32)
-    for column in table.T:
-        information_flow.register_table(column)
     return smallest, table
 
 

@@ -1,0 +1,176 @@
+"""The door's primitive: it holds the program of one row, and all else that it does is written here and in `mechanism`.
+
+`door_p` lowers to the access of a Mechanism: subsample, the row's program for each row (`jax.vmap`, so that rows cannot
+meet), clip, sum, noise. It can be batched (vectorised chains: one access each). It has no differentiation rule: a
+derivative through it would be a second access that nobody charges.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import batching, mlir
+
+from dpppl import chacha, information_flow
+from dpppl.errors import ConfigurationError
+
+door_p = Primitive("dpppl_door")
+door_p.multiple_results = True
+
+Maps = tuple[tuple[bool, ...], ...]
+"""For each `jax.vmap` around, from the innermost, which operands have a leading axis for it."""
+STREAMS = ("noise", "subsampling")
+"""Names of the streams (`random.stream`) that an access draws from its key; the verifier keeps others off them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """The parameter of a door: what one access does, hashable, and public all of it.
+
+    `mechanism`: a Mechanism, whose `access` does the work. `program`: the jaxpr of one row's statistic, from
+    (z, row, public); what it captured are its constants, and operands of the door. `inputs`, `output`: structures of
+    (z, rows, public, captured, key, noise_multiplier, step, norm), which are the door's operands, and of the
+    statistic. `number`: see `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the
+    maps around it.
+
+    Raises PrivacyLeakError for a program that does more than compute.
+    """
+
+    mechanism: Any
+    program: Any
+    inputs: Any
+    output: Any
+    number: str | None
+    x64: bool
+    chains: Maps = ()
+
+    def __post_init__(self) -> None:
+        information_flow.check_row_program(self.program)
+
+    @functools.cached_property
+    def parts(self) -> Any:
+        """The numbers of the operands, in their structure."""
+        return jax.tree.unflatten(self.inputs, range(self.inputs.num_leaves))
+
+    @property
+    def roles(self) -> information_flow.Roles:
+        """What the verifier must know of the operands."""
+        _, rows, _, _, key, _, step, _ = self.parts
+        streams = tuple(zlib.crc32(name.encode()) for name in STREAMS)
+        return information_flow.Roles(tuple(jax.tree.leaves(rows)), key, step, self.chains, streams, self.program)
+
+    def __call__(self, *operands: Any) -> Any:
+        """The access of every chain."""
+        with jax.enable_x64(self.x64):
+            return _mapped(self._one, self.chains)(*operands)
+
+    def _one(self, *operands: Any) -> list[Any]:
+        z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
+
+        def statistic(row: Any) -> Any:
+            leaves = row_p.bind(
+                *captured, *jax.tree.leaves((z, row, public)), program=self.program, x64=self.x64, maps=()
+            )
+            return jax.tree.unflatten(self.output, leaves)
+
+        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest))
+
+
+information_flow.register_door(door_p, lambda parameters: parameters["access"].roles)
+information_flow.register_generator(chacha.chacha20)
+
+
+@functools.lru_cache(maxsize=64)
+def compiled(access: Access) -> Any:
+    """The access as a compiled function of the operands, for calls outside `jax.jit`."""
+    return jax.jit(lambda *operands: door_p.bind(*operands, access=access))
+
+
+@door_p.def_impl
+def _run(*operands: Any, access: Access) -> Any:
+    return compiled(access)(*operands)
+
+
+@door_p.def_abstract_eval
+def _shapes(*operands: Any, access: Access) -> list[Any]:
+    lead = _lead(operands, access.chains)
+    count = jax.core.ShapedArray(lead, jnp.dtype("float64" if access.x64 else "float32"))
+    return _outputs(access.program, lead) + [count] * access.mechanism.counts
+
+
+def _lower(context: Any, *operands: Any, access: Access) -> Any:
+    with jax.enable_x64(True):  # float64 is lowered as such whatever the caller's setting
+        return mlir.lower_fun(access, multiple_results=True)(context, *operands)
+
+
+def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, access: Access) -> Any:
+    if any(axes[k] is not None for k in access.roles.rows):
+        raise ConfigurationError(
+            "the rows of an access are batched. jax.vmap over data sets is not supported: call it once for each of them. "
+            "A jax.lax.cond inside jax.vmap batches whatever it uses: choose between results instead."
+        )
+    operands, level = _leading(operands, axes)
+    outputs = door_p.bind(*operands, access=replace(access, chains=(*access.chains, level)))
+    return outputs, [0] * len(outputs)
+
+
+# The program of one row, lowered under the setting that it was traced under: rules of JAX's own depend on it
+
+row_p = Primitive("dpppl_row")
+row_p.multiple_results = True
+
+
+@row_p.def_abstract_eval
+def _row_shapes(*operands: Any, program: Any, x64: bool, maps: Maps) -> list[Any]:
+    return _outputs(program, _lead(operands, maps))
+
+
+def _lower_row(context: Any, *operands: Any, program: Any, x64: bool, maps: Maps) -> Any:
+    captured = len(program.constvars)
+
+    def one(*operands: Any) -> Any:
+        return jaxpr_as_fun(ClosedJaxpr(program, operands[:captured]))(*operands[captured:])
+
+    with jax.enable_x64(x64):
+        return mlir.lower_fun(_mapped(one, maps), multiple_results=True)(context, *operands)
+
+
+def _batch_row(operands: Sequence[Any], axes: Sequence[int | None], *, program: Any, x64: bool, maps: Maps) -> Any:
+    operands, level = _leading(operands, axes)
+    outputs = row_p.bind(*operands, program=program, x64=x64, maps=(*maps, level))
+    return outputs, [0] * len(outputs)
+
+
+def _mapped(function: Callable[..., Any], maps: Maps) -> Callable[..., Any]:
+    """`jax.vmap` around `jax.vmap`."""
+    for level in maps:
+        function = jax.vmap(function, in_axes=tuple(0 if batched else None for batched in level))
+    return function
+
+
+def _leading(operands: Sequence[Any], axes: Sequence[int | None]) -> tuple[list[Any], tuple[bool, ...]]:
+    moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes)]
+    return moved, tuple(axis is not None for axis in axes)
+
+
+def _lead(operands: Sequence[Any], maps: Maps) -> tuple[int, ...]:
+    """The sizes of the mapped axes, the outermost first."""
+    sizes = []
+    for number, level in enumerate(maps):
+        first = level.index(True)
+        sizes.append(operands[first].shape[sum(outer[first] for outer in maps[number + 1 :])])
+    return tuple(reversed(sizes))
+
+
+def _outputs(program: Any, lead: tuple[int, ...]) -> list[Any]:
+    return [jax.core.ShapedArray((*lead, *v.aval.shape), v.aval.dtype) for v in program.outvars]
+
+
+for primitive, lower, batch in ((door_p, _lower, _batch), (row_p, _lower_row, _batch_row)):
+    mlir.register_lowering(primitive, lower)
+    batching.primitive_batchers[primitive] = batch
