@@ -325,6 +325,9 @@ EFFECTS = {
     "in a loop": lambda z, x, key: lax.while_loop(
         lambda i: i < x[0, 0], lambda i: (jax.debug.print("turn"), i + 1)[1], 0.0
     ),
+    "in a reduction": lambda z, x, key: lax.reduce(
+        x[0], np.float32(0), lambda a, b: (jax.debug.print("{}", a), a + b)[1], (0,)
+    ),
     "of rows": lambda z, x, key: jax.jit(jax.vmap(lambda row: jax.debug.print("{}", row)))(x),
     "of a key": lambda z, x, key: jax.debug.print("{}", jax.random.key_data(key)),
 }

@@ -174,6 +174,13 @@ def jumping(z, x, key):
     return lax.while_loop(lambda c: c[1] < limit, turn, (z, start, jnp.uint32(0)))[0]
 
 
+def jumping_from_behind(z, x, key):
+    """The same, where the counter starts a little below the largest number."""
+    turn = lambda c: (access(c[0], x, key, c[2]), c[1] + jnp.uint32(4), c[2] + 1)  # noqa: E731
+    start = jnp.uint32(0) - jnp.uint32(10)
+    return lax.while_loop(lambda c: c[1] < jnp.uint32(0) - jnp.uint32(1), turn, (z, start, jnp.uint8(0)))[0]
+
+
 def rising(z, x, key):
     """A loop that goes on while its counter is above what does not change."""
     limit = z[0].astype(jnp.uint32)
@@ -232,6 +239,7 @@ HOLES = {
     "one branch, two accesses": (
         lambda z, x, key: lax.cond(z[0] > 0, lambda: access(access(z, x, key), x, key), lambda: z), "key reuse"),
     "a counter that jumps over the end": (jumping, "key reuse"),
+    "a counter that jumps over the largest number": (jumping_from_behind, "key reuse"),
     "a counter above its end": (rising, "key reuse"),
     "a count that goes back": (going_back, "key reuse"),
     "the access' key in the likelihood": (access_key_in_likelihood, "key reuse"),

@@ -146,11 +146,14 @@ def _most_turns(walk: Any, turn: Variable, predicate: Value) -> int | None:
     if any(turn in terms for terms in mentioned) or turn in dict(limit.affine[1]) or counter.bits != limit.bits:
         return None
     stride = dict(counter.affine[1]).get(turn, 0)
-    left = combine(limit.affine, combine(counter.affine, affine(0, {turn: stride}), -1), -1)
+    start = combine(counter.affine, affine(0, {turn: stride}), -1)
+    left = combine(limit.affine, start, -1)
     known = counter.base == limit.base and not left[1] and left[0] >= 0
     if stride == 1:
         return left[0] if known else 2**counter.bits
-    fits = counter.base is None and not limit.affine[1] and limit.affine[0] + stride < 2 ** (counter.bits - 1)
+    fits = (
+        counter.base is None and not start[1] and start[0] >= 0 and limit.affine[0] + stride < 2 ** (counter.bits - 1)
+    )
     return -(-left[0] // stride) if stride > 1 and known and fits else None
 
 

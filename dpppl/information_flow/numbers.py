@@ -13,7 +13,7 @@ Lengths = Mapping[Variable, int | None]
 """How many values a variable has, from 0 on; None: not known."""
 Rule = Callable[[Variable], Affine | None]
 
-_LONGEST = 1_000_000
+_LONGEST = 100_000
 
 
 def bits_of(aval: Any) -> int:

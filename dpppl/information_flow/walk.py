@@ -36,7 +36,11 @@ from dpppl.information_flow.primitives import (
     jaxpr_of,
     known,
     named,
+    programs_in,
 )
+
+_TABLE = 64
+"""The size of JAX's own tables, at most."""
 
 
 class Roles(NamedTuple):
@@ -125,8 +129,12 @@ class Walk:
             return self.unknown(equation, inputs)
         if primitive in groups.identities:
             return inputs
-        for constant in constants_in_parameters(equation):
-            self.constant(constant)
+        for program in programs_in(equation):  # that combine two elements
+            for inner in equations_in(program):
+                if inner.primitive in groups.callbacks or effects_of(inner):
+                    self.find("effect", f"what combines elements in {primitive.name} has effects", Trail(equation))
+            for constant in constants_in(program):
+                self.constant(constant)
         if primitive in groups.keys.draws:
             return [self.draw(equation, inputs)]
         return self.plain(equation, inputs)
@@ -152,7 +160,7 @@ class Walk:
     def constant(self, value: Any) -> Value:
         """An array that the program captured."""
         array = None if is_key(value) else np.asarray(value)
-        if array is None or contents(array) not in known().tables:
+        if array is None or array.size > _TABLE or contents(array) not in known().tables:
             problem = self.problem_with(value)
             if problem is not None:
                 self.find("constant", f"a captured array, {describe(value)}, {problem}")
@@ -328,8 +336,9 @@ class Walk:
 
     def unknown(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """A primitive that is not JAX's own, or holds programs, functions or arrays in a way that is not known here."""
-        for constant in constants_in_parameters(equation):
-            self.constant(constant)
+        for program in programs_in(equation):
+            for constant in constants_in(program):
+                self.constant(constant)
         trail, name = self.trail_after(equation, inputs), equation.primitive.name
         if trail is not None:
             self.find("unknown", f"{name} is not known here: what it does with secrets cannot be followed", trail)
@@ -339,11 +348,3 @@ class Walk:
         data = Data.DERIVED if any(value.data is not Data.PUBLIC for value in inputs) else Data.PUBLIC
         value = Value(data, key=lost, trail=trail)
         return [self.settled(value, v.aval, id(equation), k) for k, v in enumerate(equation.outvars)]
-
-
-def constants_in_parameters(equation: Any) -> Iterator[Any]:
-    """Arrays captured by the programs in an equation's parameters, and in theirs: functions that combine two elements."""
-    for parameter in equation.params.values():
-        for part in parameter if isinstance(parameter, tuple | list) else (parameter,):
-            if jaxpr_of(part) is not None:
-                yield from constants_in(part)
