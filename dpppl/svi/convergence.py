@@ -6,6 +6,7 @@ have more, because the gradient keeps its sign. Where it is held at an optimum t
 the parameter went, which stays bounded. Fast cosines measure privacy noise, subsampling and guide draws alike.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +100,9 @@ def convergence(gradients: Mapping[str, Any], tail: float = 0.5) -> Convergence:
     cancels over an epoch, which hides drifts below it. The objective is the clipped one, and the optimum a local one.
     """
     named = {
-        name + jax.tree_util.keystr(path): np.asarray(leaf, np.float64).reshape(len(leaf), -1)[:-1]
+        name + jax.tree_util.keystr(path): np.asarray(leaf, np.float64).reshape(
+            len(leaf), math.prod(np.shape(leaf)[1:])
+        )[:-1]
         for name, tree in gradients.items()
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }  # the last one may be a mean over fewer steps
