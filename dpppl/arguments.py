@@ -96,6 +96,9 @@ class Arguments:
                     f"argument '{label}' has another shape than when the model was split: {np.shape(found[label])} "
                     f"instead of {expected.shape}."
                 )
+        for label, value in self.static.items():
+            if found[label] is not value and not _same(found[label], value):
+                raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
             rows = {label: jnp.asarray(found[label]) for label in self.rows}
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
@@ -112,6 +115,14 @@ class Arguments:
         return values[: self.num_positional], dict(
             zip(self.names[self.num_positional :], values[self.num_positional :])
         )
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arguments that are no arrays are equal; what cannot be compared is not."""
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:
+        return False
 
 
 def _named(model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:

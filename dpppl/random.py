@@ -74,11 +74,12 @@ def is_guessable(key: Any) -> bool:
     return bool(2 * np.count_nonzero(words) <= words.size)
 
 
-def claim(key: Any) -> None:
-    """Mark a key as used. Raises KeyReuseError the second time: equal keys on changed data cancel the noise."""
+def claim(key: Any, *, again: bool = False) -> None:
+    """Mark a key as used. Raises KeyReuseError the second time, unless the run that used it goes on, `again`: equal keys
+    on changed data cancel the noise."""
     digest = _digest(key)
     with _claims:
-        if digest in _claimed:
+        if digest in _claimed and not again:
             raise KeyReuseError(
                 "this key was already used in this process; call dpppl.secret_key() again for every run."
             )

@@ -457,3 +457,73 @@ def test_a_ledger_is_one_budget_for_all_objects(tmp_path):
     assert not greedy.budget.charged and by_hand.privacy_report().num_accesses == 1 + int(state.i)
     assert ledger.spent <= 1.0 and "The ledger 'y' counts what is run on these data" in str(svi.privacy_report())
     assert "no ledger counts it" in str(svi_of().privacy_report())
+
+
+# What was found by attacking all this
+
+
+def test_a_step_that_no_ledger_can_count_is_refused(tmp_path):
+    """Inside jit nothing can be charged; copies and forks of an object take steps of their own."""
+    ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 50.0, 1e-5)
+    svi = svi_of(ledger=ledger, print_cost=False)
+    first, second = svi.init(dpppl.secret_key(), Y), svi.init(dpppl.secret_key(), Y)
+    with pytest.raises(ConfigurationError, match="cannot be charged in the ledger"):
+        jax.jit(lambda state, y: svi.update(state, y)[0])(first, Y)
+    other = copy.copy(svi)
+    for _ in range(3):
+        first, second = svi.update(first, Y)[0], other.update(second, Y)[0]
+    assert sum(event.num_accesses for event in ledger.events) == 6 == svi.privacy_report().num_accesses
+
+
+@pytest.mark.parametrize("name", ["MCMC", "SVI"])
+def test_what_was_charged_survives_a_resume_that_fails(name, tmp_path, monkeypatch, claimed):
+    """Interrupted, resumed, interrupted before the first chunk: nothing is forgotten, and the object still goes on."""
+    way, path = WAYS[name], tmp_path / "run.ckpt"
+    thing = way.make(checkpoint=path, print_cost=False, **TARGET)
+    with monkeypatch.context() as patch:
+        broken(patch, KeyboardInterrupt(), 16)
+        with pytest.raises(KeyboardInterrupt):
+            way.run(thing, dpppl.secret_key())
+    spent = way.spent(thing)
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "announce", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            way.run(thing, dpppl.secret_key())
+    assert way.spent(thing) == spent == 32
+    way.run(thing, dpppl.secret_key())
+    assert way.spent(thing) == STEPS and 0.99 < thing.privacy_report().epsilon <= 1.0
+    assert not path.exists() and not list(tmp_path.iterdir())
+
+
+def _interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_the_key_of_a_resumed_run_is_used_up(tmp_path, monkeypatch, claimed):
+    path, key = tmp_path / "run.ckpt", dpppl.secret_key()
+    with monkeypatch.context() as patch:
+        broken(patch, KeyboardInterrupt(), 4)
+        with pytest.raises(KeyboardInterrupt):
+            mcmc_of(checkpoint=path).run(key, Y)
+    claimed.clear()  # another process
+    mcmc_of(checkpoint=path).run(dpppl.secret_key(), Y)
+    with pytest.raises(KeyReuseError):
+        mcmc_of().run(key, Y)
+
+
+def test_update_follows_the_arguments_that_init_was_given():
+    def scaled(y, scale):
+        mu = numpyro.sample("mu", dist.Normal(0.0, scale))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    svi = dpppl.SVI(scaled, AutoNormal(scaled), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.FullBatch(),
+                    noise_multiplier=5.0, print_cost=False)  # fmt: skip
+    state = svi.init(dpppl.secret_key(), Y, 1.0)
+    svi.update(state, Y, 1.0)
+    with pytest.raises(ConfigurationError, match="argument 'scale' has another value"):
+        svi.update(state, Y, 7.0)
+    svi.run(dpppl.secret_key(), 3, Y, 50.0, progress_bar=False)
+    with pytest.raises(ConfigurationError, match="argument 'scale' has another value"):
+        svi.update(state, Y, 1.0)
+    assert len(svi._programs) == 0

@@ -31,6 +31,8 @@ def initial_states(
     resume = resume._replace(rng_key=states.rng_key)
     if jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states) or len(np.unique(np.asarray(resume.i))) != 1:
         raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")
+    if np.min(np.asarray(resume.i)) < 0:
+        raise ConfigurationError("post_warmup_state holds a negative number of steps.")
     return jax.tree.map(jnp.asarray, resume)
 
 

@@ -97,7 +97,7 @@ class MCMC(numpyro.infer.MCMC):
         self._failed: tuple[int, ...] = ()
         self._num_rows: int | None = None
         self._assumed_public: tuple[str, ...] = ()
-        self._collected = (0, 0)
+        self._collected = (0, 0, 1)
 
     # Budget
 
@@ -230,7 +230,7 @@ class MCMC(numpyro.infer.MCMC):
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         self._last_state = states
         self._states = self._constrained(kernel, collected, public, removed)
-        self._collected = (first + collect[0], collect[1])
+        self._collected = (first + collect[0], collect[1], self.thinning)
         self._failed = not_finite(states.z, self.num_chains)
         self._provenance = self._provenance.ended(Status.COMPLETE)
         if self._failed:
@@ -252,10 +252,10 @@ class MCMC(numpyro.infer.MCMC):
         samples count less (Li et al. 2019, section 3). Equal for a constant step and no thinning."""
         if self._states is None:
             raise ConfigurationError("`run` must be called before `get_weights`.")
-        kernel, (first, draws) = self._fixed_kernel(), self._collected
-        step_sizes, _ = kernel.schedule(first, draws * self.thinning)
-        weights = kernel.sample_weight(step_sizes).reshape(draws, self.thinning).sum(axis=1)
-        return np.tile(weights / weights.sum(), (self.num_chains, 1))
+        kernel, (first, draws, thinning) = self._fixed_kernel(), self._collected
+        step_sizes, _ = kernel.schedule(first, draws * thinning)
+        weights = kernel.sample_weight(step_sizes).reshape(draws, thinning).sum(axis=1)
+        return np.tile(weights / weights.sum(), (np.size(self._last_state.i), 1))
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
         """NumPyro's summary table (of the weighted samples, where weights differ), then what of it must not be read."""

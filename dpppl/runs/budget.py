@@ -119,13 +119,14 @@ class Budget:
             max(1e-300, min(1e-9, _OVERFLOW_SHARE * min(shares) / (3 * num_steps)))
         )
 
-    def calibrate(self, charge_at: Callable[[float], Charge]) -> float:
+    def calibrate(self, charge_at: Callable[[float], Charge], run_id: str | None = None) -> float:
         """The least noise multiplier at which what was charged and `charge_at(noise_multiplier)` meet the target.
 
-        Of the target, `reserve` is left, unless the charge is a query. Looks at no data. Raises BudgetExceededError if
+        Of the target, `reserve` is left, unless the charge is a query; charges of `run_id`, which is resumed, do not count.
+        Looks at no data. Raises BudgetExceededError if
         what was charged leaves nothing, ConfigurationError if no noise is enough."""
         assert self.target_epsilon is not None and self.target_delta is not None
-        spent = self._held()
+        spent = self._held(run_id)
         target = self.target_epsilon * (1.0 if charge_at(1.0).is_query else 1.0 - self.reserve)
         if spent and accounting.epsilon(events_of(spent), self.target_delta) >= target * (1.0 - 1e-3):
             raise self._exceeded(spent, ())
@@ -161,7 +162,8 @@ class Budget:
             self.admit(charges, run_id)
             if self.ledger is not None:
                 self.ledger.reserve(name, events_of(charges), what)
-            self._runs[name] = _Run(tuple(charges))
+            before = self._runs.get(name)  # what it was charged stays, whatever becomes of it now
+            self._runs[name] = _Run(tuple(charges), [] if before is None else list(before.begun))
             return Reservation(self, name)
 
     def charge_one(self, charge: Charge, what: str, run_id: str) -> None:

@@ -4,6 +4,7 @@ The file is as secret as the data: it holds the run's keys, with which noise can
 rows. It has mode 600 and is deleted when the run is complete.
 """
 
+import contextlib
 import hashlib
 import hmac
 import json
@@ -42,6 +43,8 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], key: Any, run_id: str) -> None:
         self._path = os.fspath(path)
+        self._temporary = self._path + ".tmp"
+        self._remove(self._temporary)
         self._header: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray] = {}
         self.resumed = os.path.exists(self._path)
@@ -92,18 +95,23 @@ class Checkpoint:
             "count": len(leaves), "generator": str(jax.random.key_impl(self.key)),
         }  # fmt: skip
         arrays = {f"a{number}": leaf for number, leaf in enumerate(leaves)}
-        temporary = f"{self._path}.{os.getpid()}.tmp"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._remove(self._temporary)
+        descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             np.savez(file, header=np.asarray(json.dumps(header)), key=_plain(self.key), **arrays)  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, self._path)
+        os.replace(self._temporary, self._path)
 
     def remove(self) -> None:
         """Forget the run, which is complete: a second replay on other rows would cancel the noise."""
-        if os.path.exists(self._path):
-            os.remove(self._path)
+        self._remove(self._path)
+        self._remove(self._temporary)
+
+    @staticmethod
+    def _remove(path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(path)
 
     def _load(self) -> None:
         try:

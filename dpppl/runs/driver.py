@@ -197,11 +197,14 @@ def forgetful(function: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-def _clear(error: BaseException | None) -> None:
-    while error is not None:
+def _clear(error: BaseException) -> None:
+    seen, left = set[int](), [error]
+    while left:
+        error = left.pop()
+        seen.add(id(error))
         if error.__traceback__ is not None:
             traceback.clear_frames(error.__traceback__)
-        error = error.__cause__ or error.__context__
+        left += [e for e in (error.__cause__, error.__context__) if e is not None and id(e) not in seen]
 
 
 def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:

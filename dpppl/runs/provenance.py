@@ -100,8 +100,7 @@ def claim(key: Any, *, again: bool = False) -> KeyOrigin:
     """Use up a run's key, and say where it comes from; `again`: the key of a run that is resumed.
 
     Raises KeyReuseError; warns of a key that can be guessed."""
-    if not again:
-        random.claim(key)
+    random.claim(key, again=again)
     origin = KeyOrigin.of(key)
     if origin.source is KeySource.SEED:
         warnings.warn(

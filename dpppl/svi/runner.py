@@ -121,7 +121,7 @@ class SVI(Fixed):
         self._programs: dict[Any, Program] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_programs": {}}
+        return vars(self) | {"_programs": {}, "_by_hand": None}
 
     # Budget
 
@@ -130,7 +130,8 @@ class SVI(Fixed):
         charged = self.budget.charged
         charge = self._charge(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
         start = None if self._provenance.starts else self._start
-        return svi_report(self, [*charged, charge], self._provenance.and_now(Status.PLANNED, start=start))
+        planned = self._provenance.and_now(Status.PLANNED, start=start)
+        return svi_report(self, [*charged, charge], planned, self._left_out)
 
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
         """What everything run so far has cost: runs, interrupted ones too, queries, and steps by `update`.
@@ -146,12 +147,12 @@ class SVI(Fixed):
         provenance = self._provenance.and_now(self._provenance.status, start=start)
         return svi_report(self, self.budget.charged, provenance, self._left_out)
 
-    def _charge(self, num_steps: int, first: int) -> Charge:
-        """A run's charge, at the noise multiplier that the budget gives. Looks at no data."""
+    def _charge(self, num_steps: int, first: int, run_id: str | None = None) -> Charge:
+        """A run's charge, at the noise multiplier that the budget gives. Looks at no data. `run_id`: if it is resumed."""
         mechanism = self.budget.affordable(self.mechanism, num_steps)
         charge_at = lambda sigma: Charge(mechanism, np.full(num_steps, sigma), first)  # noqa: E731
         noise = self.noise_multiplier
-        return charge_at(self.budget.calibrate(charge_at) if noise is None else noise)
+        return charge_at(self.budget.calibrate(charge_at, run_id) if noise is None else noise)
 
     def _fixed_noise(self) -> float:
         if self.noise_multiplier is None:
@@ -170,7 +171,7 @@ class SVI(Fixed):
         For steps by `update`. A new key for every call: two states of one key have equal noise, which on different data
         cancels."""
         objective, state = self._bound(random.as_key(rng_key), args, kwargs, init_params)
-        self._objective, self._programs, self._by_hand = objective, {}, uuid.uuid4().hex
+        self._objective, self._programs = objective, {}
         self._start = self._start if init_params is None else Start.SUPPLIED
         return state
 
@@ -190,6 +191,11 @@ class SVI(Fixed):
         rows, public = objective.arrays(args, kwargs)
         step = self._step(objective, self.mechanism, noise)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, rows, public))):
+            if self.budget.ledger is not None:
+                raise ConfigurationError(
+                    "a step inside jax.jit or lax.scan cannot be charged in the ledger before it looks at the data: call "
+                    "update by itself, it is compiled, or use run."
+                )
             self._left_out = (
                 "Steps taken by update inside jax.jit or lax.scan are not in these numbers: privacy_report(state) of "
                 "their last state says what they cost, and both add up.",
@@ -197,10 +203,11 @@ class SVI(Fixed):
             return step(state, rows, public)[0], None
         arguments = (state, rows, public)
         kind = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(arguments))
+        self._by_hand = uuid.uuid4().hex if self._by_hand is None else self._by_hand
         if kind not in self._programs:
             self._programs[kind] = prepare(lambda *arguments: step(*arguments)[0], arguments, rows=1)
-        assert self._by_hand is not None
-        self.budget.charge_one(Charge(self.mechanism, np.array([noise])), "SVI.update", self._by_hand)
+        run_id = f"{self._by_hand}.{os.getpid()}"  # a copy, or a fork, takes steps of its own
+        self.budget.charge_one(Charge(self.mechanism, np.array([noise])), "SVI.update", run_id)
         origin = KeyOrigin(KeySource.STATE, "as init was given")
         self._provenance = self._provenance.and_now(Status.BY_HAND, origin, self._start)
         return self._programs[kind](*arguments), None
@@ -236,7 +243,7 @@ class SVI(Fixed):
         # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
         objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
         state = state if init_state is None else continued(init_state, state)
-        charge = self._charge(num_steps, int(state.i))
+        charge = self._charge(num_steps, int(state.i), run.run_id)
         self.budget.admit([charge], run.run_id)
         rows, public = objective.arrays(args, kwargs)
         thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
@@ -248,7 +255,7 @@ class SVI(Fixed):
         start = start if init_params is None else Start.SUPPLIED
 
         def begin(origin: KeyOrigin) -> PrivacyReport:
-            self._objective = objective
+            self._objective, self._programs = objective, {}
             self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
             return svi_report(self, [charge], self._provenance)
 

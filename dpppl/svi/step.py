@@ -66,7 +66,10 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
         raise ConfigurationError("init_state does not fit this model, guide and optimiser.")
     if int(before.i) < 0:
         raise ConfigurationError("init_state holds a negative number of steps.")
-    return before._replace(rng_key=fresh.rng_key)
+    if fresh.clipping_norm is not None and not 0.0 < float(before.clipping_norm or 0.0) < float("inf"):
+        raise ConfigurationError("init_state holds a clipping norm that is not positive and finite.")
+    norm = None if fresh.clipping_norm is None else before.clipping_norm
+    return before._replace(rng_key=fresh.rng_key, clipping_norm=norm)
 
 
 def clipping_of(
