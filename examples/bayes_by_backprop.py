@@ -88,7 +88,7 @@ def main(arguments=None):
 
     mu, sd = written_out(
         jax.random.key(0), x, y, num_batches=args.num_batches, num_epochs=args.num_epochs, clipping_norm=1.0,
-        noise_multiplier=svi.noise_multiplier, learning_rate=args.learning_rate,
+        noise_multiplier=svi.budget.charged[0].noise_multipliers[0], learning_rate=args.learning_rate,
     )  # fmt: skip
     w = mu + sd * jax.random.normal(jax.random.key(1), (200, len(mu)))
     own = {"weights": w[:, :-1], "intercept": w[:, -1]}

@@ -197,7 +197,9 @@ def svi_program_of(svi, args, kwargs):
     def steps(key, rows):
         args, kwargs = jax.tree.unflatten(tree, [rows.get(place, leaf) for place, leaf in enumerate(leaves)])
         state = svi.init(key, *args, **kwargs)
-        return lax.fori_loop(0, 3, lambda _, state: svi.update(state, *args, **kwargs)[0], state)
+        objective = svi.objective()
+        step = svi._step(objective, svi.mechanism, svi.noise_multiplier)
+        return lax.fori_loop(0, 3, lambda _, state: step(state, *objective.arrays(args, kwargs))[0], state)
 
     closed, outputs = jax.make_jaxpr(steps, return_shape=True)(jax.random.key(0), rows)
     return closed, dict(

@@ -8,6 +8,7 @@ from scipy import stats
 import dpppl
 from dpppl import random
 from dpppl.errors import ConfigurationError, KeyReuseError
+from dpppl.runs.provenance import KeyOrigin
 
 SIZE = 200_000
 
@@ -138,10 +139,11 @@ def test_a_key_is_claimed_once_in_whatever_form_it_comes():
 
 
 def test_the_origin_of_a_key_is_told():
-    assert "operating system's entropy" in random.origin(dpppl.secret_key())
-    assert "256-bit ChaCha20" in random.origin(dpppl.secret_key())
-    assert "64-bit threefry" in random.origin(dpppl.secret_key("threefry"))
-    assert "supplied by the caller" in random.origin(jax.random.key(0))
+    assert str(KeyOrigin.of(dpppl.secret_key())) == "the operating system's entropy (256-bit ChaCha20)"
+    assert "64-bit threefry" in str(KeyOrigin.of(dpppl.secret_key("threefry")))
+    assert "supplied by the caller" in str(KeyOrigin.of(jax.random.split(dpppl.secret_key())[0]))
+    for short in (jax.random.key(0), jax.random.PRNGKey(2**31), jax.random.key(7, impl="rbg")):
+        assert "short seed that can be guessed" in str(KeyOrigin.of(random.as_key(short)))
 
 
 @pytest.mark.parametrize("wrong", [0, 1.5, None, "key", np.zeros(2, np.int32)])

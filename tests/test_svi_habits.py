@@ -143,7 +143,7 @@ def test_a_guide_starts_as_it_was_built_whatever_was_done_with_it():
     guide.init_loc_fn = init_to_value(values={"mu": 0.5})
     other = make(tiny, guide)
     assert other.get_params(other.init(jax.random.key(0), Y))["mu_auto_loc"] == 0.5
-    assert "supplied by the user" in other.privacy_report().initial_values
+    assert "supplied by the user" in other.privacy_report().provenance.initial_values
 
 
 def test_a_guide_that_was_called_on_data_is_refused():
