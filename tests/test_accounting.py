@@ -210,9 +210,9 @@ class TestAccountants:
         )
 
     def test_very_many_tiny_accesses(self):
-        """Where PLD's grid is too coarse or too slow, RDP is the smaller bound; rounding must not turn it into 0."""
+        """Rounding must not turn it into 0."""
         many = spent(event(2.0, 10**8, 1e-5), 1e-5)
-        assert many.accountant.startswith("RDP") and 0.1 < many.epsilon < 0.25
+        assert 0.1 < many.epsilon < 0.25
         assert epsilon(event(5.0, 10**9, 1e-9), 1e-9, "rdp") > 0
         fine = spent(event(100.0, 10_000, 0.01), 1e-5)
         assert fine.accountant.startswith("PLD") and fine.epsilon == pytest.approx(0.027225, rel=2e-3)
@@ -224,7 +224,7 @@ class TestAccountants:
 
     def test_names(self):
         assert spent(event(1.0), 1e-5).accountant == "exact Gaussian (analytic)"
-        assert spent(event(1.0, 10, 0.1), 1e-5).accountant.startswith("PLD (dp_accounting 0.6")
+        assert spent(event(1.0, 10, 0.1), 1e-5).accountant == "PLD (tilted Fourier transform)"
         assert spent(event(1.0, 10, 0.1), 1e-5, "rdp").accountant.startswith("RDP (dp_accounting 0.6")
 
     @pytest.mark.parametrize(
@@ -234,7 +234,6 @@ class TestAccountants:
             (event(1.0, rate=0.5), "gaussian", "use 'pld'"),
             (fixed_size(1.0, 1, 1, 10), "pld", "use 'rdp'"),
             (fixed_size(1.0, 1, 1, 10, "zero_out"), "auto", "replace_one"),
-            (event(1.0, rate=0.5, neighboring_relation="replace_one"), "rdp", "use 'pld'"),
         ],
     )
     def test_unsupported_combinations_name_the_cure(self, e, accountant, text):

@@ -231,9 +231,8 @@ def test_the_text_states_every_number_and_every_condition(name):
     else:
         facts += [f"{report.epsilon:.4g}", "1e-05", report.spent.accountant]
     if name == "poisson":
-        version = dp_accounting.__version__ if hasattr(dp_accounting, "__version__") else "0.6"
         facts += [
-            f"PLD (dp_accounting {version}",
+            "PLD (tilted Fourier transform)",
             "rate 0.1",
             "charged to delta",
             f"cap {report.mechanism.batch_cap} rows",

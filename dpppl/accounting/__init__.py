@@ -2,13 +2,15 @@
 
 from dpppl.accounting import bounds, gdp
 from dpppl.accounting.accountants import PrivacySpent, delta, epsilon, group_epsilon, spent
+from dpppl.accounting.additive import gaussian_mu_squared, rdp
 from dpppl.accounting.calibration import (
     calibrate_noise_multiplier,
     calibrate_num_steps,
     calibrate_sampling_rate,
     calibrate_step_size,
 )
-from dpppl.accounting.events import GaussianEvent, round_down, to_dp_event
+from dpppl.accounting.dp_events import from_dp_event, to_dp_event
+from dpppl.accounting.events import GaussianEvent, round_down
 
 __all__ = [
     "GaussianEvent",
@@ -20,8 +22,11 @@ __all__ = [
     "calibrate_step_size",
     "delta",
     "epsilon",
+    "from_dp_event",
+    "gaussian_mu_squared",
     "gdp",
     "group_epsilon",
+    "rdp",
     "round_down",
     "spent",
     "to_dp_event",

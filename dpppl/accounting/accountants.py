@@ -8,16 +8,19 @@ from dataclasses import dataclass
 
 from dpppl.accounting import curves
 from dpppl.accounting.curves import Curve
-from dpppl.accounting.events import GaussianEvent, as_events
+from dpppl.accounting.dp_events import Events, as_events
+from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 
 LARGEST_MEANINGFUL_EPSILON = curves.LARGEST_MEANINGFUL_EPSILON
-Events = GaussianEvent | Sequence[GaussianEvent]
 
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """A guarantee: `epsilon` at `delta`, the accountant that computed it; `meaningful` if epsilon is at most 100."""
+    """A guarantee: `epsilon`, possibly inf, at `delta`, and the accountant whose bound it is.
+
+    `meaningful`: epsilon is at most 100, `LARGEST_MEANINGFUL_EPSILON`; above, it says next to nothing about a row.
+    """
 
     epsilon: float
     delta: float
@@ -25,28 +28,31 @@ class PrivacySpent:
     meaningful: bool
 
 
-def epsilon(event: Events, delta: float, accountant: str = "auto") -> float:
+def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
     """Smallest epsilon found for which the accesses together are (epsilon, delta)-DP; inf if there is none.
 
-    `event` is a GaussianEvent or a sequence of them, which are composed. `accountant` is "auto" (exact Gaussian where
-    every row is used each time, else the smaller of PLD and RDP; RDP for fixed-size batches), "gaussian", "pld" or
-    "rdp". Where the RDP epsilon exceeds 100 it is the answer, because PLD can take very long there.
+    `event` is a GaussianEvent, a DpEvent of dp_accounting (see `from_dp_event`), or a sequence of them, which are
+    composed. `neighboring_relation` is that of DpEvents, which have none of their own: "zero_out" unless given, which
+    costs what dp_accounting's default ADD_OR_REMOVE_ONE costs. `accountant` is "gaussian", "pld", "rdp" or "auto": exact
+    Gaussian where every row is used each time, RDP for fixed-size batches and for discrete noise, else PLD. Beside PLD,
+    RDP is tried where PLD's epsilon exceeds what RDP could reach, or PLD cannot be used (more than 40 for the total mu of
+    full batches or 1000 for 1 / noise multiplier; a group of more than 1000 rows, or of 2 that are replaced).
 
     Guarantee: an upper bound under the events' neighbouring relation. With a failure probability beta it is solved at
     delta - (1 + e^epsilon) beta.
 
     Raises ConfigurationError if delta is outside (0, 1) or the accountant does not support the sampling scheme.
 
-    References: Balle, Wang 2018, theorem 8 (exact Gaussian); Koskela et al. 2020 and Doroshenko et al. 2022 (PLD);
-    Mironov 2017 (RDP); Wang, Balle, Kasiviswanathan 2019 (fixed-size batches).
+    References: Balle, Wang 2018, theorem 8 (exact Gaussian); Koskela et al. 2020, Doroshenko et al. 2022 and
+    `dpppl.accounting.pld` (PLD); Mironov 2017 (RDP); Wang, Balle, Kasiviswanathan 2019 (fixed-size batches).
 
     >>> round(epsilon(GaussianEvent(noise_multipliers=((10.0, 100),)), delta=1e-5), 2)
     4.38
     """
-    return spent(event, delta, accountant).epsilon
+    return spent(event, delta, accountant, neighboring_relation=neighboring_relation).epsilon
 
 
-def delta(event: Events, epsilon: float, accountant: str = "auto") -> float:
+def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
     """Smallest delta found for which the accesses together are (epsilon, delta)-DP, at most 1.
 
     Arguments, guarantee and errors as for `epsilon`; a failure probability beta adds (1 + e^epsilon) beta.
@@ -56,25 +62,29 @@ def delta(event: Events, epsilon: float, accountant: str = "auto") -> float:
     """
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise ConfigurationError(f"epsilon {epsilon} must be finite and not negative.")
-    events = as_events(event)
+    events = as_events(event, neighboring_relation)
     exact_sampling = min(curve.delta(epsilon) for curve in curves.build(events, accountant))
     beta = _failure_probability(events)
     slack = math.exp(min(math.log(beta) + math.log1p(math.exp(-epsilon)) + epsilon, 0.0)) if beta else 0.0
     return min(1.0, exact_sampling * curves.ROUND_UP + slack)
 
 
-def spent(event: Events, delta: float, accountant: str = "auto") -> PrivacySpent:
+def spent(
+    event: Events, delta: float, accountant: str = "auto", *, neighboring_relation: str | None = None
+) -> PrivacySpent:
     """`epsilon` together with the accountant that gave it. Arguments, guarantee and errors as for `epsilon`.
 
     >>> spent(GaussianEvent(noise_multipliers=((1.0, 1),)), delta=1e-5).accountant
     'exact Gaussian (analytic)'
     """
     check_delta(delta)
-    events = as_events(event)
+    events = as_events(event, neighboring_relation)
     return _best(curves.build(events, accountant), delta, _failure_probability(events))
 
 
-def group_epsilon(event: Events, delta: float, group_size: int, accountant: str = "auto") -> float:
+def group_epsilon(
+    event: Events, delta: float, group_size: int, accountant: str = "auto", *, neighboring_relation: str | None = None
+) -> float:
     """Epsilon when all of the at most `group_size` rows of one person are zeroed out, added, removed or replaced.
 
     Full-batch accesses: noise multipliers divided by the group size, exact. Poisson sampling under zero-out or
@@ -90,7 +100,7 @@ def group_epsilon(event: Events, delta: float, group_size: int, accountant: str 
     check_delta(delta)
     if group_size != int(group_size) or group_size < 1:
         raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
-    events = as_events(event)
+    events = as_events(event, neighboring_relation)
     built = curves.build(events, accountant, int(group_size))
     return _best(built, delta, _failure_probability(events)).epsilon
 
@@ -107,7 +117,12 @@ def _failure_probability(events: Sequence[GaussianEvent]) -> float:
 
 def _best(built: Sequence[Curve], delta: float, beta: float) -> PrivacySpent:
     """The smallest of several upper bounds."""
-    value, name = min((_solve(curve.epsilon, delta, beta), curve.name) for curve in built)
+    found = []
+    for curve in built:
+        found.append((_solve(curve.epsilon, delta, beta), curve.name))
+        if curve.final(delta, found[-1][0]):
+            break
+    value, name = min(found)
     return PrivacySpent(value, delta, name, value <= LARGEST_MEANINGFUL_EPSILON)
 
 

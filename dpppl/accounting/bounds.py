@@ -90,7 +90,7 @@ def li_2019_decreasing_step_size(
     0.103
     """
     _check_steps(epsilon, delta, num_data, num_steps, clipping_norm)
-    return epsilon**2 * num_data / (constant * clipping_norm**2 * num_steps ** (2 / 3) * math.log(1 / delta))
+    return epsilon**2 * num_data / (constant * clipping_norm**2 * math.pow(num_steps, 2 / 3) * math.log(1 / delta))
 
 
 def li_2019_constant_step_size(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from dpppl.accounting import accountants
-from dpppl.accounting.accountants import Events
+from dpppl.accounting.dp_events import Events
 from dpppl.errors import ConfigurationError
 
 _TOLERANCE = 1e-3  # of the target epsilon
@@ -14,12 +14,18 @@ _RATES_PER_DECADE = 3
 
 
 def calibrate_noise_multiplier(
-    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto"
+    make_event: Callable[[float], Events],
+    target_epsilon: float,
+    target_delta: float,
+    accountant: str = "auto",
+    *,
+    neighboring_relation: str | None = None,
 ) -> float:
     """Smallest noise multiplier for which `make_event(noise_multiplier)` meets the target.
 
     Guarantee: `epsilon(make_event(result), target_delta, accountant)` is at most `target_epsilon`, evaluated at the
     value returned, and within 0.1 % of it where such a noise multiplier exists between 1e-6 and 1e12.
+    `neighboring_relation` is that of DpEvents, as for `epsilon`.
 
     Raises ConfigurationError if no noise multiplier meets the target.
 
@@ -28,7 +34,7 @@ def calibrate_noise_multiplier(
     >>> round(calibrate_noise_multiplier(make_event, target_epsilon=1.0, target_delta=1e-5))
     118
     """
-    cost = _cost(make_event, target_epsilon, target_delta, accountant)
+    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation)
     return _search(cost, target_epsilon, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12)
 
 
@@ -39,6 +45,7 @@ def calibrate_num_steps(
     accountant: str = "auto",
     *,
     max_steps: int = 10**9,
+    neighboring_relation: str | None = None,
 ) -> int:
     """Largest number of steps, at most `max_steps`, for which `make_event(num_steps)` meets the target.
 
@@ -51,13 +58,18 @@ def calibrate_num_steps(
     >>> calibrate_num_steps(make_event, target_epsilon=0.2, target_delta=1e-5)
     37
     """
-    cost = _cost(lambda steps: make_event(round(steps)), target_epsilon, target_delta, accountant)
+    cost = _cost(lambda steps: make_event(round(steps)), target_epsilon, target_delta, accountant, neighboring_relation)
     steps = _search(cost, target_epsilon, "num_steps", start=1, cheaper=-1, low=1, high=max_steps, whole=True)
     return round(steps)
 
 
 def calibrate_step_size(
-    make_event: Callable[[float], Events], target_epsilon: float, target_delta: float, accountant: str = "auto"
+    make_event: Callable[[float], Events],
+    target_epsilon: float,
+    target_delta: float,
+    accountant: str = "auto",
+    *,
+    neighboring_relation: str | None = None,
 ) -> float:
     """Largest step size for which `make_event(step_size)` meets the target.
 
@@ -69,7 +81,7 @@ def calibrate_step_size(
     >>> round(calibrate_step_size(make_event, target_epsilon=1.0, target_delta=1e-5), 6)
     0.000144
     """
-    cost = _cost(make_event, target_epsilon, target_delta, accountant)
+    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation)
     return _search(cost, target_epsilon, "step size", start=1e-4, cheaper=-1, low=1e-18, high=1e6)
 
 
@@ -81,6 +93,7 @@ def calibrate_sampling_rate(
     *,
     largest: bool = True,
     min_rate: float = 1e-6,
+    neighboring_relation: str | None = None,
 ) -> float:
     """Largest (or smallest) sampling rate in [min_rate, 1] for which `make_event(rate)` meets the target.
 
@@ -97,7 +110,7 @@ def calibrate_sampling_rate(
     """
     if not 0 < min_rate <= 1:
         raise ConfigurationError(f"min_rate {min_rate} must be in (0, 1].")
-    cost = _cost(make_event, target_epsilon, target_delta, accountant)
+    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation)
     count = math.ceil(-math.log10(min_rate) * _RATES_PER_DECADE)
     rates = [1.0] + [max(min_rate, 10 ** (-i / _RATES_PER_DECADE)) for i in range(1, count + 1)]
     previous = None
@@ -115,12 +128,18 @@ def calibrate_sampling_rate(
 
 
 def _cost(
-    make_event: Callable[..., Events], target_epsilon: float, target_delta: float, accountant: str
+    make_event: Callable[..., Events],
+    target_epsilon: float,
+    target_delta: float,
+    accountant: str,
+    neighboring_relation: str | None,
 ) -> Callable[[float], float]:
     accountants.check_delta(target_delta)
     if not (math.isfinite(target_epsilon) and target_epsilon > 0):
         raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
-    return lambda value: accountants.epsilon(make_event(value), target_delta, accountant)
+    return lambda value: accountants.epsilon(
+        make_event(value), target_delta, accountant, neighboring_relation=neighboring_relation
+    )
 
 
 def _search(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -111,57 +110,9 @@ def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tup
     return tuple((float(sigma), int(count)) for sigma, count in zip(values, counts))
 
 
-def as_events(event: GaussianEvent | Sequence[GaussianEvent]) -> tuple[GaussianEvent, ...]:
-    """The events that access data, as a tuple; ConfigurationError unless all share one neighbouring relation."""
-    events = tuple(e for e in ((event,) if isinstance(event, GaussianEvent) else event) if e.noise_multipliers)
-    relations = sorted({e.neighboring_relation for e in events})
-    if len(relations) > 1:
-        raise ConfigurationError(
-            f"events with different neighbouring relations ({', '.join(relations)}) do not compose; use one relation."
-        )
-    return events
-
-
-def to_dp_event(event: GaussianEvent | Sequence[GaussianEvent], *, group_size: int = 1, divisor: float = 1.0) -> Any:
-    """The same accesses as a dp_accounting DpEvent, noise multipliers divided by `divisor`.
-
-    Full-batch accesses of any multipliers are one Gaussian access with multiplier (sum of sigma^-2)^(-1/2), exactly.
-    With a `group_size` above 1 a Poisson batch holds a Binomial(group_size, rate) number of the group's rows.
-    """
-    import dp_accounting
-
-    parts: list[Any] = []
-    for e in as_events(event):
-        if min(e.noise_multipliers)[0] == 0:
-            return dp_accounting.NonPrivateDpEvent()
-        if e.is_full_batch:
-            parts.append(dp_accounting.GaussianDpEvent(1 / (group_size * divisor * gaussian_mu([e]))))
-            continue
-        for sigma, count in e.noise_multipliers:
-            gaussian = dp_accounting.GaussianDpEvent(sigma / divisor)
-            sampled: Any
-            if e.batch_size is not None:
-                sampled = dp_accounting.SampledWithoutReplacementDpEvent(e.num_data, e.batch_size, gaussian)
-            elif group_size == 1:
-                sampled = dp_accounting.PoissonSampledDpEvent(e.sampling_rate, gaussian)
-            else:
-                rows, probabilities = binomial(group_size, e.sampling_rate)
-                sampled = dp_accounting.dp_event.MixtureOfGaussiansDpEvent(sigma / divisor, rows, probabilities)
-            parts.append(dp_accounting.SelfComposedDpEvent(sampled, count))
-    return dp_accounting.ComposedDpEvent(parts)
-
-
-def binomial(group_size: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of a group's rows in a Poisson batch, 0..group_size, and their probabilities."""
-    from scipy.stats import binom
-
-    rows = np.arange(group_size + 1)
-    return rows, binom.pmf(rows, group_size, rate)
-
-
 def gaussian_mu(events: Sequence[GaussianEvent]) -> float:
-    """Square root of the sum over accesses of (sensitivity C / noise std)^2, ignoring subsampling."""
+    """Square root of the sum over accesses of (sensitivity C / noise std)^2, ignoring subsampling and the relation."""
     pairs = [pair for e in events for pair in e.noise_multipliers]
-    if any(sigma == 0 for sigma, _ in pairs):
+    if any(sigma < 1e-150 for sigma, _ in pairs):
         return math.inf
-    return math.sqrt(math.fsum(count * sigma**-2.0 for sigma, count in pairs))
+    return math.sqrt(math.fsum(count * min(sigma, 1e150) ** -2.0 for sigma, count in pairs))

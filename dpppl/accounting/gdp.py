@@ -8,18 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dpppl.accounting.accountants import Events, check_delta
+from dpppl.accounting.accountants import check_delta
 from dpppl.accounting.curves import gaussian_delta, gaussian_epsilon
-from dpppl.accounting.events import GaussianEvent, as_events, gaussian_mu
+from dpppl.accounting.dp_events import Events, as_events
+from dpppl.accounting.events import GaussianEvent, gaussian_mu
 from dpppl.errors import ConfigurationError
 
 
-def approximate_mu(event: Events) -> float:
+def approximate_mu(event: Events, *, neighboring_relation: str | None = None) -> float:
     """Approximate Gaussian-DP parameter mu of all accesses together.
 
     Poisson at rate q, zero-out or add/remove: q sqrt(sum_t (e^(1/sigma_t^2) - 1)). Fixed-size batches, replace-one,
     with s_t = sigma_t / 2: sqrt(2) q sqrt(sum_t (e^(1/s_t^2) Phi(1.5/s_t) + 3 Phi(-0.5/s_t) - 2)). Every row each time:
-    exact, sqrt(sum_t 1/sigma_t^2). The squares of several events add up.
+    exact, sqrt(sum_t 1/sigma_t^2). The squares of several events add up. `neighboring_relation` is that of DpEvents, as
+    for `accounting.epsilon`.
 
     Not a guarantee: the limit holds for many accesses, each with little effect, and errs on either side.
 
@@ -30,25 +32,25 @@ def approximate_mu(event: Events) -> float:
     >>> round(approximate_mu(GaussianEvent(noise_multipliers=((1.0, 1000),), sampling_rate=0.005)), 4)
     0.2073
     """
-    return math.sqrt(math.fsum(_mu_squared(e) for e in as_events(event)))
+    return math.sqrt(math.fsum(_mu_squared(e) for e in as_events(event, neighboring_relation)))
 
 
-def approximate_epsilon(event: Events, delta: float) -> float:
+def approximate_epsilon(event: Events, delta: float, *, neighboring_relation: str | None = None) -> float:
     """Epsilon of the approximate mu at delta in (0, 1): comparison only, can be too small.
 
     >>> round(approximate_epsilon(GaussianEvent(noise_multipliers=((1.0, 1000),), sampling_rate=0.005), 1e-5), 3)
     0.754
     """
     check_delta(delta)
-    mu = approximate_mu(event)
+    mu = approximate_mu(event, neighboring_relation=neighboring_relation)
     return gaussian_epsilon(mu, delta) if math.isfinite(mu) else math.inf
 
 
-def approximate_delta(event: Events, epsilon: float) -> float:
+def approximate_delta(event: Events, epsilon: float, *, neighboring_relation: str | None = None) -> float:
     """Delta of the approximate mu at epsilon >= 0: comparison only, can be too small."""
     if not (math.isfinite(epsilon) and epsilon >= 0):
         raise ConfigurationError(f"epsilon {epsilon} must be finite and not negative.")
-    mu = approximate_mu(event)
+    mu = approximate_mu(event, neighboring_relation=neighboring_relation)
     return gaussian_delta(mu, epsilon) if math.isfinite(mu) else 1.0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpppl.accounting import GaussianEvent
-from dpppl.accounting.events import as_events
+from dpppl.accounting.dp_events import as_events
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.runs import ledger_file
 from dpppl.runs.ledger_book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book

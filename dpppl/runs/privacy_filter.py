@@ -33,10 +33,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpppl.accounting import GaussianEvent
+from dpppl.accounting import GaussianEvent, rdp
 from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON, check_delta
 from dpppl.accounting.curves import gaussian_epsilon
-from dpppl.accounting.events import NEIGHBORING_RELATIONS, gaussian_mu, to_dp_event
+from dpppl.accounting.events import NEIGHBORING_RELATIONS, gaussian_mu
 from dpppl.errors import ConfigurationError
 
 Costs = NDArray[np.float64]
@@ -211,19 +211,9 @@ def _rdp(event: GaussianEvent, orders: tuple[float, ...]) -> NDArray[np.float64]
     """Renyi divergences of all accesses at each order, (len(orders),); inf where there is no bound."""
     if not orders or min(event.noise_multipliers)[0] == 0:
         return np.full(len(orders), math.inf)
-    from dp_accounting import NeighboringRelation, rdp
-
-    replace_one = event.neighboring_relation == "replace_one"
-    relation = NeighboringRelation.REPLACE_ONE if replace_one else NeighboringRelation.ADD_OR_REMOVE_ONE
-    accountant = rdp.RdpAccountant(list(orders), relation)
-    with np.errstate(all="ignore"):
-        accountant.compose(to_dp_event(event, divisor=2.0 if replace_one else 1.0))
-    # Above what rounding can hide, as in dpppl.accounting.curves.
-    alpha, rate = np.array(orders), 1.0 if event.is_full_batch else event.sampling_rate
-    spread = np.minimum(1, alpha * rate) * alpha * np.log(alpha)
-    divergences = np.maximum(accountant.rdp, 0) + event.num_accesses * (1e-14 + 1e-15 * spread) / (alpha - 1)
-    if event.discrete:
-        divergences += 1e-12 * alpha / (alpha - 1) * event.num_accesses
-        if not event.is_full_batch:
-            divergences[alpha != np.round(alpha)] = math.inf
-    return np.asarray(divergences)
+    alpha = np.array(orders)
+    bounded = alpha == np.round(alpha) if event.discrete and not event.is_full_batch else np.ones(len(alpha), bool)
+    divergences = np.full(len(alpha), math.inf)
+    if bounded.any():
+        divergences[bounded] = rdp(event, alpha[bounded])
+    return divergences
