@@ -43,7 +43,7 @@ def data(row=None, num_rows=9):
 
 @pytest.fixture(autouse=True)
 def reusable_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "claim", lambda key: None)
+    monkeypatch.setattr(dpppl.random, "claim", lambda key, **_: None)
 
 
 def mcmc_of(model=regression, num_warmup=3, num_samples=4, clipping_norm=1.0, progress_bar=False, **options):
