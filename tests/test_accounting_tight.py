@@ -1,5 +1,6 @@
 """The account against an independent tight one (tests/tight.py), which is itself checked first."""
 
+import dataclasses
 import math
 import warnings
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import tight
 from scipy.integrate import quad
+from scipy.special import ndtr
 from scipy.stats import norm
 
 from dpppl.accounting import (
@@ -67,28 +69,28 @@ class TestTheTightAccountant:
     def test_it_lies_in_dp_accountings_bracket(self):
         from dp_accounting.pld import privacy_loss_distribution as theirs
 
-        for sigma, rate, steps in ((1.0, 0.01, 1000), (0.6, 1e-3, 300), (3.0, 0.3, 200)):
+        for sigma, rate, steps in ((1.0, 0.1, 50), (3.0, 0.3, 100)):
             low, high = (
                 theirs.from_gaussian_mechanism(
                     sigma,
                     sampling_prob=rate,
                     pessimistic_estimate=pessimistic,
                     use_connect_dots=pessimistic,
-                    value_discretization_interval=2e-5,
+                    value_discretization_interval=2e-4,
                 )
                 .self_compose(steps)
                 .get_epsilon_for_delta(1e-6)
                 for pessimistic in (False, True)
             )
             found = tight.epsilon([(sigma, steps)], rate, 1e-6)
-            assert low < found < high * (1 + 2e-5) < 1.03 * low
+            assert low < found < high * (1 + 2e-5) < 1.02 * low
 
     def test_several_multipliers_and_the_other_direction(self):
         one = tight.epsilon([(1.0, 100)], 0.02, 1e-6)
         assert tight.epsilon([(1.0, 60), (1.0, 40)], 0.02, 1e-6) == pytest.approx(one, rel=2e-5)
         assert tight.epsilon([(1.0, 60), (1.1, 40)], 0.02, 1e-6) < 0.98 * one
         adding = tight.Direction([(1.0, 100)], 0.02, False).epsilon(1e-6)
-        assert 0.4 * one < adding < one
+        assert 0.4 * one < adding < 0.6 * one
 
 
 def compared(accountant, settings):
@@ -143,12 +145,13 @@ class TestTinyDelta:
         found = calibrate_noise_multiplier(lambda s: event(s, steps, rate), 1.9856, at_delta)
         assert found == pytest.approx(sigma, rel=1e-3)
 
-    @pytest.mark.parametrize("at_delta", [1e-20, 1e-50, 1e-100, 1e-250])
+    @pytest.mark.parametrize("at_delta", [1e-20, 1e-50, 1e-250])
     def test_any_delta(self, at_delta):
         e = event(30.0, 1000)
-        assert 1 <= epsilon(e, at_delta, "pld") / epsilon(e, at_delta, "gaussian") < 1.002
-        ratio = epsilon(event(1.0, 1000, 0.01), at_delta) / tight.epsilon([(1.0, 1000)], 0.01, at_delta)
-        assert 1 <= ratio < (1.002 if at_delta >= 1e-50 else 1.2)
+        assert 1 <= epsilon(e, at_delta, "pld") / epsilon(e, at_delta, "gaussian") < 1.001
+        poisson = event(1.0, 1000, 0.01)
+        if at_delta > 1e-60:  # the tight accountant's cells end at 11 standard deviations
+            assert 1 <= epsilon(poisson, at_delta) / tight.epsilon([(1.0, 1000)], 0.01, at_delta) < 1.001
 
 
 class TestManyAccesses:
@@ -188,36 +191,29 @@ def test_losses_on_a_grid_never_understate_an_access(sigma, rate, interval, addi
     grid = one.on_grid(interval)
     losses = grid.index * interval
     low, high = one.nodes[1][[0, -1]]
+    spacing = max(interval, float(np.max(np.diff(one.nodes[1]))))
     for eps in np.concatenate([np.linspace(low - 1, high + 0.1, 41), np.linspace(-3, 3, 40) * rate]):
-
-        def tails(z):  # by quadrature-free differences, small in relative error
-            p = one.weights @ norm.sf(z - one.shifts)
-            q = one.other_weights @ norm.sf(z - one.other_shifts)
-            return p - math.exp(eps) * q  # noqa: B023
-
-        z = one.nodes[0]
-        cut = z[min(int(np.searchsorted(one.nodes[1], eps)), len(z) - 1)]
-        true = max(tails(x) for x in np.linspace(cut - 0.05, cut + 0.05, 101)) if eps > low else -math.expm1(eps)
+        cut = one.nodes[0][min(int(np.searchsorted(one.nodes[1], eps)), len(one.nodes[0]) - 1)]
+        z = np.linspace(cut - 0.05, cut + 0.05, 101)  # delta is the largest P - e^epsilon Q over thresholds
+        present, absent = (
+            w @ ndtr(m[:, None] - z) for m, w in ((one.shifts, one.weights), (one.other_shifts, one.other_weights))
+        )
+        true = float(np.max(present - math.exp(eps) * absent)) if eps > low else -math.expm1(eps)
         above = losses > eps
         ours_is = grid.infinite - np.expm1(eps - losses[above]) @ grid.masses[above]
         assert ours_is >= true * (1 - 1e-12)
-        spacing = max(interval, float(np.max(np.diff(one.nodes[1]))))
         assert ours_is - true <= spacing + 1e-11
     assert grid.masses.sum() + grid.infinite == pytest.approx(1, abs=1e-8)
 
 
 def test_rounding_of_the_transform_is_charged(monkeypatch):
     """With roundings a million times as large as they are, the answer grows, and never falls."""
-    losses = our_pld.Composition([access(0.62054, 2.561e-5)]), 1.24e-12
     sigma, rate, steps, at_delta, _ = TINY_DELTA[0]
-    one = access(sigma, rate)
-    many = our_pld.Composition(
-        [our_pld.Access(one.shifts, one.weights, one.other_shifts, one.other_weights, steps)],
-    )
+    many = our_pld.Composition([dataclasses.replace(access(sigma, rate), count=steps)])
     before = many.epsilon(at_delta)
     monkeypatch.setattr(our_pld, "_ROUNDING", 2.0**-33)
     after = many.epsilon(at_delta)
-    assert after > 1.1 * before and losses
+    assert after > 1.1 * before
 
 
 class TestEveryNoiseMultiplierAnswers:

@@ -118,13 +118,12 @@ def _gaussian_log_delta(mu: float, epsilon: float) -> float:
     from scipy.special import erfcx, ndtr
 
     low, high = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    if low > 50:
+        return -(low**2) / 2  # above the log, and below -1000
     # e^epsilon phi(high) = phi(low): both terms share one Gaussian factor, and erfcx is what is left of each.
     a, b = low / math.sqrt(2), high / math.sqrt(2)
     if mu < 1e-4:  # the difference of nearly equal numbers: minus the derivative is convex, so its chord lies above
-        # Beyond 1,000 the difference is all rounding; it is below 1 / (sqrt(pi) x^2).
-        slopes = [
-            2 / math.sqrt(math.pi) - 2 * x * erfcx(x) if x < 1e3 else 1 / (math.sqrt(math.pi) * x**2) for x in (a, b)
-        ]
+        slopes = [2 / math.sqrt(math.pi) - 2 * x * erfcx(x) for x in (a, b)]
         return math.log(mu / math.sqrt(2) * sum(slopes) / 4) - low**2 / 2
     if low > 0:
         return math.log((erfcx(a) - erfcx(b)) / 2) - low**2 / 2
