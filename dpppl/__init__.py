@@ -21,6 +21,7 @@ from dpppl.mcmc.langevin import DPSGLD as DPSGLD
 from dpppl.mcmc.runner import MCMC as MCMC
 from dpppl.mcmc.schedules import polynomial_decay as polynomial_decay
 from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
+from dpppl.noise_aware.runner import NoiseAware as NoiseAware
 from dpppl.random import secret_key as secret_key
 from dpppl.runs.ledger import PrivacyLedger as PrivacyLedger
 from dpppl.runs.report import PrivacyReport as PrivacyReport
@@ -48,6 +49,7 @@ __all__ = [
     "FullBatch",
     "KeyReuseError",
     "LedgerError",
+    "NoiseAware",
     "Partition",
     "Poisson",
     "PrivacyLeakError",

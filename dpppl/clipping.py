@@ -1,5 +1,6 @@
 """Bound what one row can add to the sum of gradients."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -48,6 +49,30 @@ class Flat:
         return f"flat, clipping_norm {self.clipping_norm:.6g}"
 
 
+@dataclass(frozen=True)
+class Centred(Flat):
+    """Clipping to one norm around what the model itself expects of a row: see `centring`.
+
+    Unbiased whatever share of the rows is clipped, as long as the model is right. `num_draws`: responses drawn from the
+    model for each row, where they are too many to list. Raises ConfigurationError unless it is a positive integer.
+
+    >>> Centred(2.0).describe()
+    'centred, clipping_norm 2, 8 draws a row where responses cannot be listed'
+    """
+
+    num_draws: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.num_draws, bool) or not isinstance(self.num_draws, int) or self.num_draws < 1:
+            raise ConfigurationError("Centred: num_draws must be a positive integer.")
+
+    def describe(self) -> str:
+        """One line for the report."""
+        norm = f"centred, clipping_norm {self.clipping_norm:.6g}"
+        return f"{norm}, {self.num_draws} draws a row where responses cannot be listed"
+
+
 @dataclass(frozen=True, eq=False)
 class PerSite:
     """A norm for each latent site: the gradient with respect to site s is clipped to `norms[s]` on its own.
@@ -70,6 +95,11 @@ class PerSite:
     def clipping_norm(self) -> float:
         """L2 norm of the norms of all sites."""
         return math.hypot(*self.norms.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each site's norm in units of that of all."""
+        return {site: norm / self.clipping_norm for site, norm in self.norms.items()}
 
     def clip(self, gradients: Any, mask: Any) -> Any:
         """Rows of `gradients`, a dict by site with leaves (B, ...), clipped site by site; joint norm at most 1."""
@@ -179,6 +209,17 @@ class Adaptive:
         )
 
 
+def clipping_of(clipping: str, clipping_norm: Any) -> Flat | PerSite | Centred:
+    """What the arguments `clipping` and `clipping_norm` of a kernel mean. Raises ConfigurationError where they clash."""
+    if clipping == "centred":
+        if isinstance(clipping_norm, Mapping):
+            raise ConfigurationError("centred clipping takes one clipping_norm for all sites together, not a dict.")
+        return Centred(clipping_norm)
+    if clipping != "flat":
+        raise ConfigurationError('clipping must be "flat" or "centred" (SVI: also "normalised", dpppl.Adaptive(...)).')
+    return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
+
+
 def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[..., Any] | None = None) -> Any:
     """Clip each row of `gradients` (a pytree, leaves (B, ...)) and divide it by `clipping_norm`.
 
@@ -209,6 +250,27 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[
             return jnp.where(keep.reshape(shape), leaf * factors.reshape(shape), np.zeros((), dtype))
 
         return jax.tree.map(select, scaled)
+
+
+def with_count(clip: Callable[[Any, Any], Any], sites: Mapping[str, float] | None) -> Callable[[Any, Any], Any]:
+    """`clip` for pairs of gradients and zeros (B,), in whose place 1/2 is put for each row that was clipped, -1/2 else.
+
+    A row counts as clipped if its norm after `clip` is 1; with `sites`, shares of the norm, if that of any site is
+    its share. Rows where the mask is False count 0; rows that are not finite count as not clipped."""
+
+    def both(pair: Any, mask: Any) -> Any:
+        gradients, zeros = pair
+        clipped = clip(gradients, mask)
+        parts = [(clipped, 1.0)] if sites is None else [(clipped[site], share) for site, share in sites.items()]
+        with jax.enable_x64(True):
+            full = [
+                sum(_squared_norm(leaf) for leaf in jax.tree.leaves(part)) >= ((1.0 - SLACK) * share) ** 2
+                for part, share in parts
+            ]
+            counted = jnp.where(functools.reduce(jnp.logical_or, full), 0.5, -0.5).astype(zeros.dtype)
+            return clipped, counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
+
+    return both
 
 
 def _squared_norm(leaf: Any) -> Any:

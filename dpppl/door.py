@@ -28,6 +28,13 @@ STREAMS = ("noise", "subsampling")
 """Names of the streams (`random.stream`) that an access draws from its key; the verifier keeps others off them."""
 
 
+@functools.cache
+def _key_types() -> tuple[Any, ...]:
+    """The types of keys whose children are unrelated; of others, such as unsafe_rbg, they are not."""
+    generators = ("threefry2x32", chacha.chacha20)
+    return tuple(jax.eval_shape(functools.partial(jax.random.key, 0, impl=one)).dtype for one in generators)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """The parameter of a door: what one access does, hashable, and public all of it.
@@ -35,8 +42,8 @@ class Access:
     `mechanism`: a Mechanism, whose `access` does the work. `program`: the jaxpr of one row's statistic, from
     (z, row, public); what it captured are its constants, and operands of the door. `inputs`, `output`: structures of
     (z, rows, public, captured, key, noise_multiplier, step, norm), which are the door's operands, and of the
-    statistic. `number`: see `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the
-    maps around it.
+    statistic. `forms`: of its factors, if it is not the gradient itself (`ghost.Forms`). `number`: see
+    `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the maps around it.
 
     Raises PrivacyLeakError for a program that does more than compute.
     """
@@ -45,6 +52,7 @@ class Access:
     program: Any
     inputs: Any
     output: Any
+    forms: Any
     number: str | None
     x64: bool
     chains: Maps = ()
@@ -62,7 +70,8 @@ class Access:
         """What the verifier must know of the operands."""
         _, rows, _, _, key, _, step, _ = self.parts
         streams = tuple(zlib.crc32(name.encode()) for name in STREAMS)
-        return information_flow.Roles(tuple(jax.tree.leaves(rows)), key, step, self.chains, streams, self.program)
+        rows = tuple(jax.tree.leaves(rows))
+        return information_flow.Roles(rows, key, step, len(self.chains), streams, _key_types(), self.program)
 
     def __call__(self, *operands: Any) -> Any:
         """The access of every chain."""
@@ -78,11 +87,10 @@ class Access:
             )
             return jax.tree.unflatten(self.output, leaves)
 
-        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest))
+        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 
 
 information_flow.register_door(door_p, lambda parameters: parameters["access"].roles)
-information_flow.register_generator(chacha.chacha20)
 
 
 @functools.lru_cache(maxsize=64)
@@ -100,7 +108,8 @@ def _run(*operands: Any, access: Access) -> Any:
 def _shapes(*operands: Any, access: Access) -> list[Any]:
     lead = _lead(operands, access.chains)
     count = jax.core.ShapedArray(lead, jnp.dtype("float64" if access.x64 else "float32"))
-    return _outputs(access.program, lead) + [count] * access.mechanism.counts
+    like = [v.aval for v in access.program.outvars] if access.forms is None else jax.tree.leaves(access.forms.like)
+    return _outputs(like, lead) + [count] * access.mechanism.counts
 
 
 def _lower(context: Any, *operands: Any, access: Access) -> Any:
@@ -114,6 +123,11 @@ def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, access: Acces
             "the rows of an access are batched. jax.vmap over data sets is not supported: call it once for each of them. "
             "A jax.lax.cond inside jax.vmap batches whatever it uses: choose between results instead."
         )
+    size = next(x.shape[axis] for x, axis in zip(operands, axes) if axis is not None)
+    operands, axes = list(operands), list(axes)
+    for k in (access.roles.key, access.roles.step):  # of each chain, which the verifier compares
+        if axes[k] is None:
+            operands[k], axes[k] = jnp.broadcast_to(operands[k], (size, *jnp.shape(operands[k]))), 0
     operands, level = _leading(operands, axes)
     outputs = door_p.bind(*operands, access=replace(access, chains=(*access.chains, level)))
     return outputs, [0] * len(outputs)
@@ -127,7 +141,7 @@ row_p.multiple_results = True
 
 @row_p.def_abstract_eval
 def _row_shapes(*operands: Any, program: Any, x64: bool, maps: Maps) -> list[Any]:
-    return _outputs(program, _lead(operands, maps))
+    return _outputs([v.aval for v in program.outvars], _lead(operands, maps))
 
 
 def _lower_row(context: Any, *operands: Any, program: Any, x64: bool, maps: Maps) -> Any:
@@ -167,8 +181,8 @@ def _lead(operands: Sequence[Any], maps: Maps) -> tuple[int, ...]:
     return tuple(reversed(sizes))
 
 
-def _outputs(program: Any, lead: tuple[int, ...]) -> list[Any]:
-    return [jax.core.ShapedArray((*lead, *v.aval.shape), v.aval.dtype) for v in program.outvars]
+def _outputs(like: Sequence[Any], lead: tuple[int, ...]) -> list[Any]:
+    return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in like]
 
 
 for primitive, lower, batch in ((door_p, _lower, _batch), (row_p, _lower_row, _batch_row)):

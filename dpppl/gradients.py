@@ -60,6 +60,16 @@ def sum_of_rows(
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
         return jax.tree.map(_sum_whole_rows, clipped, steps)
 
+    return over_chunks(chunk_sum, rows, mask, chunk)
+
+
+def over_chunks(
+    chunk_sum: Callable[[Any, Any], Any], rows: Any, mask: Any, chunk: int, until_last: bool = False
+) -> Any:
+    """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...).
+
+    `until_last`: leave out the chunks behind the last row that `mask` holds."""
+    num_rows = jax.tree.leaves(rows)[0].shape[0]
     if chunk >= num_rows:
         return chunk_sum(rows, mask)
 
@@ -71,9 +81,14 @@ def sum_of_rows(
         with jax.enable_x64(True):
             return jax.tree.map(jnp.add, carry, part), None
 
+    few = lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype)  # noqa: E731
+    like = jax.eval_shape(chunk_sum, jax.tree.map(few, rows), jax.ShapeDtypeStruct((chunk,), bool))
     with jax.enable_x64(True):
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float64 if steps is None else jnp.int64), like)
-    return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
+        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    if mask is None or not until_last:
+        return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
+    used = jnp.max(jnp.where(mask, jnp.arange(num_rows) + chunk, 0)) // chunk
+    return lax.fori_loop(0, used, lambda number, total: body(total, number)[0], zero)
 
 
 def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:

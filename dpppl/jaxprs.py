@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
@@ -45,6 +46,52 @@ def equations(program: Any) -> Iterator[Any]:
         yield equation
         for inner in programs(equation):
             yield from equations(inner)
+
+
+def is_literal(v: Any) -> bool:
+    """Whether an equation's operand is a number written into the program."""
+    return hasattr(v, "val")
+
+
+def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The outputs of one equation, given its operands: as evaluating its program would compute them."""
+    given = [(v, value) for v, value in zip(equation.invars, operands) if not is_literal(v)]
+    alone = jax.make_jaxpr(lambda: ())().jaxpr.replace(
+        invars=[v for v, _ in given], outvars=list(equation.outvars), eqns=[equation], effects=equation.effects
+    )
+    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(value for _, value in given))
+    return found
+
+
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+
+
+def flattened(program: Any, rule: Callable[[Any, Sequence[Any]], Any] = lambda equation, operands: None) -> Any:
+    """A closed program without calls: what `jax.jit` and `jax.checkpoint` wrapped is inlined, also in bodies of scans.
+
+    `rule(equation, operands)`: the outputs of an equation where they are to be computed in another way, else None.
+
+    >>> twice = jax.jit(lambda x: 2.0 * x)
+    >>> [e.primitive.name for e in flattened(jax.make_jaxpr(lambda x: twice(x) + 1.0)(0.0)).eqns]
+    ['mul', 'add']
+    """
+
+    def run(jaxpr: Any, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *arguments]))
+        read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
+        for equation in jaxpr.eqns:
+            operands = [read(v) for v in equation.invars]
+            name, inner = equation.primitive.name, next(programs(equation), None)
+            outputs = rule(equation, operands)
+            if outputs is None and name in _CALLS:
+                outputs = run(open_jaxpr(inner), getattr(inner, "consts", ()), operands)
+            elif outputs is None and name == "scan":
+                equation = equation.replace(params=equation.params | {"jaxpr": flattened(inner, rule)})
+            values.update(zip(equation.outvars, bind(equation, operands) if outputs is None else outputs))
+        return [read(v) for v in jaxpr.outvars]
+
+    inputs = [abstract(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
+    return jax.make_jaxpr(lambda *arguments: run(program.jaxpr, program.consts, arguments))(*inputs)
 
 
 def constants(program: Any) -> Iterator[Any]:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import discrete, random
+from dpppl import discrete, ghost, random
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
-from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.clipping import SLACK, Adaptive, Flat, PerSite, with_count
 from dpppl.door import Access, door_p
 from dpppl.errors import ConfigurationError
 from dpppl.gradients import sum_of_rows
@@ -20,10 +20,14 @@ from dpppl.subsampling import Poisson, Subsampling
 ACCOUNTED = (1.0 - 1e-6) / (1.0 + SLACK)
 """What is accounted of a noise multiplier: less the slack of the sensitivity, and what rounding on the device may take."""
 
+ROW_NUMBER = "(row number)"
+"""Label of a row's place in its step, a public number, which gives the row draws of its own."""
+
 
 class NoisySum(NamedTuple):
     """What an access returns: the noised sum of clipped gradients, a pytree like the latents; with adaptive clipping
-    also the noised count of drawn rows whose gradient is not longer than the norm, each less the quantile."""
+    also the noised count of drawn rows whose gradient is not longer than the norm, each less the quantile; with a
+    `count_share` the noised sum over drawn rows of 1/2 for each that was clipped and -1/2 for each that was not."""
 
     total: Any
     count: Any = None
@@ -36,6 +40,8 @@ class Mechanism:
     `M(z) = sum over drawn rows of clip(grad log_likelihood(z, row)) + clipping_norm * noise_multiplier * xi`, xi
     standard normal. With `discretise`, clipped rows are rounded to a grid of which the noise's standard deviation has
     2^31 steps, their norms lowered by what rounding may add, and xi is a discrete Gaussian: whole numbers all along.
+    `count_share`: the share of an access's cost, in noise_multiplier^-2, that goes to a count of clipped rows, released
+    with the sum as one event; the sum's noise is then larger by (1 - count_share)^(-1/2).
 
     Guarantee: one call is one access of `event`; the un-noised sum exists nowhere outside. Nothing is scaled by the
     number of rows drawn.
@@ -45,10 +51,16 @@ class Mechanism:
     subsampling: Subsampling
     strategy: str = "auto"
     discretise: bool = False
+    count_share: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.strategy not in ("auto", "vmap", "microbatch"):
-            raise ConfigurationError('the strategy must be "auto", "vmap" or "microbatch".')
+        if self.strategy not in ("auto", "vmap", "microbatch", "ghost"):
+            raise ConfigurationError('gradient_strategy must be "auto", "vmap", "microbatch" or "ghost".')
+        if self.strategy == "ghost" and self.discretise:
+            raise ConfigurationError(
+                'gradient_strategy="ghost" adds products of floating-point numbers, which discretise=True cannot round row '
+                'by row; use "auto".'
+            )
 
     def noisy_sum(
         self,
@@ -71,8 +83,15 @@ class Mechanism:
 
         Raises PrivacyLeakError if the gradient of `log_likelihood` for one row does more than compute: callbacks,
         prints, exchange between devices, rules of batching of its own."""
-        settings = dict(key=key, noise_multiplier=noise_multiplier, step=step, clipping_norm=clipping_norm)
-        return self.noisy_statistic(jax.grad(log_likelihood), z, rows, public, **settings, number=number)
+        settings: dict[str, Any] = dict(
+            key=key, noise_multiplier=noise_multiplier, step=step, clipping_norm=clipping_norm, number=number
+        )
+        if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z):
+            always = self.strategy == "ghost"
+            found = ghost.factored(log_likelihood, z, _one_of(rows, number), public, always=always)
+            if found is not None and (found.worthwhile or always):
+                return self.noisy_statistic(found.statistic, z, rows, public, **settings, forms=found.forms)
+        return self.noisy_statistic(jax.grad(log_likelihood), z, rows, public, **settings)
 
     def noisy_statistic(
         self,
@@ -86,59 +105,82 @@ class Mechanism:
         step: Any = 0,
         clipping_norm: Any = None,
         number: str | None = None,
+        forms: ghost.Forms | None = None,
     ) -> NoisySum:
-        """`noisy_sum` of any `statistic(z, row, public)`, a pytree of floating-point arrays: each row's is clipped."""
+        """`noisy_sum` of any `statistic(z, row, public)`, a pytree of floating-point arrays: each row's is clipped.
+        With `forms`, it gives factors of a gradient in z."""
         if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
             raise ConfigurationError(
                 "the private arrays of an access must have equally many rows, along the first axis."
             )
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
-        row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
-        row = row if number is None else {**row, number: jax.ShapeDtypeStruct((), np.int32)}
         with jax.default_matmul_precision("highest"):
-            program, output = jax.make_jaxpr(statistic, return_shape=True)(z, row, public)
+            program, output = jax.make_jaxpr(statistic, return_shape=True)(z, _one_of(rows, number), public)
         rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
         operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
         access = Access(
             mechanism=Mechanism(
-                clipping=self.clipping, subsampling=self.subsampling, strategy=self.strategy, discretise=self.discretise
+                clipping=self.clipping,
+                subsampling=self.subsampling,
+                strategy=self.strategy,
+                discretise=self.discretise,
+                count_share=self.count_share,
             ),
             program=program.jaxpr,
             inputs=inputs,
             output=jax.tree.structure(output),
+            forms=forms,
             number=number,
             x64=bool(jnp.result_type(float) == np.float64),
         )
         leaves = door_p.bind(*operands, access=access)
-        total = jax.tree.unflatten(access.output, leaves[: access.output.num_leaves])
-        return NoisySum(total, *leaves[access.output.num_leaves :])
+        tree = access.output if forms is None else forms.tree
+        return NoisySum(jax.tree.unflatten(tree, leaves[: tree.num_leaves]), *leaves[tree.num_leaves :])
 
     @property
     def counts(self) -> bool:
         """Whether an access also returns a count."""
-        return isinstance(self.clipping, Adaptive)
+        return isinstance(self.clipping, Adaptive) or self.count_share > 0.0
+
+    @property
+    def noise_scale(self) -> float:
+        """Standard deviation of the noise in a coordinate of the sum, for a noise multiplier of 1."""
+        return self.clipping.clipping_norm / (1.0 - self.count_share) ** 0.5
+
+    @property
+    def count_std(self) -> float:
+        """The same for the count of clipped rows."""
+        return 0.5 / self.count_share**0.5 if self.count_share else float("nan")
 
     def access(
         self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
-        step: Any, norm: Any,
+        step: Any, norm: Any, forms: ghost.Forms | None = None,
     ) -> Any:  # fmt: skip
-        """What the door computes: subsample, clip the statistic of each row, sum, and add noise."""
+        """What the door computes: subsample, clip the statistic of each row, sum, and add noise. With `forms`, the
+        statistic is factors of a gradient, which are weighted so that it is clipped."""
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
         drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
         if number is not None:
             drawn = {**drawn, number: jnp.arange(jax.tree.leaves(drawn)[0].shape[0], dtype=jnp.int32)}
-        clip = self.clipping.clip
+        clip: Any = self.clipping.clip
+        like = jax.eval_shape(statistic, _one_of(drawn, None)) if forms is None else forms.like
         if isinstance(self.clipping, Adaptive):
             clip = functools.partial(self.clipping.clip, clipping_norm=norm)
-            counted, statistic = statistic, lambda row: (counted(row), jnp.zeros(()))
-        like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), drawn))
+        elif self.counts:
+            clip = with_count(clip, self.clipping.shares if isinstance(self.clipping, PerSite) else None)
+        if self.counts:
+            counted, like = statistic, (like, jnp.zeros(()))
+            statistic = (lambda row: (counted(row), jnp.zeros(()))) if forms is None else counted
         leaves, tree = jax.tree.flatten(like)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         with jax.enable_x64(True):
             scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
-        total = sum_of_rows(statistic, drawn, mask, clip, self.strategy, steps)
+        if forms is not None:
+            total = ghost.clipped_sum(statistic, forms, drawn, mask, self.clipping, norm, self.counts)
+        else:
+            total = sum_of_rows(statistic, drawn, mask, clip, self.strategy, steps)
         draw = discrete.discrete_normal if self.discretise else random.standard_normal
         noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
@@ -157,6 +199,10 @@ class Mechanism:
         if isinstance(self.clipping, Adaptive):  # the count is the last leaf
             share, sensitivity = self.clipping.count_share, self.clipping.count_sensitivity
             norms = [norm] * (len(sizes) - 1) + [np.float64(1.0)]
+        elif self.counts:
+            share, sensitivity = self.count_share, 0.5
+            norms[-1] = np.float64(1.0)
+        if self.counts:
             scales = [noise_multiplier / np.sqrt(1.0 - share)] * (len(sizes) - 1)
             scales += [noise_multiplier * sensitivity / np.sqrt(share)]
         if not self.discretise:
@@ -197,8 +243,19 @@ class Mechanism:
             **self.subsampling.event_fields,
         )
 
+    def with_norm(self, clipping_norm: float) -> "Mechanism":
+        """The same mechanism with another norm of flat or normalised clipping."""
+        assert isinstance(self.clipping, Flat)
+        return replace(self, clipping=replace(self.clipping, clipping_norm=clipping_norm))
+
     def with_overflow_probability(self, probability: float) -> "Mechanism":
         """The same mechanism with another bound on a step's overflow."""
         if not isinstance(self.subsampling, Poisson):
             return self
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
+
+
+def _one_of(rows: Any, number: str | None) -> Any:
+    """Shapes and types of one row, with its place among those of the step under this name."""
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    return row if number is None else {**row, number: jax.ShapeDtypeStruct((), np.int32)}

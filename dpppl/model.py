@@ -4,7 +4,7 @@ NumPyro itself runs the model, on one row at a time: arrays of leading axis 1 in
 `arange(1)` and whose size / subsample_size factor is divided out again. Structure is found from shapes and dtypes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -17,7 +17,17 @@ from numpyro import handlers
 from dpppl import model_refusals as refusals
 from dpppl.arguments import Arguments, Arrays, Model, Shapes
 from dpppl.errors import UnsupportedModelError
-from dpppl.model_handlers import BindLatents, BindRows, Latent, explained, failing_explained, trace_of
+from dpppl.jaxprs import abstract
+from dpppl.model_handlers import (
+    BindLatents,
+    BindRows,
+    Latent,
+    Observe,
+    explained,
+    failing_explained,
+    made_up_value,
+    trace_of,
+)
 from dpppl.model_structure import (
     Site,
     Structure,
@@ -65,12 +75,22 @@ class SplitModel:
         return _total(_log_prob(site) for site in self._sites(self._at(z, self.placeholder_rows(), public), False))
 
     @partial(jax.jit, static_argnums=0, inline=True)
-    def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
+    def log_likelihood(
+        self, z: Arrays, row: Arrays, public: Arrays, responses: Mapping[str, Any] | None = None
+    ) -> jax.Array:
         """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale.
 
-        Discrete latents of the row are summed out: all joint values of their supports are tried."""
+        Discrete latents of the row are summed out: all joint values of their supports are tried. `responses`: what to
+        observe instead, by site, on a batch of one row."""
         rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
-        return _total(self._likelihood(z, rows, public, 1)[0].values())
+        given = responses or {}
+        return _total(self._likelihood(z, rows, public, 1, lambda site: given.get(site["name"]))[0].values())
+
+    def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
+        """Run the model on one row, with the value `visit(site)` at each observed site; `assignment` numbers the
+        values of discrete latents in their supports, or gives them by a function of the site. NumPyro's trace."""
+        rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
+        return self._at(z, rows, public, 1, assignment, visit)
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def constrain(self, z: Arrays, public: Arrays) -> Arrays:
@@ -81,6 +101,11 @@ class SplitModel:
     def visit_latents(self, visit: Latent, public: Arrays) -> None:
         """Run the model with the unconstrained value `visit(site, transform)` at each latent site, rows made up."""
         self._run(visit, self.placeholder_rows(), public)
+
+    @property
+    def row(self) -> Shapes:
+        """Shapes and dtypes of one row."""
+        return {name: abstract(s.shape[1:], s.dtype) for name, s in self.arguments.shapes(1).items()}
 
     def placeholder_rows(self) -> Arrays:
         """One row of zeros."""
@@ -110,15 +135,24 @@ class SplitModel:
     def _rows(self, num_rows: int) -> Callable[..., tuple[Arrays, Arrays]]:
         """The function of (z, rows, public, noise) that gives log likelihoods, at values made up from noise, and the
         values that the model observes, both by site."""
-        return lambda z, rows, public, noise: self._likelihood(z, rows, public, num_rows, noise)
+
+        def function(z: Arrays, rows: Arrays, public: Arrays, noise: Arrays) -> tuple[Arrays, Arrays]:
+            def observe(site: Site) -> Any:
+                name, given = site["name"], site["value"]
+                value = made_up_value(site["fn"].support, noise[name]) if name in noise else None
+                return None if value is None else value.astype(jnp.result_type(given))
+
+            return self._likelihood(z, rows, public, num_rows, observe)
+
+        return function
 
     def _likelihood(
-        self, z: Arrays, rows: Arrays, public: Arrays, num_rows: int, noise: Arrays | None = None
+        self, z: Arrays, rows: Arrays, public: Arrays, num_rows: int, observe: Observe | None = None
     ) -> tuple[Arrays, Arrays]:
         """Log likelihood of each row, (num_rows,), and the values observed, by site; discrete latents summed out."""
 
         def given(assignment: Arrays) -> tuple[Arrays, Arrays]:
-            inside = self._sites(self._at(z, rows, public, num_rows, assignment, noise), True)
+            inside = self._sites(self._at(z, rows, public, num_rows, assignment, observe), True)
             values = {s["name"]: s.get("given", s["value"]) for s in inside if s["is_observed"] and not is_factor(s)}
             return self._by_row(inside), values
 
@@ -141,7 +175,7 @@ class SplitModel:
         public: Arrays,
         num_rows: int = 1,
         assignment: Arrays | None = None,
-        noise: Arrays | None = None,
+        observe: Observe | None = None,
     ) -> Trace:
         def latent(site: Site, transform: Any) -> Any:
             if site["name"] in self.local:
@@ -151,7 +185,7 @@ class SplitModel:
                 raise UnsupportedModelError(message)
             return z[site["name"]]
 
-        return self._run(latent, rows, public, num_rows, assignment, noise)
+        return self._run(latent, rows, public, num_rows, assignment, observe)
 
     def _run(
         self,
@@ -160,12 +194,12 @@ class SplitModel:
         public: Arrays,
         num_rows: int = 1,
         assignment: Arrays | None = None,
-        noise: Arrays | None = None,
+        observe: Observe | None = None,
     ) -> Trace:
         if assignment is None:  # any value will do, but what follows from it is marked as depending on the rows
             first = jnp.ravel(next(iter(rows.values())))[0]
             assignment = dict.fromkeys(dict(self.discrete), (first != first).astype(int))
-        bind = BindRows(latent, self.data_plate, num_rows, self.params, assignment, noise or {})
+        bind = BindRows(latent, self.data_plate, num_rows, self.params, assignment, observe)
         with explained():
             return trace_of(self.model, self.arguments, bind, rows, public)
 
@@ -248,12 +282,19 @@ def _log_prob(site: Site) -> Any:
 
 def _explained_log_prob(site: Site) -> Any:
     try:
-        return _log_prob(site)
+        log_prob = _log_prob(site)
     except TypeError as error:
         raise UnsupportedModelError(
             f"the {type(site['fn']).__name__} of site '{site['name']}' takes no values of dtype "
             f"{jnp.result_type(site['value'])} ({error}); labels of classes are integers: observe y.astype(int)."
         ) from None
+    if jnp.iscomplexobj(log_prob):
+        raise UnsupportedModelError(
+            f"the log density of site '{site['name']}' is a complex number, because its values are complex; observe "
+            "their real and imaginary parts, jnp.stack([y.real, y.imag], -1) with .to_event(1), or write a real density "
+            "with numpyro.factor."
+        )
+    return log_prob
 
 
 def _total(log_probs: Iterable[Any]) -> jax.Array:

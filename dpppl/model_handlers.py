@@ -20,11 +20,13 @@ from numpyro.primitives import Messenger
 from dpppl.arguments import Arguments, Arrays, Model
 from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model_refusals import control_flow_message, nested_message, random_message
-from dpppl.model_structure import Site, Trace, plates_of, transform_of
+from dpppl.model_structure import Site, Trace, is_factor, plates_of, transform_of
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]
 """`latent(site, transform)`: the unconstrained value of a continuous latent site."""
+Observe = Callable[[Site], Any]
+"""`observe(site)`: the value of an observed site, or None for the one that the model gives."""
 _FOLDERS = [os.path.dirname(str(module.__file__)) for module in (jax, numpyro, np)]
 _FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(__file__)]
 _LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), contextlib.__file__, functools.__file__)
@@ -134,7 +136,7 @@ class BindPlate(Messenger):
 class BindRows(BindLatents):
     """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports.
 
-    Observed sites named in `noise` get values made up from it; what the model observes there is kept as "given"."""
+    Observed sites get the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
 
     def __init__(
         self,
@@ -143,22 +145,23 @@ class BindRows(BindLatents):
         num_rows: int,
         params: Mapping[str, Any],
         assignment: Mapping[str, Any],
-        noise: Mapping[str, Any],
+        observe: Observe | None,
     ) -> None:
         self.plate, self.params = BindPlate(data_plate, num_rows), params
-        self.assignment, self.noise = assignment, noise
+        self.assignment, self.observe = assignment, observe
         super().__init__(latent)
 
     def process_message(self, msg: Site) -> None:
         self.plate.process_message(msg)
         name = str(msg.get("name"))
         if msg["type"] == "sample" and name in self.assignment:
-            value = msg["fn"].enumerate_support(expand=False)[self.assignment[name]]
+            choice = self.assignment[name]
+            value = choice(msg) if callable(choice) else msg["fn"].enumerate_support(expand=False)[choice]
             msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)
-        elif msg["type"] == "sample" and name in self.noise:
-            value = made_up_value(msg["fn"].support, self.noise[name])
+        elif msg["type"] == "sample" and msg["is_observed"] and self.observe is not None and not is_factor(msg):
+            value = self.observe(msg)
             msg["given"] = msg["value"]
-            msg["value"] = msg["given"] if value is None else value.astype(jnp.result_type(msg["given"]))
+            msg["value"] = msg["given"] if value is None else value
         elif msg["type"] == "param":
             msg["value"] = self.params[name]
         elif msg["type"] == "prng_key":

@@ -12,6 +12,10 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model_structure import Observed, Structure
 
 _MOST_COMBINATIONS = 1024
+_FEW = 6
+"""So many single numbers a model may capture, however few rows there are; NumPyro makes some of Python's."""
+_MANY_WRITTEN = 100
+"""So many different numbers may stand in a model's program, however few rows there are."""
 _MANY = (
     'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
     "sequence observed whole (.to_event(1))."
@@ -99,7 +103,13 @@ def _tied(joint: str) -> str:
 
 def check_structure(structure: Structure, variational: bool = False) -> None:
     """Refuse the kinds of site that no split supports."""
-    for name in structure.mutable:
+    for name, is_generator in structure.mutable.items():
+        if is_generator:
+            raise UnsupportedModelError(
+                f"site '{name}' holds a random generator as mutable state (dropout): build a layer that drops nothing "
+                "without one, as flax.nnx.Dropout(rate, deterministic=True) with rngs left out; for dropout use "
+                "dpppl.AutoDropout with dpppl.SVI."
+            )
         raise UnsupportedModelError(
             f"site '{name}' is mutable state (batch norm, running statistics), which carries data from row to row; use "
             "a layer without state, such as layer or group normalisation."
@@ -247,11 +257,12 @@ def check_sites(
 
 
 def check_captured(program: Any, lengths: set[int]) -> tuple[str, ...]:
-    """Refuse captured arrays as long as the data; describe the other ones."""
-    described = []
+    """Refuse captured arrays as long as the data, and as many numbers as rows; describe the other ones."""
+    described, numbers = [], 0
     for value in jaxprs.constants(program):
-        if np.size(value) <= 1:
-            continue  # a number, often one that NumPyro reshaped
+        if np.size(value) <= 1:  # a number, often one that NumPyro reshaped
+            numbers += not jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
+            continue
         axes = ["N" if axis in lengths else str(axis) for axis in np.shape(value)]
         description = f"{value.dtype}[{', '.join(axes)}]"
         if "N" in axes:
@@ -261,7 +272,22 @@ def check_captured(program: Any, lengths: set[int]) -> tuple[str, ...]:
                 "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
             )
         described.append(description)
+    written = {number for equation in jaxprs.equations(program) for number in _written(equation)}
+    if numbers >= max(_FEW, min(lengths)) or len(written) >= max(_MANY_WRITTEN, min(lengths)):
+        raise UnsupportedModelError(
+            f"the model captures {max(numbers, len(written))} single numbers, as many as there are rows, which may be the "
+            "rows themselves (a closure, a list, functools.partial); pass them as one array, an argument of the model, "
+            "wrapped in dpppl.Public if it is not private."
+        )
+    if numbers:
+        described.append(f"{numbers} number{'s' * (numbers > 1)}")
     return tuple(dict.fromkeys(described))
+
+
+def _written(equation: Any) -> list[Any]:
+    """The single numbers that stand in an equation, such as Python's."""
+    found = [v.val for v in equation.invars if hasattr(v, "val") and np.size(v.val) == 1]
+    return [(str(np.asarray(value).dtype), np.asarray(value).item()) for value in found]
 
 
 def check_effects(program: Any) -> None:

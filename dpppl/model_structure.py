@@ -40,7 +40,7 @@ class Structure:
     factors: list[str] = field(default_factory=list)
     deterministic: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
-    mutable: list[str] = field(default_factory=list)
+    mutable: dict[str, bool] = field(default_factory=dict)  # whether it holds a random generator
     plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the plates around each sample site
 
     @classmethod
@@ -65,7 +65,8 @@ class Structure:
             elif site["type"] == "param":
                 structure.params[name] = _made_up_param(site)
             elif site["type"] == "mutable":
-                structure.mutable.append(name)
+                leaves = jax.tree.leaves(site["value"])
+                structure.mutable[name] = any(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in leaves)
         return structure
 
     def data_plates(self, num_rows: int) -> list[str]:

@@ -52,7 +52,8 @@ class Fixed:
     """Settings, which are attributes without an underscore, are set once: what was accounted is what runs."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name in vars(self):
+        is_property = isinstance(getattr(type(self), name, None), property)
+        if not name.startswith("_") and (is_property or name in vars(self)):
             raise ConfigurationError(
                 f"{name} is a setting of this {type(self).__name__}, fixed when it was made; make a new one."
             )

@@ -54,7 +54,7 @@ class Program:
     def number(self, rng, scope, z):
         """An integer: constants and counters, sums, products, casts; sometimes what is computed from z."""
         counters = scope["counters"]
-        kind = rng.integers(0, 12)
+        kind = rng.integers(0, 14)
         if not counters or kind == 0:
             return jnp.asarray(int(rng.integers(0, 4)), jnp.int32) if kind else int(rng.integers(0, 4))
         i = counters[rng.integers(len(counters))]
@@ -75,6 +75,10 @@ class Program:
             return rng.choice(
                 [lambda: i // 2, lambda: i % 2, lambda: jnp.minimum(i, 1), lambda: jnp.where(i < 1, 5, i)]
             )()
+        if kind == 11:
+            return i.astype(rng.choice([jnp.int4, jnp.uint8, jnp.int8])).astype(jnp.int32) * int(rng.integers(1, 4))
+        if kind == 12:
+            return (i + int(rng.integers(0, 3))) * counters[rng.integers(len(counters))]
         return (z[0] * 10).astype(jnp.int32) + i
 
     def key(self, rng, scope, z):
@@ -83,7 +87,7 @@ class Program:
         if rng.integers(4):
             key = jax.random.fold_in(key, int(rng.integers(100, 10**6)))  # a name of this place
         for _ in range(rng.integers(0, 3)):
-            kind = rng.integers(0, 6)
+            kind = rng.integers(0, 9)
             if kind <= 2:
                 number = self.number(rng, scope, z)
                 key = jax.random.fold_in(key, number)
@@ -92,9 +96,17 @@ class Program:
             elif kind == 4:
                 size = int(rng.integers(2, 5))
                 key = jax.random.split(key, size)[self.number(rng, scope, z)]
-            else:
+            elif kind == 5:
                 size = int(rng.integers(2, 4))
                 key = jax.random.split(key, (size,))[::-1][int(rng.integers(size))]
+            elif kind == 6:
+                first, stride = int(rng.integers(0, 3)), int(rng.integers(1, 3))
+                key = jax.random.split(key, 6)[first::stride][self.number(rng, scope, z)]
+            elif kind == 7:
+                square = jax.random.split(key, 4).reshape(2, 2) if rng.integers(2) else jax.random.split(key, (2, 2))
+                key = (square.T if rng.integers(2) else square)[self.number(rng, scope, z), int(rng.integers(2))]
+            else:
+                key = jax.random.wrap_key_data(jax.random.key_data(key))
         return key
 
     # Statements
@@ -144,7 +156,7 @@ class Program:
         return lax.fori_loop(start, stop, body, (z, jnp.int32(rng.integers(0, 3))))[0]
 
     def scan(self, rng, again, z, scope, depth):
-        length, kind = int(rng.integers(1, 4)), rng.integers(5)
+        length, kind = int(rng.integers(1, 4)), rng.integers(6)
         reverse = bool(rng.integers(2))
         keys = scope["keys"]
         if kind == 0:
@@ -155,6 +167,8 @@ class Program:
             xs = jnp.repeat(jnp.arange(1 + length // 2), 2)[:length]
         elif kind == 3:
             xs = np.arange(length)[:: rng.choice([1, -1])]
+        elif kind == 4:
+            xs = jax.random.split(keys[rng.integers(len(keys))], 4)[1 : 1 + length]
         else:
             xs = jax.vmap(lambda i: jax.random.fold_in(keys[0], i))(jnp.arange(length))
 
@@ -166,10 +180,14 @@ class Program:
         return lax.scan(body, z, xs, reverse=reverse)[0]
 
     def while_loop(self, rng, again, z, scope, depth):
-        length, stride = int(rng.integers(1, 4)), int(rng.integers(1, 3))
-        by_data = rng.integers(8) == 0
+        length, stride = int(rng.integers(1, 4)), 1 + int(rng.integers(4) == 0)
+        by_data, moving = rng.integers(8) == 0, rng.integers(8) == 0
+        if scope["counters"] and rng.integers(2):
+            length = scope["counters"][rng.integers(len(scope["counters"]))].astype(jnp.int32) + length
 
         def condition(carry):
+            if moving:
+                return (carry[1] < length + carry[1]) & (carry[1] < length)
             return (carry[1] < length) & (self.x[0, 0] < 1e9) if by_data else carry[1] < length
 
         def body(carry):

@@ -55,7 +55,7 @@ def test_a_step_is_the_note_line_by_line():
     place[columns] = order
     seen = {}
 
-    def access(log_likelihood, z, public):
+    def access(log_likelihood, _, z, public):
         """The clipped sum by hand, with the noise of this test."""
         seen["w"] = jnp.concatenate([z["weights"], z["intercept"][None]])
         gradients = jax.vmap(jax.grad(log_likelihood), (None, 0, None))(z, {"x": x, "y": y}, public)

@@ -189,6 +189,16 @@ def test_devices_exchange_no_rows_inside_the_door(exchange):
     assert found <= {"door", "unknown"} and re.search("exchange rows|is not known here", message)
 
 
+def test_primitives_are_known_whoever_asks_first():
+    """What is found out about JAX once is found out the same inside a mesh: the door asks while it is traced."""
+    from dpppl.information_flow import primitives
+
+    before = dict(primitives._kinds())
+    primitives._kinds.cache_clear()
+    in_pieces(lambda part: primitives._kinds() and part, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"))(X)
+    assert primitives._kinds() == before and primitives.Kind.DEVICES in before.values()
+
+
 def test_shards_without_exchange_are_accepted():
     assert check(functools.partial(in_shards, exchange=lambda row: row)).doors == 1
 
@@ -312,6 +322,12 @@ def test_what_may_hold_arrays_of_its_own_is_refused():
         assert check(lambda z, x, key, function=function: function(z) + access(z, x, key), public_constants=True).doors
 
 
+def test_a_stranger_in_a_branch_is_refused():
+    """What it does may tell of the row that decides whether it runs."""
+    branch = lambda z, x: lax.cond(x[0, 0] > 0, lambda: ODD.bind(z), lambda: z)  # noqa: E731
+    assert kinds(lambda z, x, key: (branch(z, x), access(z, x, key))[1], public_constants=True)[0] == {"unknown"}
+
+
 # What is done, not returned
 
 
@@ -387,6 +403,11 @@ def undo(z, x, key):
 
 
 REUSED = {
+    "branches": lambda z, x, key: lax.cond(z[0] > 0, lambda: access(z, x, key), lambda: access(-z, x, key)),
+    "raw children": lambda z, x, key: (
+        lambda a, b: access(access(z, x, jax.random.wrap_key_data(a)), x, jax.random.wrap_key_data(b))
+    )(*jax.random.split(jax.random.key_data(key))),
+    "a while loop by two": in_while(lambda i: i + 2),
     "two accesses": lambda z, x, key: access(access(z, x, key), x, key),
     "two accesses of one step": lambda z, x, key: access(access(z, x, key, 3), x, key, 1 + 2),
     "two accesses of unknown steps": lambda z, x, key: access(access(z, x, key, z[0].astype(int)), x, key, 1),
@@ -394,6 +415,9 @@ REUSED = {
     "the noise again": undo,
     "a loop": loop_with(lambda i: 0),
     "a loop that repeats steps": loop_with(lambda i: i // 2),
+    "a counter and its double": lambda z, x, key: lax.fori_loop(
+        0, 5, lambda i, z: access(access(z, x, key, i + 5), x, key, 2 * i), z
+    ),
     "steps that overlap": lambda z, x, key: access(loop_with(lambda i: i)(z, x, key), x, key, 4),
     "loops that overlap": lambda z, x, key: loop_with(lambda i: i + 4)(loop_with(lambda i: i)(z, x, key), x, key),
     "two steps a turn": lambda z, x, key: lax.fori_loop(
@@ -429,16 +453,15 @@ USED_ONCE = {
     "later steps": lambda z, x, key: (lambda n: access(access(z, x, key, n), x, key, n + 1))(z[0].astype(int)),
     "children": lambda z, x, key: access(access(z, x, jax.random.split(key)[0]), x, jax.random.split(key)[1]),
     "unpacked children": lambda z, x, key: (lambda a, b: access(access(z, x, a), x, b))(*jax.random.split(key)),
-    "raw children": lambda z, x, key: (
-        lambda a, b: access(access(z, x, jax.random.wrap_key_data(a)), x, jax.random.wrap_key_data(b))
-    )(*jax.random.split(jax.random.key_data(key))),
-    "branches": lambda z, x, key: lax.cond(z[0] > 0, lambda: access(z, x, key), lambda: access(-z, x, key)),
+    "raw and wrapped": lambda z, x, key: access(z, x, jax.random.wrap_key_data(jax.random.key_data(key))),
+    "branches": lambda z, x, key: lax.cond(
+        z[0] > 0, lambda: access(z, x, key), lambda: access(-z, x, jax.random.fold_in(key, 1))
+    ),
     "a loop": loop_with(lambda i: i),
     "a loop and a later step": lambda z, x, key: access(loop_with(lambda i: i)(z, x, key), x, key, 5),
     "two loops": lambda z, x, key: loop_with(lambda i: 5 + i)(loop_with(lambda i: i)(z, x, key), x, key),
     "two loops of one counter": lambda z, x, key: jax.jit(counted)(jax.jit(counted)((z, z[0].astype(int)), x, key), x, key),
     "one turn": loop_with(lambda i: 0, num_turns=1),
-    "two steps a turn": lambda z, x, key: in_while(lambda i: i + 2)(z, x, jax.random.fold_in(key, 1)),
     "a while loop": in_while(lambda i: i + 1),
     "a scan over steps": lambda z, x, key: lax.scan(lambda z, i: (access(z, x, key, i), None), z, jnp.arange(4))[0],
     "a scan over keys": lambda z, x, key: lax.scan(
@@ -482,21 +505,18 @@ def test_a_key_that_leaves_is_refused(function):
     assert kinds(function)[0] == {"key"}
 
 
-def test_raw_keys_are_declared_and_outputs_that_are_kept_may_hold_them():
-    raw = np.array([1, 2], np.uint32)
-
-    def function(z, x, key):
-        return {"z": access(z, x, jax.random.wrap_key_data(key)), "rng_key": key}
-
-    assert kinds(function, Z, X, raw, keys="key")[0] == {"key"}
-    assert check(function, Z, X, raw, keys="key", secret_outputs=("['rng_key']",)).keys == 1
+def test_outputs_that_are_kept_may_hold_keys():
+    function = lambda z, x, key: {"z": access(z, x, key), "rng_key": key}  # noqa: E731
+    assert kinds(function)[0] == {"key"}
+    assert check(function, secret_outputs=("['rng_key']",)).keys == 1
     assert kinds(lambda z, x, key: {"rng_key": x}, secret_outputs=("['rng_key']",))[0] == {"returned"}
 
 
 def test_a_door_without_a_secret_key_is_refused():
     found, message = kinds(lambda z, x, key: access(z, x, jax.random.key(0)))
     assert found == {"noise"} and "without noise" in message
-    assert kinds(lambda z, x, key: access(z, x, key), Z, X, np.zeros(2, np.uint32))[0] == {"noise"}
+    found, message = kinds(lambda z, x, key: access(z, x, jax.random.wrap_key_data(key)), Z, X, np.zeros(2, np.uint32))
+    assert found == {"noise"} and "jax.random.key" in message
 
 
 SHARING_CHAINS = {

@@ -188,6 +188,35 @@ def rising(z, x, key):
     return lax.while_loop(lambda c: c[1] > limit, turn, (z, jnp.uint32(5)))[0]
 
 
+def chasing(z, x, key):
+    """A loop that goes on while a counter is below another one that moves as fast."""
+    turn = lambda c: (access(c[0], x, key, c[1]), c[1] + 1, c[2] + 1)  # noqa: E731
+    return lax.while_loop(lambda c: c[1] < c[2], turn, (z, jnp.uint8(0), jnp.uint8(5)))[0]
+
+
+def counted_out(z, x, key):
+    """What a loop counted is its number of turns."""
+    z, count = lax.while_loop(lambda c: c[1] < 4, lambda c: (c[0] + 1.0, c[1] + 1), (z, jnp.int32(0)))
+    return access(z, x, key, count), access(0 * z, x, key, 4)
+
+
+def changing_places(z, x, key):
+    """Steps 0, 1, 1, 2."""
+    turn = lambda _, c: (access(c[0], x, key, c[1]), c[2] + 1, c[1])  # noqa: E731
+    return lax.fori_loop(0, 4, turn, (z, jnp.int32(0), jnp.int32(0)))[0]
+
+
+def reshaped(z, x, key):
+    """The third of four keys is the first in the second row."""
+    keys = jax.random.split(key, (2, 2))
+    return access(z, x, keys.reshape(4)[2]), access(0 * z, x, keys[1, 0])
+
+
+def drawn_from_all(z, x, key):
+    keys = jax.random.split(key, 3)
+    return jax.vmap(jax.random.normal)(keys), access(z, x, keys[2])
+
+
 def going_back(z, x, key):
     """A count that a loop leaves is at its end: one less is its last turn."""
     turn = lambda _, c: (access(c[0], x, key, c[1]), c[1] + 1)  # noqa: E731
@@ -225,8 +254,24 @@ HOLES = {
     "an unknown index": (lambda z, x, key: access(z, x, pick(jax.random.split(key, 3), z[0].astype(int))), "key reuse"),
     "a counter that is cast and cast back": (through(lambda i: i.astype(jnp.uint8).astype(jnp.int32), 300), "key reuse"),
     "the remainder": (through(lambda i: lax.rem(i, 3), 4), "key reuse"),
-    "numbers chosen": (through(lambda i: jnp.where(i < 2, i, 0), 4), "key reuse"),
+    "numbers chosen": (through(lambda i: jnp.where(i < 2, 0, i), 4), "key reuse"),
+    "numbers chosen in turn": (through(lambda i: jnp.where(i % 2 == 0, 0, i), 4), "key reuse"),
+    "integers of four bits": (through(lambda i: i.astype(jnp.int4), 20), "key reuse"),
+    "integers of two bits and back": (through(lambda i: i.astype(jnp.uint2).astype(jnp.int32), 5), "key reuse"),
+    "truths": (through(lambda i: (i > 0).astype(jnp.int32), 3), "key reuse"),
+    "numbers as truths": (through(lambda i: i.astype(bool).astype(jnp.int32), 3), "key reuse"),
+    "a product of counters": (through(lambda i: (i + 1) * (4 - i), 4), "key reuse"),
+    "numbers that change places": (changing_places, "key reuse"),
+    "keys in another shape": (reshaped, "key reuse"),
+    "keys unstacked": (
+        lambda z, x, key: (lambda keys: (access(z, x, keys[1]), access(0 * z, x, jnp.unstack(keys)[1])))(
+            jax.random.split(key, 2)
+        ),
+        "key reuse",
+    ),
+    "draws of an array of keys": (drawn_from_all, "key reuse"),
     "two unknown numbers": (pair(lambda n, m: n + m, lambda n, m: n + 1), "key reuse"),
+    "unknown numbers far apart": (pair(lambda n, m: n, lambda n, m: m + 100), "key reuse"),
     "an unknown number subtracted": (pair(lambda n, m: 4 - n, lambda n, m: n + 2), "key reuse"),
     "an unknown number multiplied": (pair(lambda n, m: 3 * n, lambda n, m: 3), "key reuse"),
     "unknown numbers in shifted turns": (shifted_unknown_steps, "key reuse"),
@@ -241,7 +286,9 @@ HOLES = {
     "a counter that jumps over the end": (jumping, "key reuse"),
     "a counter that jumps over the largest number": (jumping_from_behind, "key reuse"),
     "a counter above its end": (rising, "key reuse"),
+    "a limit that moves": (chasing, "key reuse"),
     "a count that goes back": (going_back, "key reuse"),
+    "a count after a loop": (counted_out, "key reuse"),
     "the access' key in the likelihood": (access_key_in_likelihood, "key reuse"),
     "a draw in a condition": (drawn_in_condition, "key reuse"),
     "a draw from a key that was computed": (
@@ -341,22 +388,22 @@ def test_what_was_proved_is_what_is_compiled():
         return access(z, x, key) + (jnp.sum(x) if len(times) > 1 else 0.0)
 
     traced = jax.jit(function).trace(Z, X, jax.random.key(0))
-    assert information_flow.prove(traced, [1]).doors == 1
+    assert information_flow.verify(traced, private=1).doors == 1
     compiled = traced.lower().compile()
     moved = np.asarray(compiled(Z, 1e9 * X, jax.random.key(0))) - np.asarray(compiled(Z, X, jax.random.key(0)))
     assert len(times) == 1 and np.linalg.norm(moved) < 2 * len(X)
     with pytest.raises(PrivacyLeakError, match="a private row reaches it"):
-        information_flow.prove(jax.jit(lambda *a: function(*a)).trace(Z, X, jax.random.key(0)).jaxpr, [1])
+        information_flow.verify(jax.jit(lambda *a: function(*a)).trace(Z, X, jax.random.key(0)), private=1)
 
 
 def test_chains_on_devices_are_proved_from_their_trace():
     mapped = jax.pmap(lambda z, x, key: access(z, x, key), in_axes=(None, None, 0))
     traced = jax.jit(mapped).trace(Z, X, jax.random.split(jax.random.key(0), 2))
-    assert information_flow.prove(traced, [1]).doors == 1
+    assert information_flow.verify(traced, private=1).doors == 1
     assert traced.lower().compile()(Z, X, jax.random.split(jax.random.key(0), 2)).shape == (2, 3)
     with pytest.raises(PrivacyLeakError):
-        information_flow.prove(
-            jax.jit(lambda *a: (mapped(*a), a[1])).trace(Z, X, jax.random.split(jax.random.key(0), 2)), [1]
+        information_flow.verify(
+            jax.jit(lambda *a: (mapped(*a), a[1])).trace(Z, X, jax.random.split(jax.random.key(0), 2)), private=1
         )
 
 
@@ -364,6 +411,9 @@ ACCEPTED = {
     "elements of a split": lambda z, x, key: (
         lambda keys: lax.fori_loop(0, 4, lambda i, z: access(z, x, keys[i]), z)
     )(jax.random.split(key, 4)),
+    "elements unstacked": lambda z, x, key: lax.scan(
+        lambda z, keys: (access(z, x, jnp.unstack(keys)[1]), None), z, jax.random.split(key, (3, 2))
+    )[0],
     "elements from behind": lambda z, x, key: (
         lambda keys: lax.fori_loop(0, 4, lambda i, z: access(z, x, keys[3 - i]), z)
     )(jax.random.split(key, 4)),

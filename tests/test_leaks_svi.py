@@ -380,7 +380,7 @@ def test_arrays_that_queries_and_guides_capture_are_refused_or_reported():
         svi.estimate_accuracy(jax.random.key(1), params, lambda samples, *row: jnp.mean(jnp.asarray(y)), x, y, **asked)
     few = np.float32([1.0, 2.0])
     svi.estimate_accuracy(jax.random.key(1), params, lambda samples, x, y: jnp.sum(jnp.asarray(few)) > y, x, y, **asked)
-    assert svi.privacy_report().assumed_public == ("float32[2]",)
+    assert svi.privacy_report().assumed_public == ("1 number", "float32[2]")
 
     def guide(x, y):
         loc = numpyro.param("loc", jnp.zeros(3)) + jnp.asarray(np.float32([0.0, 1.0, 2.0]))
@@ -388,7 +388,7 @@ def test_arrays_that_queries_and_guides_capture_are_refused_or_reported():
 
     assert svi_of(guide=lambda model: guide).run(
         jax.random.key(2), 1, x, y, progress_bar=False
-    ).report.assumed_public == ("float32[3]",)
+    ).report.assumed_public == ("1 number", "float32[3]")
 
 
 def test_a_guides_own_starting_values_are_an_assumption():

@@ -209,8 +209,8 @@ def test_captured_arrays_are_listed_by_shape():
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
-    assert split_model(model, (X, Y), {}).assumed_public == ("float32[2, 3]",)
-    assert split_model(with_a_key, (X, Y), {}).assumed_public == ()
+    assert split_model(model, (X, Y), {}).assumed_public == ("float32[2, 3]", "1 number")
+    assert split_model(with_a_key, (X, Y), {}).assumed_public == ("1 number",)
     assert split_model(logistic, (X, Y), {}).assumed_public == ()
 
 

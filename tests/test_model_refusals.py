@@ -259,6 +259,30 @@ def test_mutable_state():
 
     assert "site 'net$state' is mutable state (batch norm" in refused(nnx_model, X, Y)
 
+    def with_dropout(**options):
+        def model(x, y):
+            net = random_nnx_module("net", Dropping(nnx.Rngs(0), **options), dist.Normal())
+            with numpyro.plate("data", x.shape[0]):
+                numpyro.sample("y", dist.Normal(net(x[:, None])[:, 0], 1.0), obs=y)
+
+        return model
+
+    for options in ({}, {"deterministic": True}):
+        message = refused(with_dropout(**options, draws=True), X, Y)
+        assert "holds a random generator" in message and "rngs left out" in message
+    assert split_model(with_dropout(deterministic=True), (X, Y), {}).latents
+
+
+class Dropping(nnx.Module):
+    def __init__(self, rngs, draws=False, **options):
+        self.linear, self.dropout = (
+            nnx.Linear(1, 1, rngs=rngs),
+            nnx.Dropout(0.5, rngs=rngs if draws else None, **options),
+        )
+
+    def __call__(self, x):
+        return self.dropout(self.linear(x))
+
 
 def test_observed_value_that_does_not_depend_on_a_private_argument():
     def model(x, y):
@@ -317,6 +341,40 @@ def test_captured_rows():
     assert "captures an array float32[N]" in refused(in_jit, X, Y)
     assert "use jax.numpy instead of NumPy" in refused(made_by_numpy, X, Y)
     assert "captures an array float32[2, N]" in refused(transposed, X, Y)
+
+
+def test_complex_densities():
+    def model(x, y):
+        w = latent()
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    message = refused(model, X, Y + 1j * Y)
+    assert "site 'y' is a complex number" in message and "real and imaginary parts" in message
+
+
+@pytest.mark.parametrize(("num_rows", "written"), [(N, False), (6, False), (120, True)])
+def test_as_many_captured_numbers_as_rows(num_rows, written):
+    """They could be the rows: N numbers of a closure came back in a deterministic site."""
+    numbers = [SECRET + k for k in range(num_rows)]
+
+    def model(x, numbers):
+        w = latent()
+        numpyro.deterministic("copy", jnp.stack([w + number for number in numbers]))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=x)
+
+    def closure(some):
+        some = some if written else [jnp.float32(number) for number in some]
+        return lambda x: model(x, some)
+
+    rows = np.full(num_rows, SECRET, np.float32)
+    message = refused(closure(numbers), rows)
+    assert "single numbers, as many as there are rows" in message and "pass them as one array" in message
+    listed = split_model(closure(numbers[: num_rows // 2]), (rows,), {}).assumed_public
+    assert listed == (() if written else (f"{num_rows // 2} numbers",))
+    given = split_model(model, (rows, Public(np.asarray(numbers, np.float32)[: num_rows // 2])), {})
+    assert given.assumed_public == ()
 
 
 def test_no_private_argument():

@@ -17,7 +17,7 @@ from models.bayesian_cnn import bayesian_cnn
 from models.bayesian_mlp import bayesian_mlp
 from models.heteroscedastic_regression import heteroscedastic_regression
 
-N = 6
+N = 20
 
 
 def rows(*shape):

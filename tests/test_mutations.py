@@ -31,7 +31,7 @@ class Mutation:
 PROGRAM = "dpppl.mechanism:Mechanism.access"
 CLIP = "dpppl.clipping:clip_rows"
 SUM = "dpppl.gradients:sum_of_rows"
-STEP = "dpppl.mcmc.kernel:DPKernel.step"
+STEP = "dpppl.mcmc.step:_gradient"
 DRIVE = "dpppl.runs.driver:drive"
 EVENT = "dpppl.mechanism:Mechanism.event"
 
@@ -40,6 +40,18 @@ def _full_batch():
     from dpppl import FullBatch
 
     return FullBatch()
+
+
+def _network(name):
+    def find():
+        import test_ghost
+
+        return getattr(test_ghost, name)
+
+    return find
+
+
+_dense, _words, _tied = map(_network, ("dense", "words", "tied"))
 
 
 def _chain():
@@ -109,7 +121,7 @@ MUTATIONS = [
     Mutation("clipped after the sum", SUM, "clip(statistics, mask)",
              "clip(jax.tree.map(lambda g: jnp.sum(g, 0, keepdims=True), statistics), None)",
              "test_gradients:test_gradients_of_a_nonlinear_likelihood_are_clipped_row_by_row"),
-    Mutation("rows of the last chunk counted twice", SUM, "fresh if mask is None else fresh & take(mask)",
+    Mutation("rows of the last chunk counted twice", "dpppl.gradients:over_chunks", "fresh if mask is None else fresh & take(mask)",
              "mask if mask is None else take(mask)",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (1_003, "microbatch")),
     Mutation("low precision", SUM, 'jax.default_matmul_precision("highest")', 'jax.default_matmul_precision("bfloat16")',
@@ -117,6 +129,31 @@ MUTATIONS = [
     Mutation("divided by the rows drawn", "dpppl.gradients:_sum_rows", "return jnp.sum(steps, axis=0, dtype=jnp.int32)",
              "return (1.0 / len(rows)) * jnp.sum(steps, axis=0, dtype=jnp.int32)",
              "test_mechanism:test_it_is_the_clipped_sum_plus_noise"),
+    # The sum of factors
+    Mutation("a latent left out of the norm", "dpppl.ghost.weights:_shrunk", "sum(jax.tree.leaves(squares))",
+             "jax.tree.leaves(squares)[0]", "test_ghost:test_the_bound_is_reached", (1e3, 0.999)),
+    Mutation("the norm of another row", "dpppl.ghost.weights:_shrunk", "jnp.sqrt(squared)",
+             "jnp.roll(jnp.sqrt(squared), 1)", "test_ghost:test_a_hostile_row_moves_the_sum_by_at_most_the_norm"),
+    Mutation("the norm of the sum", "dpppl.ghost.sums:clipped_sum", "upper_squares(form, *parts) for",
+             "jnp.mean(upper_squares(form, *parts)) + jnp.zeros(len(parts[0])) for",
+             "test_ghost:test_the_bound_is_reached", (1e3, 0.999)),
+    Mutation("rows that were not drawn have weight", "dpppl.ghost.weights:_shrunk", "keep & (squared", "(squared",
+             "test_ghost:test_the_bound_is_reached", (1e3, 0.999)),
+    Mutation("a row weighted once only in the norm", "dpppl.ghost.sums:weighted", "last.astype(dtype) * factor",
+             "last.astype(dtype) * factor**2", "test_ghost:test_it_is_the_sum_of_clipped_gradients", (_dense,)),
+    Mutation("underflow of squares forgotten", "dpppl.ghost.sums:upper_squares",
+             "_squares(part) * _ROUNDED + 2.0 * part.shape[-1] * _TINY", "_squares(part) * _ROUNDED",
+             "test_ghost:test_a_hostile_row_moves_the_sum_by_at_most_the_norm"),
+    Mutation("one float32 block of all rows", "dpppl.ghost.sums:_product", "-(-len(a) // BLOCK)", "1",
+             "test_ghost:test_aligned_rows_are_added_within_the_slack"),
+    Mutation("repeated words counted apart", "dpppl.ghost.factors:_distinct", "same.astype(b.dtype)",
+             "jnp.eye(len(number), dtype=b.dtype)", "test_ghost:test_it_is_the_sum_of_clipped_gradients", (_words,)),
+    Mutation("factors that may be computed twice", "dpppl.ghost.sums:stored", "jnp.where(some == _UNLIKELY, 2, 1)", "1",
+             "test_ghost:test_factors_are_stored_once"),
+    Mutation("everything of a row counts as copied", "dpppl.ghost.uses:uses_of", "exact = all(", "exact = True or all(",
+             "test_ghost:test_factors_are_stored_once"),
+    Mutation("another use of a latent forgotten", "dpppl.ghost.uses:uses_of", "if operand.latents]", "if False]",
+             "test_ghost:test_it_is_the_sum_of_clipped_gradients", (_tied,)),
     # Which rows
     Mutation("a row drawn twice", "dpppl.subsampling.distinct:distinct_rows", "& ~_repeats(value)", "",
              "test_subsampling:test_repeats_are_dropped_and_the_first_distinct_rows_are_kept", ("monkeypatch",)),
@@ -158,6 +195,19 @@ MUTATIONS = [
              "test_mutations:test_noise_differs_between_steps"),
     Mutation("the account of another schedule", "dpppl.mcmc.kernel:DPKernel.schedule", "return steps, multipliers",
              "return steps, multipliers * 1.1", "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
+    # Norms and counts
+    Mutation("a count of clipped rows for nothing", "dpppl.mechanism:Mechanism._scales",
+             "scales = [noise_multiplier / np.sqrt(1.0 - share)]", "scales = [noise_multiplier]",
+             "test_step_search:test_sum_and_count_together_cost_one_access"),
+    Mutation("a shortened step with the noise of none", "dpppl.mcmc.step:kernel_step",
+             "jnp.maximum(noise_multiplier, kernel._langevin_multiplier(step_size))",
+             "0.5 * jnp.maximum(noise_multiplier, kernel._langevin_multiplier(step_size))",
+             "test_step_search:test_the_door_is_never_called_with_less_noise_than_was_charged"),
+    Mutation("a histogram with half the noise", "dpppl.norms:noisy_histogram", "noise_multiplier=noise_multiplier, step=step",
+             "noise_multiplier=0.5 * noise_multiplier, step=step",
+             "test_norms:test_a_row_moves_the_counts_by_one_and_the_noise_is_what_is_charged"),
+    Mutation("a histogram that is not charged", "dpppl.runs.norm_choice:private_norms", "reservation.charge(0, 1)", "None",
+             "test_step_search:test_the_histogram_of_norms_is_charged_with_the_run"),
     # Runs
     Mutation("charged after access", "dpppl.runs.driver:_chunks",
              "reservation.charge(leg, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
@@ -170,8 +220,22 @@ MUTATIONS = [
              "reservation.charge(0, 1) return float(program(*arguments))",
              "value = float(program(*arguments)); reservation.charge(0, 1); return value",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
-    Mutation("run without a proof", "dpppl.runs.driver:prepare", "information_flow.prove(", "(lambda *_, **__: None)(",
-             "test_runs:test_a_run_that_is_refused_changes_nothing", (_chain, "claimed", "monkeypatch")),
+    Mutation("a query of all rows accounted with amplification", "dpppl.svi.queries:noisy_sum_of",
+             "Charge(mechanism, np.array([sigma])", "Charge(svi.mechanism, np.array([sigma])",
+             "test_runs:test_a_query_is_accounted_without_amplification"),
+    *(Mutation(f"{name} without a proof", "dpppl.runs.driver:prepare", "information_flow.verify_jaxpr(",
+               "(lambda *_, **__: None)(", "test_runs:test_a_run_that_is_refused_changes_nothing",
+               (way, "claimed", "monkeypatch"))
+      for name, way in (("MCMC.run", _chain), ("SVI.run", _svi))),
+    Mutation("secrets of an empty name", "dpppl.runs.driver:prepare", 'secret_outputs=(".rng_key",)', 'secret_outputs=("",)',
+             "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_chain, MemoryError(), "monkeypatch")),
+    Mutation("SVI charged after its access", "dpppl.runs.driver:_chunks",
+             "reservation.charge(leg, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
+             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts))",
+             "counts = (np.asarray(value, np.int32) for value in (start, count)); "
+             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts)); "
+             "reservation.charge(leg, start + count)",
+             "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state", "test_mcmc:test_keys", ("claimed",)),
     Mutation("keys used again", DRIVE, "claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)",
              "KeyOrigin.of(run.key)", "test_mcmc:test_keys", ("claimed",)),
@@ -238,6 +302,17 @@ MUTATIONS = [
     Mutation("a subsampled run costs the Gaussian rule nothing", "dpppl.runs.privacy_filter:_cost",
              "np.zeros(len(orders)), math.inf", "np.zeros(len(orders)), 0.0",
              "test_ledger:test_mixed_runs_are_counted_by_one_rule", ("path",)),
+    # Noise-aware inference
+    Mutation("accesses before their charge", "dpppl.noise_aware.releases:Releases.asker",
+             "self.before(done + len(noise_multipliers))", "self.before(done)",
+             "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
+    Mutation("less noise than was charged", "dpppl.noise_aware.releases:Releases.asker", "np.float32(noise_multipliers[0])",
+             "np.float32(0.5 * noise_multipliers[0])",
+             "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
+    Mutation("shares of more than there is", "dpppl.noise_aware.plan:Plan.noise_multipliers", "scale / np.sqrt", "0.5 * scale / np.sqrt",
+             "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
+    Mutation("one noise for all accesses", "dpppl.noise_aware.releases:Releases.asker", "np.int32(done)", "np.int32(0)",
+             "test_noise_aware:test_each_access_draws_its_own_noise"),
     # Keys
     Mutation("a key of 32 bits", "dpppl.random:secret_key", "os.urandom(32)", "os.urandom(4) * 8",
              "test_random:test_every_bit_of_a_secret_key_matters", ("monkeypatch", "chacha20", 256)),

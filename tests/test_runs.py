@@ -107,7 +107,7 @@ def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
     calls = broken(monkeypatch, AssertionError("an access"), at=1)
     key = dpppl.secret_key()
     with monkeypatch.context() as patch:
-        patch.setattr("dpppl.information_flow.prove", _leak)
+        patch.setattr("dpppl.information_flow.verify_jaxpr", _leak)
         with pytest.raises(dpppl.PrivacyLeakError):
             way.run(thing, key)
     with monkeypatch.context() as patch:
@@ -220,6 +220,16 @@ def test_runs_beside_each_other_are_charged_apart(way, monkeypatch):
     monkeypatch.setattr(driver.Program, "__call__", nested)
     way.run(thing, dpppl.secret_key())
     assert way.spent(thing) == 2 * way.steps
+
+
+def test_a_query_is_accounted_without_amplification():
+    """It reads every row, also where the steps sample them."""
+    svi = dpppl.SVI(
+        model, AutoNormal(model), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.Poisson(0.1), noise_multiplier=5.0
+    )  # fmt: skip
+    ask(svi, dpppl.secret_key())
+    expected = dpppl.accounting.epsilon(dpppl.accounting.GaussianEvent(noise_multipliers=((50.0, 1),)), 1e-5)
+    assert svi.privacy_report().epsilon_at(1e-5) == pytest.approx(expected, rel=1e-3)
 
 
 @every_way

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from zoo import ZOO
 
-from dpppl.clipping import SLACK, Flat, Normalised, PerSite
+from dpppl.centring import noisy_centred_sum
+from dpppl.clipping import SLACK, Centred, Flat, Normalised, PerSite
 from dpppl.mechanism import Mechanism
 from dpppl.model import split_model
+from dpppl.responses import Responses
 from dpppl.subsampling import FullBatch, Poisson
 
 BY_NAME = {entry.name: entry for entry in ZOO}
@@ -27,6 +29,8 @@ CASES = [  # (model, latents' type, subsampling, clipping, discretise)
     ("correlated_outcomes", np.float64, Poisson(0.5), Flat, True),
     ("hierarchical_logistic_regression", np.float32, FullBatch(), PerSite, False),
     ("linear_regression", np.float32, FullBatch(), PerSite, True),
+    ("poisson_regression", np.float32, FullBatch(), Centred, False),
+    ("hierarchical_logistic_regression", np.float32, FullBatch(), Centred, False),
 ]
 
 
@@ -42,11 +46,20 @@ def door_of(case):
         mechanism = Mechanism(
             clipping=clipping(norms if clipping is PerSite else NORM), subsampling=subsampling, discretise=discretise
         )
-        run = jax.jit(
-            lambda z, rows, key: (
-                mechanism.noisy_sum(split.log_likelihood, z, rows, public, key=key, noise_multiplier=NOISE).total
+        if clipping is Centred:
+            law = Responses.of(split)
+            noisy_sum = functools.partial(
+                noisy_centred_sum,
+                mechanism,
+                law,
+                law.is_binary,
+                split.log_likelihood,
+                lambda z, public: (z, public),
+                step=0,
             )
-        )
+        else:
+            noisy_sum = functools.partial(mechanism.noisy_sum, split.log_likelihood)
+        run = jax.jit(lambda z, rows, key: noisy_sum(z, rows, public, key=key, noise_multiplier=NOISE).total)
     return run, jax.tree.map(np.asarray, rows), {name: leaf.shape for name, leaf in split.latents.items()}
 
 

@@ -95,7 +95,7 @@ def run(svi, num_steps, *args, seed=0, **settings):
 def without_privacy(rows):
     """In place of the door: the sum of the rows' gradients."""
 
-    def access(log_likelihood, z, public):
+    def access(log_likelihood, _, z, public):
         return jax.grad(lambda z: jnp.sum(jax.vmap(lambda row: log_likelihood(z, row, public))(rows)))(z)
 
     return access
@@ -157,7 +157,7 @@ def test_the_gradient_takes_the_total_derivative_of_the_entropy():
     objective, _ = bind_objective(svi, jax.random.key(1), (Y,), {})
     rho, found = jnp.asarray(-0.7), {}
 
-    def nothing(log_likelihood, z, public):
+    def nothing(log_likelihood, _, z, public):
         found["z"] = z["mu"]
         return jax.tree.map(jnp.zeros_like, z)
 

@@ -12,76 +12,52 @@ from typing import Any
 
 import numpy as np
 
-from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, Variable, affine, renamed, renamed_key
-from dpppl.information_flow.numbers import Lengths, Rule
-from dpppl.information_flow.primitives import known
+from dpppl.information_flow.lattice import LOST, Key, Names, Number, Step, Value, Variable, multiple
+from dpppl.information_flow.numbers import Lengths
+from dpppl.information_flow.primitives import is_key, named
 
 FOLD_BITS = 32
 """How many bits of a number `fold_in` reads."""
 
 
-def given(root: Any, shape: Sequence[int], words: bool) -> Key:
-    """The key, or array of different keys, that a program is given. `words`: raw data, the last axis is a key's words."""
-    axes = range(len(shape) - words)
-    path = tuple(Step(("element", k), Number(None, affine(0, {("axis", k): 1}), 64)) for k in axes)
-    return Key(root, path, True, words)
+def given(root: Any, shape: Sequence[int]) -> Key:
+    """The key, or array of different keys, that a program is given."""
+    return Key(root, tuple(Step(("element", k), multiple(("axis", k))) for k in range(len(shape))), True)
 
 
 def derived(equation: Any, inputs: Sequence[Value]) -> Key:
     """Which key an equation makes of its inputs, of which one is secret; LOST where that cannot be said."""
-    primitive, groups = equation.primitive, known().keys
-    key = inputs[0].key
-    if key is None or any(value.key is not None for value in inputs[1:]):
+    key, aval = inputs[0].key, equation.invars[0].aval
+    if key is None or not is_key(aval) or any(value.key is not None for value in inputs[1:]):
         return LOST
-    rank = len(np.shape(equation.invars[0].aval))
-    if primitive is groups.fold_in:
-        key, number = (renamed_key(key, _single(equation, 0)) or LOST), renamed(inputs[1].number, _single(equation, 1))
-        if number is None or not key.exact or key.words:
-            return key._replace(exact=False)
-        return key._replace(path=(*key.path, Step(("fold",), number)))
-    if primitive is groups.split:
-        if not key.exact or key.words:
-            return key._replace(exact=False)
-        shape = tuple(equation.params["shape"])
-        children = tuple(
-            Step(("split", shape, k), Number(None, affine(0, {("axis", rank + k): 1}), 64)) for k in range(len(shape))
-        )
-        return key._replace(path=(*key.path, *children))
-    if primitive in groups.wrap:
-        return key._replace(words=False) if key.words else LOST
-    if primitive in groups.unwrap:
-        return key._replace(words=True)
-    if primitive in groups.same:
-        return key
+    if equation.primitive is named("random_fold_in"):
+        parent, number = key.renamed(_single(aval)), inputs[1].renamed(_single(equation.invars[1].aval)).number
+        if number is None or not parent.exact:
+            return parent._replace(exact=False)
+        return parent._replace(path=(*parent.path, Step(("fold",), number)))
+    if equation.primitive is named("random_split"):
+        shape, rank = tuple(equation.params["shape"]), len(aval.shape)
+        children = (Step(("split", shape, k), multiple(("axis", rank + k))) for k in range(len(shape)))
+        return key._replace(path=(*key.path, *children)) if key.exact else key
     return LOST
 
 
-def _single(equation: Any, operand: int) -> Rule:
+def _single(aval: Any) -> Names:
     """Axes of length 1, which are repeated where the other operand's are longer, have one element."""
-    shape: Any = np.shape(equation.invars[operand].aval)
-    return lambda v: affine(0) if v[0] == "axis" and shape[v[1]] == 1 else affine(0, {v: 1})
-
-
-def keeps_words(equation: Any, rule: Rule) -> bool:
-    """Whether a rearrangement of raw keys leaves each key's words together, in order, on the last axis."""
-    shape, new = np.shape(equation.invars[0].aval), np.shape(equation.outvars[0].aval)
-    last = rule(("axis", len(shape) - 1))
-    return bool(new) and new[-1] == shape[-1] and last == affine(0, {("axis", len(new) - 1): 1})
+    return {("axis", k): Number(0) for k, length in enumerate(np.shape(aval)) if length == 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """A key that is used. `step`, `streams`: of an access, which draws from children with these numbers, and from their
     children with the number of the step; without, the key is as good as known. `variables`: of the loops, devices and
-    chains around it, each execution of it being one choice of these. `branches`: (branch point, branch, variables
-    around it)."""
+    chains around it, each execution of it being one choice of these."""
 
     key: Key
     equation: Any
     step: Number | None = None
     streams: tuple[int, ...] = ()
     variables: frozenset[Variable] = frozenset()
-    branches: tuple[tuple[Any, int, frozenset[Variable]], ...] = ()
 
     @property
     def is_access(self) -> bool:
@@ -92,8 +68,7 @@ class Use:
         if self.step is None:
             return [self.key.path]
         step = Step(("fold",), self.step._replace(bits=min(FOLD_BITS, self.step.bits)))
-        named_ = [Step(("fold",), Number(None, affine(stream), FOLD_BITS)) for stream in self.streams]
-        return [(*self.key.path, stream, step) for stream in named_]
+        return [(*self.key.path, Step(("fold",), Number(stream, (), FOLD_BITS)), step) for stream in self.streams]
 
 
 def conflicts(uses: Sequence[Use], lengths: Lengths) -> Iterator[tuple[Use, Use]]:
@@ -106,17 +81,12 @@ def conflicts(uses: Sequence[Use], lengths: Lengths) -> Iterator[tuple[Use, Use]
 
 def _apart(first: Use, second: Use, lengths: Lengths) -> bool:
     """Whether no two executions (of one use: no two different ones) meet on one path."""
-    if first is second and not first.is_access:
-        return True
     if None in (first.key.root, second.key.root):
         return False
     if first.key.root != second.key.root:
         return True
-    once = [first.variables] if first is second else []
-    for point, branch, around in first.branches:
-        once += [around for other, their, _ in second.branches if other == point and their != branch]
-    shared = first.variables & second.variables
-    return all(_Equations(one, two, shared, lengths).exclude(once) for one in first.paths() for two in second.paths())
+    shared, itself = first.variables & second.variables, first is second
+    return all(_Equations(shared, lengths).exclude(one, two, itself) for one in first.paths() for two in second.paths())
 
 
 class _Equations:
@@ -125,15 +95,9 @@ class _Equations:
     Unknown integers are, by (variable, side), a variable's value in the first execution less that in the second (side
     0), or in one of them alone (sides 1 and 2); `bounds` are what is known of them."""
 
-    def __init__(
-        self, first: Sequence[Step], second: Sequence[Step], shared: frozenset[Variable], lengths: Lengths
-    ) -> None:
-        self.shared, self.lengths, self.pairs = shared, lengths, []
+    def __init__(self, shared: frozenset[Variable], lengths: Lengths) -> None:
+        self.shared, self.lengths = shared, lengths
         self.bounds: dict[Any, tuple[int | float, int | float]] = {}
-        for one, two in zip(first, second):
-            if one.how != two.how:
-                break
-            self.pairs.append((one.child, two.child))
         for variable in shared:
             self._bound(variable, 0)
 
@@ -141,54 +105,48 @@ class _Equations:
         """The unknown's name; it has bounds from now on."""
         length = self.lengths.get(variable)
         high = math.inf if length is None else max(0, length - 1)
-        self.bounds.setdefault((variable, side), (0 if side else -high, high))
+        low = -high if side == 0 or variable[0] == "unknown" else 0
+        self.bounds.setdefault((variable, side), (low, high))
         return variable, side
 
-    def is_zero(self, name: Any) -> bool:
-        """Whether an unknown is certain to be 0."""
-        return self.bounds.get(name) == (0, 0)
+    def _together(self, variable: Variable) -> bool:
+        """Whether a variable is certain to have one value in both executions."""
+        if variable[0] == "unknown":
+            return all(self._together(inner) for number in variable[2] for inner, _ in number.terms)
+        return self.bounds.get((variable, 0)) == (0, 0)
 
-    def exclude(self, once: Sequence[frozenset[Variable]]) -> bool:
-        """Whether there is no solution but where all variables of one of these sets agree."""
-        for _ in range(2 * (len(self.pairs) + len(self.shared)) + 2):  # what is not forced by then counts as free
+    def exclude(self, first: Sequence[Step], second: Sequence[Step], itself: bool) -> bool:
+        """Whether there is no solution; but for one, of `itself`, in which all variables agree."""
+        alike = [one.how == two.how for one, two in zip(first, second)]
+        same = alike.index(False) if False in alike else len(alike)
+        pairs = [(one.child, two.child) for one, two in zip(first[:same], second[:same])]
+        for _ in range(2 * (len(pairs) + len(self.shared)) + 2):  # what is not forced by then counts as free
             before = dict(self.bounds)
-            if not all(self._tighten(one, two) for one, two in self.pairs):
+            if not all(self._tighten(one, two) for one, two in pairs):
                 return True
             if before == self.bounds:
                 break
-        return any(all(self.is_zero((variable, 0)) for variable in around) for around in once)
+        return itself and all(map(self._together, self.shared))
 
     def _tighten(self, one: Number, two: Number) -> bool:
         """Bounds that one equation implies; False if it has no solution."""
-        if not self._same_base(one, two):
-            return True
         terms: dict[Any, int] = {}
-        first, second = dict(one.affine[1]), dict(two.affine[1])
+        first, second = dict(one.terms), dict(two.terms)
         for variable in first.keys() | second.keys():
             a, b = first.get(variable, 0), second.get(variable, 0)
-            if variable in self.shared and a == b:
-                terms[self._bound(variable, 0)] = a
-            elif variable in self.shared and self.is_zero((variable, 0)):
+            if self._together(variable):
                 terms[self._bound(variable, 1)] = a - b
+            elif variable in self.shared and a == b:
+                terms[self._bound(variable, 0)] = a
             else:
-                terms.update({self._bound(variable, side): c for side, c in ((1, a), (2, -b)) if c})
-        return self._solve(terms, two.affine[0] - one.affine[0], 2 ** min(one.bits, two.bits))
-
-    def _same_base(self, one: Number, two: Number) -> bool:
-        if one.base is None or two.base is None:
-            return one.base is two.base
-        together = all(self.is_zero((variable, 0)) for form in one.base.which for variable, _ in form[1])
-        return one.base == two.base and together
+                terms |= {self._bound(variable, side): c for side, c in ((1, a), (2, -b))}
+        return self._solve({n: c for n, c in terms.items() if c}, two.offset - one.offset, 2 ** min(one.bits, two.bits))
 
     def _solve(self, terms: dict[Any, int], wanted: int, modulus: int) -> bool:
         """sum(coefficient * unknown) = wanted, modulo `modulus`: tighten the unknowns; False if it cannot be."""
-        divisor = math.gcd(modulus, *terms.values())
-        if wanted % divisor:
+        if wanted % math.gcd(modulus, *terms.values()):
             return False
-        free = {name: c for name, c in terms.items() if not self.is_zero(name)}
-        if len(free) == 1:
-            return self._solve_one(*free.popitem(), wanted, modulus)
-        ranges = {name: sorted(c * end for end in self.bounds[name]) for name, c in free.items()}
+        ranges = {name: sorted(c * end for end in self.bounds[name]) for name, c in terms.items()}
         low, high = sum(r[0] for r in ranges.values()), sum(r[1] for r in ranges.values())
         if math.isinf(low) or math.isinf(high):
             return True
@@ -197,26 +155,11 @@ class _Equations:
             return False
         if total + modulus <= high:
             return True
-        for name, c in free.items():
+        for name, c in terms.items():
             least, most = total - high + ranges[name][1], total - low + ranges[name][0]
             ends = (-(-least // c), most // c) if c > 0 else (-(-most // c), least // c)
             start, stop = max(self.bounds[name][0], ends[0]), min(self.bounds[name][1], ends[1])
             if start > stop:
                 return False
             self.bounds[name] = (start, stop)
-        return True
-
-    def _solve_one(self, name: Any, coefficient: int, wanted: int, modulus: int) -> bool:
-        period = modulus // math.gcd(coefficient, modulus)
-        first = (
-            wanted * period // modulus * pow(coefficient * period // modulus, -1, period) % period if period > 1 else 0
-        )
-        low, high = self.bounds[name]
-        if math.isinf(low) or math.isinf(high):
-            return True
-        start = first + period * -((first - low) // period)
-        if start > high:
-            return False
-        if start + period > high:
-            self.bounds[name] = (start, start)
         return True

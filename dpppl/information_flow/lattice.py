@@ -1,17 +1,17 @@
 """The abstract values: what is known of a variable of a traced program.
 
 The order of information: how a value depends on private rows is PUBLIC < ROWS < DERIVED; a key is known exactly, or
-by a prefix of its path, or not at all; a number is an affine form of counters, or a value that has no other name.
+by a prefix of its path, or not at all; an integer is an affine form of counters and of unknown integers.
 """
 
-from collections.abc import Callable, Hashable
+import itertools
+from collections.abc import Hashable
 from enum import Enum
 from typing import Any, NamedTuple
 
-Variable = tuple[Hashable, ...]
-"""What a form varies with: ("axis", k) runs along axis k of the array at hand; others are turns, devices, chains."""
-Affine = tuple[int, tuple[tuple[Variable, int], ...]]
-"""(offset, ((variable, coefficient), ...)), sorted, no coefficient 0."""
+Variable = tuple[Any, ...]
+"""What a number varies with. ("axis", k) runs along axis k of the array at hand; ("turn", ...), ("chain", ...) and
+("device", ...) say which execution it is; ("unknown", name, numbers): any integer, another one for other numbers."""
 
 
 class Trail(NamedTuple):
@@ -27,24 +27,47 @@ class Data(Enum):
     PUBLIC = 0
     """Not at all, or through the door only."""
     ROWS = 1
-    """It is a private array, as it was given."""
+    """It is a private array, as it was given, or a device's rows of it."""
     DERIVED = 2
     """It was computed from rows, or a row decided whether it was."""
 
 
-class Base(NamedTuple):
-    """An unknown integer, read at one place. `which`: in which turns of the loops around it, and which element."""
-
-    name: Hashable
-    which: tuple[Affine, ...]
-
-
 class Number(NamedTuple):
-    """An integer, base + offset + coefficients * variables, modulo 2**bits; base None: nothing unknown in it."""
+    """An integer, offset + sum of coefficient * variable, modulo 2**bits. `terms`: sorted, no coefficient is 0."""
 
-    base: Base | None
-    affine: Affine
-    bits: int
+    offset: int
+    terms: tuple[tuple[Variable, int], ...] = ()
+    bits: int = 64
+
+    def plus(self, other: "Number", factor: int = 1) -> "Number":
+        """self + factor * other."""
+        terms = dict(self.terms)
+        for variable, coefficient in other.terms:
+            terms[variable] = terms.get(variable, 0) + factor * coefficient
+        left = sorted(((variable, c) for variable, c in terms.items() if c), key=repr)
+        return Number(self.offset + factor * other.offset, tuple(left), min(self.bits, other.bits))
+
+    def renamed(self, names: "Names") -> "Number | None":
+        """With others in the place of its variables."""
+        result = Number(self.offset, (), self.bits)
+        for variable, coefficient in self.terms:
+            replacement = names.get(variable, multiple(variable))
+            if variable[0] == "unknown":
+                which = tuple(number.renamed(names) for number in variable[2])
+                replacement = None if None in which else multiple(("unknown", variable[1], which))
+            if replacement is None:
+                return None
+            result = result.plus(replacement, coefficient)
+        return result
+
+
+Names = dict[Variable, Number | None]
+"""What stands for a variable elsewhere; None: that cannot be said. Others stay as they are."""
+
+
+def multiple(variable: Variable, coefficient: int = 1, offset: int = 0) -> Number:
+    """offset + coefficient * variable."""
+    return Number(offset, ((variable, coefficient),) if coefficient else ())
 
 
 class Step(NamedTuple):
@@ -56,27 +79,33 @@ class Step(NamedTuple):
 
 class Key(NamedTuple):
     """A secret key, or an array of them: a path from an input. `root` None: any key. `exact`: the key at the path's
-    end; else one below it, or its bits. `words`: raw key data, whose last axis is that of the words."""
+    end, or its words; else one below it, or something made of one."""
 
     root: Hashable = None
     path: tuple[Step, ...] = ()
     exact: bool = False
-    words: bool = False
+
+    def renamed(self, names: Names) -> "Key":
+        """With others in the place of its variables: up to the first step that this cannot be said of."""
+        path: list[Step] = []
+        for step in self.path:
+            child = step.child.renamed(names)
+            if child is None:
+                return Key(self.root, tuple(path), False)
+            path.append(Step(step.how, child))
+        return self._replace(path=tuple(path))
 
 
 LOST = Key()
 
 
 class Value(NamedTuple):
-    """`data`: see Data; `spread`: along which mesh axes rows are dealt out to devices; `key`: None if nothing secret is
-    in it; `number`: of integers; `truth`: of a condition, where it is known; `below`: of a condition, (a, b) where it
-    says a < b; `trail`: how rows or a key came here."""
+    """`data`: see Data; `key`: None if nothing secret is in it; `number`: of integers and truths; `below`: of a
+    condition, (a, b) where it is true only if a < b; `trail`: how rows or a key came here."""
 
     data: Data = Data.PUBLIC
-    spread: Hashable = None
     key: Key | None = None
     number: Number | None = None
-    truth: bool | None = None
     below: tuple[Number, Number] | None = None
     trail: Trail | None = None
 
@@ -85,16 +114,22 @@ class Value(NamedTuple):
         """Whether it holds key material or depends on rows."""
         return self.key is not None or self.data is not Data.PUBLIC
 
+    def renamed(self, names: Names) -> "Value":
+        """With others in the place of variables."""
+        key, number = self.key and self.key.renamed(names), self.number and self.number.renamed(names)
+        return self._replace(key=key, number=number, below=None)
+
+    def derived(self) -> "Value":
+        """What is made of it."""
+        return self if self.data is Data.PUBLIC else self._replace(data=Data.DERIVED)
+
 
 def join(first: Value, second: Value) -> Value:
     """The least upper bound: what is known of a value that is the one or the other."""
-    same_rows = (first.data, first.spread) == (second.data, second.spread)
     return Value(
-        data=first.data if same_rows else Data.DERIVED,
-        spread=first.spread if same_rows else None,
+        data=first.data if first.data is second.data else Data.DERIVED,
         key=join_keys(first.key, second.key),
         number=first.number if first.number == second.number else None,
-        truth=first.truth if first.truth == second.truth else None,
         below=first.below if first.below == second.below else None,
         trail=first.trail or second.trail,
     )
@@ -105,64 +140,7 @@ def join_keys(first: Key | None, second: Key | None) -> Key | None:
     if first is None or second is None:
         known = first or second
         return None if known is None else known._replace(exact=False)
-    if first == second:
-        return first
-    if first.root != second.root or first.words != second.words:
-        return LOST
-    common = 0
-    while common < min(len(first.path), len(second.path)) and first.path[common] == second.path[common]:
-        common += 1
-    return Key(first.root, first.path[:common], False, first.words)
-
-
-# Affine forms
-
-
-def affine(offset: int, terms: dict[Variable, int] | None = None) -> Affine:
-    """The form with these coefficients."""
-    return offset, tuple(sorted(((v, c) for v, c in (terms or {}).items() if c), key=repr))
-
-
-def combine(first: Affine, second: Affine, factor: int = 1) -> Affine:
-    """first + factor * second."""
-    terms = dict(first[1])
-    for variable, coefficient in second[1]:
-        terms[variable] = terms.get(variable, 0) + factor * coefficient
-    return affine(first[0] + factor * second[0], terms)
-
-
-def substitute(form: Affine, rule: Callable[[Variable], Affine | None]) -> Affine | None:
-    """The form with `rule(variable)` in the place of each variable; None where the rule gives None."""
-    result = affine(form[0])
-    for variable, coefficient in form[1]:
-        replacement = rule(variable)
-        if replacement is None:
-            return None
-        result = combine(result, replacement, coefficient)
-    return result
-
-
-def renamed(number: Number | None, rule: Callable[[Variable], Affine | None]) -> Number | None:
-    """A number after a substitution, or None if it cannot be said."""
-    if number is None:
-        return None
-    form, base = substitute(number.affine, rule), number.base
-    if base is not None:
-        which = tuple(one for one in (substitute(old, rule) for old in base.which) if one is not None)
-        if len(which) < len(base.which):
-            return None
-        base = base._replace(which=which)
-    return None if form is None else Number(base, form, number.bits)
-
-
-def renamed_key(key: Key | None, rule: Callable[[Variable], Affine | None]) -> Key | None:
-    """A key after a substitution: up to the first step that it cannot be said of."""
-    if key is None:
-        return None
-    path: list[Step] = []
-    for step in key.path:
-        child = renamed(step.child, rule)
-        if child is None:
-            return key._replace(path=tuple(path), exact=False)
-        path.append(Step(step.how, child))
-    return key._replace(path=tuple(path))
+    if first == second or first.root != second.root:
+        return first if first == second else LOST
+    common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first.path, second.path))
+    return Key(first.root, tuple(step for step, _ in common), False)

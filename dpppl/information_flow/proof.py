@@ -63,7 +63,6 @@ def verify(
     function: Any,
     *example_args: Any,
     private: int | str | Sequence[int | str],
-    keys: int | str | Sequence[int | str] = (),
     secret_outputs: Sequence[str] = (),
     public_constants: Any = (),
     **example_kwargs: Any,
@@ -72,7 +71,7 @@ def verify(
 
     The function is traced with `example_args` and `example_kwargs` (arrays, or `jax.ShapeDtypeStruct`s) and not run; a
     `jax.stages.Traced` is taken as it is. `private`: which arguments hold private rows, by position or name; every array
-    in them, rows along its first axis. `keys`: which hold raw key data; typed keys are found without. `secret_outputs`:
+    in them, rows along its first axis. Keys are typed ones (`jax.random.key`), and found by that. `secret_outputs`:
     outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as ".rng_key".
     `public_constants`: captured arrays that are public, also those of a likelihood, or True for all.
 
@@ -92,10 +91,11 @@ def verify(
     """
     if isinstance(function, jax.stages.Traced):
         closed, outputs = function.jaxpr, function.out_info
-        example_args, example_kwargs = _unflatten(function.in_tree)
+        tree: Any = function.in_tree
+        example_args, example_kwargs = jax.tree.unflatten(tree, range(tree.num_leaves))
     else:
         closed, outputs = _trace(function, example_args, example_kwargs)
-    inputs = _inputs(_parameters(function), example_args, example_kwargs)
+    inputs = _inputs(function, example_args, example_kwargs)
     captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
     if captured and public_constants is not True:
         what = f"{captured} captured arrays may hold private values: pass them as arguments"
@@ -103,52 +103,23 @@ def verify(
     return verify_jaxpr(
         closed,
         [captured + k for k in _chosen(inputs, private)],
-        [captured + k for k in _chosen(inputs, keys)],
         input_names=[*("a captured array" for _ in range(captured)), *(name for name, _ in inputs)],
-        output_names=[f"output{jax.tree_util.keystr(path)}" for path, _ in _leaves(outputs)],
+        output_names=[f"output{path}" for path in _paths(outputs)],
         secret_outputs=secret_outputs,
         public_constants=public_constants,
-    )
-
-
-def prove(
-    traced: Any,
-    private: Sequence[int],
-    *,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
-) -> ProofReport:
-    """`verify` for the library's own runs: of a `jax.stages.Traced`, whose `lower()` then compiles what was proved, or of
-    a ClosedJaxpr.
-
-    `private`: the numbers of the arguments' arrays that hold rows, counted as `jax.tree.leaves` does. What models
-    capture counts as public; keys may leave in a state's `rng_key`, which the runs drop."""
-    closed = traced.jaxpr if isinstance(traced, jax.stages.Traced) else traced
-    captured = 0
-    if isinstance(traced, jax.stages.Traced):
-        captured = len(closed.jaxpr.invars) - len(jax.tree.leaves(_unflatten(traced.in_tree)))
-        output_names = output_names or [jax.tree_util.keystr(path) for path, _ in _leaves(traced.out_info)]
-    return verify_jaxpr(
-        closed,
-        [captured + k for k in private],
-        input_names=input_names and ["a captured array"] * captured + list(input_names),
-        output_names=output_names,
-        secret_outputs=(".rng_key",),
-        public_constants=True,
     )
 
 
 def verify_jaxpr(
     closed_jaxpr: Any,
     private_inputs: Sequence[int],
-    key_inputs: Sequence[int] = (),
     *,
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     secret_outputs: Sequence[str] = (),
     public_constants: Any = (),
 ) -> ProofReport:
-    """`verify` for a ClosedJaxpr, and the numbers of its inputs that hold private rows or raw keys."""
+    """`verify` for a ClosedJaxpr, and the numbers of its inputs that hold private rows."""
     if any(not name for name in secret_outputs):
         raise ConfigurationError("secret_outputs: an empty name would be the end of every output's path.")
     jaxpr = closed_jaxpr.jaxpr
@@ -158,7 +129,7 @@ def verify_jaxpr(
         raise ConfigurationError("input_names and output_names must name every input and output of the program.")
     walk = Walk(_doors, lambda value: _problem_with(public_constants, value))
     values = [
-        _label(walk, k, variable.aval, name, k in private_inputs, k in key_inputs)
+        _label(k, variable.aval, name, k in private_inputs)
         for k, (variable, name) in enumerate(zip(jaxpr.invars, inputs))
     ]
     results = walk.program(closed_jaxpr, values)
@@ -190,25 +161,19 @@ def _reused(first: Use, second: Use) -> str:
             "an access and another draw may come from the same key: give the draw a key of its own, "
             "jax.random.fold_in(key, number of its name), or split the key first"
         )
-    known = (
-        "known are: constants, integer counters of loops that end (lax.scan, or lax.fori_loop in int32), their sums and "
-        "products with constants, elements of jax.random.split(key, n) at such places, and fold_in of such numbers"
+    which = "two turns, chains or devices may share the key and step of an access"
+    return (
+        f"{which if first is second else 'two accesses may share a key and step'}: give each a step or a key of its own, "
+        "branches too; known are: constants, integer counters of loops that end (lax.scan, or a loop in int32 that counts "
+        "by 1 to its end), their sums and products with constants, elements of jax.random.split(key, n) at such places, "
+        "and fold_in of such numbers"
     )
-    if first is second:
-        what = (
-            "two turns, chains or devices may share the key and step of an access: give each a step or a key of its own"
-        )
-    else:
-        what = "two accesses may share a key and step: give each a step or a key of its own"
-    return f"{what}; {known}"
 
 
-def _label(walk: Walk, k: int, aval: Any, name: str, is_private: bool, is_raw: bool) -> Value:
-    typed = is_key(aval)
-    key = given(("input", k), aval.shape, words=not typed and len(aval.shape) > 0) if typed or is_raw else None
+def _label(k: int, aval: Any, name: str, is_private: bool) -> Value:
+    key = given(k, aval.shape) if is_key(aval) else None
     trail = Trail(name) if is_private or key is not None else None
-    value = Value(Data.ROWS if is_private else Data.PUBLIC, key=key, trail=trail)
-    return walk.settled(value, aval, "input", k)
+    return Value(Data.ROWS if is_private else Data.PUBLIC, key=key, trail=trail)
 
 
 def _problem_with(public: Any, value: Any) -> str | None:
@@ -245,34 +210,21 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     raise PrivacyLeakError(f"{what}. {cure}", (Finding(kind, what),)) from None
 
 
-def _parameters(function: Any) -> tuple[str, ...]:
+def _paths(tree: Any) -> list[str]:
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _inputs(function: Any, args: Any, kwargs: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    """For each array among the arguments: how to call it, and the position and name of its argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return ()
-    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-
-
-def _unflatten(tree: Any) -> Any:
-    return jax.tree.unflatten(tree, range(tree.num_leaves))
-
-
-def _leaves(tree: Any) -> Any:
-    return jax.tree_util.tree_leaves_with_path(tree)
-
-
-def _inputs(names: Sequence[str], args: Any, kwargs: Any) -> list[tuple[str, tuple[Any, ...]]]:
-    """For each array among the arguments: how to call it, and the positions and names of its argument."""
-    positions: list[tuple[str, Any, tuple[Any, ...]]] = [
-        (names[k] if k < len(names) else f"argument {k}", argument, (k, names[k] if k < len(names) else k))
-        for k, argument in enumerate(args)
-    ]
-    positions += [(name, argument, (name,)) for name, argument in sorted(kwargs.items())]
-    return [
-        (name + jax.tree_util.keystr(path), known)
-        for name, argument, known in positions
-        for path, _ in _leaves(argument)
-    ]
+        parameters = {}.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names += [f"argument {k}" for k in range(len(names), len(args))]
+    given: list[Any] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, args))]
+    given += [(name, argument, (name,)) for name, argument in sorted(kwargs.items())]
+    return [(name + path, known) for name, argument, known in given for path in _paths(argument)]
 
 
 def _chosen(inputs: Any, which: Any) -> list[int]:

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from dpppl import jaxprs
 from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow.lattice import Trail
 from dpppl.information_flow.messages import Finding, message
-from dpppl.information_flow.primitives import crosses_devices, effects_of, equations_in, known
+from dpppl.information_flow.primitives import Kind, crosses_devices, effects_of, kind_of
 
 
 def check_row_program(program: Any) -> None:
@@ -13,7 +14,7 @@ def check_row_program(program: Any) -> None:
 
     `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of
     batching; none talks to other devices or to Python, and none has an effect."""
-    for equation in equations_in(program):
+    for equation in jaxprs.equations(program):
         problem = _problem_with(equation)
         if problem is not None:
             finding = Finding(*problem, Trail(equation))
@@ -21,12 +22,12 @@ def check_row_program(program: Any) -> None:
 
 
 def _problem_with(equation: Any) -> tuple[str, str] | None:
-    groups, primitive, name = known(), equation.primitive, equation.primitive.name
-    if primitive in groups.callbacks or effects_of(equation):
+    kind, name = kind_of(equation.primitive), equation.primitive.name
+    if kind is Kind.CALLBACK or effects_of(equation):
         return "effect", f"the likelihood of a row calls {name}: it may only compute; print and call outside"
-    if primitive in groups.shard_map or crosses_devices(equation):
+    if crosses_devices(equation):
         return "door", f"the likelihood of a row calls {name}, by which devices could exchange rows: leave it out"
-    if not any(primitive in group for group in (groups.plain, groups.calls, groups.loops)):
+    if kind is Kind.UNKNOWN:
         return "unknown", (
             f"the likelihood of a row calls {name}, which is not known here: with a rule of batching of its own it could "
             "mix rows. Use operations of JAX"

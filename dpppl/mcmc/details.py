@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpppl.mcmc.verdict import Measured
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.report import MechanismFacts, PrivacyReport, noise_range, show_range
@@ -28,16 +29,22 @@ class ChainDetails:
     preconditioned: bool
     stability: float | None = None
     failed_chains: tuple[int, ...] = ()
+    measured: Measured | None = None
+    num_rows: int | None = None
+    norm_is_chosen: bool = False
 
     @classmethod
     def of(
-        cls, kernel: "DPKernel", charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = ()
-    ) -> "ChainDetails":
+        cls, kernel: "DPKernel", charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = (),
+        measured: Measured | None = None, num_rows: int | None = None,
+    ) -> "ChainDetails":  # fmt: skip
         """Of what has been charged. Raises ConfigurationError if the sampler cannot stand the noise."""
-        charges = [charge for charge in charges if charge.num_steps]
+        longest = measured.step_size if measured is not None and kernel.searches else math.inf
+        num_queries = sum(charge.is_query for charge in charges)
+        charges = [charge for charge in charges if charge.num_steps and not charge.is_query]
         steps, std = [np.full(1, math.nan)], [np.full(1, math.nan)]
         for charge in charges:
-            step_sizes, multipliers = kernel.schedule(charge.first, charge.num_steps)
+            step_sizes, multipliers = kernel.taken(charge.first, charge.num_steps, longest)
             steps.append(step_sizes)
             std.append(kernel.noise_std(step_sizes, multipliers))
         h, s = (np.concatenate(parts[1:] or parts) for parts in (steps, std))
@@ -46,7 +53,7 @@ class ChainDetails:
         note = kernel.temperature_note(s)
         time = 0.0
         if charges:  # a restart begins anew, whatever ran and was charged
-            step_sizes, multipliers = kernel.schedule(0, charges[-1].first + charges[-1].num_steps)
+            step_sizes, multipliers = kernel.taken(0, charges[-1].first + charges[-1].num_steps, longest)
             time = float(np.sum(kernel.diffusion_time(step_sizes, kernel.noise_std(step_sizes, multipliers))))
         curved = kernel.row_curvature is not None and kernel.num_data is not None
         return cls(
@@ -59,6 +66,9 @@ class ChainDetails:
             preconditioned=kernel.preconditioner is not None,
             stability=float(h.max()) * kernel.num_data * kernel.row_curvature if curved else None,  # type: ignore[operator]
             failed_chains=failed_chains,
+            measured=measured,
+            num_rows=num_rows,
+            norm_is_chosen=num_queries > 0,
         )
 
     @property
@@ -84,6 +94,12 @@ class ChainDetails:
             ("step size", show_range(*self.step_sizes)),
             ("temperature", self.temperature),
             ("mixing budget", self.mixing_line()),
+            *(
+                [("clipping norm", "from a private histogram at the start, in the account")]
+                if self.norm_is_chosen
+                else []
+            ),
+            *([("clipped rows", line)] if self.measured and (line := self.measured.clipping_line()) else []),
         ]
 
     def warnings(self) -> list[str]:
@@ -93,6 +109,13 @@ class ChainDetails:
             lines.append(
                 f"h * N * L = {self.stability:.3g} is not below 2, so the chain may be unstable: raise num_samples, "
                 "which makes the matched step smaller at no cost in privacy."
+            )
+        if self.measured is not None and self.num_rows is not None and self.measured.is_biased(self.num_rows):
+            lines.append(f"{self.measured.clipping_line()}: the posterior is biased unless clipping is centred.")
+        if self.measured is not None and self.measured.over_long:
+            lines.append(
+                f"Steps of {self.measured.step_size:.3g} are too long for {', '.join(self.measured.over_long)}: raise "
+                "num_samples, which shortens matched steps, or give a smaller step_size."
             )
         if self.failed_chains:
             lines.append(
@@ -129,6 +152,7 @@ def chain_report(
     delta: float | None,
     num_chains: int,
     failed_chains: tuple[int, ...] = (),
+    measured: Measured | None = None,
     num_rows: int | None = None,
     assumed_public: tuple[str, ...] = (),
     ledger: str | None = None,
@@ -140,7 +164,7 @@ def chain_report(
         delta=delta,
         mechanism=MechanismFacts.of(kernel.mechanism, num_rows),
         provenance=provenance,
-        details=ChainDetails.of(kernel, charges, num_chains, failed_chains),
+        details=ChainDetails.of(kernel, charges, num_chains, failed_chains, measured, num_rows),
         num_data=kernel.num_data,
         num_rows=num_rows,
         assumed_public=assumed_public,

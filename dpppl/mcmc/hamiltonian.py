@@ -11,10 +11,13 @@ from dpppl.validation import positive
 
 
 class DPSGHMCState(NamedTuple):
-    """`i`: steps done; `z`: unconstrained latents by site; `v`: their velocity; `rng_key`: a key or None."""
+    """As `DPSGLDState`; `v`: the velocity."""
 
     i: Any
     z: Any
+    midpoint: Any
+    search: Any
+    clipped: Any
     v: Any
     rng_key: Any
 
@@ -38,8 +41,9 @@ class DPSGHMC(DPKernel):
     Guestrin (2014), equation 15.
 
     >>> import dpppl
-    >>> dpppl.DPSGHMC(lambda y: None, clipping_norm=1.0, noise_multiplier=10.0, friction=0.1).step_size
-    0.0020000000000000005
+    >>> kernel = dpppl.DPSGHMC(lambda y: None, clipping_norm=1.0, noise_multiplier=10.0, friction=0.1)
+    >>> round(kernel.step_size, 5)
+    0.00198
     """
 
     def __init__(self, model: Any, *, friction: float | str = 0.1, **settings: Any) -> None:
@@ -53,7 +57,7 @@ class DPSGHMC(DPKernel):
     def _matched(self, noise_multiplier: float) -> dict[str, Any]:
         if self.friction != "matched":
             return super()._matched(noise_multiplier)
-        rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
+        rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         friction = (
             positive(self.step_size, name="step_size")
             * (norm * noise_multiplier / rate) ** 2
@@ -71,13 +75,16 @@ class DPSGHMC(DPKernel):
         return "matched" in (self.step_size, self.friction)
 
     def matched_step_size(self, noise_multiplier: Any) -> Any:
-        rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
+        rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
     def langevin_std(self, step_size: Any) -> Any:
         if self.friction == "matched":
             raise ConfigurationError('friction="matched" needs a noise multiplier or a target epsilon.')
         return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
+
+    def longest_step(self, curvature: Any) -> Any:
+        return 0.8 / curvature
 
     def temperature_at(self, step_size: Any, std: Any) -> Any:
         return std**2 / (2.0 * self.friction * step_size)
@@ -89,7 +96,7 @@ class DPSGHMC(DPKernel):
         return step_size**0.5
 
     def first_state(self, z: Any, rng_key: Any) -> Any:
-        return DPSGHMCState(jnp.zeros((), jnp.int32), z, jax.tree.map(jnp.zeros_like, z), rng_key)
+        return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
 
     def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         z, v = hamiltonian_step(state.z, state.v, noisy_gradient, step_size, self.friction)

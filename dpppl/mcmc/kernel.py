@@ -13,17 +13,26 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from dpppl.arguments import Public
-from dpppl.clipping import Flat, PerSite
+from dpppl.centring import noisy_centred_sum
+from dpppl.clipping import Centred, clipping_of
 from dpppl.errors import ConfigurationError
 from dpppl.initialization import STRATEGIES, initial_values
 from dpppl.mcmc.details import chain_report
+from dpppl.mcmc.preconditioning import diagonal_of, scale_of
+from dpppl.mcmc.step import kernel_step
+from dpppl.mcmc.step_search import no_search, steps_of
 from dpppl.mechanism import Mechanism
 from dpppl.model import SplitModel, split_model
+from dpppl.norms import gradient_norm
+from dpppl.responses import Responses
 from dpppl.runs.budget import Charge
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, positive, positive_integer
+
+COUNT_SHARE = 0.01
+"""The share of a run's cost, in mu^2, that `measure_clipping` spends."""
 
 
 class DPKernel(Fixed, MCMCKernel):
@@ -33,17 +42,23 @@ class DPKernel(Fixed, MCMCKernel):
     max(s * rate / (h * clipping_norm), noise_multiplier), where s is the standard deviation that the sampler wants for
     a step of size h; no kernel draws noise of its own.
 
+    Samples are midpoints of successive positions. Where the posterior is Gaussian they have its variance at every stable
+    step, for all three kernels; the positions themselves are too wide by the factor 1 / (1 - h L / 2) in the
+    overdamped case. A matched step that would be too long is shortened in the warmup: see `step_search`.
+
     Settings are fixed when a kernel is made. The state is a named tuple with at least `i` (steps done, which count data
-    accesses), `z` (unconstrained latents by site) and `rng_key`.
+    accesses), `z` (the position: unconstrained latents by site), `midpoint` (the sample), `search`, `clipped` (sums
+    over steps: the measured share of clipped rows, and the variance of its noise) and `rng_key`.
     """
 
-    sample_field = "z"
+    sample_field = "midpoint"
 
     def __init__(
         self,
         model: Callable[..., Any],
         *,
-        clipping_norm: float | Mapping[str, float],
+        clipping_norm: float | str | Mapping[str, float],
+        clipping: str = "flat",
         subsampling: Subsampling | None = None,
         step_size: float | str | Callable[..., Any] = "matched",
         noise_multiplier: float | None = None,
@@ -53,15 +68,25 @@ class DPKernel(Fixed, MCMCKernel):
         num_data: int | None = None,
         data_plate: str | None = None,
         init_strategy: str | Mapping[str, Any] = "prior_median",
+        gradient_strategy: str = "auto",
         discretise: bool = False,
+        measure_clipping: bool = True,
     ) -> None:
         subsampling = FullBatch() if subsampling is None else subsampling
         if not isinstance(subsampling, Subsampling):
             raise ConfigurationError(
                 "subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ..."
             )
-        clipping = PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
-        self.mechanism = Mechanism(clipping=clipping, subsampling=subsampling, discretise=discretise)
+        self.auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
+        if self.auto_norm and step_size != "matched":
+            raise ConfigurationError(
+                'clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.'
+            )
+        norm: Any = 1.0 if self.auto_norm else clipping_norm
+        self.mechanism = Mechanism(
+            clipping=clipping_of(clipping, norm), subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
+            count_share=COUNT_SHARE if measure_clipping else 0.0,
+        )  # fmt: skip
         self._model = model
         self.temperature = positive(temperature, name="temperature")
         self.noise_multiplier = (
@@ -71,7 +96,7 @@ class DPKernel(Fixed, MCMCKernel):
         self.row_curvature = None if row_curvature is None else positive(row_curvature, name="row_curvature")
         if row_curvature is not None and num_data is None:
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
-        self.preconditioner = None if preconditioner is None else _diagonal(preconditioner)
+        self.preconditioner = None if preconditioner is None else diagonal_of(preconditioner)
         self.data_plate = data_plate
         if isinstance(init_strategy, str) and init_strategy not in STRATEGIES:
             raise ConfigurationError("init_strategy is 'prior_median', 'prior_sample' or a dict of values by site.")
@@ -79,7 +104,9 @@ class DPKernel(Fixed, MCMCKernel):
         if not (callable(step_size) or step_size == "matched"):
             step_size = positive(step_size, name="step_size")
         self.step_size = step_size
+        self.searches = step_size == "matched"
         self._split: SplitModel | None = None
+        self._responses: Responses | None = None
         self._schedule: Callable[..., Any] | None = None
         self._scales: dict[str, Any] = {}
         if self.noise_multiplier is not None:
@@ -102,6 +129,10 @@ class DPKernel(Fixed, MCMCKernel):
     @abstractmethod
     def langevin_std(self, step_size: Any) -> Any:
         """Standard deviation of the one Gaussian draw of a step of this size, at the kernel's temperature."""
+
+    @abstractmethod
+    def longest_step(self, curvature: Any) -> Any:
+        """The step size at which the stiffest direction, of this curvature of the log posterior, is sampled well."""
 
     @abstractmethod
     def temperature_at(self, step_size: Any, std: Any) -> Any:
@@ -131,12 +162,12 @@ class DPKernel(Fixed, MCMCKernel):
         """The state after a step, given the noisy gradient of the log posterior at `state.z` (a dict by site)."""
 
     def __getstate__(self) -> Any:
-        return self.__dict__ | {"_split": None, "_schedule": None, "_scales": {}}
+        return self.__dict__ | {"_split": None, "_responses": None, "_schedule": None, "_scales": {}}
 
     def copy(self, **settings: Any) -> Self:
         """A copy with other settings, not bound to a model's arguments."""
         kernel = copy.copy(self)
-        kernel.__dict__.update(settings, _split=None, _schedule=None, _scales={})
+        kernel.__dict__.update(settings, _split=None, _responses=None, _schedule=None, _scales={})
         return kernel
 
     def with_noise(self, noise_multiplier: float) -> Self:
@@ -146,8 +177,15 @@ class DPKernel(Fixed, MCMCKernel):
     def with_mechanism(self, mechanism: Mechanism) -> Self:
         """A copy that looks at the data through this mechanism, bound to the same arguments."""
         kernel = self.copy(mechanism=mechanism)
-        kernel._split, kernel._scales = self._split, self._scales
+        kernel._split, kernel._responses, kernel._scales = self._split, self._responses, self._scales
         return kernel
+
+    def with_norm(self, clipping_norm: float) -> Self:
+        """A copy at this flat norm, with what is to be matched to it, in place of one that was to be chosen."""
+        mechanism = self.mechanism.with_norm(clipping_norm)
+        kernel = self.copy(mechanism=mechanism, step_size="matched", auto_norm=False)
+        assert self.noise_multiplier is not None
+        return kernel.with_noise(self.noise_multiplier)
 
     def _matched(self, noise_multiplier: float) -> dict[str, Any]:
         """Settings that this noise multiplier decides."""
@@ -167,9 +205,11 @@ class DPKernel(Fixed, MCMCKernel):
                     f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(split.latents)}."
                 )
         self._scales = {
-            site: _scale_of(site, diagonal, split.latents[site])
+            site: scale_of(site, diagonal, split.latents[site])
             for site, diagonal in (self.preconditioner or {}).items()
         }
+        clipping = self.mechanism.clipping
+        self._responses = Responses.of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
         self._split = split
 
     @property
@@ -183,15 +223,18 @@ class DPKernel(Fixed, MCMCKernel):
         """The first state. Pure: looks at no data, charges nothing. A batch of keys gives a batch of states."""
         self.bind(model_args, model_kwargs)
         _, public = self.split.arrays(model_args, model_kwargs)
-        start = partial(self._start, public)
+        start = partial(self._start, public, steps_of(num_warmup))
         if is_prng_key(rng_key):
             return start(rng_key, init_params)
         return jax.vmap(start, in_axes=(0, None if init_params is None else 0))(rng_key, init_params)
 
-    def _start(self, public: Any, rng_key: Any, init_params: Any) -> Any:
+    def _start(self, public: Any, search_steps: Any, rng_key: Any, init_params: Any) -> Any:
         key, start_key = jax.random.split(rng_key)
         strategy = self.init_strategy if init_params is None else init_params
-        return self.first_state(initial_values(self.split, public, start_key, strategy), key)
+        state = self.first_state(initial_values(self.split, public, start_key, strategy), key)
+        if self.searches:
+            state = state._replace(search=no_search(state.z)._replace(until=search_steps))
+        return state._replace(clipped=jnp.zeros(2)) if self.mechanism.counts else state
 
     def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
         """One step: one access of the data. Vectorised when the state holds a batch of keys."""
@@ -209,17 +252,27 @@ class DPKernel(Fixed, MCMCKernel):
         """One step from a single state, given the private rows (passed on to the door) and the Public arrays.
 
         With a preconditioner M the whole step happens in u = M^(-1/2) z: there the gradient is clipped and noised."""
-        step_size, noise_multiplier = self._at(state.i)
-        position = self._unscaled(state.z)
-        noisy_sum = self.mechanism.noisy_sum(
-            lambda u, row, public: self.split.log_likelihood(self._scaled(u), row, public),
-            position, rows, public, key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
-        ).total  # fmt: skip
-        prior_gradient = jax.grad(lambda u: self.split.log_prior(self._scaled(u), public))(position)
-        rate = self.mechanism.subsampling.rate
-        gradient = jax.tree.map(lambda prior, noisy: prior + noisy / rate, prior_gradient, noisy_sum)
-        state = self.advance(state._replace(z=position), gradient, step_size)
-        return state._replace(i=state.i + 1, z=self._scaled(state.z))
+        if self.auto_norm:
+            raise ConfigurationError('clipping_norm="auto" needs dpppl.MCMC, which pays for the histogram of norms.')
+        return kernel_step(self, state, rows, public)
+
+    def norm_statistic(self, state: Any) -> tuple[Any, Any]:
+        """(statistic of a row for a histogram of norms, where to evaluate it)."""
+        # Not at the start itself: NumPyro's Bernoulli, for one, has another gradient at logits of exactly 0.
+        return gradient_norm(self._log_likelihood), jax.tree.map(lambda u: u + 1e-3, self._unscaled(state.z))
+
+    def noisy_sum(self, position: Any, rows: Any, public: Any, **settings: Any) -> Any:
+        """One access: a NoisySum of the rows' clipped gradients in the preconditioned `position`. `settings`: key,
+        noise_multiplier and step."""
+        if self._responses is None:
+            return self.mechanism.noisy_sum(self._log_likelihood, position, rows, public, **settings)
+        return noisy_centred_sum(
+            self.mechanism, self._responses, self._responses.is_binary, self._log_likelihood,
+            lambda u, public: (self._scaled(u), public), position, rows, public, **settings,
+        )  # fmt: skip
+
+    def _log_likelihood(self, position: Any, row: Any, public: Any, responses: Any = None) -> Any:
+        return self.split.log_likelihood(self._scaled(position), row, public, responses)
 
     def _scaled(self, position: Any) -> Any:
         return {s: u * self._scales[s] for s, u in position.items()} if self._scales else position
@@ -244,15 +297,29 @@ class DPKernel(Fixed, MCMCKernel):
         step_size = jnp.asarray(
             self.step_size(count) if callable(self.step_size) else self.step_size, jnp.result_type(float)
         )
-        mechanism = self.mechanism
-        langevin = (
-            self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.clipping.clipping_norm) / step_size
-        )
+        langevin = self._langevin_multiplier(step_size)
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
+
+    def _langevin_multiplier(self, step_size: Any) -> Any:
+        """The noise multiplier at which a step's noise is the sampler's own."""
+        mechanism = self.mechanism
+        return self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.noise_scale) / step_size
+
+    def taken(self, first: int, count: int, longest: float) -> tuple[np.ndarray, np.ndarray]:
+        """`schedule`, of steps that a search has cut to `longest`, with the noise that they then had."""
+        steps, multipliers = self.schedule(first, count)
+        cut = np.minimum(steps, longest)
+        return cut, np.where(cut < steps, np.asarray(self._langevin_multiplier(cut), np.float64), multipliers)
+
+    def found_steps(self, state: Any) -> np.ndarray:
+        """The longest step size of each chain that its search allows, infinity where it did not search; (chains,)."""
+        bound = np.atleast_1d(0.0 if state.search is None else np.asarray(state.search.bound, np.float64))
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.longest_step(bound))
 
     def noise_std(self, step_size: Any, noise_multiplier: Any) -> Any:
         """Standard deviation s of the Gaussian draw of a step."""
-        return noise_multiplier * step_size * self.mechanism.clipping.clipping_norm / self.mechanism.subsampling.rate
+        return noise_multiplier * step_size * self.mechanism.noise_scale / self.mechanism.subsampling.rate
 
     def schedule(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Step sizes and noise multipliers of steps first .. first+count-1, float64 (count,).
@@ -292,23 +359,3 @@ class DPKernel(Fixed, MCMCKernel):
 def start_of(strategy: str | Mapping[str, Any]) -> Start:
     """Where the starting values come from."""
     return Start(strategy.replace("_", " ")) if isinstance(strategy, str) else Start.SUPPLIED
-
-
-def _diagonal(preconditioner: Mapping[str, Any]) -> dict[str, Any]:
-    values = {site: np.asarray(value, np.float64) for site, value in preconditioner.items()}
-    for site, value in values.items():
-        if not np.all(np.isfinite(value) & (value > 0)):
-            raise ConfigurationError(f"the preconditioner of site '{site}' must be positive and finite.")
-    return values
-
-
-def _scale_of(site: str, diagonal: Any, latent: Any) -> Any:
-    """Square root of a preconditioner's diagonal, with the latent's shape and type."""
-    scale = jnp.sqrt(jnp.asarray(diagonal, latent.dtype))
-    try:
-        return jnp.broadcast_to(scale, latent.shape)
-    except ValueError:
-        raise ConfigurationError(
-            f"the preconditioner of site '{site}' has shape {scale.shape}, which does not broadcast to the shape "
-            f"{latent.shape} of the unconstrained site."
-        ) from None

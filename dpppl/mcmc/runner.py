@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,19 +11,24 @@ import numpy as np
 import numpyro.infer
 
 from dpppl import random
+from dpppl.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.chains import initial_states, mapping_of, not_finite, unstack
 from dpppl.mcmc.collection import Collection, check_fields, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_report
 from dpppl.mcmc.kernel import DPKernel, start_of
 from dpppl.mcmc.stability import check_prior_stability
-from dpppl.mcmc.summary import print_weighted_summary, print_what_not_to_read
-from dpppl.runs.budget import Budget
+from dpppl.mcmc.summary import print_table
+from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
+from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Run, drive, forgetful
 from dpppl.runs.ledger import PrivacyLedger
+from dpppl.runs.norm_choice import chosen_norm, histogram_charge, private_norms
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.validation import positive_integer
+
+_MOST_NUMBERS = 2**26
 
 
 class MCMC(numpyro.infer.MCMC):
@@ -90,11 +96,16 @@ class MCMC(numpyro.infer.MCMC):
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
         if target_epsilon is not None and kernel.noise_multiplier is not None:
             raise ConfigurationError("give noise_multiplier or target_epsilon, not both: one follows from the other.")
+        if checkpoint is not None and kernel.auto_norm:
+            raise ConfigurationError(
+                'a run with clipping_norm="auto" takes no checkpoint; give it the norm as a number.'
+            )
         self.checkpoint, self.print_cost = checkpoint, print_cost
         self._last_state: Any = None
         self._kernel: DPKernel | None = None
         self._provenance = Provenance()
         self._failed: tuple[int, ...] = ()
+        self._measured: Measured | None = None
         self._num_rows: int | None = None
         self._assumed_public: tuple[str, ...] = ()
         self._collected = (0, 0, 1)
@@ -123,14 +134,23 @@ class MCMC(numpyro.infer.MCMC):
                 pass
             else:
                 return kernel  # the sampler's own noise is enough
-        noise = budget.calibrate(lambda sigma: kernel.with_noise(sigma).charge(0, steps, self.num_chains))
+        noise = budget.calibrate(lambda sigma: self._with_histogram(kernel.with_noise(sigma), 0, steps))
         return kernel.with_noise(noise)
+
+    def _with_histogram(self, kernel: DPKernel, first: int, steps: int) -> list[Charge]:
+        """What so many steps of all chains cost, and before them the histogram that the norm is still to come from."""
+        charges = [kernel.charge(first, steps, self.num_chains)]
+        if kernel.auto_norm:
+            assert kernel.noise_multiplier is not None
+            total = self.num_chains * (self.num_warmup + self.num_samples)
+            charges.insert(0, histogram_charge(kernel.noise_multiplier, total, kernel.mechanism))
+        return charges
 
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data."""
-        charge = self._fixed_kernel().charge(*self._next_steps(warmup_only=False), self.num_chains)
+        charges = self._with_histogram(self._fixed_kernel(), *self._next_steps(warmup_only=False))
         planned = self._provenance.and_now(Status.PLANNED, start=start_of(self.sampler.init_strategy))
-        return self._report([*self.budget.charged, charge], planned)
+        return self._report([*self.budget.charged, *charges], planned)
 
     def privacy_report(self) -> PrivacyReport:
         """What everything run so far has cost, an interrupted run included."""
@@ -141,7 +161,7 @@ class MCMC(numpyro.infer.MCMC):
         budget = self.budget
         return chain_report(
             self._fixed_kernel(), charges, provenance, delta=budget.target_delta, num_chains=self.num_chains,
-            failed_chains=self._failed, num_rows=self._num_rows, assumed_public=self._assumed_public,
+            failed_chains=self._failed, measured=self._measured, num_rows=self._num_rows, assumed_public=self._assumed_public,
             ledger=budget.ledger_line(),
         )  # fmt: skip
 
@@ -176,11 +196,11 @@ class MCMC(numpyro.infer.MCMC):
 
     def _execute(
         self, rng_key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], extra_fields: Any, init_params: Any, warmup: int,
-        collect: tuple[int, int], resume: Any,
+        collect: tuple[int, int], resume: Any, run: Run | None = None,
     ) -> None:  # fmt: skip
-        run = Run.opened(rng_key, self.checkpoint)
-        fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
+        run = Run.opened(rng_key, self.checkpoint) if run is None else run
         kernel = self.calibrated_kernel()
+        fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
             states = initial_states(
@@ -194,14 +214,25 @@ class MCMC(numpyro.infer.MCMC):
                 kwargs,
             )
         check_fields(fields, states)
+        asked, own = fields, {"clipped"} if kernel.mechanism.counts else set()
+        if sum(np.size(leaf) for leaf in jax.tree.leaves(states.z)) * collect[1] <= _MOST_NUMBERS:
+            own.add("z")  # positions, which tell with the samples how long steps are
+        fields = (*fields, *sorted(own - set(fields)))
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = collect[0] + collect[1] * self.thinning
         together = self.num_chains == 1 or self.chain_method != "sequential"
         legs = [states] if together else unstack(states)
         charges = [kernel.charge(first, steps, self.num_chains if together else 1)] * len(legs)
         kernel.check_noise(kernel.noise_std(*kernel.schedule(first, steps)))
-        self.budget.admit(charges, run.run_id)
         rows, public = kernel.split.arrays(args, kwargs)
+        if kernel.auto_norm:
+            histogram = self._with_histogram(kernel, first, steps)[0]
+            self.budget.admit([histogram, *charges], run.run_id)
+            one = unstack(states)[0] if self.num_chains > 1 else states
+            norms = private_norms(*kernel.norm_statistic(one), rows, public, run, self.budget, histogram)
+            self._kernel = kernel.with_norm(chosen_norm(norms))
+            return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
+        self.budget.admit(charges, run.run_id)
         with TRACING:
             check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         collection = Collection(
@@ -213,7 +244,7 @@ class MCMC(numpyro.infer.MCMC):
 
         def begin(origin: KeyOrigin) -> PrivacyReport:
             self._kernel, self._states, self._states_flat, self._last_state = kernel, None, None, None
-            self._warmup_state, self._failed = resume, ()
+            self._warmup_state, self._failed, self._measured = resume, (), None
             self._num_rows, self._assumed_public = kernel.split.num_rows, kernel.split.assumed_public
             self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
             return self._report(charges, self._provenance)
@@ -229,19 +260,29 @@ class MCMC(numpyro.infer.MCMC):
         if self.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         self._last_state = states
-        self._states = self._constrained(kernel, collected, public, removed)
+        longest = min(float(kernel.found_steps(states).min()), float(kernel.schedule(first, max(1, steps))[0].max()))
+        middle, positions = collected[self._sample_field], collected.get("z")
+        measured = measure(middle, positions, collected.get("clipped"), longest, self.thinning)
+        self._measured = replace(measured, is_centred=isinstance(kernel.mechanism.clipping, Centred))
+        self._states = self._constrained(kernel, {name: collected[name] for name in asked}, public, removed)
         self._collected = (first + collect[0], collect[1], self.thinning)
         self._failed = not_finite(states.z, self.num_chains)
         self._provenance = self._provenance.ended(Status.COMPLETE)
         if self._failed:
             warnings.warn(f"chains {[*self._failed]} hold values that are not finite; see the report.", stacklevel=4)
+        elif self._measured.over_long:
+            warnings.warn(
+                f"steps of {longest:.3g} are too long for {', '.join(self._measured.over_long)}: raise num_samples, which "
+                "shortens matched steps, or give a smaller step_size.",
+                stacklevel=4,
+            )
 
     def _constrained(self, kernel: DPKernel, collected: dict[str, Any], public: Any, removed: tuple[str, ...]) -> Any:
         with TRACING:
             to_constrained = jax.jit(jax.vmap(jax.vmap(kernel.split.constrain, (0, None)), (0, None)))
-            samples = to_constrained(collected["z"], public)
+            samples = to_constrained(collected[self._sample_field], public)
         kept = {site: value for site, value in samples.items() if site not in removed}
-        return jax.tree.map(jnp.asarray, collected) | {"z": kept}
+        return jax.tree.map(jnp.asarray, collected) | {self._sample_field: kept}
 
     # Results
 
@@ -257,17 +298,24 @@ class MCMC(numpyro.infer.MCMC):
         weights = kernel.sample_weight(step_sizes).reshape(draws, thinning).sum(axis=1)
         return np.tile(weights / weights.sum(), (np.size(self._last_state.i), 1))
 
-    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
-        """NumPyro's summary table (of the weighted samples, where weights differ), then what of it must not be read."""
-        samples, weights = self.get_samples(group_by_chain=True), self.get_weights()
-        latent = {site: value for site, value in samples.items() if site in self._last_state.z}
-        if np.ptp(weights) < 1e-6 * weights.max():
-            super().print_summary(prob, exclude_deterministic)
-        else:
-            print_weighted_summary(latent if exclude_deterministic else samples, weights, prob)
+    def verdicts(self) -> dict[str, np.ndarray]:
+        """What may be read of each element of each site, in constrained space: "read", "do not read: too short",
+        "do not read: unstable" or "biased by clipping". Arrays of words, by site. Computed from what was released."""
+        if self._measured is None or self._num_rows is None:
+            raise ConfigurationError("`run` must be called before `verdicts`.")
+        return verdicts(self.get_samples(group_by_chain=True), self._measured, self._num_rows)
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
+        """A table of at most `max_rows` elements, each with its verdict, then the verdicts of all in words."""
+        samples, found = self.get_samples(group_by_chain=True), self.verdicts()
+        if exclude_deterministic:
+            samples = {site: value for site, value in samples.items() if site in self._last_state.z}
+        print_table(samples, self.get_weights(), prob, found, max_rows)
         details = self.privacy_report().details
-        assert isinstance(details, ChainDetails)
-        print_what_not_to_read(latent, details.mixing_line())
+        assert isinstance(details, ChainDetails) and self._measured is not None and self._num_rows is not None
+        for line in verdict_lines({site: found[site] for site in samples}, self._measured, self._num_rows):
+            print(line)
+        print(f"mixing budget: {details.mixing_line()}")
 
     @property
     def _args(self) -> Any:  # arviz.from_numpyro reads it

@@ -22,7 +22,7 @@ class _WithoutRows(Mechanism):
     def noisy_sum(self, log_likelihood: Any, z: Any, rows: Any, public: Any, **options: Any) -> NoisySum:
         leaves, tree = jax.tree.flatten(z)
         keys = jax.random.split(jax.random.fold_in(options["key"], options["step"]), len(leaves))
-        scale = self.clipping.clipping_norm * options["noise_multiplier"]
+        scale = self.noise_scale * options["noise_multiplier"]
         noise = [scale * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)]
         return NoisySum(jax.tree.unflatten(tree, noise))
 

@@ -1,5 +1,6 @@
-"""A summary table for samples with unequal weights."""
+"""A summary table: weighted samples, and whether they may be read."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,38 +15,37 @@ def weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: floa
     return np.take_along_axis(np.take_along_axis(values, order, axis=0), position[None], axis=0)[0]
 
 
-def print_weighted_summary(samples: Any, weights: np.ndarray, prob: float) -> None:
-    """Print weighted mean, sd and quantiles by site; n_eff and r_hat ignore the weights.
+def print_table(
+    samples: Any, weights: np.ndarray, prob: float, verdicts: Mapping[str, np.ndarray], max_rows: int
+) -> None:
+    """Print weighted mean, sd and quantiles and the verdict of the first `max_rows` elements; n_eff and r_hat ignore the
+    weights.
 
-    `samples`: {site: (chains, draws, ...)}; `weights`: (chains, draws)."""
+    `samples`: {site: (chains, draws, ...)}; `weights`: (chains, draws); `verdicts`: {site: words (...)}."""
     flat = weights.reshape(-1) / weights.sum()
     low, high = (1.0 - prob) / 2.0, (1.0 + prob) / 2.0
-    header = ["mean", "std", "median", f"{low:.1%}", f"{high:.1%}", "n_eff*", "r_hat*"]
-    lines = []
+    header = ["mean", "std", "median", f"{low:.1%}", f"{high:.1%}", "n_eff", "r_hat"]
+    lines: list[list[str]] = []
+    left = 0
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
-        draws = value.reshape(-1, *value.shape[2:])
-        mean = np.tensordot(flat, draws, axes=1)
-        std = np.sqrt(np.tensordot(flat, (draws - mean) ** 2, axes=1))
-        quantiles = [weighted_quantile(draws, flat, p) for p in (0.5, low, high)]
-        with np.errstate(all="ignore"):
-            columns = [mean, std, *quantiles, effective_sample_size(value), split_gelman_rubin(value)]
-        for index in np.ndindex(mean.shape):
+        elements = list(np.ndindex(value.shape[2:]))
+        shown, left = elements[: max_rows - len(lines)], left + len(elements[max(0, max_rows - len(lines)) :])
+        for index in shown:
+            draws = value[(slice(None), slice(None), *index)]
+            mean = flat @ draws.ravel()
+            with np.errstate(all="ignore"):
+                std = np.sqrt(flat @ (draws.ravel() - mean) ** 2)
+                quantiles = [float(weighted_quantile(draws.ravel(), flat, p)) for p in (0.5, low, high)]
+                columns = [mean, std, *quantiles, effective_sample_size(draws), split_gelman_rubin(draws)]
             name = site + (f"[{','.join(map(str, index))}]" if index else "")
-            lines.append([name, *(f"{np.asarray(column)[index]:.2f}" for column in columns)])
+            lines.append([name, *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])])
     width = max(len(line[0]) for line in lines)
-    print("\n" + " " * width + "".join(f"{title:>10}" for title in header))
-    for name, *numbers in lines:
-        print(f"{name:>{width}}" + "".join(f"{number:>10}" for number in numbers))
-    print("\nmean, std and quantiles are weighted; * ignores the weights\n")
-
-
-def print_what_not_to_read(samples: Any, mixing_line: str) -> None:
-    """Print the sites whose chains disagree, and the mixing budget. `samples`: {site: (chains, draws, ...)}."""
-    if min(np.shape(value)[1] for value in samples.values()) >= 4:
-        with np.errstate(all="ignore"):
-            worst = {site: np.max(split_gelman_rubin(np.asarray(value))) for site, value in samples.items()}
-        poor = [site for site, value in worst.items() if not value <= 1.05]
-        if poor:
-            print(f"split R-hat above 1.05, do not read the spread as the posterior's: {', '.join(poor)}")
-    print(f"mixing budget: {mixing_line}")
+    print("\n" + " " * width + "".join(f"{title:>10}" for title in header) + "  verdict")
+    for name, *numbers, verdict in lines:
+        print(f"{name:>{width}}" + "".join(f"{number:>10}" for number in numbers) + f"  {verdict}")
+    if left:
+        print(f"... and {left} more: print_summary(max_rows=...), verdicts()")
+    if np.ptp(weights) > 1e-6 * weights.max():
+        print("mean, std and quantiles are weighted; n_eff and r_hat are not")
+    print()

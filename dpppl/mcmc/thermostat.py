@@ -18,11 +18,13 @@ hundred steps, whatever the scale of the problem."""
 
 
 class DPSGNHTState(NamedTuple):
-    """`i`: steps done; `z`: unconstrained latents by site; `p`: momenta; `zeta`: friction; `hold`: steps before the
-    friction starts to move; `rng_key`: a key or None."""
+    """As `DPSGLDState`; `p`: momenta; `zeta`: friction; `hold`: steps before the friction starts to move."""
 
     i: Any
     z: Any
+    midpoint: Any
+    search: Any
+    clipped: Any
     p: Any
     zeta: Any
     hold: Any
@@ -32,16 +34,18 @@ class DPSGNHTState(NamedTuple):
 def thermostat_step(
     z: Any, p: Any, zeta: Any, noisy_gradient: Any, step_size: Any, temperature: Any, coupling: Any
 ) -> Any:
-    """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((p.p / d)(1 - h zeta / 2) / temperature - 1).
+    """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((m.m / d) / temperature - 1), m the mean of p
+    before and after.
 
-    The factor 1 - h zeta / 2 makes the stationary temperature exact for any noise variance below 2 * temperature; those
-    need h zeta below 1, so zeta is kept there."""
+    Where the posterior is Gaussian, m.m / d is the temperature at every stable step, in every direction, for any noise
+    variance below 2 * temperature; those need h zeta below 1, so zeta is kept there."""
     h = step_size
+    before = p
     p = jax.tree.map(lambda momentum, g: (1.0 - zeta * h) * momentum + h * g, p, noisy_gradient)
     z = jax.tree.map(lambda position, momentum: position + h * momentum, z, p)
-    leaves = jax.tree.leaves(p)
-    kinetic = sum(jnp.sum(leaf**2) for leaf in leaves) / sum(leaf.size for leaf in leaves)
-    zeta = zeta + coupling * (kinetic * (1.0 - h * zeta / 2.0) / temperature - 1.0)
+    middle = jax.tree.leaves(jax.tree.map(lambda one, other: 0.5 * (one + other), before, p))
+    kinetic = sum(jnp.sum(leaf**2) for leaf in middle) / sum(leaf.size for leaf in middle)
+    zeta = zeta + coupling * (kinetic / temperature - 1.0)
     return z, p, jnp.minimum(zeta, 1.0 / h)
 
 
@@ -49,21 +53,21 @@ class DPSGNHT(DPKernel):
     """Differentially private stochastic gradient Nose-Hoover thermostat, a NumPyro kernel.
 
     p <- (1 - zeta h) p + h (grad log prior + sum of clipped row gradients / rate) + s * xi; z <- z + h p;
-    zeta <- min(zeta + (0.003 / h) ((p.p / d)(1 - h zeta / 2) / temperature - 1), 1 / h), with
+    zeta <- min(zeta + (0.003 / h) ((m.m / d) / temperature - 1), 1 / h), m the mean of p before and after, with
     s = max(sqrt(2 * diffusion * h * temperature), h * clipping_norm * noise_multiplier / rate).
 
     `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps. The
     thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
     minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic
     noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
-    Reference: Ding et al. (2014), Algorithm 1, with the factor 1 - h zeta / 2 for a finite step and a thermostat whose
+    Reference: Ding et al. (2014), Algorithm 1, with the middle of the momenta for a finite step and a thermostat whose
     mass is in proportion to h^2 (Algorithm 1 has a mass of 1, which takes diffusion / h steps to settle).
 
     >>> import dpppl
-    >>> dpppl.DPSGNHT(lambda y: None, clipping_norm=1.0, noise_multiplier=10.0, diffusion=2.0).step_size
-    0.04000000000000001
+    >>> round(dpppl.DPSGNHT(lambda y: None, clipping_norm=1.0, noise_multiplier=10.0, diffusion=2.0).step_size, 6)
+    0.0396
     >>> round(dpppl.DPSGNHT(lambda y: None, clipping_norm=1.0, noise_multiplier=10.0).step_size, 6)
-    0.044721
+    0.044497
     """
 
     def __init__(self, model: Any, *, diffusion: float | None = None, **settings: Any) -> None:
@@ -71,7 +75,7 @@ class DPSGNHT(DPKernel):
         super().__init__(model, **settings)
 
     def matched_step_size(self, noise_multiplier: Any) -> Any:
-        rate, norm = self.mechanism.subsampling.rate, self.mechanism.clipping.clipping_norm
+        rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         ratio = rate / (norm * noise_multiplier)
         if self.diffusion is None:
             return (2.0 * _FRICTION * self.temperature) ** 0.5 * ratio
@@ -80,6 +84,9 @@ class DPSGNHT(DPKernel):
     def langevin_std(self, step_size: Any) -> Any:
         friction = _FRICTION if self.diffusion is None else self.diffusion * step_size
         return jnp.sqrt(2.0 * friction * self.temperature)
+
+    def longest_step(self, curvature: Any) -> Any:
+        return (0.8 / curvature) ** 0.5
 
     def check_noise(self, std: Any) -> None:
         largest = float(np.max(std)) ** 2
@@ -113,7 +120,7 @@ class DPSGNHT(DPKernel):
         step_size, noise_multiplier = self._at(0)
         zeta = self.noise_std(step_size, noise_multiplier) ** 2 / (2.0 * step_size * self.temperature)
         start = jnp.zeros((), jnp.int32)
-        return DPSGNHTState(start, z, jax.tree.unflatten(tree, p), zeta, start, rng_key)
+        return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, start, rng_key)
 
     def init(self, rng_key: Any, num_warmup: Any, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
         state = super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
@@ -121,7 +128,9 @@ class DPSGNHT(DPKernel):
 
     def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
-        z, p, zeta = thermostat_step(
-            state.z, state.p, state.zeta, noisy_gradient, step_size, self.temperature, coupling
-        )
+        zeta = state.zeta
+        if state.search is not None:  # it is held at its value for the step that was found
+            held = self.langevin_std(step_size) ** 2 / (2.0 * step_size * self.temperature)
+            zeta = jnp.where(state.i <= state.hold, held, zeta)
+        z, p, zeta = thermostat_step(state.z, state.p, zeta, noisy_gradient, step_size, self.temperature, coupling)
         return state._replace(z=z, p=p, zeta=zeta)

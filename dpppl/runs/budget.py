@@ -119,18 +119,24 @@ class Budget:
             max(1e-300, min(1e-9, _OVERFLOW_SHARE * min(shares) / (3 * num_steps)))
         )
 
-    def calibrate(self, charge_at: Callable[[float], Charge], run_id: str | None = None) -> float:
-        """The least noise multiplier at which what was charged and `charge_at(noise_multiplier)` meet the target.
+    def calibrate(self, charge_at: Callable[[float], Charge | Sequence[Charge]], run_id: str | None = None) -> float:
+        """The least noise multiplier at which what was charged and `charge_at(noise_multiplier)` meet the target; of
+        several charges the last is the run's.
 
         Of the target, `reserve` is left, unless the charge is a query; charges of `run_id`, which is resumed, do not count.
         Looks at no data. Raises BudgetExceededError if
         what was charged leaves nothing, ConfigurationError if no noise is enough."""
         assert self.target_epsilon is not None and self.target_delta is not None
         spent = self._held(run_id)
-        target = self.target_epsilon * (1.0 if charge_at(1.0).is_query else 1.0 - self.reserve)
+
+        def charges_at(sigma: float) -> list[Charge]:
+            charges = charge_at(sigma)
+            return [charges] if isinstance(charges, Charge) else list(charges)
+
+        target = self.target_epsilon * (1.0 if charges_at(1.0)[-1].is_query else 1.0 - self.reserve)
         if spent and accounting.epsilon(events_of(spent), self.target_delta) >= target * (1.0 - 1e-3):
             raise self._exceeded(spent, ())
-        noise = lambda sigma: events_of([*spent, charge_at(sigma)])  # noqa: E731
+        noise = lambda sigma: events_of([*spent, *charges_at(sigma)])  # noqa: E731
         return accounting.calibrate_noise_multiplier(noise, target, self.target_delta)
 
     def admit(self, charges: Sequence[Charge], run_id: str | None = None, share: float = 1.0) -> None:

@@ -87,7 +87,10 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int)
     with TRACING:
         closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
         private = [number for number, (path, _) in enumerate(leaves(arguments)) if path[0].idx == rows]
-        information_flow.prove(closed, private, output_names=[keystr(path) for path, _ in leaves(outputs)])
+        names = [keystr(path) for path, _ in leaves(outputs)]
+        information_flow.verify_jaxpr(
+            closed, private, output_names=names, secret_outputs=(".rng_key",), public_constants=True
+        )
         lowered = jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments))
         return Program(lowered.compile(), outputs, _digest(lowered))
 

@@ -161,7 +161,8 @@ class PrivacyReport:
             f"Random keys: {self.provenance.key_origin}.",
             f"Starting values: {self.provenance.initial_values}.",
             "Hyperparameters, the model's code and arguments that are not arrays are public.",
-            "What is composed was planned in advance: no run, query or setting was chosen by the results of others here.",
+            "What is composed was planned in advance: no run, query or noise multiplier was chosen by the results of others "
+            "here; norms and step sizes may follow from what was released.",
             self.ledger
             or "Nothing else looks at these data: what other objects and other days spend adds to this, and no ledger "
             "counts it (dpppl.PrivacyLedger).",

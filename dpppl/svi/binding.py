@@ -10,11 +10,13 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
+from dpppl.clipping import Centred
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import used_inputs
 from dpppl.model import SplitModel, split_model
 from dpppl.model_handlers import explained
 from dpppl.model_refusals import check_captured
+from dpppl.responses import Responses
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
 
@@ -70,7 +72,14 @@ def bind_objective(
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
     adopt(svi.guide, guide)
-    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured), phi
+    clipping = svi.mechanism.clipping
+    if isinstance(clipping, Centred) and reads_rows:
+        raise UnsupportedModelError(
+            "the guide draws latents of rows, or the model has parameters, so that the common latents alone do not decide "
+            'what else a row might have been; use clipping="flat".'
+        )
+    law = Responses.of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, law), phi
 
 
 def _trace(function: Function, key: Any, params: Arrays) -> Sites:

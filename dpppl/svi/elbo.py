@@ -15,15 +15,16 @@ from numpyro.infer import TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import compute_log_probs, transform_fn
 
 from dpppl import random
+from dpppl.centring import unnumbered
+from dpppl.mechanism import ROW_NUMBER
 from dpppl.model import SplitModel
+from dpppl.responses import Responses
 from dpppl.svi.dropout import AutoDropout
 from dpppl.svi.guides import data_free, on_rows, plates_of, unconstrained
 
-ROW_NUMBER = "(row number)"
-"""Label of a row's place in its step, a public number, which gives the row its own draws of local latents."""
-
-Access = Callable[[Callable[..., Any], Any, Any], Any]
-"""`access(log_likelihood, z, public)`: one noisy sum of clipped row gradients, like z."""
+Access = Callable[[Callable[..., Any], Callable[[Any, Any], Any], Any, Any], Any]
+"""`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
+`to_latents(position, public)` are the latents there, of all particles, and the model's Public arrays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,7 @@ class Objective:
 
     `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name.
     `reads_rows`: the guide draws latents of rows, or the model has parameters. `captured`: arrays that model and guide
-    captured, in words.
+    captured, in words. `law`: that of the model's responses, for centred clipping.
     """
 
     split: SplitModel
@@ -42,6 +43,21 @@ class Objective:
     num_particles: int
     reads_rows: bool = False
     captured: tuple[str, ...] = ()
+    law: Responses | None = None
+
+    @property
+    def responses(self) -> Callable[..., Any]:
+        """Of (z of all particles, row, public, key), as `Responses`: those of the first particle, which is as good as any, for
+        all of them, since what a row really gave is the same for all, too."""
+        law = self.law
+        assert law is not None
+        if self.num_particles == 1:
+            return law
+
+        def of_all(z: Any, row: Any, public: Any, key: Any) -> Any:
+            return law(jax.tree.map(lambda leaf: leaf[0], z), row, public, key)
+
+        return of_all
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The private rows and the Public arrays of a call."""
@@ -103,35 +119,39 @@ class Objective:
         The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
         through the guide is post-processing. The derivative of log q(g(phi, eps); phi) is the total one."""
         (prior, z), pullback = jax.vjp(lambda phi: self.draws(phi, key, public), phi)
-        noisy = access(self._sum_over_particles, z, public)
+        noisy = access(self._sum_over_particles, lambda z, public: (z, public), z, public)
         per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
         return pullback((jnp.ones_like(prior), per_particle))[0]
 
     def per_parameter_direction(self, phi: Any, key: Any, public: Any, access: Access, rate: float) -> Any:
         """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
-        noisy = access(self.mean_log_likelihood, phi, (public, key))
+        noisy = access(self.mean_log_likelihood, self._latents_at, phi, (public, key))
         return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
 
-    def _sum_over_particles(self, z: Any, row: Any, public: Any) -> Any:
-        if self.num_particles == 1:
-            return self.split.log_likelihood(z, row, public)
-        return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None))(z, row, public))
+    def _latents_at(self, phi: Any, public_and_key: Any) -> Any:
+        public, key = public_and_key
+        return self.draws(phi, key, public)[1], public
 
-    def mean_log_likelihood(self, phi: Any, row: Any, public_and_key: Any) -> Any:
+    def _sum_over_particles(self, z: Any, row: Any, public: Any, responses: Any = None) -> Any:
+        if self.num_particles == 1:
+            return self.split.log_likelihood(z, row, public, responses)
+        return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None, None))(z, row, public, responses))
+
+    def mean_log_likelihood(self, phi: Any, row: Any, public_and_key: Any, responses: Any = None) -> Any:
         """The row's part of the ELBO, a mean over particles: its log likelihood, and the terms of its own latents."""
         public, key = public_and_key
         if self.reads_rows:
             return self._local_terms(phi, row, public, key)
         _, z = self.draws(phi, key, public)
-        return self._sum_over_particles(z, row, public) / self.num_particles
+        return self._sum_over_particles(z, row, public, responses) / self.num_particles
 
     def _local_terms(self, phi: Any, row: Any, public: Any, key: Any) -> Any:
         """log p(row, its latents | z) - log q(its latents | row), a mean over particles.
 
         All rows share the draws of z; each draws its own latents, by its public number."""
         params = self.constrain(phi)
-        rows = {label: jnp.asarray(value)[None] for label, value in row.items() if label != ROW_NUMBER}
+        rows = {label: jnp.asarray(value)[None] for label, value in unnumbered(row).items()}
 
         def particle(key: Any) -> Any:
             common = handlers.seed(data_free(self.guide, self.split, public), key)

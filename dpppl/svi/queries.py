@@ -12,12 +12,13 @@ import numpy as np
 from dpppl import random
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
+from dpppl.mechanism import ROW_NUMBER
 from dpppl.model_refusals import check_captured
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, prepare
 from dpppl.runs.provenance import Status, claim
 from dpppl.subsampling import FullBatch
-from dpppl.svi.elbo import ROW_NUMBER, Objective
+from dpppl.svi.elbo import Objective
 from dpppl.validation import positive
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ import os
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,16 +19,17 @@ from dpppl.mechanism import Mechanism
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Program, Run, drive, forgetful, prepare
 from dpppl.runs.ledger import PrivacyLedger
+from dpppl.runs.norm_choice import histogram_charge
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
-from dpppl.subsampling import Partition, Subsampling
-from dpppl.svi import optimizers, queries
+from dpppl.subsampling import FullBatch, Partition, Subsampling
+from dpppl.svi import defaults, optimizers, queries
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.details import start_of, svi_report
 from dpppl.svi.elbo import Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
-from dpppl.svi.step import SVIState, clipping_of, continued, svi_step
+from dpppl.svi.step import SVIState, continued, svi_clipping_of, svi_step
 from dpppl.svi.trajectory import method_of, thinning_for
 from dpppl.validation import Fixed, positive, positive_integer
 
@@ -36,17 +38,20 @@ class SVI(Fixed):
     """Differentially private SVI with the calls of `numpyro.infer.SVI`, a privacy budget, and a report. No losses.
 
     `model`: a NumPyro model with one data plate. `guide`: an AutoGuide that was not called yet, or a guide written by
-    hand. `optim`: an optimiser of optax, numpyro.optim or jax.example_libraries that needs no loss value.
-    `clipping_norm`: bound on the norm of one row's gradient (a dict by site or parameter clips each by itself).
-    `subsampling`: Poisson(rate), FullBatch(), Partition(num_batches). `gradient`: "aligned" clips and noises the
+    hand. `optim`: an optimiser of optax, numpyro.optim or jax.example_libraries that needs no loss value; by default Adam
+    whose learning rate falls from .04 to .004, and guides that have no start of their own begin at the prior's median.
+    `clipping_norm`: bound on the norm of one row's gradient (a dict by site or parameter clips each by itself); "auto",
+    the default, spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile.
+    `subsampling`: FullBatch(), the default, Poisson(rate), Partition(num_batches). `gradient`: "aligned" clips and noises the
     gradient with respect to the latents and pulls it back through the guide; "per_parameter" that with respect to the
     guide's parameters, as guides that read their row need. `num_particles`: guide draws a step, one access together.
-    `clipping`: "flat", "normalised" or dpppl.Adaptive(...). `noise_multiplier`, or `target_epsilon` with
+    `clipping`: "flat", "centred", "normalised" or dpppl.Adaptive(...). `noise_multiplier`, or `target_epsilon` with
     `target_delta`: the budget of this object, all of which the first `run` uses but for the share `reserve`, kept for
     queries and later runs. `ledger`, `checkpoint`, `print_cost`: as for `dpppl.MCMC`. `loss`: NumPyro's ELBO for prior and
     entropy, Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL), the latter by default for AutoNormal.
     `num_data`: the number of rows, if it may be public. `data_plate`: the plate of the rows, where two fit.
-    `discretise`: discrete noise on whole numbers, as for the kernels.
+    `gradient_strategy`, `discretise`: how rows' gradients are summed, and discrete noise on whole numbers, as for the
+    kernels.
 
     With AutoDelta this is DP-SGD for the maximum a posteriori; with AutoNormal and Partition, Bayes by Backprop.
 
@@ -72,11 +77,11 @@ class SVI(Fixed):
         self,
         model: Callable[..., Any],
         guide: Callable[..., Any],
-        optim: Any,
+        optim: Any = None,
         loss: Any = None,
         *,
-        clipping_norm: float | Mapping[str, float],
-        subsampling: Subsampling,
+        clipping_norm: float | str | Mapping[str, float] = "auto",
+        subsampling: Subsampling | None = None,
         gradient: str = "aligned",
         num_particles: int = 1,
         clipping: str | Adaptive = "flat",
@@ -88,15 +93,20 @@ class SVI(Fixed):
         checkpoint: str | os.PathLike[str] | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
+        gradient_strategy: str = "auto",
         discretise: bool = False,
         print_cost: bool = True,
     ) -> None:
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
+        subsampling = FullBatch() if subsampling is None else subsampling
         if not isinstance(subsampling, Subsampling):
             raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         check_guide(guide)
-        self.model, self.guide, self.optim = model, guide, optimizers.without_loss(optim)
+        self.model, self.guide = model, guide
+        self._optim = None if optim is None else optimizers.without_loss(optim)
+        if optim is None:
+            defaults.start_at_median(guide)
         self.gradient = gradient
         self.num_particles = positive_integer(num_particles, name="num_particles")
         self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
@@ -104,8 +114,13 @@ class SVI(Fixed):
         self.loss = default_loss(guide) if loss is None else loss
         if getattr(self.loss, "num_particles", None) != 1:
             raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
-        clip = clipping_of(clipping, clipping_norm, num_data)
-        self.mechanism = Mechanism(clipping=clip, subsampling=subsampling, discretise=discretise)
+        self._auto = isinstance(clipping_norm, str) and clipping_norm == "auto"
+        if self._auto:
+            defaults.check_auto(gradient, clipping, checkpoint)
+        clip = svi_clipping_of(clipping, 1.0 if self._auto else clipping_norm, num_data)
+        self._mechanism = Mechanism(
+            clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise
+        )
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
@@ -120,18 +135,30 @@ class SVI(Fixed):
         self._left_out: tuple[str, ...] = ()
         self._programs: dict[Any, Program] = {}
 
+    @property
+    def optim(self) -> Any:
+        """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
+        if self._optim is None:
+            self._optim = optimizers.without_loss(defaults.default_optimizer(defaults.NUM_STEPS))
+        return self._optim
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What an access does; with clipping_norm="auto" at norm 1 until a run has chosen it."""
+        return self._mechanism
+
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_programs": {}, "_by_hand": None}
 
     # Budget
 
-    def privacy_plan(self, num_steps: int) -> PrivacyReport:
+    def privacy_plan(self, num_steps: int = defaults.NUM_STEPS) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data."""
         charged = self.budget.charged
-        charge = self._charge(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
+        charges = self._charges(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
         start = None if self._provenance.starts else self._start
         planned = self._provenance.and_now(Status.PLANNED, start=start)
-        return svi_report(self, [*charged, charge], planned, self._left_out)
+        return svi_report(self, [*charged, *charges], planned, self._left_out)
 
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
         """What everything run so far has cost: runs, interrupted ones too, queries, and steps by `update`.
@@ -147,14 +174,22 @@ class SVI(Fixed):
         provenance = self._provenance.and_now(self._provenance.status, start=start)
         return svi_report(self, self.budget.charged, provenance, self._left_out)
 
-    def _charge(self, num_steps: int, first: int, run_id: str | None = None) -> Charge:
-        """A run's charge, at the noise multiplier that the budget gives. Looks at no data. `run_id`: if it is resumed."""
+    def _charges(self, num_steps: int, first: int, run_id: str | None = None) -> list[Charge]:
+        """A run's charges, the last that of its steps, at the noise multiplier that the budget gives. Looks at no data.
+
+        The one before, if any: the histogram that the norm is still to come from. `run_id`: of a run that is resumed."""
         mechanism = self.budget.affordable(self.mechanism, num_steps)
-        charge_at = lambda sigma: Charge(mechanism, np.full(num_steps, sigma), first)  # noqa: E731
+
+        def charges_at(sigma: float) -> list[Charge]:
+            steps = Charge(mechanism, np.full(num_steps, sigma), first)
+            return [histogram_charge(sigma, num_steps, mechanism), steps] if self._auto else [steps]
+
         noise = self.noise_multiplier
-        return charge_at(self.budget.calibrate(charge_at, run_id) if noise is None else noise)
+        return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
 
     def _fixed_noise(self) -> float:
+        if self._auto:
+            raise ConfigurationError('clipping_norm="auto" is chosen by run; update needs the norm as a number.')
         if self.noise_multiplier is None:
             raise ConfigurationError(
                 "the noise of update follows from the number of steps, which only run(rng_key, num_steps, ...) knows; give "
@@ -225,27 +260,34 @@ class SVI(Fixed):
 
     @forgetful
     def run(
-        self, rng_key: Any, num_steps: int, *args: Any, progress_bar: bool = True, init_state: SVIState | None = None,
+        self, rng_key: Any, num_steps: int | None, *args: Any, progress_bar: bool = True, init_state: SVIState | None = None,
         init_params: Any = None, thinning: int | None = None, **kwargs: Any,
     ) -> SVIResult:  # fmt: skip
-        """Run `num_steps` steps, as `numpyro.infer.SVI.run`; prints what they will cost first.
+        """Run `num_steps` steps (None: 400), as `numpyro.infer.SVI.run`; prints what they will cost first.
 
         `rng_key`: one key, used once; take it from `dpppl.secret_key()`. `init_state`: the state of a result, to go on
         from. `thinning`: the trajectory keeps every so many-th iterate; by default about 1,000 of them in all."""
         return self._execute(rng_key, num_steps, args, kwargs, progress_bar, init_state, init_params, thinning)
 
     def _execute(
-        self, rng_key: Any, num_steps: int, args: tuple[Any, ...], kwargs: dict[str, Any], progress_bar: bool,
+        self, rng_key: Any, num_steps: int | None, args: tuple[Any, ...], kwargs: dict[str, Any], progress_bar: bool,
         init_state: SVIState | None, init_params: Any, thinning: int | None,
     ) -> SVIResult:  # fmt: skip
-        num_steps = positive_integer(num_steps, name="num_steps")
+        num_steps = positive_integer(defaults.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
+        if self._optim is None:
+            self._optim = optimizers.without_loss(defaults.default_optimizer(num_steps))
         run = Run.opened(rng_key, self.checkpoint)
         # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
         objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
         state = state if init_state is None else continued(init_state, state)
-        charge = self._charge(num_steps, int(state.i), run.run_id)
-        self.budget.admit([charge], run.run_id)
+        *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
+        self.budget.admit([*histogram, charge], run.run_id)
         rows, public = objective.arrays(args, kwargs)
+        if histogram:
+            phi = self.optim.get_params(state.optim_state)
+            norm = defaults.norm_of_start(self, objective, phi, rows, public, run, histogram[0])
+            self._mechanism, self._auto = self._mechanism.with_norm(norm), False
+            charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
         thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
         thinning = positive_integer(thinning, name="thinning")
         params_of = lambda state: self.optim.get_params(state.optim_state)  # noqa: E731

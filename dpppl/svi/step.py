@@ -1,6 +1,6 @@
 """One step of SVI: a guide draw, a noisy sum of row gradients, an update of the parameters."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from dpppl import random
-from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.centring import noisy_centred_sum
+from dpppl.clipping import Adaptive, Centred, Flat, Normalised, PerSite, clipping_of
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism
+from dpppl.mechanism import ROW_NUMBER, Mechanism
 from dpppl.svi import optimizers
-from dpppl.svi.elbo import ROW_NUMBER, Objective
+from dpppl.svi.elbo import Objective
 
 
 class SVIState(NamedTuple):
@@ -32,7 +33,13 @@ def svi_step(
     """The next state, and the noisy ascent direction."""
     norms = [state.clipping_norm]
 
-    def access(log_likelihood: Callable[..., Any], z: Any, public: Any) -> Any:
+    def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: Any, public: Any) -> Any:
+        if isinstance(mechanism.clipping, Centred):
+            is_binary = objective.num_particles == 1 and objective.law is not None and objective.law.is_binary
+            return noisy_centred_sum(
+                mechanism, objective.responses, is_binary, log_likelihood, to_latents, z, rows, public,
+                key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
+            ).total  # fmt: skip
         noisy = mechanism.noisy_sum(
             log_likelihood,
             z,
@@ -72,9 +79,7 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
     return before._replace(rng_key=fresh.rng_key, clipping_norm=norm)
 
 
-def clipping_of(
-    clipping: str | Adaptive, clipping_norm: Any, num_data: int | None
-) -> Flat | PerSite | Normalised | Adaptive:
+def svi_clipping_of(clipping: str | Adaptive, clipping_norm: Any, num_data: int | None) -> Flat | PerSite | Adaptive:
     """What SVI's arguments mean. Raises ConfigurationError where they contradict each other."""
     if isinstance(clipping, Adaptive):
         if num_data is None:
@@ -82,8 +87,4 @@ def clipping_of(
         if clipping.clipping_norm is not None:
             raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
         return replace(clipping, clipping_norm=clipping_norm)
-    if clipping == "normalised":
-        return Normalised(clipping_norm)
-    if clipping != "flat":
-        raise ConfigurationError('clipping must be "flat", "normalised" or dpppl.Adaptive(...).')
-    return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
+    return Normalised(clipping_norm) if clipping == "normalised" else clipping_of(clipping, clipping_norm)

@@ -1,0 +1,216 @@
+"""Are NoiseAware's posteriors calibrated? Simulation-based, truths drawn from the prior anew for every data set.
+
+python benchmarks/noise_aware.py cells --num-data-sets 40      # logistic regression, by latents, rows and epsilon
+python benchmarks/noise_aware.py models --num-data-sets 40     # other likelihoods and priors, N = 5,000
+python benchmarks/noise_aware.py adult                         # UCI Adult: NLL, AUC and calibration error
+
+A line: coverage of central 50 and 90 % intervals and root mean square of (mean - truth) / sd, each with its standard error
+over data sets; the median sd over that of the non-private posterior; data sets off by more than 5 sd, data sets that the
+verdict refuses, and both; the share for which the verdict doubts the model.
+
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import dpppl
+from dpppl import accounting
+from dpppl.model import split_model
+from dpppl.noise_aware import posterior, recipe
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.details import Verdict
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
+from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.responses import Responses
+from dpppl.runs.budget import Charge
+from examples.data import adult, has_adult
+from models.linear_regression import linear_regression
+from models.logistic_regression import gaussian
+from models.poisson_regression import poisson_regression
+
+DELTA = 1e-5
+
+
+def student_t(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.StudentT(4.0, x @ weights, scale), obs=y)
+
+
+def ordinal(x, y=None):
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    first = numpyro.sample("first", dist.Normal(-1.0, 1.0))
+    gaps = numpyro.sample("gaps", dist.LogNormal(0.0, 0.5).expand([2]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        cuts = jnp.concatenate([first[None], first + jnp.cumsum(gaps)])
+        numpyro.sample("y", dist.OrderedLogistic(x @ weights, cuts), obs=y)
+
+
+def groups(x, y=None, num_groups=8):
+    """`x` holds group numbers. Group effects are latents of their own (centred), so that they enter the likelihood."""
+    mean, spread = numpyro.sample("mean", dist.Normal(0.0, 1.0)), numpyro.sample("spread", dist.LogNormal(-0.7, 0.5))
+    with numpyro.plate("groups", num_groups):
+        effects = numpyro.sample("effects", dist.Normal(mean, spread))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=effects[x]), obs=y)
+
+
+def normal_covariates(dimension, scale=1.0):
+    return lambda rng, n: (scale * rng.standard_normal((n, dimension)) / np.sqrt(dimension)).astype(np.float32)
+
+
+MODELS = {
+    "linear": (linear_regression, normal_covariates(3)),
+    "poisson": (poisson_regression, normal_covariates(4)),
+    "student_t": (student_t, normal_covariates(4)),
+    "ordinal": (ordinal, normal_covariates(3)),
+    "groups": (groups, lambda rng, n: rng.choice(8, n, p=np.arange(8, 0, -1) / 36).astype(np.int32)),
+}
+
+
+class Bench:
+    """A model's programs, compiled once for all data sets."""
+
+    def __init__(self, model, covariates, num_rows):
+        self.model, self.covariates, self.num_rows = model, covariates, num_rows
+        args, _ = self.data(0)
+        self.coordinates = Coordinates.of(split_model(model, args, {}))
+        self.rows, self.public = self.coordinates.split.arrays(args, {})
+        self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
+        statistics = RowStatistics(Responses.of(self.coordinates.split), self.coordinates.latents)
+        dimension = self.coordinates.dimension
+        self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, dimension)
+
+        def log_joint(x, rows):
+            z, split = self.coordinates.latents(x), self.coordinates.split
+            likelihood = jax.vmap(lambda row: split.log_likelihood(z, row, self.public))(rows)
+            return jnp.sum(likelihood) - 0.5 * (x - mean) @ precision @ (x - mean)
+
+        mean, precision = jnp.asarray(self.prior.mean), jnp.asarray(np.linalg.inv(self.prior.covariance))
+        self.hessian = jax.jit(jax.hessian(log_joint))
+
+    def data(self, seed):
+        """(covariates, responses) and the truth by site, from the model itself."""
+        x = self.covariates(np.random.default_rng(seed), self.num_rows)
+        seeded = numpyro.handlers.seed(self.model, jax.random.key(seed))
+        trace = numpyro.handlers.trace(seeded).get_trace(x)
+        return (x, np.asarray(trace["y"]["value"])), trace
+
+    def run(self, seed, mu):
+        """(errors / sd, sd / non-private sd, verdict) of one data set."""
+        args, trace = self.data(seed)
+        rows, _ = self.coordinates.split.arrays(args, {})
+        truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in self.coordinates.sites}
+        truth = np.asarray(self.coordinates.vector(truth), np.float64)
+        plan = default_plan()
+        ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
+        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, recipe.Bounds(), self.num_rows)
+        std = plan.noise_multipliers(1.0 / mu)[-1]
+        verdict = Verdict.of(stages, scalars, std, self.prior, self.coordinates.names(), self.num_rows)
+        mean, covariance = posterior.Mixture.of(stages[-1].surrogate, self.prior).moments()
+        sd = np.sqrt(np.diag(covariance))
+        if not self.is_normal:
+            drawn, _ = posterior.draw(
+                self.coordinates, stages[-1].surrogate, self.prior, False, self.public, jax.random.key(seed), 500
+            )
+            drawn = np.asarray(jax.vmap(self.coordinates.vector)(drawn))
+            mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
+        without = np.sqrt(np.diag(np.linalg.inv(-np.asarray(self.hessian(jnp.asarray(truth, jnp.float32), rows)))))
+        return (mean - truth) / sd, sd / without, verdict
+
+
+def mu_of(epsilon):
+    """mu of the Gaussian mechanism of this epsilon."""
+    return 1.0 / accounting.calibrate_noise_multiplier(
+        lambda sigma: (Charge(MECHANISM, np.full(1, sigma)).event,), epsilon, DELTA
+    )
+
+
+def show(name, bench, epsilon, num_data_sets):
+    """Run a cell and print its line."""
+    start = time.perf_counter()
+    runs = [bench.run(1 + seed, mu_of(epsilon)) for seed in range(num_data_sets)]
+    z, width = np.array([run[0] for run in runs]), np.array([run[1] for run in runs])
+    refused = np.array([bool(run[2].refusals) for run in runs])
+    doubted = np.mean([run[2].misfit is not None for run in runs])
+
+    def with_error(values):
+        return f"{values.mean():.3f} ({values.std(ddof=1) / np.sqrt(len(values)):.3f})"
+
+    covered = [with_error((np.abs(z) < quantile).mean(axis=1)) for quantile in (0.6745, 1.6449)]
+    bad = np.abs(z).max(axis=1) > 5.0
+    seconds = (time.perf_counter() - start) / num_data_sets
+    print(
+        f"| {name} | {bench.num_rows} | {epsilon:g} | {' | '.join(covered)} | {np.sqrt((z**2).mean()):.2f} | "
+        f"{np.median(width):.2f} | {bad.sum()} | {refused.sum()} | {(bad & refused).sum()} | {doubted:.2f} | {seconds:.2f} |",
+        flush=True,
+    )
+
+
+def on_adult(epsilons):
+    """NLL, AUC and expected calibration error of posterior predictive probabilities."""
+    from sklearn.metrics import roc_auc_score
+
+    x, y, x_test, y_test = adult()
+    print("| epsilon | NLL | AUC | ECE | verdict | seconds |\n|---|---|---|---|---|---|")
+    for epsilon in epsilons:
+        start = time.perf_counter()
+        private = dpppl.NoiseAware(
+            gaussian, target_epsilon=epsilon, target_delta=DELTA, print_cost=False, num_samples=500
+        )
+        private.run(dpppl.secret_key(), x, y)
+        seconds = time.perf_counter() - start
+        samples = {site: np.asarray(value) for site, value in private.get_samples(allow_unconverged=True).items()}
+        logits = x_test @ samples["weights"].T + samples["intercept"]
+        p = np.mean(1.0 / (1.0 + np.exp(-logits)), axis=1)
+        nll = -np.mean(y_test * np.log(p) + (1 - y_test) * np.log1p(-p))
+        bins = np.minimum((p * 10).astype(int), 9)
+        gaps = [abs(np.sum(p[bins == k] - y_test[bins == k])) for k in range(10)]
+        ece, auc = np.sum(gaps) / len(p), roc_auc_score(y_test, p)
+        print(
+            f"| {epsilon:g} | {nll:.4f} | {auc:.4f} | {ece:.3f} | {private.verdict.line()} | {seconds:.1f} |",
+            flush=True,
+        )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["cells", "models", "adult"])
+    parser.add_argument("--num-data-sets", type=int, default=200)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
+    parser.add_argument("--dimensions", type=int, nargs="+", default=[3, 10, 30])
+    parser.add_argument("--rows", type=int, nargs="+", default=[500, 5_000, 60_000])
+    parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
+    options = parser.parse_args()
+    if options.what == "adult":
+        return on_adult(options.epsilons) if has_adult() else print("UCI Adult is missing: set DPPPL_DATA")
+    print("| model | rows | epsilon | 50 % (se) | 90 % (se) | z rms | sd | off | refused | both | doubted | seconds |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    if options.what == "models":
+        benches = [(name, *MODELS[name], 5_000) for name in options.models]
+    else:
+        benches = [
+            (f"logistic {d}", gaussian, normal_covariates(d - 1, 2.0), n)
+            for d in options.dimensions
+            for n in options.rows
+        ]
+    for name, model, covariates, num_rows in benches:
+        bench = Bench(model, covariates, num_rows)
+        for epsilon in options.epsilons:
+            show(name, bench, epsilon, options.num_data_sets)
+
+
+if __name__ == "__main__":
+    main()

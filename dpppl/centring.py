@@ -1,0 +1,146 @@
+"""Centred clipping: a row's gradient is clipped around what the model itself expects of it, so that nothing is biased.
+
+For a row at z, let y run over the responses that the model could have given, and s(y) be the gradient of their log
+likelihood. With the centre a for which E clip(s(y) - a) = 0, the sum of clip(s_i - a_i) has mean zero where z is the
+truth, whatever share of the rows is clipped: a conditionally unbiased estimating equation of bounded influence (Künsch,
+Stefanski, Carroll 1989, section 2). Where responses are too many to list, K are drawn, and the same equation is solved
+over these and the real one, all weighing alike: at the truth the real one is exchangeable with the draws, so the mean
+is zero for every K. The centre is computed in a row's own program; the mechanism clips what is left, so the
+sensitivity is that of flat clipping whatever the centre.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpppl import random
+from dpppl.clipping import Centred
+from dpppl.mechanism import ROW_NUMBER, Mechanism, NoisySum
+
+_ITERATIONS = 10
+
+LogLikelihood = Callable[[Any, Any, Any, Any], Any]
+"""`log_likelihood(position, row, public, responses)`: a scalar; `responses` None for those observed."""
+Respond = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+"""`respond(position, row, public, key)`: responses (m, ...), and the weights (1 + m,) of the real one and of these."""
+
+
+def draw_key(key: Any, step: Any) -> Any:
+    """The key of a step's model draws: threefry, since JAX draws some distributions with no other. Not secret."""
+    words = jax.random.bits(jax.random.fold_in(random.stream(key, "draws"), step), (2,), jnp.uint32)
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def clipped(vectors: Any, norm: Any) -> Any:
+    """Vectors (..., d) shortened to at most `norm`."""
+    lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors * jnp.minimum(1.0, norm / jnp.maximum(lengths, 1e-30))
+
+
+def centre(scores: Any, weights: Any, norm: Any) -> Any:
+    """The centre a (d,) with `sum_k weights_k clip(scores_k - a) = 0`, for scores (m, d) and weights (m,).
+
+    By repeated weighted means; members that are not finite are left out."""
+    finite = jnp.all(jnp.isfinite(scores), axis=1)
+    scores, weights = jnp.where(finite[:, None], scores, 0.0), jnp.where(finite, weights, 0.0)
+
+    def better(_: int, a: Any) -> Any:
+        lengths = jnp.linalg.norm(scores - a, axis=1)
+        w = weights * jnp.minimum(1.0, norm / jnp.maximum(lengths, 1e-30))
+        return jnp.sum(w[:, None] * scores, axis=0) / jnp.maximum(jnp.sum(w), 1e-30)
+
+    mean = jnp.sum(weights[:, None] * scores, axis=0) / jnp.maximum(jnp.sum(weights), 1e-30)
+    return jax.lax.fori_loop(0, _ITERATIONS, better, mean)
+
+
+def unnumbered(row: Any) -> Any:
+    """A row without its ROW_NUMBER."""
+    return {label: value for label, value in row.items() if label != ROW_NUMBER}
+
+
+def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Callable[..., Any]:
+    """The function of (position, row, public, key) that gives the scores of a row's responses.
+
+    Returns scores (1 + m, d), that of the real response first, and their weights. `row` holds its ROW_NUMBER."""
+
+    def scores(position: Any, row: Any, public: Any, key: Any) -> Any:
+        number, row = row[ROW_NUMBER], unnumbered(row)
+        values, weights = respond(position, row, public, jax.random.fold_in(key, number))
+        score = jax.grad(log_likelihood)
+        real = ravel_pytree(score(position, row, public, None))[0]
+        others = jax.vmap(lambda r: ravel_pytree(score(position, row, public, r))[0])(values)
+        return jnp.concatenate([real[None], others]), weights
+
+    return scores
+
+
+def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: float) -> Callable[..., Any]:
+    """The statistic of (position, row, (public, key)) whose clipping at `norm` is centred: a pytree like `position`."""
+    scores = row_scores(log_likelihood, respond)
+
+    def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
+        members, weights = scores(position, row, *public_and_key)
+        return ravel_pytree(position)[1](members[0] - centre(members, weights, norm))
+
+    return statistic
+
+
+def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Callable[..., Any]:
+    """The same for one response with two values, from one gradient.
+
+    The two scores are opposite, with lengths as the other's probability, so that the clipped and centred score is
+    s(y) min(1, norm / longest)."""
+
+    def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
+        log_prob, score = jax.value_and_grad(log_likelihood)(position, unnumbered(row), public_and_key[0], None)
+        length = jnp.sqrt(sum(jnp.sum(s**2) for s in jax.tree.leaves(score)))
+        factor = binary_factor(odds_of(log_prob), length, norm)
+        return jax.tree.map(lambda s: s * factor.astype(s.dtype), score)
+
+    return statistic
+
+
+def odds_of(log_prob: Any) -> Any:
+    """p / (1 - p): by how much the other score of a binary response is longer than that of the one observed."""
+    return jnp.exp(log_prob) / jnp.maximum(-jnp.expm1(log_prob), 1e-30)
+
+
+def binary_factor(odds: Any, length: Any, norm: Any) -> Any:
+    """min(1, norm / max(|s(0)|, |s(1)|)), from the odds of what was observed and the length of its score."""
+    return jnp.minimum(1.0, norm / jnp.maximum(length * jnp.maximum(1.0, odds), 1e-30))
+
+
+def noisy_centred_sum(
+    mechanism: Mechanism,
+    responses: Callable[..., Any],
+    is_binary: bool,
+    log_likelihood: LogLikelihood,
+    to_latents: Callable[[Any, Any], tuple[Any, Any]],
+    position: Any,
+    rows: Any,
+    public: Any,
+    *,
+    key: Any,
+    noise_multiplier: Any,
+    step: Any,
+) -> NoisySum:
+    """`Mechanism.noisy_sum` of centred gradients with respect to `position`. `to_latents(position, public)`: the model's
+    unconstrained latents there, and its Public arrays. `responses`: see `Responses`; `is_binary`: that of the whole position."""
+    clipping = mechanism.clipping
+    assert isinstance(clipping, Centred)
+    if is_binary:
+        statistic = binary_gradient(log_likelihood, clipping.clipping_norm)
+    else:
+
+        def respond(position: Any, row: Any, public: Any, key: Any) -> Any:
+            z, public = to_latents(position, public)
+            return responses(z, row, public, key)
+
+        statistic = centred_gradient(log_likelihood, respond, clipping.clipping_norm)
+    return mechanism.noisy_statistic(
+        statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier, step=step,
+        number=ROW_NUMBER,
+    )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Convolutions and max-pooling written so that XLA compiles them well on CPUs also in the bodies of loops.
+
+There only the layout NHWC, HWIO, NHWC reaches the fast kernels, and a gradient by select-and-scatter is slow: all
+operations here are the same numbers in that layout, and selections.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+
+from dpppl.jaxprs import flattened
+
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+_LARGEST_WINDOW = 16
+
+
+def rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of pytrees of arrays, with these convolutions and this pooling, and their gradients.
+
+    >>> pool = lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+    >>> x = jnp.arange(16.0).reshape(1, 4, 4, 1)
+    >>> [e.primitive.name for e in jax.make_jaxpr(rewrite(pool))(x).eqns][:3]
+    ['slice', 'slice', 'ge']
+    """
+
+    def rewritten(*arguments: Any) -> Any:
+        program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        leaves = jaxpr_as_fun(flattened(program, rule))(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    return rewritten
+
+
+def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+    """The outputs of a convolution in two dimensions or of a small max-pool, None for all else."""
+    name = equation.primitive.name
+    if name == "conv_general_dilated" and _is_plain(equation.params):
+        return [_convolution(equation.params, *operands)]
+    if name == "reduce_window_max":
+        return _max_pool(equation.params, *operands)
+    return None
+
+
+def _is_plain(parameters: Any) -> bool:
+    dilated = {*parameters["lhs_dilation"], *parameters["rhs_dilation"]} != {1}
+    grouped = parameters["feature_group_count"] != 1 or parameters["batch_group_count"] != 1
+    return len(parameters["window_strides"]) == 2 and not dilated and not grouped
+
+
+def _last(spec: Sequence[int]) -> tuple[int, ...]:
+    """Axes in the order N, H, W, C of an operand with this specification."""
+    return spec[0], *spec[2:], spec[1]
+
+
+def _convolution(parameters: Any, x: Any, w: Any) -> Any:
+    """The convolution in the fast layout, with gradients in the fast layout."""
+    numbers, strides, padding = (parameters[k] for k in ("dimension_numbers", "window_strides", "padding"))
+    convolve = functools.partial(
+        lax.conv_general_dilated, dimension_numbers=_LAYOUT, precision=parameters["precision"],
+        preferred_element_type=parameters["preferred_element_type"],
+    )  # fmt: skip
+
+    @jax.custom_vjp
+    def run(x: Any, w: Any) -> Any:
+        return convolve(x, w, strides, padding)
+
+    def backward(saved: Any, d: Any) -> Any:
+        x, w = saved
+        room = []
+        for k in range(2):
+            low = w.shape[k] - 1 - padding[k][0]
+            room.append((low, x.shape[1 + k] + w.shape[k] - 2 - (d.shape[1 + k] - 1) * strides[k] - low))
+        of_x = convolve(d, w[::-1, ::-1].transpose(0, 1, 3, 2), (1, 1), room, lhs_dilation=strides)
+        room = []
+        for k in range(2):
+            low = padding[k][0]
+            room.append((low, (d.shape[1 + k] - 1) * strides[k] + w.shape[k] - x.shape[1 + k] - low))
+        of_w = convolve(x.transpose(3, 1, 2, 0), d.transpose(1, 2, 0, 3), (1, 1), room, rhs_dilation=strides)
+        return of_x, of_w.transpose(1, 2, 0, 3)
+
+    run.defvjp(lambda x, w: (run(x, w), (x, w)), backward)
+    out, into, *space = numbers.rhs_spec
+    y = run(x.transpose(_last(numbers.lhs_spec)), w.transpose(*space, into, out))
+    return y.transpose(np.argsort(_last(numbers.out_spec)))
+
+
+def _max_pool(parameters: Any, x: Any) -> list[Any] | None:
+    """The largest of shifted arrays; of equal ones the first takes the gradient, as in XLA's own rule."""
+    window, strides = parameters["window_dimensions"], parameters["window_strides"]
+    dilated = {*parameters["base_dilation"], *parameters["window_dilation"]} != {1}
+    if dilated or math.prod(window) > _LARGEST_WINDOW or not jnp.issubdtype(x.dtype, jnp.floating):
+        return None
+    if any(low or high for low, high in parameters["padding"]):
+        x = lax.pad(x, np.asarray(-np.inf, x.dtype), [(low, high, 0) for low, high in parameters["padding"]])
+    lengths = [(size - w) // s + 1 for size, w, s in zip(x.shape, window, strides)]
+    best = None
+    for start in np.ndindex(*window):
+        stop = [first + (n - 1) * s + 1 for first, n, s in zip(start, lengths, strides)]
+        y = lax.slice(x, start, stop, strides)
+        best = y if best is None else jnp.where(best >= y, best, y)
+    return [best]
+
+
+def patches(x: Any, parameters: Any, kernel: Sequence[int]) -> Any:
+    """What each position of a convolution's output sees: (positions, window, channels in), flat in the last two."""
+    numbers, dilation = parameters["dimension_numbers"], parameters["rhs_dilation"]
+    window = [kernel[k] for k in numbers.rhs_spec[2:]]
+    room = [(low, high, d - 1) for (low, high), d in zip(parameters["padding"], parameters["lhs_dilation"])]
+    x = lax.pad(x.transpose(_last(numbers.lhs_spec)), np.zeros((), x.dtype), [(0, 0, 0), *room, (0, 0, 0)])
+    spans = [(w - 1) * d + 1 for w, d in zip(window, dilation)]
+    lengths = [(size - span) // s + 1 for size, span, s in zip(x.shape[1:-1], spans, parameters["window_strides"])]
+    seen = []
+    for offset in np.ndindex(*window):
+        start = [o * d for o, d in zip(offset, dilation)]
+        stop = [o + (n - 1) * s + 1 for o, n, s in zip(start, lengths, parameters["window_strides"])]
+        strides = (1, *parameters["window_strides"], 1)
+        seen.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), strides))
+    return jnp.stack(seen, axis=-2).reshape(x.shape[0] * math.prod(lengths), -1)

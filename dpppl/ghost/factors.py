@@ -1,0 +1,225 @@
+"""The program of one row that gives, for each latent, the row's gradient or two factors of it.
+
+Latents that meet the row in one matrix product with one position, or in one lookup, are differentiated no further than to
+what comes out of it: their gradient is never formed. That of convolutions is, by one matrix product over all positions.
+All else is differentiated by JAX.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from dpppl.ghost.convolutions import patches, rule
+from dpppl.ghost.uses import Chain, Use, uses_of
+from dpppl.jaxprs import bind, flattened, is_literal
+
+_MOST_POSITIONS = 128
+"""Of lookups of one row: their gradients are added up by a square matrix of them."""
+_SAVING = 4.0
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the rows' gradients in one latent of this shape are given.
+
+    `kind`: "whole": (g,), itself. "outer": (a, b), of shapes (G, m) and (G, n): G outer products. "lookup": (i, b), of
+    shapes (T,) and (T, n): the rows number i of a table (m, n), the rest zero; none occurs twice but m, for nothing.
+    `sizes`: (G, T, m, n). `restore`: from (G, m, n) to the latent's shape. `exact`: the first of two factors is copied
+    from the row."""
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: Any
+    sizes: tuple[int, int, int, int] = (0, 0, 0, 0)
+    restore: Chain = ()
+    exact: bool = False
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers a row's gradient takes in this form."""
+        groups, positions, m, n = self.sizes
+        whole = math.prod(self.shape)
+        return {"whole": whole, "outer": groups * (m + n), "lookup": positions * (n + positions)}[self.kind]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`forms`: one for each latent, with its one use where the gradient is not formed (`factored`). `summed`: convolutions,
+    whose products over positions are formed. `program`: of one row, flat."""
+
+    forms: tuple[Form, ...]
+    summed: tuple[Use, ...]
+    factored: tuple[Use | None, ...]
+    program: Any
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether most latents are in a form that is faster than JAX's own gradients of rows."""
+        inputs = self.program.jaxpr.invars
+        convolved = [use.source for use in self.summed]
+        sizes = [math.prod(form.shape) for form in self.forms]
+        faster = [form.kind != "whole" or any(v is s for s in convolved) for form, v in zip(self.forms, inputs)]
+        return sum(size for size, fast in zip(sizes, faster) if fast) > 0.5 * sum(sizes)
+
+
+def plan(log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any = None) -> Plan:
+    """How to form the gradients of `log_likelihood(z, row, public)` in z, from the shapes and types of one row alone."""
+    leaves, tree = jax.tree.flatten((z, row, public))
+    num_latents, num_row = len(jax.tree.leaves(z)), len(jax.tree.leaves(row))
+    with jax.default_matmul_precision("highest"):
+        traced = jax.make_jaxpr(lambda *leaves: log_likelihood(*jax.tree.unflatten(tree, leaves)))(*leaves)
+        program = flattened(traced)
+    uses = uses_of(program, range(num_latents), range(num_latents, num_latents + num_row))
+    forms, factored = [], []
+    for number, v in enumerate(program.jaxpr.invars[:num_latents]):
+        own = [use for use in uses.found if use.source is v]
+        use = own[0] if len(own) == 1 and number not in uses.direct and _saves(own[0]) else None
+        form = Form("whole", tuple(v.aval.shape), v.aval.dtype)
+        if use is not None:
+            kind = "outer" if use.kind == "dot" else use.kind
+            form = Form(kind, form.shape, form.dtype, use.sizes(), (*_to_operand(use), *use.chain), use.exact)
+        forms.append(form)
+        factored.append(use)
+    summed = [use for use in uses.found if use not in factored and use.kind == "convolution"]
+    return Plan(tuple(forms), tuple(summed), tuple(factored), program)
+
+
+def _saves(use: Use) -> bool:
+    """Whether the factors of a latent's gradient are much smaller than it."""
+    _, positions, m, n = use.sizes()
+    dtypes = {v.aval.dtype for v in (*use.equation.invars, *use.equation.outvars)}
+    if use.kind == "convolution" or sum(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) != 1:
+        return False
+    if use.kind == "lookup":
+        return positions <= _MOST_POSITIONS and _SAVING * positions <= m
+    return positions == 1 and m * n >= _SAVING * (m + n)
+
+
+def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Of one row: what `plan.forms` describe, given the leaves of (z, row, public)."""
+    whole = [number for number, form in enumerate(plan.forms) if form.kind == "whole"]
+    chosen = {use.number: use for use in (*plan.summed, *plan.factored) if use is not None}
+
+    def with_latents(values: Sequence[Any]) -> list[Any]:
+        full = list(leaves)
+        for number, value in zip(whole, values):
+            full[number] = value
+        return full
+
+    def run(values: Sequence[Any], shifts: dict[int, Any]) -> Any:
+        return _run(plan.program, with_latents(values), chosen, shifts)
+
+    outputs = {number: use.equation.outvars[0].aval for number, use in chosen.items()}
+    shifts = {number: jnp.zeros(out.shape, out.dtype) for number, out in outputs.items()}
+    values = [leaves[number] for number in whole]
+    out, pull_back, seen = jax.vjp(run, values, shifts, has_aux=True)
+    gradients, derivatives = pull_back(jnp.ones_like(out))
+    if plan.summed:
+        sums: dict[Any, Any] = {}
+        for use in plan.summed:
+            a, b = _positions(use, seen[use.number], derivatives[use.number])
+            product = restored(jnp.einsum("gtm,gtn->gmn", a, b), (*_to_operand(use), *use.chain))
+            sums[use.source] = sums[use.source] + product if use.source in sums else product
+        _, pull_back = jax.vjp(lambda values: _variables(plan.program, list(sums), with_latents(values)), values)
+        (more,) = pull_back(list(sums.values()))
+        gradients = [jnp.add(*pair) for pair in zip(gradients, more)]
+    of_whole = iter(gradients)
+    found: list[tuple[Any, ...]] = []
+    for own in plan.factored:
+        if own is None:
+            found.append((next(of_whole),))
+            continue
+        a, b = _positions(own, seen[own.number], derivatives[own.number])
+        found.append(_distinct(a, b, own.shape[0]) if own.kind == "lookup" else (a[:, 0], b[:, 0]))
+    return found
+
+
+def restored(array: Any, chain: Chain) -> Any:
+    """Reshapes and transposes, in order."""
+    for name, numbers in chain:
+        array = array.reshape(numbers) if name == "reshape" else array.transpose(numbers)
+    return array
+
+
+def _run(
+    program: Any, arguments: Sequence[Any], chosen: dict[int, Use], shifts: dict[int, Any]
+) -> tuple[Any, dict[int, Any]]:
+    """The program's output, with what comes out of each chosen use shifted; and what came in there from the row."""
+    jaxpr, seen = program.jaxpr, {}
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *arguments]))
+    read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
+    for number, equation in enumerate(jaxpr.eqns):
+        operands = [read(v) for v in equation.invars]
+        if number in chosen:
+            position = chosen[number].position
+            operands[position], seen[number] = lax.stop_gradient(operands[position]), operands[1 - position]
+        outputs = rule(equation, operands) or bind(equation, operands)
+        values.update(zip(equation.outvars, [outputs[0] + shifts[number]] if number in chosen else outputs))
+    return read(jaxpr.outvars[0]), seen
+
+
+def _variables(program: Any, variables: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """The values of variables of a program, from those inputs that they depend on."""
+    jaxpr = program.jaxpr.replace(outvars=list(variables))
+    reduced, used = dce_jaxpr(jaxpr, [True] * len(variables))
+    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(reduced, program.consts))(
+        *(argument for argument, needed in zip(arguments, used) if needed)
+    )
+    return found
+
+
+# Both sides of a use as matrices over positions
+
+
+def _positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
+    """What came in from the row (G, T, m) and the derivative (G, T, n); of a lookup, (T,) and (T, n)."""
+    groups, positions, m, n = use.sizes()
+    numbers = use.equation.params["dimension_numbers"]
+    if use.kind == "lookup":
+        outer = [k for k in range(b.ndim) if k not in numbers.offset_dims]
+        number, b = a.reshape(positions), b.transpose(*outer, *numbers.offset_dims).reshape(positions, n)
+        if use.equation.params["mode"] == lax.GatherScatterMode.CLIP:
+            number = jnp.clip(number, 0, m - 1)
+        return jnp.where((number >= 0) & (number < m), number, m), b
+    if use.kind == "convolution":
+        a = patches(a, use.equation.params, use.shape)
+        first, channel, *space = numbers.out_spec
+        return a.reshape(1, positions, m), b.transpose(first, *space, channel).reshape(1, positions, n)
+    contracted, batch = (axes[1 - use.position] for axes in numbers)
+    free = [k for k in range(a.ndim) if k not in contracted and k not in batch]
+    a = a.transpose(*batch, *free, *contracted)
+    own, after = len(use.shape) - len(contracted) - len(batch), list(range(len(batch), b.ndim))
+    of_row, of_latent = (after[: len(free)], after[len(free) :]) if use.position else (after[own:], after[:own])
+    b = b.transpose(*range(len(batch)), *of_row, *of_latent)
+    return a.reshape(groups, positions, m), b.reshape(groups, positions, n)
+
+
+def _to_operand(use: Use) -> Chain:
+    """From (G, m, n) to the shape of the operand."""
+    numbers = use.equation.params["dimension_numbers"]
+    if use.kind == "lookup":
+        return (("reshape", use.shape),)
+    if use.kind == "convolution":
+        out, into, *space = numbers.rhs_spec
+        order = [*space, into, out]
+    else:
+        contracted, batch = (axes[use.position] for axes in numbers)
+        order = [*batch, *contracted, *(k for k in range(len(use.shape)) if k not in batch and k not in contracted)]
+    back = tuple(int(k) for k in np.argsort(order))
+    return ("reshape", tuple(use.shape[k] for k in order)), ("transpose", back)
+
+
+def _distinct(number: Any, b: Any, size: int) -> tuple[Any, Any]:
+    """Each number below `size` once, with the sum of the rows of `b` that have it; in other places `size`, and zeros."""
+    same = number[:, None] == number[None, :]
+    first = (jnp.argmax(same, axis=1) == jnp.arange(len(number))) & (number < size)
+    total = lax.dot(same.astype(b.dtype), b, precision=lax.Precision.HIGHEST)
+    return jnp.where(first, number, size), jnp.where(first[:, None], total, np.zeros((), b.dtype))

@@ -1,0 +1,103 @@
+"""How long steps may be, found in the first part of the warmup from noisy gradients that are released anyway.
+
+A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. So while it
+searches, accesses are taken in pairs at the position - r u / 2 and + r u / 2, u a direction: the difference of the two
+gradients over the distance r is -H u plus noise, whose running mean turns u towards the stiffest direction (a power
+iteration) and whose product with u measures its curvature. After a pair the position climbs. The noise is that of the
+plan in every access, so a search costs what the same number of other steps costs; where it matters, that is where the
+matched step is too long, that noise is small against the curvature.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+SHARE = 0.4
+"""The share of the warmup that is spent."""
+_MIN_STEPS = 20
+_MEMORY, _TURN, _FIRST = 0.1, 0.06, 3
+_SDS, _REACH = 2.0, 0.5
+
+
+class Search(NamedTuple):
+    """`until`: the step at which it ends, 0 for none; `count`: pairs so far; `gradient`: the first of a pair; `product`:
+    the running mean of H u; `curvature`: of the direction; `variance`: what noise adds to that. Of latents as they move."""
+
+    until: Any
+    count: Any
+    gradient: Any
+    product: Any
+    curvature: Any
+    variance: Any
+
+    @property
+    def bound(self) -> Any:
+        """The largest curvature, one sd above what was measured; 0 before."""
+        return jnp.abs(self.curvature) + jnp.sqrt(self.variance)
+
+
+def steps_of(num_warmup: Any) -> Any:
+    """How many steps a search takes: an even number, 0 where the warmup is too short."""
+    steps = jnp.asarray(SHARE * num_warmup / 2.0, jnp.int32) * 2
+    return jnp.where(steps < _MIN_STEPS, 0, steps)
+
+
+def no_search(position: Any) -> Search:
+    """Before anything was measured."""
+    zeros, ones = (jax.tree.map(like, position) for like in (jnp.zeros_like, jnp.ones_like))
+    number, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.result_type(float))
+    return Search(number, number, zeros, ones, none, none)
+
+
+def probe(search: Search, step: Any, position: Any, hidden: Any) -> Any:
+    """Where step number `step` looks at the data: at `position`, or while it searches r / 2 from it along u, on the one
+    side or the other."""
+    side = jnp.where(step < search.until, jnp.where(step % 2 == 1, 0.5, -0.5), 0.0)
+    away = side * _reach(search, hidden)
+    return jax.tree.map(lambda x, u: x + away * u, position, _direction(search))
+
+
+def after(
+    search: Search, step: Any, position: Any, gradient: Any, *, gradient_std: Any, hidden: Any, largest_step: Any,
+    length_of: Callable[[Any], Any],
+) -> tuple[Search, Any]:  # fmt: skip
+    """The search and the position after a step of it, given the noisy gradient where `probe` said.
+
+    `gradient_std`: of the noise in a coordinate of it; `hidden`: the curvature below which no matched step is too long;
+    `largest_step`: that a curvature allows; `length_of(move)`: in unconstrained space, which limits a move."""
+    second = step % 2 == 1
+    reach, u = _reach(search, hidden), _direction(search)
+    product = jax.tree.map(lambda first, other: (first - other) / reach, search.gradient, gradient)
+    noise, before = 2.0 * (gradient_std / reach) ** 2, search.variance / (1.0 - _MEMORY)
+    gain = jnp.where(search.count == 0, 1.0, before / (before + noise))  # Kalman's, which forgets
+    turn = jnp.maximum(_TURN, 2.0 / (search.count + 2.0))
+    measured = search._replace(
+        count=search.count + 1,
+        product=jax.tree.map(lambda old, new: (1.0 - turn) * old + turn * new, search.product, product),
+        curvature=search.curvature + gain * (_dot(u, product) - search.curvature),
+        variance=gain * noise,
+    )
+    step_size = largest_step(measured.bound) * (measured.count > _FIRST)
+    move = jax.tree.map(lambda first, other: 0.5 * step_size * (first + other), search.gradient, gradient)
+    shorter = jnp.minimum(1.0, _REACH / jnp.maximum(length_of(move), 1e-30))
+    moved = jax.tree.map(lambda x, m: jnp.where(second, x + shorter * m, x), position, move)
+    first = search._replace(gradient=gradient)
+    return jax.tree.map(lambda a, b: jnp.where(second, a, b), measured, first), moved
+
+
+def _direction(search: Search) -> Any:
+    """u, of norm 1: along the running mean of H u."""
+    norm = jnp.sqrt(_dot(search.product, search.product))
+    return jax.tree.map(lambda x: x / jnp.maximum(norm, 1e-30), search.product)
+
+
+def _reach(search: Search, hidden: Any) -> Any:
+    """r: about two sds of a posterior of the curvature that is thought to be there."""
+    curvature = jnp.where(search.count == 0, hidden, search.bound)
+    return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))
+
+
+def _dot(one: Any, other: Any) -> Any:
+    return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other)))

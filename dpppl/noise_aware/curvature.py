@@ -1,0 +1,113 @@
+"""What noisy releases of a curvature say of it: a mean and a variance for each entry, and what its error adds elsewhere."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+Array = np.ndarray
+_CORRELATIONS = np.array([0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.6])
+_CLEAR = 10.0  # standard deviations from which a diagonal entry is taken as released
+_EM_STEPS = 60
+
+
+class Curvature(NamedTuple):
+    """Posterior means (d, d) and variances (d, d) of a curvature's entries; symmetric."""
+
+    mean: Array
+    variance: Array
+
+    def draws(self, rng: np.random.Generator, count: int) -> Array:
+        """Symmetric matrices (count, d, d) with these moments: lognormal diagonals, normal entries off them, which keep
+        every two coordinates positive definite."""
+        dimension = len(self.mean)
+        means = np.diag(self.mean)
+        log_variance = np.log1p(np.diag(self.variance) / means**2)
+        noise = rng.standard_normal((count, dimension))
+        diagonals = means * np.exp(np.sqrt(log_variance) * noise - log_variance / 2)
+        drawn = np.zeros((count, dimension, dimension))
+        upper = np.triu_indices(dimension, 1)
+        entries = self.mean[upper] + np.sqrt(np.maximum(self.variance[upper], 0.0)) * rng.standard_normal(
+            (count, len(upper[0]))
+        )
+        largest = 0.95 * np.sqrt(diagonals[:, upper[0]] * diagonals[:, upper[1]])
+        drawn[:, upper[0], upper[1]] = np.clip(entries, -largest, largest)
+        return drawn + drawn.transpose(0, 2, 1) + diagonals[:, :, None] * np.eye(dimension)
+
+
+def from_vector(vector: Array, dimension: int) -> Array:
+    """The symmetric matrix whose isometric coordinates (upper triangle, off-diagonal entries times sqrt 2) these are.
+
+    >>> from_vector(np.array([1.0, np.sqrt(2.0), 3.0]), 2).tolist()
+    [[1.0, 1.0], [1.0, 3.0]]
+    """
+    matrix = np.zeros((dimension, dimension))
+    upper = np.triu_indices(dimension)
+    matrix[upper] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+    return matrix + matrix.T - np.diag(np.diag(matrix))
+
+
+def positive_part(matrix: Array) -> Array:
+    """The nearest positive semidefinite matrix."""
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    return (vectors * np.maximum(values, 0.0)) @ vectors.T
+
+
+def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
+    """Entries of a curvature, given `noisy` = curvature + noise of sd `std` on the diagonal, std / sqrt 2 off it.
+
+    A diagonal entry is log-uniform above `smallest` (d,) a priori; an off-diagonal one is
+    sqrt(D_i D_j) times a normal correlation whose scale is a mixture, with weights fitted to all of them."""
+    diagonal = np.diag(noisy)
+    top = np.log(np.maximum(diagonal, smallest) + 8.0 * std)
+    grid = np.exp(np.linspace(np.log(smallest), top, 400).T)
+    log_weight = -0.5 * ((diagonal[:, None] - grid) / std) ** 2
+    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
+    weight /= weight.sum(axis=1, keepdims=True)
+    means = (weight * grid).sum(axis=1)
+    variances = (weight * grid**2).sum(axis=1) - means**2
+    clear = diagonal > _CLEAR * std
+    means, variances = np.where(clear, diagonal, means), np.where(clear, std**2, variances)
+    if len(means) == 1:
+        return Curvature(np.diag(means), np.diag(variances))
+    upper = np.triu_indices(len(means), 1)
+    entries, scales = noisy[upper], np.outer(means, means)[upper]
+    prior = _CORRELATIONS[:, None] ** 2 * scales
+    marginal = prior + std**2 / 2
+    log_likelihood = -0.5 * entries**2 / marginal - 0.5 * np.log(marginal)
+    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=0))
+    shares = np.full(len(_CORRELATIONS), 1.0 / len(_CORRELATIONS))
+    for _ in range(_EM_STEPS):
+        responsibility = shares[:, None] * likelihood
+        responsibility /= responsibility.sum(axis=0)
+        shares = (responsibility.sum(axis=1) + 1.0) / (responsibility.sum() + len(shares))
+    gain = prior / marginal
+    conditional = gain * entries
+    mean = (responsibility * conditional).sum(axis=0)
+    second = (responsibility * (gain * std**2 / 2 + conditional**2)).sum(axis=0)
+    matrix, spread = np.diag(means), np.diag(variances)
+    matrix[upper] = np.clip(mean, -np.sqrt(scales), np.sqrt(scales))
+    spread[upper] = second - mean**2
+    return Curvature(matrix + np.triu(matrix, 1).T, spread + np.triu(spread, 1).T)
+
+
+def variance_of_scores(noisy: Array, std: float, curvature: Array) -> tuple[Array, Array]:
+    """The variance J of the sum of scores, given `noisy` = J + noise (as in `denoised`), and how it follows the curvature A.
+
+    J is at most A and is much like a multiple of it: entries start from rho A, with a relative spread of 0.3, and move
+    to what was released as far as its noise allows. Returns J (d, d) and its derivatives by entries of A, (d, d)."""
+    size, error = np.sum(curvature**2), std**2
+    ratio = (np.sum(noisy * curvature) / size + error / size) / (
+        1.0 + error / size
+    )  # 1, which is safe, where noise drowns it
+    ratio = float(np.clip(ratio + np.sqrt(error / (size + error)), 0.05, 1.0))
+    diagonal = np.maximum(np.diag(curvature), 1e-30)
+    prior = (0.3 * ratio) ** 2 * np.outer(diagonal, diagonal)
+    gain = prior / (prior + error * np.where(np.eye(len(noisy)) > 0, 1.0, 0.5))
+    follows = ratio * (1.0 - gain)
+    return positive_part(follows * curvature + gain * noisy), follows
+
+
+def error_in_variables(variance: Array, spread: Array) -> Array:
+    """The covariance of R delta, for independent entries R_ij = R_ji of these variances and E[delta delta'] = spread."""
+    cross = variance * spread
+    return positive_part(cross - np.diag(np.diag(cross)) + np.diag(variance @ np.diag(spread)))

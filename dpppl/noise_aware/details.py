@@ -1,0 +1,146 @@
+"""Whether a posterior may be read: verdicts from what was released, and the lines that the report adds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpppl.noise_aware.curvature import Array
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.recipe import Prior, Stage
+
+ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
+DISPERSED, SURE = 1.1, 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the releases say of a run.
+
+    `arrival`: the largest distance, in sd, from where the last gradients were taken to the posterior mean. `agreement`:
+    that between the last two stages' means, in sd of the earlier. `chi_squared`: the scatter of gradients in units of their
+    known noise, with its `degrees` of freedom. `dispersion`: of the data, in units of the model's, with its standard
+    error. `clipped`: shares of rows whose score and whose curvature was clipped, and their standard error. `learned`: by
+    latent, 1 - posterior / prior variance. `norms`: the last stage's bounds. `sampler`: what is wrong
+    with the draws from the posterior that the releases give, if anything."""
+
+    arrival: float
+    agreement: float
+    chi_squared: float
+    degrees: int
+    dispersion: tuple[float, float]
+    clipped: tuple[float, float, float]
+    learned: dict[str, float] = field(repr=False)
+    norms: tuple[float, float]
+    sampler: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        stages: Sequence[Stage],
+        scalars: Array,
+        scalar_std: float,
+        prior: Prior,
+        names: Sequence[str],
+        num_rows: int,
+    ) -> "Verdict":
+        """`scalars`: see `RowStatistics.scalars`; `scalar_std`: of their noise."""
+        last, before = (Mixture.of(stage.surrogate, prior).moments() for stage in (stages[-1], stages[-2]))
+        sd = np.sqrt(np.diag(last.covariance))
+        point = prior.mean + stages[-1].surrogate.metric @ stages[-1].surrogate.centre
+        real, expected = scalars[0], max(scalars[1], scalar_std)
+        error = np.sqrt(2.0 * scalar_std**2 + 0.5 * expected) / expected
+        share, share_std = scalars[2:] * 2.0 / num_rows, 2.0 * scalar_std / num_rows
+        learned = 1.0 - np.diag(last.covariance) / np.diag(prior.covariance)
+        return cls(
+            arrival=float(np.max(np.abs(last.mean - point) / sd)),
+            agreement=float(np.max(np.abs(last.mean - before.mean) / np.sqrt(np.diag(before.covariance)))),
+            chi_squared=stages[-1].chi_squared,
+            degrees=stages[-1].degrees,
+            dispersion=(float(real / expected), float(error)),
+            clipped=(float(np.clip(share[0], 0.0, 1.0)), float(np.clip(share[1], 0.0, 1.0)), float(share_std)),
+            learned=dict(zip(names, map(float, learned))),
+            norms=(stages[-1].norm, stages[-1].bound),
+        )
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the samples should not be read at all."""
+        cure = "raise the budget, give the latents narrower priors, or fewer of them"
+        lines = []
+        if not self.arrival < ARRIVED:
+            lines.append(f"the gradients were taken {self.arrival:.1f} sd away from the posterior mean: {cure}.")
+        if not self.agreement < AGREEMENT:
+            lines.append(f"the last two stages disagree by {self.agreement:.1f} sd: {cure}.")
+        if not self.chi_squared < 1.0 + SCATTER + 4.0 * np.sqrt(2.0 / self.degrees):
+            lines.append(
+                f"gradients scatter {self.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
+                f"quadratic where they were taken; {cure}, or transform the latents."
+            )
+        return (
+            lines if self.sampler is None else [*lines, f"{self.sampler}: write the model with better scaled latents."]
+        )
+
+    @property
+    def misfit(self) -> str | None:
+        """What the data's dispersion says against the model."""
+        ratio, error = self.dispersion
+        if abs(ratio - 1.0) < max(DISPERSED - 1.0, SURE * error):
+            return None
+        return (
+            f"squared scores are {ratio:.2f} ± {error:.2f} times what the model expects: the model is wrong, and clipping is "
+            "centred on what it expects, so estimates move; use a richer model (more dispersion), or a larger clipping_norm."
+        )
+
+    def share_learned(self) -> list[tuple[str, str]]:
+        """For each latent whether it is "prior", "partly" or "learned"."""
+        word = lambda share: "prior" if share < 0.1 else "learned" if share > 0.5 else "partly"  # noqa: E731
+        return [(name, word(share)) for name, share in self.learned.items()]
+
+    def line(self) -> str:
+        """In one line."""
+        return f"do not read: {self.refusals[0]}" if self.refusals else "read: the releases agree with each other"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseAwareDetails:
+    """What the report says of a noise-aware run."""
+
+    num_accesses: int
+    verdict: Verdict | None = None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """See `Details`."""
+        lines = [("accesses", f"{self.num_accesses} a run: histograms, curvatures, gradients, scalars; all charged")]
+        if (v := self.verdict) is None:
+            return lines
+        words = [word for _, word in v.share_learned()]
+        return [
+            *lines,
+            ("verdict", v.line()),
+            ("bounds", f"clipping_norm {v.norms[0]:.3g}, curvature {v.norms[1]:.3g}, in the last stage's coordinates"),
+            (
+                "rows clipped",
+                f"{v.clipped[0]:.0%} (curvature {v.clipped[1]:.0%}) ± {v.clipped[2]:.0%}; centred, so unbiased",
+            ),
+            (
+                "arrival",
+                f"{v.arrival:.2f} sd; stages agree within {v.agreement:.2f} sd; chi-squared {v.chi_squared:.2f}",
+            ),
+            ("dispersion", f"{v.dispersion[0]:.2f} ± {v.dispersion[1]:.2f} times the model's"),
+            ("latents", ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior"))),
+        ]
+
+    def warnings(self) -> list[str]:
+        """See `Details`."""
+        if self.verdict is None:
+            return []
+        misfit = self.verdict.misfit
+        return [f"Do not read the samples: {line}" for line in self.verdict.refusals] + ([misfit] if misfit else [])
+
+    def assumptions(self) -> list[str]:
+        """See `Details`."""
+        return [
+            "The posterior is for data that the model describes; its clipping is centred on the model's own responses.",
+            "Bounds were found from private histograms, or given.",
+        ]

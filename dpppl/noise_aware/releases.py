@@ -1,0 +1,115 @@
+"""The accesses of a run as programs: each traced once, proved, and compiled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpppl.centring import draw_key
+from dpppl.clipping import Flat
+from dpppl.mechanism import ROW_NUMBER, Mechanism
+from dpppl.noise_aware.plan import STEPS
+from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.runs.driver import Program, prepare
+from dpppl.subsampling import FullBatch
+
+MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+"""Statistics come in units of their bounds: at most 1 long."""
+KINDS = ("norm_bin", "curvature_bin", "curvature", "scalars")
+
+
+@dataclass(frozen=True)
+class Releases:
+    """Compiled programs by kind. `before(count)` is called before accesses, which charges them."""
+
+    programs: dict[str, Program]
+    key: Any
+    rows: Any
+    public: Any
+    before: Callable[[int], None]
+
+    def asker(self) -> Callable[..., Any]:
+        """The function of (kind, at, noise multipliers, walk) that makes the accesses of one run, in order."""
+        done = 0
+
+        def ask(kind: str, at: Any, noise_multipliers: np.ndarray, **walk: Any) -> Any:
+            nonlocal done
+            self.before(done + len(noise_multipliers))
+            state = _floats(at | walk) | {
+                "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multipliers[0]),
+            }  # fmt: skip
+            done += len(noise_multipliers)
+            found = jax.device_get(self.programs[kind](state, self.rows, self.public))
+            return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+
+        return ask
+
+
+def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int) -> dict[str, Program]:
+    """The programs of all kinds of accesses. Raises PrivacyLeakError; looks at no data."""
+    vector, matrix = np.zeros(dimension), np.eye(dimension)
+    at = {"point": vector, "metric": matrix, "norm": 1.0, "bound": 1.0}
+    walk = {
+        "mean": vector,
+        "inverse": matrix,
+        "gains": np.zeros((STEPS, *matrix.shape)),
+        "offsets": np.zeros((STEPS, dimension)),
+        "curvature": matrix,
+        "scales": vector,
+    }
+    single = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
+    programs = {
+        kind: prepare(partial(_single, getattr(statistics, kind)), (_floats(at) | single, rows, public), rows=1)
+        for kind in KINDS
+    }
+    return programs | {
+        "gradient": prepare(partial(_walk, statistics), (_floats(at | walk) | single, rows, public), rows=1)
+    }
+
+
+def _floats(values: Any) -> Any:
+    return {name: np.asarray(value, np.float32) for name, value in values.items()}
+
+
+def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows: Any, public: Any) -> Any:
+    total = MECHANISM.noisy_statistic(
+        statistic, at, rows, (public, draw_key(state["rng_key"], step)), key=state["rng_key"],
+        noise_multiplier=state["noise_multiplier"], step=step, number=ROW_NUMBER,
+    ).total  # fmt: skip
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), total)
+
+
+def _at(state: Any) -> Any:
+    return {name: state[name] for name in ("point", "metric", "norm", "bound")}
+
+
+def _single(statistic: Callable[..., Any], state: Any, rows: Any, public: Any) -> Any:
+    return _access(statistic, state, _at(state), state["i"], rows, public)
+
+
+def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
+    """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
+    at, mean, scales = _at(state), state["mean"], state["scales"]
+
+    def limited(value: Any, centre: Any, width: Any) -> Any:
+        return centre + jnp.clip(value - centre, -width, width)
+
+    def body(carry: Any, update: Any) -> Any:
+        i, count, point, average = carry
+        noisy = _access(statistics.gradient, state, at | {"point": point}, i, rows, public)
+        u = state["inverse"] @ (point - mean)
+        weight = 4.0 / (count + 4.0)
+        average = (1.0 - weight) * average + weight * (noisy * at["norm"] + state["curvature"] @ u)
+        gain, offset = update
+        new = mean + at["metric"] @ (gain @ average + offset)
+        new = limited(new, point, scales / (1.0 + count / 8.0))
+        new = limited(limited(new, at["point"], 2.0 * scales), mean, 4.0 * scales)
+        return (i + 1, count + 1.0, new, average), (point, noisy)
+
+    start = (state["i"], jnp.zeros((), jnp.float32), at["point"], jnp.zeros_like(mean))
+    return lax.scan(body, start, (state["gains"], state["offsets"]))[1]

@@ -1,0 +1,234 @@
+"""Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from numpyro.diagnostics import print_summary
+
+from dpppl import random
+from dpppl.errors import ConfigurationError
+from dpppl.model import split_model
+from dpppl.noise_aware import posterior
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.details import NoiseAwareDetails, Verdict
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.recipe import Bounds, run_recipe
+from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
+from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.responses import NUM_DRAWS, Responses
+from dpppl.runs.budget import Budget, Charge, events_of
+from dpppl.runs.driver import TRACING, Run, forgetful
+from dpppl.runs.ledger import PrivacyLedger
+from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status, claim
+from dpppl.runs.report import MechanismFacts, PrivacyReport, announce, to_inference_data
+from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.validation import Fixed, positive, positive_integer
+
+MOST_LATENTS = 200
+
+
+class NoiseAware(Fixed):
+    """A private posterior that is calibrated at every epsilon: as wide as the data, the clipping and the noise make it.
+
+    The run releases noisy gradients and curvatures of the likelihood, clipped without bias around what the model itself
+    expects, and then samples from the posterior given these releases: exact prior times a normal surrogate that counts
+    the privacy noise, the sampling of the data and the error of the curvature.
+
+    `model`: a NumPyro model with one data plate, proper priors, at most 200 latents that enter the likelihood, and
+    responses that can be simulated (no factor in the data plate). `target_epsilon`, `target_delta`: the budget of this
+    object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
+    mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
+    curvature, with latents in units of their prior sd; found from charged private histograms if not given.
+    `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`.
+
+    Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
+    outputs and public values. A wrong model or a likelihood far from quadratic makes samples wrong, not public; the
+    verdict says what of this the releases show.
+    Raises ConfigurationError, UnsupportedModelError or BudgetExceededError before any data are touched or charged.
+    Full batches only: for the same privacy, subsampling gives gradients more noise, never less.
+
+    Reference: bounded-influence scores, Künsch, Stefanski, Carroll (1989); noise-aware private inference, Bernstein and
+    Sheldon (2019), here for arbitrary models.
+
+    >>> import dpppl, jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> def model(y):
+    ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+    >>> noise_aware = dpppl.NoiseAware(model, target_epsilon=1.0, target_delta=1e-5)
+    >>> noise_aware.run(dpppl.secret_key(), 0.5 + jax.random.normal(jax.random.key(1), (1000,)))
+    This run will spend epsilon = 0.9995 at delta = 1e-05: add or remove one row, N public (zero-out).
+    >>> noise_aware.get_samples()["mu"].shape
+    (2000,)
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        noise_multiplier: float | None = None,
+        clipping_norm: float | None = None,
+        curvature_bound: float | None = None,
+        subsampling: Subsampling | None = None,
+        num_samples: int = 2_000,
+        num_draws: int = NUM_DRAWS,
+        num_data: int | None = None,
+        data_plate: str | None = None,
+        ledger: PrivacyLedger | None = None,
+        reserve: float = 0.0,
+        print_cost: bool = True,
+    ) -> None:
+        if not (subsampling is None or isinstance(subsampling, FullBatch)):
+            raise ConfigurationError(
+                "NoiseAware looks at all rows in every access: at equal epsilon, subsampling would only raise the noise of "
+                "its averaged gradients. Leave subsampling out."
+            )
+        if (target_epsilon is None) == (noise_multiplier is None):
+            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+        self.model, self.data_plate, self.print_cost = model, data_plate, print_cost
+        self.noise_multiplier = (
+            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
+        )
+        self.bounds = Bounds(
+            norm=None if clipping_norm is None else positive(clipping_norm, name="clipping_norm"),
+            curvature=None if curvature_bound is None else positive(curvature_bound, name="curvature_bound"),
+        )
+        self.num_samples = positive_integer(num_samples, name="num_samples")
+        self.num_draws = positive_integer(num_draws, name="num_draws")
+        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
+        self._plan = default_plan(is_adaptive=None in (self.bounds.norm, self.bounds.curvature))
+        self._provenance = Provenance()
+        self._coordinates: Coordinates | None = None
+        self._samples: dict[str, Any] | None = None
+        self._verdict: Verdict | None = None
+
+    # Budget
+
+    def _charge(self) -> Charge:
+        """A run's charge, at the noise that the budget gives. Looks at no data."""
+        charge_at = lambda scale: Charge(MECHANISM, self._plan.noise_multipliers(scale))  # noqa: E731
+        scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
+        return charge_at(scale)
+
+    def privacy_plan(self) -> PrivacyReport:
+        """The report that the next `run` would add up to, without data."""
+        charges = [*self.budget.charged, self._charge()]
+        return self._report(charges, self._provenance.and_now(Status.PLANNED, start=Start.PRIOR_MEAN), None)
+
+    def privacy_report(self) -> PrivacyReport:
+        """What everything run so far has cost, an interrupted run included; its details hold the verdict."""
+        return self._report(self.budget.charged, self._provenance, self._verdict)
+
+    def _report(self, charges: Any, provenance: Provenance, verdict: Verdict | None) -> PrivacyReport:
+        split = None if self._coordinates is None else self._coordinates.split
+        num_rows = None if split is None else split.num_rows
+        return PrivacyReport(
+            method="NoiseAware",
+            events=events_of(charges),
+            delta=self.budget.target_delta,
+            mechanism=MechanismFacts.of(MECHANISM, num_rows),
+            provenance=provenance,
+            details=NoiseAwareDetails(num_accesses=self._plan.num_accesses, verdict=verdict),
+            num_data=self.num_data,
+            num_rows=num_rows,
+            assumed_public=() if split is None else split.assumed_public,
+            ledger=self.budget.ledger_line(),
+        )
+
+    # Running
+
+    @forgetful
+    def run(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+        """Make all releases and sample from the posterior given them; prints what it will cost first.
+
+        `rng_key`: one key, used once; take it from `dpppl.secret_key()`. Arrays among the arguments are private unless
+        marked `dpppl.Public`."""
+        run = Run.opened(rng_key, None)
+        with TRACING:
+            split = split_model(self.model, args, kwargs, data_plate=self.data_plate)
+            coordinates = Coordinates.of(split)
+            if coordinates.dimension > MOST_LATENTS:
+                raise ConfigurationError(
+                    f"{coordinates.dimension} latents enter the likelihood, and a full curvature is released for at most "
+                    f"{MOST_LATENTS}; use dpppl.SVI for wider models."
+                )
+            responses = Responses.of(split, self.num_draws)
+            rows, public = split.arrays(args, kwargs)
+            prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
+        charge = self._charge()
+        self.budget.admit([charge], run.run_id)
+        statistics = RowStatistics(responses, coordinates.latents)
+        access_key = random.stream(run.key, "accesses")
+        programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
+        before = self.budget.events
+        with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
+            origin = claim(run.key)
+            announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
+            releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
+            scale = float(charge.noise_multipliers[0] / self._plan.noise_multipliers(1.0)[0])
+            stages, scalars = run_recipe(releases.asker(), self._plan, scale, prior, self.bounds, split.num_rows)
+        scalar_std = float(charge.noise_multipliers[-1])
+        self._verdict = Verdict.of(stages, scalars, scalar_std, prior, coordinates.names(), split.num_rows)
+        with TRACING:
+            key = random.stream(run.key, "posterior")
+            z, problem = posterior.draw(
+                coordinates, stages[-1].surrogate, prior, is_normal, public, key, self.num_samples
+            )
+            self._verdict = replace(self._verdict, sampler=problem)
+            self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
+        self._provenance = self._provenance.ended(Status.COMPLETE)
+
+    def _begin(self, origin: KeyOrigin, coordinates: Coordinates, charge: Charge) -> PrivacyReport:
+        self._coordinates, self._samples, self._verdict = coordinates, None, None
+        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
+        return self._report([charge], self._provenance, None)
+
+    # Results
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the releases say of the last run."""
+        if self._verdict is None:
+            raise ConfigurationError("`run` must be called first.")
+        return self._verdict
+
+    def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:
+        """Samples by site, (num_samples, ...), as `numpyro.infer.MCMC.get_samples`; deterministic sites of latents too.
+
+        Raises ConfigurationError where the verdict refuses them, unless `allow_unconverged`."""
+        if self._samples is None:
+            raise ConfigurationError("`run` must be called before `get_samples`.")
+        if self.verdict.refusals and not allow_unconverged:
+            raise ConfigurationError(
+                f"the samples should not be read: {self.verdict.refusals[0]} get_samples(allow_unconverged=True) returns "
+                "them all the same."
+            )
+        return jax.tree.map(lambda x: x[None] if group_by_chain else x, self._samples)
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
+        """NumPyro's summary table, then the verdict, and what of each latent was learned from the data."""
+        samples = self.get_samples(group_by_chain=True, allow_unconverged=True)
+        latents: Any = {} if self._coordinates is None else self._coordinates.split.latents
+        kept = {n: np.asarray(x) for n, x in samples.items() if not exclude_deterministic or n in latents}
+        print_summary(kept, prob=prob, group_by_chain=True)
+        verdict = self.verdict
+        print(f"verdict: {verdict.line()}")
+        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit])):
+            print(f"verdict: {line}")
+        shares = verdict.share_learned()
+        for word in ("learned", "partly", "prior"):
+            names = [name for name, found in shares if found == word]
+            if names:
+                shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+                print(f"{word}: {shown}")
+
+    def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
+        """ArviZ InferenceData of the samples, with the privacy report as attributes; no data, no log likelihood."""
+        samples = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
+        return to_inference_data({site: np.asarray(x) for site, x in samples.items()}, self.privacy_report())

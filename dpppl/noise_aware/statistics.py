@@ -1,0 +1,125 @@
+"""What an access asks of a row: a score clipped around its centre, its curvature, and where its norms lie.
+
+All are computed in coordinates u with `point + metric @ u` for the model's latents, from the scores s (1 + m, d) of the
+responses that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
+curvature A = sym(E[psi s']) is longer than `bound` is weighed down, by w = min(1, bound / |A|), in every release alike:
+w depends on no response, so sum w psi still has mean zero at the truth, and its curvature is the sum of w A exactly.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
+from dpppl.norms import in_bin
+from dpppl.responses import Responses
+
+J_SHARE = 0.15
+"""The share of a curvature's cost that goes to the variance of scores."""
+
+
+class RowStatistics:
+    """The statistics of a row, each a function of (at, row, (public, key)); `at`: "point" (d,), "metric" (d, d),
+    "norm", "bound". `latents(point)` gives the model's."""
+
+    def __init__(self, responses: Responses, latents: Callable[[Any], Any]) -> None:
+        self._responses, self._latents = responses, latents
+
+    def _log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
+        return self._responses.split.log_likelihood(self._latents(point), row, public, responses)
+
+    def _respond(self, point: Any, row: Any, public: Any, key: Any) -> Any:
+        return self._responses(self._latents(point), row, public, key)
+
+    def _own(self, at: Any, row: Any, public: Any) -> tuple[Any, Any]:
+        """The log probability of the row's own response, and its score in u, (d,)."""
+        log_prob, score = jax.value_and_grad(self._log_likelihood)(at["point"], unnumbered(row), public)
+        return log_prob, score @ at["metric"]
+
+    def _influence(self, at: Any, row: Any, public_and_key: Any) -> "_Influence":
+        norm = at["norm"]
+        if self._responses.is_binary:
+            log_prob, score = self._own(at, row, public_and_key[0])
+            odds, square = odds_of(log_prob), jnp.sum(score**2)
+            factor = binary_factor(odds, jnp.sqrt(square), norm)
+            bounded = jnp.minimum(1.0, square * jnp.stack([jnp.ones(()), odds]) ** 2 / (2.0 * norm) ** 2)
+            expected = jnp.exp(log_prob) * bounded[0] - jnp.expm1(log_prob) * bounded[1]
+            return _Influence(
+                factor * score,
+                bounded[0],
+                expected,
+                factor * odds * square,
+                lambda: factor * odds * jnp.outer(score, score),
+            )
+        scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
+        scores = scores @ at["metric"]
+        psi = clipped(scores - centre(scores, weights, norm), norm)
+        # A real score that is not finite takes its row out; another one is left out.
+        left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
+        psi = jnp.where(left_out[:, None], 0.0, psi)
+        scores = jnp.where(jnp.isfinite(scores), scores, 0.0)
+
+        def matrix() -> Any:
+            product = jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
+            return (product + product.T) / 2
+
+        if self._responses.supports is None:
+            weights = weights.at[0].set(0.0) / (1.0 - weights[0])  # what is expected of the real one does not know it
+        bounded = jnp.minimum(1.0, jnp.sum(scores**2, axis=1) / (2.0 * norm) ** 2)
+        return _Influence(psi[0], bounded[0], jnp.sum(weights * bounded), jnp.sqrt(jnp.sum(matrix() ** 2)), matrix)
+
+    def _weight(self, at: Any, length: Any) -> Any:
+        return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
+
+    def norm_bin(self, at: Any, row: Any, rest: Any) -> Any:
+        """A 1 among zeros (norms.NUM_BINS,): the bin of the log norm of the row's own score."""
+        return in_bin(jnp.linalg.norm(self._own(at, row, rest[0])[1]))
+
+    def curvature_bin(self, at: Any, row: Any, rest: Any) -> Any:
+        """A 1 among zeros (norms.NUM_BINS,): the bin of the log norm of the row's curvature, scores clipped."""
+        return in_bin(self._influence(at, row, rest).length)
+
+    def gradient(self, at: Any, row: Any, rest: Any) -> Any:
+        """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
+        found = self._influence(at, row, rest)
+        return found.psi * (self._weight(at, found.length) / at["norm"])
+
+    def curvature(self, at: Any, row: Any, rest: Any) -> Any:
+        """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
+
+        Jointly at most 1 long: their shares are 1 - J_SHARE and J_SHARE."""
+        found = self._influence(at, row, rest)
+        w = self._weight(at, found.length)
+        own = found.psi * (w / at["norm"])
+        return {
+            "A": np.sqrt(1.0 - J_SHARE) * _isometric(found.matrix()) * (w / at["bound"]),
+            "J": np.sqrt(J_SHARE) * _isometric(jnp.outer(own, own)),
+        }
+
+    def scalars(self, at: Any, row: Any, rest: Any) -> Any:
+        """Halves of four numbers in [0, 1]: the row's own squared score, in units of (2 norm)^2 and at most 1, what the
+        model expects of it, and whether score and curvature were clipped. Jointly at most 1 long."""
+        found = self._influence(at, row, rest)
+        clipped_score = jnp.sum(found.psi**2) >= 0.999 * at["norm"] ** 2
+        flags = jnp.stack([clipped_score, found.length > at["bound"]]).astype(found.square.dtype)
+        return 0.5 * jnp.concatenate([jnp.stack([found.square, found.expected]), flags])
+
+
+class _Influence(NamedTuple):
+    """`psi` (d,): the real response's score, centred and clipped; `square`: of the score, in units of (2 norm)^2, at most
+    1; `expected`: what the model expects of it; `length`: the Frobenius norm of the row's curvature, which `matrix`
+    computes, (d, d)."""
+
+    psi: Any
+    square: Any
+    expected: Any
+    length: Any
+    matrix: Callable[[], Any]
+
+
+def _isometric(matrix: Any) -> Any:
+    upper = np.triu_indices(matrix.shape[0])
+    return matrix[upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)).astype(np.float32)

@@ -1,0 +1,166 @@
+"""The responses that a model could have given in a row's place: all of them with their probabilities, or draws."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from dpppl.arguments import Arrays
+from dpppl.errors import UnsupportedModelError
+from dpppl.jaxprs import depends_on
+from dpppl.model import SplitModel
+from dpppl.model_structure import Site, is_factor, plates_of
+
+NUM_DRAWS = 8
+_MOST_RESPONSES = 16
+_CENSORED = (dist.LeftCensoredDistribution, dist.RightCensoredDistribution, dist.IntervalCensoredDistribution)
+_WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
+
+
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """The law of a row's responses given its other arguments and the latents.
+
+    `supports`: for each observed site the values it can take, where they are few enough to list them all jointly;
+    None where responses are drawn, `num_draws` of them. Each is a dict by site, on a batch of one row."""
+
+    split: SplitModel
+    num_draws: int = NUM_DRAWS
+    supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
+        """Those of a model. Abstract: looks at no data.
+
+        Raises UnsupportedModelError, naming the site, where the model's responses cannot be simulated."""
+        if split.local:
+            raise UnsupportedModelError(
+                f"site '{split.local[0]}' is a latent of each row, so that the latents which all rows share do not decide "
+                'what else a row might have been; use clipping="flat".'
+            )
+        sites: list[Site] = []
+
+        def laws(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
+            trace = split.visit_observed(lambda site: site["value"], z, row, public, _first(split))
+            sites[:] = [s for s in trace.values() if s["type"] == "sample" and split.data_plate in plates_of(s)]
+            sites[:] = [s for s in sites if s["is_observed"]]
+            given = {s["name"]: s["given"] for s in sites if not is_factor(s)}
+            return given, [(jax.tree.leaves(s["fn"]), s["scale"]) for s in sites]
+
+        shapes = split.latents, split.row, split.arguments.public
+        jax.eval_shape(laws, *shapes)
+        _check(split, sites)
+        responses = depends_on(lambda row: laws(*_zeros(split, row))[0], shapes[1])[0]
+        named = {name: used for name, used in responses.items() if used}
+        law = depends_on(lambda row: _replaced_laws(split, row), shapes[1])[0]
+        if own := sorted(name for name in named if law[name]):
+            raise UnsupportedModelError(
+                f"the model observes values of argument '{own[0]}' and lets their law or mask depend on the same "
+                "argument, so it cannot say what else might have been observed; pass responses as an argument of their own, "
+                'or use clipping="flat".'
+            )
+        return cls(split, num_draws, _supports(split, sites))
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether a row has one response, with two values."""
+        return self.supports is not None and [len(values) for values in self.supports.values()] == [2]
+
+    def __call__(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> tuple[Arrays, jax.Array]:
+        """Responses by site, (m, ...), and the weights (1 + m,) of what was really observed and of these.
+
+        All that are possible, with their probabilities, the real one weighing 0; otherwise draws, all weighing alike:
+        the real one is exchangeable with them where z is the truth."""
+        if self.supports is None:
+            keys = jax.random.split(key, self.num_draws)
+            drawn = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
+            return drawn, jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
+        shapes = self._shapes(z, row, public)
+        grid = np.meshgrid(*self.supports.values(), indexing="ij")
+        values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
+        log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
+        return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
+
+    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
+        drawn: Arrays = {}
+
+        def draw(site: Site) -> Any:
+            site_key = jax.random.fold_in(key, len(drawn))
+            drawn[site["name"]] = site["fn"].sample(site_key, site["kwargs"]["sample_shape"])
+            return drawn[site["name"]]
+
+        names = dict(self.split.discrete)
+        self.split.visit_observed(draw, z, row, public, dict.fromkeys(names, draw))
+        return {name: value for name, value in drawn.items() if name not in names}
+
+    def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
+        trace = self.split.visit_observed(lambda site: None, z, row, public, _first(self.split))
+        return {name: jnp.shape(trace[name]["value"]) for name in self.supports or ()}
+
+
+def _first(split: SplitModel) -> Arrays:
+    return dict.fromkeys(dict(split.discrete), np.zeros((), int))
+
+
+def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    return {n: jnp.zeros(s.shape, s.dtype) for n, s in split.latents.items()}, row, split.placeholder_public()
+
+
+def _replaced_laws(split: SplitModel, row: Arrays) -> Any:
+    """What the laws of responses are computed from, where other responses were observed."""
+    z, row, public = _zeros(split, row)
+    trace = split.visit_observed(lambda site: jnp.zeros_like(site["value"]), z, row, public, _first(split))
+    return [
+        (jax.tree.leaves(s["fn"]), s["scale"]) for s in trace.values() if s["type"] == "sample" and s["is_observed"]
+    ]
+
+
+def _law(fn: Any) -> Any:
+    """A distribution without its masks and axes."""
+    while isinstance(fn, _WRAPPERS):
+        fn = fn.base_dist
+    return fn
+
+
+def _check(split: SplitModel, sites: list[Site]) -> None:
+    cure = 'use clipping="flat".'
+    for site in sites:
+        name, fn = site["name"], _law(site["fn"])
+        if is_factor(site):
+            raise UnsupportedModelError(
+                f"site '{name}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
+                f"under a distribution, or {cure}"
+            )
+        if isinstance(fn, _CENSORED):
+            raise UnsupportedModelError(
+                f"site '{name}' has a {type(fn).__name__}, which does not say when an uncensored row would have been "
+                "censored; observe the censored time under a distribution of its own with that time as an argument (as "
+                f"models/survival_regression.py does), or {cure}"
+            )
+    shapes = split.latents, split.row, split.arguments.public
+    try:
+        jax.eval_shape(Responses(split)._draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))
+    except NotImplementedError as error:
+        names = ", ".join(f"'{s['name']}' ({type(_law(s['fn'])).__name__})" for s in sites)
+        raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {cure}") from None
+
+
+def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray[Any, Any]] | None:
+    """The values of each site, where all are scalars of few values and count once."""
+    found = {}
+    for site in sites:
+        fn = site["fn"]
+        unscaled = site["scale"] is None or (isinstance(site["scale"], int | float) and site["scale"] == 1)
+        if not unscaled or not fn.has_enumerate_support or math.prod(site["value"].shape) != 1:
+            return None
+        try:
+            with jax.ensure_compile_time_eval():
+                found[site["name"]] = np.asarray(fn.enumerate_support(expand=False)).ravel()
+        except Exception:  # a support that is not known before the run
+            return None
+    return found if math.prod(len(values) for values in found.values()) <= _MOST_RESPONSES else None

@@ -1,0 +1,57 @@
+"""`clipping_norm="auto"`: a norm from one private histogram of gradients' norms at the start, charged like all else."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl import random
+from dpppl.mechanism import Mechanism
+from dpppl.norms import Norms, histogram_mechanism, noisy_histogram
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.driver import Run, prepare
+
+SHARE = 0.01
+"""The share of a run's cost, in mu^2, that the histogram spends."""
+QUANTILE, MARGIN = 0.99, 1.25
+
+
+def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechanism) -> Charge:
+    """What the histogram of a run of so many steps, all chains together, at this noise costs.
+
+    The run's mu^2 is num_steps / noise_multiplier^2, with Poisson rows rate^2 num_steps (exp(noise_multiplier^-2) - 1)
+    in the limit of many steps, which only decides the share: the account is exact."""
+    inverse, rate = noise_multiplier**-2.0, mechanism.subsampling.rate
+    cost = num_steps * (inverse if rate == 1.0 else rate**2 * math.expm1(min(inverse, 50.0)))
+    noise = ((1.0 - SHARE) / (SHARE * max(cost, 1e-12))) ** 0.5
+    relation, door = mechanism.subsampling.neighboring_relation, histogram_mechanism(mechanism.discretise)
+    return Charge(door, np.array([noise]), is_query=True, neighboring_relation=relation)
+
+
+def private_norms(
+    statistic: Callable[..., Any], z: Any, rows: Any, public: Any, run: Run, budget: Budget, charge: Charge
+) -> Norms:
+    """The norms of all rows by `statistic(z, row, public)` (see `norms.in_bin`), from one access, charged first.
+
+    The key is a stream of the run's own, used up here. The program is proved before it is charged."""
+    key, noise = random.stream(run.key, "norms"), float(charge.noise_multipliers[0])
+    discretise = charge.mechanism.discretise
+
+    def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
+        return noisy_histogram(statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
+
+    arguments = (z, rows, public, key)
+    program = prepare(query, arguments, rows=1)
+    with budget.reserve_for([charge], "clipping norm", f"{run.run_id}.norms") as reservation:
+        random.claim(key, again=run.checkpoint is not None and run.checkpoint.resumed)
+        reservation.charge(0, 1)
+        counts = np.asarray(jax.block_until_ready(program(*arguments)))
+    return Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0])
+
+
+def chosen_norm(norms: Norms) -> float:
+    """A norm that few rows exceed: 1.25 times the .99 quantile, to four digits."""
+    return float(f"{MARGIN * norms.high_quantile(QUANTILE):.4g}")

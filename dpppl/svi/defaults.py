@@ -1,0 +1,61 @@
+"""What SVI does where its user does not say: chosen from public shapes, and a norm from a charged histogram.
+
+One configuration for every epsilon, that of the Adult table in docs/svi.md: full batch, 400 steps of Adam whose learning
+rate falls from .04 to .004 along a cosine, and the average of the last half of the iterates. Adam's step does not depend on
+the scale of the gradients, so neither rows, epsilon nor the norm enter.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+from numpyro.infer import autoguide, init_to_median, init_to_uniform
+
+from dpppl import random
+from dpppl.errors import ConfigurationError
+from dpppl.norms import gradient_norm
+from dpppl.runs.budget import Charge
+from dpppl.runs.driver import TRACING, Run
+from dpppl.runs.norm_choice import private_norms
+from dpppl.svi.elbo import Objective
+
+if TYPE_CHECKING:
+    from dpppl.svi.runner import SVI
+
+NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
+QUANTILE = 0.9
+"""Of the norms at the start: predictions bear some clipping better than the noise of a larger norm."""
+
+
+def default_optimizer(num_steps: int) -> Any:
+    """Adam with a learning rate that falls along a cosine."""
+    import optax
+
+    return optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps, alpha=LAST_SHARE))
+
+
+def start_at_median(guide: Any) -> None:
+    """Let an AutoGuide whose start nobody chose begin at the prior's median: NumPyro's own default is uniform draws."""
+    for part in guide if isinstance(guide, autoguide.AutoGuideList) else [guide]:
+        if isinstance(part, autoguide.AutoGuide) and getattr(part, "init_loc_fn", None) is init_to_uniform:
+            part.init_loc_fn = init_to_median
+
+
+def check_auto(gradient: str, clipping: Any, checkpoint: Any) -> None:
+    """Refuse what clipping_norm="auto" does not fit."""
+    if gradient != "aligned" or not isinstance(clipping, str) or checkpoint is not None:
+        raise ConfigurationError(
+            'clipping_norm="auto" is for aligned gradients, flat or normalised clipping, and runs without a checkpoint; '
+            "give the norm as a number."
+        )
+
+
+def norm_of_start(
+    svi: "SVI", objective: Objective, phi: Any, rows: Any, public: Any, run: Run, charge: Charge
+) -> float:
+    """The .9 quantile of the rows' gradients at a draw of the first guide, to four digits; charged."""
+    with TRACING:
+        _, z = jax.jit(objective.draw)(phi, random.stream(run.key, "start"), public)
+    likelihood: Callable[..., Any] = objective.split.log_likelihood
+    norms = private_norms(gradient_norm(likelihood), z, rows, public, run, svi.budget, charge)
+    return float(f"{norms.high_quantile(QUANTILE):.4g}")

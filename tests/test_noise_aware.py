@@ -1,0 +1,325 @@
+"""NoiseAware: what it releases, what it charges, and posteriors that are as wide as they should be."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import dpppl
+from dpppl.centring import ROW_NUMBER
+from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
+from dpppl.model import split_model
+from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.details import Verdict
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.responses import Responses
+
+NUM_ROWS, DIMENSION = 1_000, 3
+
+
+def model(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def laplace(x, y):
+    w = numpyro.sample("w", dist.Laplace(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def data(seed):
+    rng = np.random.default_rng(seed)
+    x, w = rng.standard_normal((NUM_ROWS, DIMENSION)).astype(np.float32), rng.standard_normal(DIMENSION)
+    return x, (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-x @ w))).astype(np.float32), w
+
+
+class Bench:
+    """The programs of one model, compiled once; runs without a budget."""
+
+    def __init__(self, model, args):
+        split = split_model(model, args, {})
+        self.coordinates = Coordinates.of(split)
+        self.rows, self.public = split.arrays(args, {})
+        self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
+        self.statistics = RowStatistics(Responses.of(split), self.coordinates.latents)
+        self.key = dpppl.secret_key()
+        self.programs = releases.prepared(self.statistics, self.key, self.rows, self.public, self.coordinates.dimension)
+
+    def run(self, rows, seed, mu, before=lambda count: None):
+        key = jax.random.fold_in(dpppl.random.stream(jax.random.wrap_key_data(np.arange(8, dtype=np.uint32),
+                                 impl=jax.random.key_impl(self.key)), "test"), seed)  # fmt: skip
+        ask = releases.Releases(self.programs, key, rows, self.public, before).asker()
+        return recipe.run_recipe(ask, default_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)
+
+    def verdict(self, found, mu):
+        blocks = default_plan().blocks
+        std = 1.0 / (mu * np.sqrt(blocks[-1].share / sum(b.share for b in blocks)))
+        return Verdict.of(*found, std, self.prior, self.coordinates.names(), NUM_ROWS)
+
+
+@functools.cache
+def bench():
+    return Bench(model, data(0)[:2])
+
+
+def split_rows(bench, args):
+    return bench.coordinates.split.arrays(args, {})[0]
+
+
+# What a row is asked
+
+
+def test_a_rows_curvature_is_the_slope_of_its_expected_score():
+    """E_theta[psi(y; z)] by finite differences, for four classes and a norm that clips; weights of long rows included."""
+
+    def classes(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2, 4]).to_event(2))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Categorical(logits=x @ w), obs=y)
+
+    x = np.random.default_rng(0).standard_normal((3, 2)).astype(np.float32)
+    args = (x, np.array([0, 3, 1], np.int32))
+    split = split_model(classes, args, {})
+    coordinates = Coordinates.of(split)
+    statistics = RowStatistics(Responses.of(split), coordinates.latents)
+    point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
+    at = {"point": point, "metric": np.eye(8, dtype=np.float32), "norm": np.float32(0.6), "bound": np.float32(0.2)}
+    rest = ({}, jax.random.key(0))
+    with jax.enable_x64(False):
+        for number in range(3):
+            row = {"x": x[number], "y": args[1][number], ROW_NUMBER: np.int32(number)}
+            row = {name: row[key] for name, key in zip(split.placeholder_rows(), ("x", "y"))} | {
+                ROW_NUMBER: np.int32(0)
+            }
+            with_class = lambda k, row=row: {**row, sorted(split.placeholder_rows())[1]: np.int32(k)}  # noqa: E731
+            psi = np.array([statistics.gradient(at, with_class(k), rest) * 0.6 for k in range(4)])
+
+            def expected(theta, number=number, psi=psi):
+                return jax.nn.softmax(x[number] @ theta.reshape(2, 4)) @ psi
+
+            slope = np.asarray(jax.jacobian(expected)(jnp.asarray(point)))
+            assert np.max(np.abs(expected(jnp.asarray(point)))) < 2e-3  # centred
+            released = statistics.curvature(at, row, rest)
+            found = curvature.from_vector(np.asarray(released["A"]), 8) * 0.2 / np.sqrt(0.85)
+            np.testing.assert_allclose(found, (slope + slope.T) / 2, atol=2e-3)
+            norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
+            norms += [
+                np.linalg.norm(f(at, row, rest)) for f in (statistics.gradient, statistics.scalars, statistics.norm_bin)
+            ]
+            assert max(norms) <= 1.0 + 1e-5
+
+
+def test_the_error_of_a_curvature_is_counted():
+    """Covariance of R delta for symmetric R of independent entries, by simulation: within 5 standard errors."""
+    rng = np.random.default_rng(0)
+    variance = np.array([[1.0, 0.5, 0.2], [0.5, 2.0, 0.1], [0.2, 0.1, 0.3]])
+    root = np.linalg.cholesky(np.array([[1.0, 0.6, 0.0], [0.6, 2.0, -0.4], [0.0, -0.4, 0.5]]))
+    noise = np.triu(rng.standard_normal((200_000, 3, 3)) * np.sqrt(variance))
+    noise = noise + np.triu(noise, 1).transpose(0, 2, 1)
+    moved = np.einsum("nij,nj->ni", noise, rng.standard_normal((200_000, 3)) @ root.T)
+    expected = curvature.error_in_variables(variance, root @ root.T)
+    np.testing.assert_allclose(np.cov(moved.T), expected, atol=0.08)
+    assert np.abs(np.cov(moved.T) - curvature.error_in_variables(variance, 1.3 * root @ root.T)).max() > 0.3
+
+
+def test_curvatures_are_denoised():
+    """Without noise they are what was released; entries that are noise shrink, and their variances say so."""
+    rng = np.random.default_rng(0)
+    true = np.diag(np.linspace(10.0, 200.0, 12))
+    exact = curvature.denoised(true, 1e-3, np.full(12, 0.05))
+    np.testing.assert_allclose(exact.mean, true, atol=1.0)
+    noise = rng.standard_normal((12, 12)) * 10.0
+    noisy = curvature.denoised(true + (noise + noise.T) / 2, 10.0, np.full(12, 0.05))
+    off = ~np.eye(12, dtype=bool)
+    assert np.sqrt(np.mean(noisy.mean[off] ** 2)) < 3.0 < np.std(((noise + noise.T) / 2)[off])
+    z = ((noisy.mean - true) / np.sqrt(noisy.variance))[np.diag_indices(12)]
+    assert 0.5 < np.sqrt(np.mean(z**2)) < 1.6
+
+
+# What is charged
+
+
+def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
+    """At once with the noise that the plan says: the noise of the norms' histogram, over runs, is that of its charge."""
+    charged, made = [], []
+    found = bench()
+    plan, mu = default_plan(), 0.5
+    sigma = plan.noise_multipliers(1.0 / mu)
+    assert np.isclose((1.0 / sigma**2).sum(), mu**2)
+
+    class Spy:
+        def __init__(self, program):
+            self.program = program
+
+        def __call__(self, state, rows, public):
+            made.append((int(state["i"]), float(state["noise_multiplier"])))
+            return self.program(state, rows, public)
+
+    ask = releases.Releases(
+        {kind: Spy(program) for kind, program in found.programs.items()}, found.key, found.rows, found.public,
+        lambda count: charged.append((count, len(made))),
+    ).asker()  # fmt: skip
+    recipe.run_recipe(ask, plan, 1.0 / mu, found.prior, recipe.Bounds(), NUM_ROWS)
+    sizes = [block.repeats for block in plan.blocks]
+    starts = np.cumsum([0, *sizes[:-1]])
+    assert [count for count, _ in charged] == list(np.cumsum(sizes)) and charged[-1][0] == plan.num_accesses
+    assert [number for _, number in charged] == list(range(len(sizes)))  # before
+    assert [first for first, _ in made] == list(starts)
+    np.testing.assert_allclose([noise for _, noise in made], sigma[starts], rtol=1e-6)
+
+
+def test_each_access_draws_its_own_noise():
+    """Two kinds, two accesses of a kind, and the steps of a walk."""
+    found = bench()
+    at = {"point": found.prior.mean, "metric": np.eye(DIMENSION), "norm": 1.0, "bound": 1.0}
+    zero = jax.tree.map(np.zeros_like, found.rows)
+    walk = {
+        "mean": found.prior.mean, "inverse": np.eye(3), "gains": np.zeros((40, 3, 3)), "offsets": np.zeros((40, 3)),
+        "curvature": np.eye(3), "scales": np.zeros(3),
+    }  # fmt: skip
+    ask = releases.Releases(found.programs, found.key, zero, found.public, lambda count: None).asker()
+    first, second = (ask("norm_bin", at, np.full(1, 1e4)) for _ in range(2))
+    _, noise = ask("gradient", at, np.full(40, 1e4), **walk)
+    drawn = np.concatenate([first, second, noise.ravel()])
+    assert len(np.unique(drawn)) == drawn.size
+    assert 0.7e4 < np.std(drawn) < 1.3e4
+
+
+@pytest.fixture
+def compiled_once(monkeypatch):
+    monkeypatch.setattr(runner, "prepared", lambda *_: bench().programs)
+
+
+def noise_aware(**settings):
+    return dpppl.NoiseAware(model, **({"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False} | settings))
+
+
+def test_a_run_spends_its_budget_once(compiled_once, capsys):
+    found = noise_aware(num_samples=500)
+    planned = found.privacy_plan()
+    x, y, _ = data(1)
+    found.run(dpppl.secret_key(), x, y)
+    report = found.privacy_report()
+    assert report.status == "complete" and report.num_accesses == default_plan().num_accesses
+    assert 0.99 < report.epsilon <= 1.0 and report.epsilon == planned.epsilon
+    assert found.budget.charged[0].num_steps == default_plan().num_accesses
+    samples = found.get_samples(allow_unconverged=True)["w"]
+    assert samples.shape == (500, DIMENSION) and found.get_samples(True, allow_unconverged=True)["w"].shape == (
+        1,
+        500,
+        3,
+    )
+    found.print_summary()
+    printed = capsys.readouterr().out
+    assert "verdict:" in printed and "w[0]" in printed
+    assert {"verdict", "rows clipped", "dispersion", "latents"} <= {name for name, _ in report.rows()}
+    attributes = found.to_arviz(allow_unconverged=True).attrs
+    assert "verdict" in attributes["privacy_report"]
+    predictive = numpyro.infer.Predictive(model, {"w": samples})
+    assert predictive(jax.random.key(0), x[:5], None)["y"].shape == (500, 5)
+    with pytest.raises(BudgetExceededError):
+        found.run(dpppl.secret_key(), x, y)
+    with pytest.raises(BudgetExceededError):
+        found.privacy_plan()
+
+
+def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeypatch):
+    found = noise_aware()
+    calls = []
+    ask = releases.Releases.asker
+
+    def failing(self):
+        inner = ask(self)
+
+        def wrapped(kind, *rest, **walk):
+            calls.append(kind)
+            if len(calls) == 5:
+                raise KeyboardInterrupt
+            return inner(kind, *rest, **walk)
+
+        return wrapped
+
+    monkeypatch.setattr(releases.Releases, "asker", failing)
+    with pytest.raises(KeyboardInterrupt):
+        found.run(dpppl.secret_key(), *data(1)[:2])
+    assert found.budget.charged[0].num_steps == 43 and found.privacy_report().status == "interrupted"
+    with pytest.raises(ConfigurationError, match="`run` must be called"):
+        found.get_samples()
+
+
+# What is refused
+
+
+def improper(y):
+    mu = numpyro.sample("mu", dist.ImproperUniform(dist.constraints.real, (), ()))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def test_what_it_cannot_do_is_refused_before_anything_is_charged():
+    y = data(0)[1]
+    with pytest.raises(ConfigurationError, match="all rows in every access"):
+        noise_aware(subsampling=dpppl.Poisson(0.1))
+    with pytest.raises(ConfigurationError, match="either noise_multiplier or target_epsilon"):
+        noise_aware(noise_multiplier=2.0)
+    wide = noise_aware()
+    with pytest.raises(ConfigurationError, match="at most 200"):
+        wide.run(dpppl.secret_key(), np.zeros((10, 201), np.float32), np.zeros(10, np.float32))
+    without = dpppl.NoiseAware(improper, target_epsilon=1.0, target_delta=1e-5)
+    with pytest.raises(UnsupportedModelError, match="'mu' has no proper prior"):
+        without.run(dpppl.secret_key(), y)
+    assert not wide.budget.charged and not without.budget.charged
+
+
+# Whether it is right
+
+
+@pytest.mark.slow
+def test_posteriors_are_as_wide_as_they_should_be():
+    """Truths from the prior, 50 data sets, mu = 0.1: squares of (mean - truth) / sd average 1.
+
+    Of 150 the average has standard error .115 (more in heavy tails): false alarm about 1e-4 a side. With a tenth of the sd of the noise in
+    the gradients it is far above 1."""
+    found, z, too_sure = bench(), [], []
+    for seed in range(50):
+        x, y, w = data(100 + seed)
+        stages, _ = found.run(split_rows(found, (x, y)), seed, 0.1)
+        last = stages[-1].surrogate
+        for surrogate, errors in ((last, z), (last._replace(noise_variance=last.noise_variance / 100), too_sure)):
+            mean, covariance = Mixture.of(surrogate, found.prior).moments()
+            errors.append((mean - w) / np.sqrt(np.diag(covariance)))
+    assert 0.6 < np.mean(np.square(z)) < 1.6
+    assert np.mean(np.square(too_sure)) > 2.0
+
+
+@pytest.mark.slow
+def test_the_verdict_sees_data_that_are_too_dispersed():
+    """Noise of sd 1 passes, of sd 1.5 is named. The prior is not normal, so that samples are NUTS's: as those of the
+    mixture, whose prior has the same moments, where the data decide."""
+    rng = np.random.default_rng(0)
+    x = (0.5 * rng.standard_normal((NUM_ROWS, DIMENSION))).astype(np.float32)
+    noise = rng.standard_normal(NUM_ROWS).astype(np.float32)
+    mean = x @ np.array([0.5, -0.3, 0.2], np.float32)
+    found, key = Bench(laplace, (x, mean)), jax.random.key(3)
+    assert not found.is_normal
+    for sd, is_right in ((1.0, True), (1.5, False)):
+        stages, scalars = found.run(split_rows(found, (x, mean + sd * noise)), 0, 5.0)
+        assert (found.verdict((stages, scalars), 5.0).misfit is None) == is_right
+    last = stages[-1].surrogate
+    drawn, problem = posterior.draw(found.coordinates, last, found.prior, False, found.public, key, 300)
+    drawn = drawn["w"]
+    assert problem is None
+    mean, covariance = Mixture.of(last, found.prior).moments()
+    sd = np.sqrt(np.diag(covariance))
+    assert drawn.shape == (300, DIMENSION)
+    np.testing.assert_allclose(drawn.mean(axis=0), mean, atol=0.4 * sd.max())
+    np.testing.assert_allclose(drawn.std(axis=0), sd, rtol=0.3)
