@@ -1,8 +1,8 @@
 """Weights of samples under decreasing steps, the summary table, and what goes to ArviZ."""
 
 import json
-import warnings
 
+import arviz
 import jax
 import numpy as np
 import numpyro
@@ -11,10 +11,6 @@ import pytest
 
 import dpppl
 from dpppl.mcmc.summary import weighted_quantile
-
-with warnings.catch_warnings():
-    warnings.filterwarnings("ignore", category=FutureWarning, message=r"\s*ArviZ is undergoing")
-    import arviz
 
 
 @pytest.fixture(autouse=True)
