@@ -4,16 +4,23 @@ python benchmarks/noise_aware.py cells --num-data-sets 40      # logistic regres
 python benchmarks/noise_aware.py models --num-data-sets 40     # other likelihoods and priors, N = 5,000
 python benchmarks/noise_aware.py adult                         # UCI Adult: NLL, AUC and calibration error
 
-A line: coverage of central 50 and 90 % intervals and root mean square of (mean - truth) / sd, each with its standard error
-over data sets; the median sd over that of the non-private posterior; data sets off by more than 5 sd, data sets that the
-verdict refuses, and both; the share for which the verdict doubts the model.
-
+A line: coverage of central 50 and 90 % intervals with its standard error over data sets, and root mean square of
+(mean - truth) / sd; the median sd over that of the non-private posterior, and over that of an oracle that knows the
+curvature and the variance of scores exactly; data sets off by more than 5 sd, data sets that the verdict refuses, and both;
+the share for which the verdict doubts the model; the share of rows that are clipped in the last stage; seconds a data set.
+`--clipping`: a norm that is chosen privately, the default; or set so that no score at the truth is clipped, or two thirds are.
 """
 
 import argparse
+import functools
+import multiprocessing
+import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from dpppl import accounting
+from dpppl.mechanism import ROW_NUMBER
 from dpppl.model import split_model
 from dpppl.noise_aware import posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
@@ -101,6 +109,24 @@ class Bench:
         mean, precision = jnp.asarray(self.prior.mean), jnp.asarray(np.linalg.inv(self.prior.covariance))
         self.hessian = jax.jit(jax.hessian(log_joint))
 
+        @jax.jit
+        def exact(at, rows):
+            """Sums of rows' curvatures and squared scores, and the lengths of scores: no noise, no bound on curvatures."""
+            numbered = rows | {ROW_NUMBER: jnp.arange(num_rows, dtype=jnp.uint32)}
+            found = jax.vmap(
+                lambda row: (lambda f: (f.matrix(), jnp.outer(f.psi, f.psi)))(
+                    statistics._influence(at, row, (self.public, jax.random.key(0)))
+                )
+            )
+            own = jax.vmap(lambda row: jnp.linalg.norm(statistics._own(at, row, self.public)[1]))
+            parts = jax.lax.map(
+                lambda part: jax.tree.map(lambda x: x.sum(0), found(part)),
+                jax.tree.map(lambda x: x.reshape(-1, 500, *x.shape[1:]), numbered),
+            )
+            return jax.tree.map(lambda x: x.sum(0), parts), own(numbered)
+
+        self.exact = exact
+
     def data(self, seed):
         """(covariates, responses) and the truth by site, from the model itself."""
         x = self.covariates(np.random.default_rng(seed), self.num_rows)
@@ -108,15 +134,35 @@ class Bench:
         trace = numpyro.handlers.trace(seeded).get_trace(x)
         return (x, np.asarray(trace["y"]["value"])), trace
 
-    def run(self, seed, mu):
-        """(errors / sd, sd / non-private sd, verdict) of one data set."""
+    def at(self, point, metric, norm):
+        return {n: np.asarray(x, np.float32) for n, x in zip(("point", "metric", "norm"), (point, metric, norm))}
+
+    def bounds(self, truth, rows, clipping):
+        """The norm that a way of `clipping` asks for, at the truth and in units of prior standard deviations."""
+        if clipping == "chosen":
+            return recipe.Bounds()
+        lengths = self.exact(self.at(truth, np.diag(np.sqrt(np.diag(self.prior.covariance))), 1.0), rows)[1]
+        return recipe.Bounds(norm=float(np.quantile(lengths, {"none": 1.0, "two_thirds": 1 / 3}[clipping])))
+
+    def oracle(self, stage, rows):
+        """The sd of a posterior from the same gradients, had curvature and variance of scores been known."""
+        metric = stage.surrogate.metric
+        point = self.prior.mean + metric @ stage.surrogate.centre
+        h, scores = (np.asarray(x, np.float64) for x in self.exact(self.at(point, metric, stage.norm), rows)[0])
+        noise = scores + stage.surrogate.noise_variance * np.eye(len(h))
+        precision = metric.T @ np.linalg.inv(self.prior.covariance) @ metric + h @ np.linalg.solve(noise, h)
+        return np.sqrt(np.diag(metric @ np.linalg.inv(precision) @ metric.T))
+
+    def run(self, seed, mu, clipping):
+        """(errors / sd, sd / non-private sd, sd / oracle's, verdict) of one data set."""
         args, trace = self.data(seed)
         rows, _ = self.coordinates.split.arrays(args, {})
         truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in self.coordinates.sites}
         truth = np.asarray(self.coordinates.vector(truth), np.float64)
-        plan = default_plan()
+        bounds = self.bounds(truth, rows, clipping)
+        plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
         ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, recipe.Bounds(), self.num_rows)
+        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
         std = plan.noise_multipliers(1.0 / mu)[-1]
         verdict = Verdict.of(stages, scalars, std, self.prior, self.coordinates.names(), self.num_rows)
         mean, covariance = posterior.Mixture.of(stages[-1].surrogate, self.prior).moments()
@@ -128,9 +174,10 @@ class Bench:
             drawn = np.asarray(jax.vmap(self.coordinates.vector)(drawn))
             mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
         without = np.sqrt(np.diag(np.linalg.inv(-np.asarray(self.hessian(jnp.asarray(truth, jnp.float32), rows)))))
-        return (mean - truth) / sd, sd / without, verdict
+        return (mean - truth) / sd, sd / without, sd / self.oracle(stages[-1], rows), verdict
 
 
+@functools.cache
 def mu_of(epsilon):
     """mu of the Gaussian mechanism of this epsilon."""
     return 1.0 / accounting.calibrate_noise_multiplier(
@@ -138,24 +185,38 @@ def mu_of(epsilon):
     )
 
 
-def show(name, bench, epsilon, num_data_sets):
-    """Run a cell and print its line."""
+@functools.cache
+def bench_of(what, name, num_rows):
+    """The bench of a cell; each process makes it once."""
+    if what == "cells":
+        return Bench(gaussian, normal_covariates(int(name.split()[-1]) - 1, 2.0), num_rows)
+    return Bench(*MODELS[name], num_rows)
+
+
+def run_one(what, name, num_rows, epsilon, clipping, seed):
+    """One data set of a cell; and its seconds."""
+    bench = bench_of(what, name, num_rows)
     start = time.perf_counter()
-    runs = [bench.run(1 + seed, mu_of(epsilon)) for seed in range(num_data_sets)]
-    z, width = np.array([run[0] for run in runs]), np.array([run[1] for run in runs])
-    refused = np.array([bool(run[2].refusals) for run in runs])
-    doubted = np.mean([run[2].misfit is not None for run in runs])
+    return *bench.run(seed, mu_of(epsilon), clipping), time.perf_counter() - start
+
+
+def line(cell, runs):
+    """A cell's line of the table."""
+    name, num_rows, epsilon, clipping = cell
+    z, width, to_oracle = (np.array([run[k] for run in runs]) for k in range(3))
+    refused = np.array([bool(run[3].refusals) for run in runs])
+    doubted = np.mean([run[3].misfit is not None for run in runs])
+    clipped = np.mean([run[3].clipped[0] for run in runs])
 
     def with_error(values):
         return f"{values.mean():.3f} ({values.std(ddof=1) / np.sqrt(len(values)):.3f})"
 
     covered = [with_error((np.abs(z) < quantile).mean(axis=1)) for quantile in (0.6745, 1.6449)]
     bad = np.abs(z).max(axis=1) > 5.0
-    seconds = (time.perf_counter() - start) / num_data_sets
-    print(
-        f"| {name} | {bench.num_rows} | {epsilon:g} | {' | '.join(covered)} | {np.sqrt((z**2).mean()):.2f} | "
-        f"{np.median(width):.2f} | {bad.sum()} | {refused.sum()} | {(bad & refused).sum()} | {doubted:.2f} | {seconds:.2f} |",
-        flush=True,
+    return (
+        f"| {name} | {num_rows} | {epsilon:g} | {clipping} | {' | '.join(covered)} | {np.sqrt((z**2).mean()):.2f} | "
+        f"{np.median(width):.2f} | {np.median(to_oracle):.2f} | {bad.sum()} | {refused.sum()} | {(bad & refused).sum()} | "
+        f"{doubted:.2f} | {clipped:.2f} | {np.median([run[4] for run in runs]):.2f} |"
     )
 
 
@@ -189,27 +250,32 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cells", "models", "adult"])
     parser.add_argument("--num-data-sets", type=int, default=200)
+    parser.add_argument("--num-slow", type=int, default=60, help="data sets where a run takes more than a second")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
     parser.add_argument("--dimensions", type=int, nargs="+", default=[3, 10, 30])
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 5_000, 60_000])
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--clipping", nargs="+", default=["chosen"], choices=["chosen", "none", "two_thirds"])
+    parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     if options.what == "adult":
         return on_adult(options.epsilons) if has_adult() else print("UCI Adult is missing: set DPPPL_DATA")
-    print("| model | rows | epsilon | 50 % (se) | 90 % (se) | z rms | sd | off | refused | both | doubted | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
-    if options.what == "models":
-        benches = [(name, *MODELS[name], 5_000) for name in options.models]
-    else:
-        benches = [
-            (f"logistic {d}", gaussian, normal_covariates(d - 1, 2.0), n)
-            for d in options.dimensions
-            for n in options.rows
-        ]
-    for name, model, covariates, num_rows in benches:
-        bench = Bench(model, covariates, num_rows)
-        for epsilon in options.epsilons:
-            show(name, bench, epsilon, options.num_data_sets)
+    names = options.models if options.what == "models" else [f"logistic {d}" for d in options.dimensions]
+    rows = [5_000] if options.what == "models" else options.rows
+    cells = [(n, r, e, c) for n in names for r in rows for c in options.clipping for e in options.epsilons]
+    print(
+        "| model | rows | epsilon | norm | 50 % (se) | 90 % (se) | z rms | sd | to oracle | off | refused | both |",
+        end="",
+    )
+    print(" doubted | clipped | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    pending = []
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        for cell in cells:
+            count = options.num_data_sets if cell[1] * (cell[0] != "logistic 3") < 60_000 else options.num_slow
+            runs = [pool.submit(run_one, options.what, *cell, 1 + seed) for seed in range(count)]
+            pending.append((cell, runs))
+        for cell, runs in pending:
+            print(line(cell, [run.result() for run in runs]), flush=True)
 
 
 if __name__ == "__main__":

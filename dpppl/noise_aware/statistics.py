@@ -52,11 +52,13 @@ class RowStatistics:
                 bounded[0],
                 expected,
                 factor * odds * square,
+                factor < 1.0,
                 lambda: factor * odds * jnp.outer(score, score),
             )
         scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
         scores = scores @ at["metric"]
-        psi = clipped(scores - centre(scores, weights, norm), norm)
+        centred = scores - centre(scores, weights, norm)
+        psi = clipped(centred, norm)
         # A real score that is not finite takes its row out; another one is left out.
         left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
         psi = jnp.where(left_out[:, None], 0.0, psi)
@@ -69,7 +71,8 @@ class RowStatistics:
         if self._responses.supports is None:
             weights = weights.at[0].set(0.0) / (1.0 - weights[0])  # what is expected of the real one does not know it
         bounded = jnp.minimum(1.0, jnp.sum(scores**2, axis=1) / (2.0 * norm) ** 2)
-        return _Influence(psi[0], bounded[0], jnp.sum(weights * bounded), jnp.sqrt(jnp.sum(matrix() ** 2)), matrix)
+        length, is_clipped = jnp.sqrt(jnp.sum(matrix() ** 2)), jnp.sum(centred[0] ** 2) > norm**2
+        return _Influence(psi[0], bounded[0], jnp.sum(weights * bounded), length, is_clipped, matrix)
 
     def _weight(self, at: Any, length: Any) -> Any:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
@@ -103,20 +106,20 @@ class RowStatistics:
         """Halves of four numbers in [0, 1]: the row's own squared score, in units of (2 norm)^2 and at most 1, what the
         model expects of it, and whether score and curvature were clipped. Jointly at most 1 long."""
         found = self._influence(at, row, rest)
-        clipped_score = jnp.sum(found.psi**2) >= 0.999 * at["norm"] ** 2
-        flags = jnp.stack([clipped_score, found.length > at["bound"]]).astype(found.square.dtype)
+        flags = jnp.stack([found.is_clipped, found.length > at["bound"]]).astype(found.square.dtype)
         return 0.5 * jnp.concatenate([jnp.stack([found.square, found.expected]), flags])
 
 
 class _Influence(NamedTuple):
     """`psi` (d,): the real response's score, centred and clipped; `square`: of the score, in units of (2 norm)^2, at most
     1; `expected`: what the model expects of it; `length`: the Frobenius norm of the row's curvature, which `matrix`
-    computes, (d, d)."""
+    computes, (d, d); `is_clipped`: whether the centred score was longer than the norm."""
 
     psi: Any
     square: Any
     expected: Any
     length: Any
+    is_clipped: Any
     matrix: Callable[[], Any]
 
 
