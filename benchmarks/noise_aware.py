@@ -20,6 +20,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import jax
@@ -164,12 +165,21 @@ class Bench:
         ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
         std = plan.noise_multipliers(1.0 / mu)[-1]
-        verdict = Verdict.of(stages, scalars, std, self.prior, self.coordinates.names(), self.num_rows)
-        mean, covariance = posterior.Mixture.of(stages[-1].surrogate, self.prior).moments()
+        mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
+        mean, covariance = moments = mixture.moments()
+        names = self.coordinates.names()
+        verdict = Verdict.of(stages, moments, scalars, std, self.prior, names, self.num_rows)
         sd = np.sqrt(np.diag(covariance))
         if not self.is_normal:
             drawn, _ = posterior.draw(
-                self.coordinates, stages[-1].surrogate, self.prior, False, self.public, jax.random.key(seed), 500
+                self.coordinates,
+                mixture,
+                stages[-1].surrogate,
+                self.prior,
+                False,
+                self.public,
+                jax.random.key(seed),
+                500,
             )
             drawn = np.asarray(jax.vmap(self.coordinates.vector)(drawn))
             mean, sd = drawn.mean(axis=0), drawn.std(axis=0)

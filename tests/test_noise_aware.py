@@ -63,7 +63,9 @@ class Bench:
     def verdict(self, found, mu):
         blocks = default_plan().blocks
         std = 1.0 / (mu * np.sqrt(blocks[-1].share / sum(b.share for b in blocks)))
-        return Verdict.of(*found, std, self.prior, self.coordinates.names(), NUM_ROWS)
+        stages, scalars = found
+        moments = Mixture.of(stages[-1].surrogate, self.prior).moments()
+        return Verdict.of(stages, moments, scalars, std, self.prior, self.coordinates.names(), NUM_ROWS)
 
 
 @functools.cache
@@ -187,8 +189,8 @@ def test_each_access_draws_its_own_noise():
         "curvature": np.eye(3), "scales": np.zeros(3),
     }  # fmt: skip
     ask = releases.Releases(found.programs, found.key, zero, found.public, lambda count: None).asker()
-    first, second = (ask("norm_bin", at, np.full(1, 1e4)) for _ in range(2))
-    _, noise = ask("gradient", at, np.full(40, 1e4), **walk)
+    first, second = (ask("norm_bin", at, 1e4) for _ in range(2))
+    _, noise = ask("gradient", at, 1e4, 40, **walk)
     drawn = np.concatenate([first, second, noise.ravel()])
     assert len(np.unique(drawn)) == drawn.size
     assert 0.7e4 < np.std(drawn) < 1.3e4
@@ -315,10 +317,11 @@ def test_the_verdict_sees_data_that_are_too_dispersed():
         stages, scalars = found.run(split_rows(found, (x, mean + sd * noise)), 0, 5.0)
         assert (found.verdict((stages, scalars), 5.0).misfit is None) == is_right
     last = stages[-1].surrogate
-    drawn, problem = posterior.draw(found.coordinates, last, found.prior, False, found.public, key, 300)
+    mixture = Mixture.of(last, found.prior)
+    drawn, problem = posterior.draw(found.coordinates, mixture, last, found.prior, False, found.public, key, 300)
     drawn = drawn["w"]
     assert problem is None
-    mean, covariance = Mixture.of(last, found.prior).moments()
+    mean, covariance = mixture.moments()
     sd = np.sqrt(np.diag(covariance))
     assert drawn.shape == (300, DIMENSION)
     np.testing.assert_allclose(drawn.mean(axis=0), mean, atol=0.4 * sd.max())

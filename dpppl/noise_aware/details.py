@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpppl.noise_aware.curvature import Array
-from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Prior, Stage
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
@@ -38,23 +37,23 @@ class Verdict:
     def of(
         cls,
         stages: Sequence[Stage],
+        found: Prior,
         scalars: Array,
         scalar_std: float,
         prior: Prior,
         names: Sequence[str],
         num_rows: int,
     ) -> "Verdict":
-        """`scalars`: see `RowStatistics.scalars`; `scalar_std`: of their noise."""
-        last, before = (Mixture.of(stage.surrogate, prior).moments() for stage in (stages[-1], stages[-2]))
-        sd = np.sqrt(np.diag(last.covariance))
+        """`found`: moments of the posterior; `scalars`: see `RowStatistics.scalars`; `scalar_std`: of their noise."""
+        before, sd = stages[-2].belief, np.sqrt(np.diag(found.covariance))
         point = prior.mean + stages[-1].surrogate.metric @ stages[-1].surrogate.centre
         real, expected = scalars[0], max(scalars[1], scalar_std)
         error = np.sqrt(2.0 * scalar_std**2 + 0.5 * expected) / expected
         share, share_std = scalars[2:] * 2.0 / num_rows, 2.0 * scalar_std / num_rows
-        learned = 1.0 - np.diag(last.covariance) / np.diag(prior.covariance)
+        learned = 1.0 - np.diag(found.covariance) / np.diag(prior.covariance)
         return cls(
-            arrival=float(np.max(np.abs(last.mean - point) / sd)),
-            agreement=float(np.max(np.abs(last.mean - before.mean) / np.sqrt(np.diag(before.covariance)))),
+            arrival=float(np.max(np.abs(found.mean - point) / sd)),
+            agreement=float(np.max(np.abs(found.mean - before.mean) / np.sqrt(np.diag(before.covariance)))),
             chi_squared=stages[-1].chi_squared,
             degrees=stages[-1].degrees,
             dispersion=(float(real / expected), float(error)),

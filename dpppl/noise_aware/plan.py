@@ -1,5 +1,6 @@
 """What a run asks of the rows: its accesses in order, and the share of the privacy cost that each of them gets."""
 
+import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,33 +17,42 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Blocks of accesses. A Gaussian access of noise multiplier s costs 1 / s^2 of mu^2 on a full batch; the shares are
-    those of mu^2, scaled to sum to 1."""
+    """Stages in order, each of blocks in order, no two of a kind. A Gaussian access of noise multiplier s costs 1 / s^2 of
+    mu^2 on a full batch; the shares are those of mu^2, scaled to sum to 1."""
 
-    blocks: tuple[Block, ...]
+    stages: tuple[tuple[Block, ...], ...]
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return tuple(itertools.chain(*self.stages))
 
     @property
     def num_accesses(self) -> int:
         return sum(block.repeats for block in self.blocks)
 
-    def noise_multipliers(self, scale: float) -> np.ndarray:
-        """Of each access (num_accesses,), for `scale` = 1 / mu."""
+    def priced(self, scale: float) -> list[dict[str, float]]:
+        """By stage and kind, the noise multiplier of an access, for `scale` = 1 / mu."""
         total = sum(block.share for block in self.blocks)
-        each = [np.full(b.repeats, b.share / (total * b.repeats)) for b in self.blocks]
-        return scale / np.sqrt(np.concatenate(each))
+        return [{b.kind: scale * float(np.sqrt(total * b.repeats / b.share)) for b in stage} for stage in self.stages]
+
+    def noise_multipliers(self, scale: float) -> np.ndarray:
+        """Of each access in order, (num_accesses,)."""
+        priced = zip(self.stages, self.priced(scale))
+        return np.concatenate([np.full(b.repeats, sigma[b.kind]) for stage, sigma in priced for b in stage])
 
 
 GRADIENTS = (0.01, 0.015, 0.03, 0.08, 0.55)
 CURVATURES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
-HISTOGRAMS, SCALARS, STEPS = 0.003, 0.01, 40
+HISTOGRAMS = {0: 0.0075, 3: 0.0075}
+SCALARS, STEPS = 0.01, 40
 
 
 def default_plan(is_adaptive: bool = True) -> Plan:
-    """Five stages, each a histogram of norms and one of curvatures (where these bounds are to be found), a curvature and
-    gradients; then a last curvature, and scalars."""
-    blocks = []
-    for gradients, curvature in zip(GRADIENTS, CURVATURES):
-        if is_adaptive:
-            blocks += [Block("norm_bin", HISTOGRAMS / 2), Block("curvature_bin", HISTOGRAMS / 2)]
-        blocks += [Block("curvature", curvature), Block("gradient", gradients, STEPS)]
-    return Plan((*blocks, Block("curvature", CURVATURES[-1]), Block("scalars", SCALARS)))
+    """Five stages, each a curvature and gradients, the first and the fourth after histograms of norms and of curvatures
+    (where these bounds are to be found); then a last curvature, and scalars."""
+    stages: list[tuple[Block, ...]] = []
+    for number, (gradients, curvature) in enumerate(zip(GRADIENTS, CURVATURES)):
+        share = HISTOGRAMS.get(number, 0.0) / 2 if is_adaptive else 0.0
+        histograms = [Block("norm_bin", share), Block("curvature_bin", share)] if share else []
+        stages.append((*histograms, Block("curvature", curvature), Block("gradient", gradients, STEPS)))
+    return Plan((*stages, (Block("curvature", CURVATURES[-1]), Block("scalars", SCALARS))))

@@ -19,62 +19,53 @@ _DIVERGING, _R_HAT = 0.02, 1.1
 class Mixture(NamedTuple):
     """A posterior under a normal prior: normal given the curvature, which is drawn from what its release left open.
 
-    `weights` (k,), `means` (k, d), `covariances` (k, d, d), of the latents."""
+    `means` (k, d), `covariances` (k, d, d), of the latents; all weigh alike. Gradients near the posterior mean say next
+    to nothing of the curvature, and weights by their evidence would prefer small ones, whose posteriors are wide."""
 
-    weights: Array
     means: Array
     covariances: Array
 
     @classmethod
     def of(cls, surrogate: Surrogate, prior: Prior) -> "Mixture":
         """A function of the releases alone: the draws of curvatures have a seed of their own."""
-        metric, dimension = surrogate.metric, len(prior.mean)
+        metric = surrogate.metric
         precision = metric.T @ np.linalg.inv(prior.covariance) @ metric
-        inverse = np.linalg.inv(precision)
-        log_weights, means, covariances = [], [], []
+        means, covariances = [], []
         for h in surrogate.curvature.draws(np.random.default_rng(0), _NUM_CURVATURES):
-            scores = positive_part(surrogate.scores + surrogate.follows * (h - surrogate.curvature.mean))
-            noise = scores + surrogate.noise_variance * np.eye(dimension)
-            shifted = surrogate.gradient + h @ surrogate.centre  # normal around h u
-            total = noise + h @ inverse @ h
-            log_weights.append(-0.5 * shifted @ np.linalg.solve(total, shifted) - 0.5 * np.linalg.slogdet(total)[1])
-            weighted = np.linalg.solve(noise, h)
+            scores = surrogate.scores + surrogate.follows * (h - surrogate.curvature.mean)
+            weighted = np.linalg.solve(_plus(scores, surrogate.noise_variance), h)
             covariances.append(np.linalg.inv(precision + h @ weighted))
-            means.append(covariances[-1] @ weighted.T @ shifted)
-        return cls(
-            _tempered(np.array(log_weights)),
-            prior.mean + np.array(means) @ metric.T,
-            metric @ np.array(covariances) @ metric.T,
-        )
+            means.append(covariances[-1] @ weighted.T @ (surrogate.gradient + h @ surrogate.centre))
+        return cls(prior.mean + np.array(means) @ metric.T, metric @ np.array(covariances) @ metric.T)
 
     def moments(self) -> Prior:
         """Mean and covariance."""
-        mean = self.weights @ self.means
-        between = (self.means - mean).T * self.weights @ (self.means - mean)
-        return Prior(mean, np.tensordot(self.weights, self.covariances, axes=1) + between)
+        mean = self.means.mean(axis=0)
+        between = (self.means - mean).T @ (self.means - mean) / len(self.means)
+        return Prior(mean, self.covariances.mean(axis=0) + between)
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Independent draws (count, d)."""
-        chosen = rng.choice(len(self.weights), size=count, p=self.weights)
+        chosen = rng.integers(len(self.means), size=count)
         roots = np.linalg.cholesky(self.covariances)
         return self.means[chosen] + np.einsum(
             "nij,nj->ni", roots[chosen], rng.standard_normal((count, self.means.shape[1]))
         )
 
 
-def _tempered(log_weights: Array) -> Array:
-    """Weights whose effective number is at least a sixth of all: raised to the power that it takes."""
-    power = 1.0
-    while True:
-        weights = np.exp(power * (log_weights - log_weights.max()))
-        weights /= weights.sum()
-        if 1.0 / (weights**2).sum() >= len(weights) / 6:
-            return weights
-        power /= 2.0
+def _plus(scores: Array, noise_variance: float) -> Array:
+    """The variance of scores and of noise; positive definite."""
+    total = scores + noise_variance * np.eye(len(scores))
+    try:
+        np.linalg.cholesky(total)
+    except np.linalg.LinAlgError:
+        return positive_part(scores) + noise_variance * np.eye(len(scores))
+    return total
 
 
 def draw(
     coordinates: Coordinates,
+    mixture: Mixture,
     surrogate: Surrogate,
     prior: Prior,
     is_normal: bool,
@@ -84,7 +75,6 @@ def draw(
 ) -> tuple[dict[str, Array], str | None]:
     """Unconstrained latents by site, (num_samples, ...): independent draws where the prior is normal, else NUTS; and what
     is wrong with NUTS's draws, if anything."""
-    mixture = Mixture.of(surrogate, prior)
     if not is_normal:
         return _nuts(coordinates, surrogate, prior, mixture.moments(), public, key, num_samples)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))

@@ -20,16 +20,17 @@ from dpppl.noise_aware.curvature import (
     positive_part,
     variance_of_scores,
 )
-from dpppl.noise_aware.plan import Plan
+from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.statistics import J_SHARE
 from dpppl.norms import Norms
 
-TAIL = 0.7
+TAIL = 0.9
 """The share of a stage's gradients that is averaged."""
 _CARRIED = 4.0  # how much wider than its posterior what a stage found is believed by the walk of the next
 _BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _EVENING = 0.25  # power of the curvature in the metric; one half undoes it all, and is unstable
-_CLIPPED_IN_MEDIAN, _LEVELS = 0.5, (0.5, 0.99)
+_CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
+_LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 
 
 class Prior(NamedTuple):
@@ -84,114 +85,117 @@ class Surrogate(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one stage found: the bounds used, the surrogate of its own releases, and the scatter of its gradients in units
-    of their noise, with its degrees of freedom."""
+    """What one stage found: the bounds used, the surrogate of its own releases, the posterior `belief` that they give under
+    a normal prior, and the scatter of its gradients in units of their noise, with its degrees of freedom."""
 
     norm: float
     bound: float
     surrogate: Surrogate
+    belief: Prior
     chi_squared: float
     degrees: int
 
 
 Ask = Callable[..., Any]
-"""`ask(kind, at, noise_multipliers, **walk)`: the noisy sums of an access; of a walk, positions and noisy scores."""
+"""`ask(kind, at, noise_multiplier, repeats, **walk)`: the noisy sums of an access; of a walk, positions and noisy scores."""
 
 
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int
 ) -> tuple[list[Stage], Any]:
-    """All stages in order, the last one with both of its curvatures, and the scalars (see `RowStatistics.scalars`)."""
-    multipliers = iter(np.split(plan.noise_multipliers(scale), np.cumsum([b.repeats for b in plan.blocks])[:-1]))
-    kinds = iter(plan.blocks)
-
-    def access(kind: str, at: Any, **walk: Any) -> tuple[Any, float]:
-        assert next(kinds).kind == kind
-        sigma = next(multipliers)
-        return ask(kind, at, sigma, **walk), float(sigma[0])
-
+    """All stages in order, the last one with both of its curvatures, and the scalars (see `RowStatistics.scalars`).
+    `scale`: 1 / mu."""
+    *priced, closing = plan.priced(scale)
     scales = np.sqrt(np.diag(prior.covariance))
-    metric, point = np.diag(scales), prior.mean + _BESIDE * scales
     precision = np.linalg.inv(prior.covariance)
+    found = Found(np.diag(scales), prior.mean + _BESIDE * scales, prior, 1.0, 1.0)
+    per_row = len(scales) * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
+    level = _LEVELS[0] + (_LEVELS[1] - _LEVELS[0]) / (1.0 + per_row)
     stages: list[Stage] = []
-    belief = prior
-    num_stages = sum(block.kind == "gradient" for block in plan.blocks)
-    for number in range(num_stages):
-        at: dict[str, Any] = {"point": point, "metric": metric, "norm": 1.0, "bound": 1.0}
-        at |= _found_bounds(access, at, bounds, plan, multipliers_of(plan, scale, number), num_rows)
-        here = _released(*access("curvature", at), at)
-        gradients = multipliers_of(plan, scale, number)["gradient"]
-        steps = len(gradients)
-        std = at["norm"] * gradients[0]
+    for number, sigma in enumerate(priced):
+        metric = found.metric
+        at: dict[str, Any] = {"point": found.point, "metric": metric, "norm": found.norm, "bound": found.bound}
+        at |= _found_bounds(ask, at, bounds, sigma, level, num_rows)
+        here = _released(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at)
+        std = at["norm"] * sigma["gradient"]
         inner = metric.T @ precision @ metric
         likelihood, scores, follows = _denoised(here, inner)
         usable = likelihood._replace(mean=positive_part(likelihood.mean))
-        start = np.linalg.solve(metric, point - prior.mean)
-        average = Surrogate(metric, start, np.zeros_like(start), std**2 / steps, usable, scores, follows)
-        known = metric.T @ np.linalg.inv(belief.covariance) @ metric
-        gains, offsets = _gains(average, np.linalg.solve(metric, belief.mean - prior.mean), known, std, steps)
-        (positions, noisy), _ = access(
-            "gradient", at, mean=prior.mean, inverse=np.linalg.inv(metric), gains=gains, offsets=offsets,
-            curvature=usable.mean, scales=scales,
+        start = np.linalg.solve(metric, found.point - prior.mean)
+        average = Surrogate(metric, start, np.zeros_like(start), std**2 / STEPS, usable, scores, follows)
+        known = metric.T @ np.linalg.inv(found.belief.covariance) @ metric
+        gains, offsets = _gains(average, np.linalg.solve(metric, found.belief.mean - prior.mean), known, std)
+        positions, noisy = ask(
+            "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=np.linalg.inv(metric), gains=gains,
+            offsets=offsets, curvature=usable.mean, scales=scales,
         )  # fmt: skip
-        first = int(steps * (1.0 - TAIL))
+        first = int(STEPS * (1.0 - TAIL))
         new_point, gradient = positions[first:].mean(axis=0), noisy[first:].mean(axis=0) * at["norm"]
-        if number == num_stages - 1:
-            again = _released(*access("curvature", at | {"point": new_point}), at)
+        if number == len(priced) - 1:
+            at |= {"point": new_point}
+            again = _released(ask("curvature", at, closing["curvature"]), closing["curvature"], at)
             likelihood, scores, follows = _denoised(here.combined(again), inner)
         centre = np.linalg.solve(metric, new_point - prior.mean)
-        surrogate = Surrogate(metric, centre, gradient, std**2 / (steps - first), likelihood, scores, follows)
+        surrogate = Surrogate(metric, centre, gradient, std**2 / (STEPS - first), likelihood, scores, follows)
         residual = noisy[first:] * at["norm"] - gradient
         residual += np.linalg.solve(metric, (positions[first:] - new_point).T).T @ likelihood.mean
         degrees = residual.shape[1] * (len(residual) - 1)
         chi_squared = float((residual**2).sum() / (std**2 * degrees))
-        stages.append(Stage(at["norm"], at["bound"], surrogate, chi_squared, degrees))
-        mean, covariance = gaussian_posterior(surrogate, np.zeros_like(start), inner)
-        belief = Prior(prior.mean + metric @ mean, _CARRIED * metric @ covariance @ metric.T)
-        point = new_point + np.clip(belief.mean - new_point, -scales / 2, scales / 2)
-        metric = _evened(usable.mean, metric, scales)
-    at = at | {"point": new_point}
-    return stages, access("scalars", at)[0]
+        mean, covariance = gaussian_posterior(surrogate, inner)
+        belief = Prior(prior.mean + metric @ mean, metric @ covariance @ metric.T)
+        stages.append(Stage(at["norm"], at["bound"], surrogate, belief, chi_squared, degrees))
+        found = _next(stages[-1], new_point, usable.mean, scales)
+    return stages, ask("scalars", at, closing["scalars"])
 
 
-def multipliers_of(plan: Plan, scale: float, stage: int) -> dict[str, Array]:
-    """The noise multipliers of one stage's blocks, by kind."""
-    found: dict[str, Array] = {}
-    number = 0
-    for block, sigma in zip(
-        plan.blocks, np.split(plan.noise_multipliers(scale), np.cumsum([b.repeats for b in plan.blocks])[:-1])
-    ):
-        if number == stage:
-            found.setdefault(block.kind, sigma)
-        number += block.kind == "gradient"
-    return found
+class Found(NamedTuple):
+    """Where a stage starts: its metric and point, what is believed of the latents, and bounds, which are those of the
+    stage before in its metric."""
+
+    metric: Array
+    point: Array
+    belief: Prior
+    norm: float
+    bound: float
 
 
-def gaussian_posterior(
-    surrogate: Surrogate, prior_mean: Array, prior_precision: Array, steps: int = 60
-) -> tuple[Array, Array]:
-    """Mean and covariance of u under a normal prior (in u), the error of the curvature included self-consistently."""
+def _next(stage: Stage, point: Array, curvature: Array, scales: Array) -> Found:
+    """After a stage that ended at `point`. Lengths of scores are taken to change with the metric as their root mean square
+    does, by the trace of the curvature."""
+    old = stage.surrogate.metric
+    new = _evened(curvature, old, scales)
+    change = np.linalg.solve(old, new)
+    ratio = float(np.trace(change.T @ curvature @ change) / np.trace(curvature))
+    belief = stage.belief._replace(covariance=_CARRIED * stage.belief.covariance)
+    point = point + np.clip(belief.mean - point, -scales / 2, scales / 2)
+    return Found(new, point, belief, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
+
+
+def gaussian_posterior(surrogate: Surrogate, precision: Array) -> tuple[Array, Array]:
+    """Mean and covariance of u under a normal prior of mean 0, the error of the curvature included self-consistently."""
+    weighted, covariance = _consistent(surrogate, precision)
     h = surrogate.curvature.mean
-    spread = np.linalg.inv(prior_precision)
-    for _ in range(steps):
-        weighted = np.linalg.solve(surrogate.noise(spread), h)
-        covariance = np.linalg.inv(prior_precision + h.T @ weighted)
-        spread = (spread + covariance) / 2
-    information = weighted.T @ (surrogate.gradient + h @ surrogate.centre)
-    return covariance @ (information + prior_precision @ prior_mean), covariance
+    return covariance @ (weighted.T @ (surrogate.gradient + h @ surrogate.centre)), covariance
 
 
-def _gains(surrogate: Surrogate, mean: Array, precision: Array, std: float, steps: int) -> tuple[Array, Array]:
-    """For each step, the posterior mean as a linear map (steps, d, d) of the averaged gradient (at u = 0, linearised), and
-    an offset (steps, d), where a normal distribution of this `mean` and `precision` stands for what was known before."""
-    h, identity = surrogate.curvature.mean, np.eye(len(precision))
+def _consistent(surrogate: Surrogate, precision: Array) -> tuple[Array, Array]:
+    """Noise^-1 h and the posterior covariance, where the covariance is that of what the curvature's error acts on."""
+    h = surrogate.curvature.mean
     spread = np.linalg.inv(precision)
-    for _ in range(25):
+    for _ in range(60):
         weighted = np.linalg.solve(surrogate.noise(spread), h)
-        spread = (spread + np.linalg.inv(precision + h.T @ weighted)) / 2
-    fixed = surrogate.scores + error_in_variables(surrogate.curvature.variance, spread)
+        covariance = np.linalg.inv(precision + h.T @ weighted)
+        spread = (spread + covariance) / 2
+    return weighted, covariance
+
+
+def _gains(surrogate: Surrogate, mean: Array, precision: Array, std: float) -> tuple[Array, Array]:
+    """For each step, the posterior mean as a linear map (STEPS, d, d) of the averaged gradient (at u = 0, linearised), and
+    an offset (STEPS, d), where a normal distribution of this `mean` and `precision` stands for what was known before."""
+    h, identity = surrogate.curvature.mean, np.eye(len(precision))
+    fixed = surrogate._replace(noise_variance=0.0).noise(_consistent(surrogate, precision)[1])
     maps = []
-    for step in range(steps):
+    for step in range(STEPS):
         variance = std**2 * (16.0 / 7.0) / (step + 1)  # of the average with weights 4 / (t + 4)
         weighted = np.linalg.solve(fixed + variance * identity, h)
         both = np.column_stack([weighted.T, precision @ mean])
@@ -200,17 +204,19 @@ def _gains(surrogate: Surrogate, mean: Array, precision: Array, std: float, step
 
 
 def _found_bounds(
-    access: Any, at: Any, bounds: Bounds, plan: Plan, sigma: dict[str, Array], num_rows: int
+    ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int
 ) -> dict[str, float]:
+    """Bounds that were given; else from the stage's histograms, or, where it has none, those of the stage before."""
     norm, bound = bounds.norm, bounds.curvature
-    if norm is None or bound is None:
-        counts, std = access("norm_bin", at)
-        norm = Norms.fitted(counts, std, num_rows).quantile(0.5) if norm is None else norm
-        counts, std = access("curvature_bin", at | {"norm": norm})
-        affordable = len(at["point"]) * float(sigma["curvature"][0]) / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * num_rows)
-        level = 1.0 - np.clip(affordable, 1.0 - _LEVELS[1], 1.0 - _LEVELS[0])
-        bound = Norms.fitted(counts, std, num_rows).quantile(float(level)) if bound is None else bound
-    return {"norm": norm, "bound": bound}
+    if "norm_bin" in sigma:
+        counts = ask("norm_bin", at, sigma["norm_bin"])
+        norm = Norms.fitted(counts, sigma["norm_bin"], num_rows).quantile(level) if norm is None else norm
+        counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
+        affordable = len(at["point"]) * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * num_rows)
+        part = 1.0 - np.clip(affordable, 1.0 - _PARTS[1], 1.0 - _PARTS[0])
+        fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows)
+        bound = fitted.quantile(float(part)) if bound is None else bound
+    return {"norm": norm or at["norm"], "bound": bound or at["bound"]}
 
 
 def _released(values: Any, sigma: float, at: Any) -> Release:

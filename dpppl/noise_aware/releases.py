@@ -34,16 +34,16 @@ class Releases:
     before: Callable[[int], None]
 
     def asker(self) -> Callable[..., Any]:
-        """The function of (kind, at, noise multipliers, walk) that makes the accesses of one run, in order."""
+        """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order."""
         done = 0
 
-        def ask(kind: str, at: Any, noise_multipliers: np.ndarray, **walk: Any) -> Any:
+        def ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
             nonlocal done
-            self.before(done + len(noise_multipliers))
+            self.before(done + repeats)
             state = _floats(at | walk) | {
-                "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multipliers[0]),
+                "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multiplier),
             }  # fmt: skip
-            done += len(noise_multipliers)
+            done += repeats
             found = jax.device_get(self.programs[kind](state, self.rows, self.public))
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 

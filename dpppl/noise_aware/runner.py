@@ -110,15 +110,15 @@ class NoiseAware(Fixed):
 
     # Budget
 
-    def _charge(self) -> Charge:
-        """A run's charge, at the noise that the budget gives. Looks at no data."""
+    def _charge(self) -> tuple[Charge, float]:
+        """A run's charge at the noise that the budget gives, and that noise as 1 / mu. Looks at no data."""
         charge_at = lambda scale: Charge(MECHANISM, self._plan.noise_multipliers(scale))  # noqa: E731
         scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
-        return charge_at(scale)
+        return charge_at(scale), scale
 
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data."""
-        charges = [*self.budget.charged, self._charge()]
+        charges = [*self.budget.charged, self._charge()[0]]
         return self._report(charges, self._provenance.and_now(Status.PLANNED, start=Start.PRIOR_MEAN), None)
 
     def privacy_report(self) -> PrivacyReport:
@@ -161,7 +161,7 @@ class NoiseAware(Fixed):
             responses = Responses.of(split, self.num_draws)
             rows, public = split.arrays(args, kwargs)
             prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
-        charge = self._charge()
+        charge, scale = self._charge()
         self.budget.admit([charge], run.run_id)
         statistics = RowStatistics(responses, coordinates.latents)
         access_key = random.stream(run.key, "accesses")
@@ -171,14 +171,14 @@ class NoiseAware(Fixed):
             origin = claim(run.key)
             announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
             releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
-            scale = float(charge.noise_multipliers[0] / self._plan.noise_multipliers(1.0)[0])
             stages, scalars = run_recipe(releases.asker(), self._plan, scale, prior, self.bounds, split.num_rows)
-        scalar_std = float(charge.noise_multipliers[-1])
-        self._verdict = Verdict.of(stages, scalars, scalar_std, prior, coordinates.names(), split.num_rows)
+        scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
+        mixture = posterior.Mixture.of(stages[-1].surrogate, prior)
+        self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
         with TRACING:
             key = random.stream(run.key, "posterior")
             z, problem = posterior.draw(
-                coordinates, stages[-1].surrogate, prior, is_normal, public, key, self.num_samples
+                coordinates, mixture, stages[-1].surrogate, prior, is_normal, public, key, self.num_samples
             )
             self._verdict = replace(self._verdict, sampler=problem)
             self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
