@@ -2,6 +2,8 @@
 
 python benchmarks/noise_aware.py cells --num-data-sets 40      # logistic regression, by latents, rows and epsilon
 python benchmarks/noise_aware.py models --num-data-sets 40     # other likelihoods and priors, N = 5,000
+python benchmarks/noise_aware.py wrong --num-data-sets 100     # data that the model does not describe: "doubted" counts
+python benchmarks/noise_aware.py bands --num-data-sets 40      # 90 % predictive intervals of a linear regression, by norm
 python benchmarks/noise_aware.py adult                         # UCI Adult: NLL, AUC and calibration error
 
 A line: coverage of central 50 and 90 % intervals with its standard error over data sets, and root mean square of
@@ -32,6 +34,7 @@ import numpyro.distributions as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from benchmarks.noise_aware_models import MODELS, WRONG, normal_covariates
 from dpppl import accounting
 from dpppl.mechanism import ROW_NUMBER
 from dpppl.model import split_model
@@ -44,56 +47,16 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.responses import Responses
 from dpppl.runs.budget import Charge
 from examples.data import adult, has_adult
-from models.linear_regression import linear_regression
 from models.logistic_regression import gaussian
-from models.poisson_regression import poisson_regression
 
 DELTA = 1e-5
-
-
-def student_t(x, y=None):
-    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
-    scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.5))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.StudentT(4.0, x @ weights, scale), obs=y)
-
-
-def ordinal(x, y=None):
-    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
-    first = numpyro.sample("first", dist.Normal(-1.0, 1.0))
-    gaps = numpyro.sample("gaps", dist.LogNormal(0.0, 0.5).expand([2]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        cuts = jnp.concatenate([first[None], first + jnp.cumsum(gaps)])
-        numpyro.sample("y", dist.OrderedLogistic(x @ weights, cuts), obs=y)
-
-
-def groups(x, y=None, num_groups=8):
-    """`x` holds group numbers. Group effects are latents of their own (centred), so that they enter the likelihood."""
-    mean, spread = numpyro.sample("mean", dist.Normal(0.0, 1.0)), numpyro.sample("spread", dist.LogNormal(-0.7, 0.5))
-    with numpyro.plate("groups", num_groups):
-        effects = numpyro.sample("effects", dist.Normal(mean, spread))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Bernoulli(logits=effects[x]), obs=y)
-
-
-def normal_covariates(dimension, scale=1.0):
-    return lambda rng, n: (scale * rng.standard_normal((n, dimension)) / np.sqrt(dimension)).astype(np.float32)
-
-
-MODELS = {
-    "linear": (linear_regression, normal_covariates(3)),
-    "poisson": (poisson_regression, normal_covariates(4)),
-    "student_t": (student_t, normal_covariates(4)),
-    "ordinal": (ordinal, normal_covariates(3)),
-    "groups": (groups, lambda rng, n: rng.choice(8, n, p=np.arange(8, 0, -1) / 36).astype(np.int32)),
-}
 
 
 class Bench:
     """A model's programs, compiled once for all data sets."""
 
-    def __init__(self, model, covariates, num_rows):
-        self.model, self.covariates, self.num_rows = model, covariates, num_rows
+    def __init__(self, model, covariates, num_rows, truth=None):
+        self.truth, self.covariates, self.num_rows = model if truth is None else truth, covariates, num_rows
         args, _ = self.data(0)
         self.coordinates = Coordinates.of(split_model(model, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
@@ -129,9 +92,9 @@ class Bench:
         self.exact = exact
 
     def data(self, seed):
-        """(covariates, responses) and the truth by site, from the model itself."""
+        """(covariates, responses) and the truth by site, from the model itself or the one that is the truth."""
         x = self.covariates(np.random.default_rng(seed), self.num_rows)
-        seeded = numpyro.handlers.seed(self.model, jax.random.key(seed))
+        seeded = numpyro.handlers.seed(self.truth, jax.random.key(seed))
         trace = numpyro.handlers.trace(seeded).get_trace(x)
         return (x, np.asarray(trace["y"]["value"])), trace
 
@@ -154,37 +117,51 @@ class Bench:
         precision = metric.T @ np.linalg.inv(self.prior.covariance) @ metric + h @ np.linalg.solve(noise, h)
         return np.sqrt(np.diag(metric @ np.linalg.inv(precision) @ metric.T))
 
+    def released(self, rows, mu, bounds):
+        """The last stage, the posterior and the verdict of one data set."""
+        plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
+        ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
+        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
+        mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
+        std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
+        verdict = Verdict.of(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
+        return stages[-1], mixture, verdict
+
+    def draws(self, stage, mixture, seed):
+        """Of the posterior, by site, unconstrained."""
+        key = jax.random.key(seed)
+        return posterior.draw(
+            self.coordinates, mixture, stage.surrogate, self.prior, self.is_normal, self.public, key, 500
+        )[0]
+
     def run(self, seed, mu, clipping):
         """(errors / sd, sd / non-private sd, sd / oracle's, verdict) of one data set."""
         args, trace = self.data(seed)
         rows, _ = self.coordinates.split.arrays(args, {})
         truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in self.coordinates.sites}
         truth = np.asarray(self.coordinates.vector(truth), np.float64)
-        bounds = self.bounds(truth, rows, clipping)
-        plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
-        ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
-        std = plan.noise_multipliers(1.0 / mu)[-1]
-        mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
-        mean, covariance = moments = mixture.moments()
-        names = self.coordinates.names()
-        verdict = Verdict.of(stages, moments, scalars, std, self.prior, names, self.num_rows)
+        stage, mixture, verdict = self.released(rows, mu, self.bounds(truth, rows, clipping))
+        mean, covariance = mixture.moments()
         sd = np.sqrt(np.diag(covariance))
         if not self.is_normal:
-            drawn, _ = posterior.draw(
-                self.coordinates,
-                mixture,
-                stages[-1].surrogate,
-                self.prior,
-                False,
-                self.public,
-                jax.random.key(seed),
-                500,
-            )
-            drawn = np.asarray(jax.vmap(self.coordinates.vector)(drawn))
+            drawn = np.asarray(jax.vmap(self.coordinates.vector)(self.draws(stage, mixture, seed)))
             mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
         without = np.sqrt(np.diag(np.linalg.inv(-np.asarray(self.hessian(jnp.asarray(truth, jnp.float32), rows)))))
-        return (mean - truth) / sd, sd / without, sd / self.oracle(stages[-1], rows), verdict
+        return (mean - truth) / sd, sd / without, sd / self.oracle(stage, rows), verdict
+
+    def coverage(self, seed, mu, norm):
+        """The share of new responses of a linear regression, noise sd .5, in their 90 % predictive intervals."""
+        rng = np.random.default_rng(seed)
+        weights, x = rng.standard_normal(4), self.covariates(rng, self.num_rows + 1_000)
+        y = (x @ weights[1:] + weights[0] + 0.5 * rng.standard_normal(len(x))).astype(np.float32)
+        rows, _ = self.coordinates.split.arrays((x[: self.num_rows], y[: self.num_rows]), {})
+        stage, mixture, verdict = self.released(rows, mu, recipe.Bounds(norm=norm))
+        drawn = {n: np.asarray(v, np.float64) for n, v in self.draws(stage, mixture, seed).items()}
+        x, y = x[self.num_rows :], y[self.num_rows :]
+        predicted = x @ drawn["weights"].T + drawn["intercept"]
+        predicted += np.exp(drawn["noise"]) * rng.standard_normal(predicted.shape)
+        low, high = np.quantile(predicted, [0.05, 0.95], axis=1)
+        return np.mean((low < y) & (y < high)), not verdict.refusals
 
 
 @functools.cache
@@ -200,7 +177,8 @@ def bench_of(what, name, num_rows):
     """The bench of a cell; each process makes it once."""
     if what == "cells":
         return Bench(gaussian, normal_covariates(int(name.split()[-1]) - 1, 2.0), num_rows)
-    return Bench(*MODELS[name], num_rows)
+    model, covariates, *truth = WRONG[name] if what == "wrong" else MODELS[name]
+    return Bench(model, covariates, num_rows, *truth)
 
 
 def run_one(what, name, num_rows, epsilon, clipping, seed):
@@ -228,6 +206,25 @@ def line(cell, runs):
         f"{np.median(width):.2f} | {np.median(to_oracle):.2f} | {bad.sum()} | {refused.sum()} | {(bad & refused).sum()} | "
         f"{doubted:.2f} | {clipped:.2f} | {np.median([run[4] for run in runs]):.2f} |"
     )
+
+
+def cover_one(epsilon, norm, seed):
+    """Coverage of new responses in one data set."""
+    return bench_of("models", "linear", 5_000).coverage(seed, mu_of(epsilon), norm)
+
+
+def bands(pool, epsilons, count):
+    """Coverage of 90 % predictive intervals, by clipping norm."""
+    print("| epsilon | clipping norm | coverage (se) | refused |\n|---|---|---|---|", flush=True)
+    for epsilon in epsilons:
+        for norm in (0.3, 1.0, 3.0, 10.0, None):
+            runs = [pool.submit(cover_one, epsilon, norm, seed) for seed in range(count)]
+            values, good = (np.array(x, float) for x in zip(*(run.result() for run in runs)))
+            error = values.std(ddof=1) / np.sqrt(count)
+            print(
+                f"| {epsilon:g} | {norm or 'chosen'} | {values.mean():.3f} ({error:.3f}) | {(good == 0).sum():.0f} |",
+                flush=True,
+            )
 
 
 def on_adult(epsilons):
@@ -258,32 +255,34 @@ def on_adult(epsilons):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cells", "models", "adult"])
+    parser.add_argument("what", choices=["cells", "models", "wrong", "bands", "adult"])
     parser.add_argument("--num-data-sets", type=int, default=200)
     parser.add_argument("--num-slow", type=int, default=60, help="data sets where a run takes more than a second")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
     parser.add_argument("--dimensions", type=int, nargs="+", default=[3, 10, 30])
     parser.add_argument("--rows", type=int, nargs="+", default=[500, 5_000, 60_000])
-    parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
+    parser.add_argument("--models", nargs="+", help="by default all")
     parser.add_argument("--clipping", nargs="+", default=["chosen"], choices=["chosen", "none", "two_thirds"])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     if options.what == "adult":
         return on_adult(options.epsilons) if has_adult() else print("UCI Adult is missing: set DPPPL_DATA")
-    names = options.models if options.what == "models" else [f"logistic {d}" for d in options.dimensions]
-    rows = [5_000] if options.what == "models" else options.rows
-    cells = [(n, r, e, c) for n in names for r in rows for c in options.clipping for e in options.epsilons]
-    print(
-        "| model | rows | epsilon | norm | 50 % (se) | 90 % (se) | z rms | sd | to oracle | off | refused | both |",
-        end="",
-    )
-    print(" doubted | clipped | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
-    pending = []
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+        if options.what == "bands":
+            return bands(pool, options.epsilons, options.num_data_sets)
+        every = {"models": [*MODELS], "wrong": [*WRONG], "cells": [f"logistic {d}" for d in options.dimensions]}
+        names = options.models or every[options.what]
+        rows = options.rows if options.what == "cells" else [5_000]
+        cells = [(n, r, e, c) for n in names for r in rows for c in options.clipping for e in options.epsilons]
+        titles = (
+            "model | rows | epsilon | norm | 50 % (se) | 90 % (se) | z rms | sd | to oracle | off | refused | both | "
+        )
+        titles = f"| {titles}doubted | clipped | seconds |"
+        print(f"{titles}\n{'|---' * (titles.count('|') - 1)}|", flush=True)
+        pending = []
         for cell in cells:
             count = options.num_data_sets if cell[1] * (cell[0] != "logistic 3") < 60_000 else options.num_slow
-            runs = [pool.submit(run_one, options.what, *cell, 1 + seed) for seed in range(count)]
-            pending.append((cell, runs))
+            pending.append((cell, [pool.submit(run_one, options.what, *cell, 1 + seed) for seed in range(count)]))
         for cell, runs in pending:
             print(line(cell, [run.result() for run in runs]), flush=True)
 
