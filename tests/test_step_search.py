@@ -6,10 +6,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl import ConfigurationError
 from dpppl.clipping import Flat, PerSite
+from dpppl.errors import KeyReuseError, PrivacyLeakError
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, measure, verdicts
 from dpppl.mechanism import Mechanism
@@ -163,6 +165,28 @@ def test_the_histogram_of_norms_is_charged_with_the_run():
     assert 0.7 < norm / exact < 1.5
     with pytest.raises(ConfigurationError, match="matched"):
         dpppl.DPSGLD(precise, clipping_norm="auto", step_size=0.1)
+
+
+class Leaky(dpppl.DPSGLD):
+    def step(self, state, *, rows, public):
+        state = super().step(state, rows=rows, public=public)
+        return state._replace(z=jax.tree.map(lambda x: x + jax.tree.leaves(rows)[0][0], state.z))
+
+
+def test_what_a_run_is_refused_for_is_asked_before_the_histogram():
+    used, budget = dpppl.secret_key(), {"target_epsilon": 2.0, "target_delta": 1e-5, "print_cost": False}
+    dpppl.random.claim(used)
+    for kernel, key, error in ((dpppl.DPSGLD, used, KeyReuseError), (Leaky, dpppl.secret_key(), PrivacyLeakError)):
+        mcmc = dpppl.MCMC(
+            kernel(precise, clipping_norm="auto"), num_warmup=5, num_samples=5, progress_bar=False, **budget
+        )
+        with pytest.raises(error):
+            mcmc.run(key, Y)
+        assert not mcmc.budget.charged
+    svi = dpppl.SVI(precise, AutoNormal(precise), **budget)
+    with pytest.raises(KeyReuseError):
+        svi.run(used, 5, Y, progress_bar=False)
+    assert not svi.budget.charged
 
 
 # Verdicts

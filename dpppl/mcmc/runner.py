@@ -21,7 +21,7 @@ from dpppl.mcmc.stability import check_prior_stability
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, Run, drive, forgetful
+from dpppl.runs.driver import TRACING, Run, drive, forgetful, prove
 from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.norm_choice import chosen_norm, histogram_charge, private_norms
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
@@ -225,20 +225,25 @@ class MCMC(numpyro.infer.MCMC):
         charges = [kernel.charge(first, steps, self.num_chains if together else 1)] * len(legs)
         kernel.check_noise(kernel.noise_std(*kernel.schedule(first, steps)))
         rows, public = kernel.split.arrays(args, kwargs)
-        if kernel.auto_norm:
-            histogram = self._with_histogram(kernel, first, steps)[0]
-            self.budget.admit([histogram, *charges], run.run_id)
-            one = unstack(states)[0] if self.num_chains > 1 else states
-            norms = private_norms(*kernel.norm_statistic(one), rows, public, run, self.budget, histogram)
-            self._kernel = kernel.with_norm(chosen_norm(norms))
-            return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
-        self.budget.admit(charges, run.run_id)
-        with TRACING:
-            check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         collection = Collection(
             fields=fields, num_steps=steps, first=collect[0], num_collected=collect[1], thinning=self.thinning
         )
         mapping = None if len(legs) == self.num_chains else mapping_of(self.chain_method)
+        if kernel.auto_norm:
+            histogram = self._with_histogram(kernel, first, steps)[0]
+            self.budget.admit([histogram, *charges], run.run_id)
+            number, trial = np.asarray(0, np.int32), kernel.with_norm(1.0)
+            trial.bind(args, kwargs)
+            trial_chunk = collection.method(trial.step, mapping).mapped_chunk
+            prove(trial_chunk, (legs[0], rows, public, number, number), rows=1)
+            one = unstack(states)[0] if self.num_chains > 1 else states
+            norms = private_norms(*kernel.norm_statistic(one), rows, public, run, self.budget, histogram)
+            self._kernel = kernel.with_norm(chosen_norm(norms))
+            run = replace(run, claimed=True)
+            return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
+        self.budget.admit(charges, run.run_id)
+        with TRACING:
+            check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         method = collection.method(kernel.step, mapping)
         start = start_of(kernel.init_strategy) if init_params is None else Start.SUPPLIED
 

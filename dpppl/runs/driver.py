@@ -83,6 +83,14 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int)
     """Trace `function` once, prove that argument number `rows` leaves through the door only, compile what was proved.
 
     Raises PrivacyLeakError; nothing has run or been charged by then."""
+    closed, outputs = prove(function, arguments, rows)
+    with TRACING:
+        lowered = jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments))
+        return Program(lowered.compile(), outputs, _digest(lowered))
+
+
+def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> tuple[Any, Any]:
+    """The first two of `prepare`: the traced program and its outputs."""
     leaves, keystr = jax.tree_util.tree_leaves_with_path, jax.tree_util.keystr
     with TRACING:
         closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
@@ -91,17 +99,17 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int)
         information_flow.verify_jaxpr(
             closed, private, output_names=names, secret_outputs=(".rng_key",), public_constants=True
         )
-        lowered = jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments))
-        return Program(lowered.compile(), outputs, _digest(lowered))
+    return closed, outputs
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run's key and name, and its checkpoint file where one is kept."""
+    """A run's key and name, its checkpoint file where one is kept, and whether the key is used up for it already."""
 
     key: Any
     run_id: str
     checkpoint: Checkpoint | None = None
+    claimed: bool = False
 
     @classmethod
     def opened(cls, rng_key: Any, path: Any) -> "Run":
@@ -143,7 +151,7 @@ def drive(
         run.checkpoint.bind(program.digest, (rows, public, list(legs), np.array([method.num_steps, *settings])))
     before = budget.events
     with budget.reserve_for(charges, what, run.run_id) as reservation:
-        origin = claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)
+        origin = claim(run.key, again=run.claimed or (run.checkpoint is not None and run.checkpoint.resumed))
         announce(begin(origin), before, notes, print_cost)
         total = method.num_steps * len(legs)
         with tqdm(total=total, disable=not progress_bar, desc=describe(0)) as bar:

@@ -36,7 +36,8 @@ def private_norms(
 ) -> Norms:
     """The norms of all rows by `statistic(z, row, public)` (see `norms.in_bin`), from one access, charged first.
 
-    The key is a stream of the run's own, used up here. The program is proved before it is charged."""
+    The program is proved before, and the run's key is used up here; what the run itself may be refused for is to be asked
+    before, too."""
     key, noise = random.stream(run.key, "norms"), float(charge.noise_multipliers[0])
     discretise = charge.mechanism.discretise
 
@@ -46,7 +47,7 @@ def private_norms(
     arguments = (z, rows, public, key)
     program = prepare(query, arguments, rows=1)
     with budget.reserve_for([charge], "clipping norm", f"{run.run_id}.norms") as reservation:
-        random.claim(key, again=run.checkpoint is not None and run.checkpoint.resumed)
+        random.claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)
         reservation.charge(0, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
     return Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0])

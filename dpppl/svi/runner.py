@@ -17,7 +17,7 @@ from dpppl.clipping import Adaptive
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, Program, Run, drive, forgetful, prepare
+from dpppl.runs.driver import TRACING, Method, Program, Run, drive, forgetful, prepare, prove
 from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.norm_choice import histogram_charge
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
@@ -283,16 +283,21 @@ class SVI(Fixed):
         *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
         self.budget.admit([*histogram, charge], run.run_id)
         rows, public = objective.arrays(args, kwargs)
-        if histogram:
-            phi = self.optim.get_params(state.optim_state)
-            norm = defaults.norm_of_start(self, objective, phi, rows, public, run, histogram[0])
-            self._mechanism, self._auto = self._mechanism.with_norm(norm), False
-            charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
         thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
         thinning = positive_integer(thinning, name="thinning")
         params_of = lambda state: self.optim.get_params(state.optim_state)  # noqa: E731
-        step = self._step(objective, charge.mechanism, charge.noise_multipliers[0])
-        method = method_of(step, params_of, num_steps, thinning)
+
+        def method_at(mechanism: Mechanism) -> Method:
+            step = self._step(objective, mechanism, charge.noise_multipliers[0])
+            return method_of(step, params_of, num_steps, thinning)
+
+        if histogram:
+            number = np.asarray(0, np.int32)
+            prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, number, number), rows=1)
+            norm = defaults.norm_of_start(self, objective, params_of(state), rows, public, run, histogram[0])
+            self._mechanism, self._auto = self._mechanism.with_norm(norm), False
+            charge, run = replace(charge, mechanism=charge.mechanism.with_norm(norm)), replace(run, claimed=True)
+        method = method_at(charge.mechanism)
         start = Start.STATE if init_state is not None else start_of(self.guide)
         start = start if init_params is None else Start.SUPPLIED
 
