@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
@@ -95,37 +96,53 @@ def draw(
 def _nuts(
     coordinates: Coordinates, surrogate: Surrogate, prior: Prior, found: Prior, public: Any, key: Any, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:  # fmt: skip
-    """NumPyro's NUTS, in coordinates that are white under the approximation. `rest`: latents only the prior knows."""
-    root = np.linalg.cholesky(found.covariance)
+    """NumPyro's NUTS over all latents of the model, with its exact prior; the surrogate is of their coordinates."""
     inverse = np.linalg.inv(surrogate.metric)
     spread = inverse @ (found.covariance + np.outer(*[found.mean - _point(surrogate, prior)] * 2)) @ inverse.T
     whitened = np.linalg.inv(np.linalg.cholesky(surrogate.noise(spread)))  # of the gradient's noise
     h = surrogate.curvature.mean
     offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior.mean)))
-    slope = whitened @ h @ inverse @ root
-    arrays = [jnp.asarray(a, jnp.float32) for a in (found.mean, root, offset, slope)]
-    rest = {site: s for site, s in coordinates.split.latents.items() if site not in coordinates.sites}
-
-    def latents(x: Any) -> Any:
-        return coordinates.latents(arrays[0] + arrays[1] @ x["white"]) | x["rest"]
+    slope = whitened @ h @ inverse
+    prior_key, key = jax.random.split(key)
+    draws = coordinates.draws(public, prior_key)
+    unravel = ravel_pytree({site: values[0] for site, values in draws.items()})[1]
+    points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
+    vector = lambda x: coordinates.vector(unravel(x), public)  # noqa: E731
+    moves = {site: jnp.full(s.shape, site in coordinates.movable) for site, s in coordinates.split.latents.items()}
+    start, root = _white(points, vector, np.asarray(ravel_pytree(moves)[0]), found.mean, slope)
+    arrays = [jnp.asarray(a, jnp.float32) for a in (start, root, found.mean, offset, slope)]
 
     def potential(x: Any) -> Any:
-        residual = arrays[2] - arrays[3] @ x["white"]
-        return 0.5 * jnp.sum(residual**2) - coordinates.split.log_prior(latents(x), public)
+        x = arrays[0] + arrays[1] @ x
+        residual = arrays[3] - arrays[4] @ (vector(x) - arrays[2])
+        return 0.5 * jnp.sum(residual**2) - coordinates.split.log_prior(unravel(x), public)
 
-    start = {"white": jnp.zeros(len(found.mean)), "rest": {n: jnp.zeros(s.shape, s.dtype) for n, s in rest.items()}}
-    mcmc = MCMC(
-        NUTS(potential_fn=potential, target_accept_prob=0.9), num_warmup=_NUM_WARMUP, num_samples=num_samples,
-        progress_bar=False,
-    )  # fmt: skip
-    mcmc.run(key, init_params=start)
-    samples = {site: np.asarray(value) for site, value in jax.vmap(latents)(mcmc.get_samples()).items()}
+    kernel = NUTS(potential_fn=potential, target_accept_prob=0.9, dense_mass=bool(coordinates.held))
+    mcmc = MCMC(kernel, num_warmup=_NUM_WARMUP, num_samples=num_samples, progress_bar=False)
+    mcmc.run(key, init_params=jnp.zeros(len(start)))
+    found_latents = jax.vmap(lambda x: unravel(arrays[0] + arrays[1] @ x))(mcmc.get_samples())
+    samples = {site: np.asarray(value) for site, value in found_latents.items()}
     diverging = float(np.mean(np.asarray(mcmc.get_extra_fields()["diverging"])))
     with np.errstate(all="ignore"):
         r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
     if diverging <= _DIVERGING and r_hat <= _R_HAT:
         return samples, None
     return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
+
+
+def _white(points: Array, vector: Any, moves: Array, target: Array, slope: Array) -> tuple[Array, Array]:
+    """Latents (n,) near the median of the prior draws `points` at which `vector`, their coordinates, is `target`, by those
+    latents that are `moves`; and a root (n, n) of what their covariance were, if prior and coordinates were linear there."""
+    start, scales = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
+    prior = np.cov(np.clip((points - start) / scales, -4.0, 4.0).T)  # of heavy tails, too
+    linear = jax.jit(lambda x: (vector(x), jax.jacobian(vector)(x)))
+    for _ in range(3):  # exact after two: first the latents that are coordinates, then what the others are affine in
+        value, jacobian = (np.asarray(v, np.float64) for v in linear(jnp.asarray(start, jnp.float32)))
+        jacobian = jacobian * scales
+        start = start + scales * moves * np.linalg.lstsq(jacobian * moves, target - value, rcond=1e-6)[0]
+    measured = slope @ jacobian
+    covariance = np.linalg.inv(measured.T @ measured + np.linalg.inv(np.atleast_2d(prior)))
+    return start, scales[:, None] * np.linalg.cholesky(covariance)
 
 
 def _point(surrogate: Surrogate, prior: Prior) -> Array:

@@ -1,6 +1,6 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,8 @@ class NoiseAware(Fixed):
     object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
     mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
     curvature, with latents in units of their prior sd; found from charged private histograms if not given.
+    `coordinates`: names of the sites in which the likelihood is measured, all through which it depends on latents: latents,
+    or deterministic sites of latents and Public arrays; found if not given (see `Search`).
     `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
@@ -74,6 +76,7 @@ class NoiseAware(Fixed):
         noise_multiplier: float | None = None,
         clipping_norm: float | None = None,
         curvature_bound: float | None = None,
+        coordinates: Sequence[str] | None = None,
         subsampling: Subsampling | None = None,
         num_samples: int = 2_000,
         num_draws: int = NUM_DRAWS,
@@ -98,6 +101,8 @@ class NoiseAware(Fixed):
             norm=None if clipping_norm is None else positive(clipping_norm, name="clipping_norm"),
             curvature=None if curvature_bound is None else positive(curvature_bound, name="curvature_bound"),
         )
+        named = (coordinates,) if isinstance(coordinates, str) else coordinates
+        self.coordinates = None if named is None else tuple(named)
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
@@ -152,14 +157,14 @@ class NoiseAware(Fixed):
         run = Run.opened(rng_key, None)
         with TRACING:
             split = split_model(self.model, args, kwargs, data_plate=self.data_plate)
-            coordinates = Coordinates.of(split)
+            rows, public = split.arrays(args, kwargs)
+            coordinates = Coordinates.of(split, public, self.coordinates)
             if coordinates.dimension > MOST_LATENTS:
                 raise ConfigurationError(
                     f"{coordinates.dimension} latents enter the likelihood, and a full curvature is released for at most "
                     f"{MOST_LATENTS}; use dpppl.SVI for wider models."
                 )
             responses = Responses.of(split, self.num_draws)
-            rows, public = split.arrays(args, kwargs)
             prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
         charge = self._charge()
         self.budget.admit([charge], run.run_id)
