@@ -136,7 +136,8 @@ class BindPlate(Messenger):
 class BindRows(BindLatents):
     """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports.
 
-    Deterministic sites get their value in `held`, if there is one, whatever the model computes there. Observed sites get the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
+    Deterministic sites get their value in `held`, if there is one, whatever the model computes there. Observed sites get
+    the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
 
     def __init__(
         self,

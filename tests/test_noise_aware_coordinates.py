@@ -1,5 +1,7 @@
 """Coordinates of NoiseAware: deterministic sites that stand between latents and the likelihood, found or named."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,10 +88,13 @@ def data():
     return group, (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-effects[group]))).astype(np.float32)
 
 
-def coordinates_of(model, named=None, args=()):
-    args = (*args, *data())
-    split = split_model(model, args, {})
-    return Coordinates.of(split, split.arrays(args, {})[1], named)
+@functools.cache
+def split_of(model):
+    return split_model(model, data(), {})
+
+
+def coordinates_of(model, named=None):
+    return Coordinates.of(split_of(model), {}, named)
 
 
 # What is found
@@ -113,9 +118,10 @@ def test_deterministic_sites_are_found_where_they_replace_latents(model, sites):
 
 
 def test_public_arrays_decide_whether_sites_take_every_value():
-    assert set(coordinates_of(designed, args=(dpppl.Public(np.eye(8, dtype=np.float32)),)).sites) == {"effects"}
-    contrasts = np.eye(8, dtype=np.float32) - 1.0 / 8.0
-    assert set(coordinates_of(designed, args=(dpppl.Public(contrasts),)).sites) == {"tau", "z"}
+    contrasts = np.eye(NUM_GROUPS, dtype=np.float32) - 1.0 / NUM_GROUPS  # of rank 7
+    split = split_model(designed, (dpppl.Public(contrasts), *data()), {})
+    assert Coordinates.of(split, {"design": 0.5 + np.eye(NUM_GROUPS)}).sites == ("effects",)
+    assert Coordinates.of(split, {"design": contrasts}).sites == ("tau", "z")
 
 
 def test_the_prior_of_coordinates_is_that_of_draws_pushed_through():
@@ -124,7 +130,6 @@ def test_the_prior_of_coordinates_is_that_of_draws_pushed_through():
     assert not is_normal
     np.testing.assert_allclose(prior.mean, 0.0, atol=0.08)
     np.testing.assert_allclose(prior.covariance, 1.0 + np.eye(NUM_GROUPS), atol=0.25)
-    assert coordinates_of(linear).prior({}, jax.random.key(0))[1]
 
 
 # What is computed there
@@ -139,14 +144,18 @@ def test_the_likelihood_at_coordinates_is_the_models_own(model):
     z = {site: jax.random.normal(key, s.shape) for key, (site, s) in zip(keys, split.latents.items())}
     held = found.latents(found.vector(z, {}))
     forgotten = {site: value for site, value in held.items() if site in split.latents}
-    respond = Responses.of(split)
-    for number in range(5):
-        row = {name: value[number] for name, value in split.arrays(data(), {})[0].items()}
-        of = lambda z, row=row: (split.log_likelihood(z, row, {}), respond(z, row, {}, jax.random.key(1)))  # noqa: E731
-        own, replaced, wrong = (jax.tree.leaves(of(at)) for at in (z, held, forgotten))
-        for a, b in zip(own, replaced, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-5)
-        assert any(not np.allclose(a, b, rtol=1e-3) for a, b in zip(own, wrong))
+    respond, rows = Responses.of(split), split.arrays(data(), {})[0]
+
+    def of(row):
+        at = lambda z: (split.log_likelihood(z, row, {}), respond(z, row, {}, jax.random.key(1)))  # noqa: E731
+        return at(z), at(held), at(forgotten)
+
+    found = jax.jit(jax.vmap(of))({name: value[:5] for name, value in rows.items()})
+    own, replaced, wrong = (jax.tree.leaves(values) for values in found)
+    for a, b in zip(own, replaced, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    likelihood, *responses = (not np.allclose(a, b, rtol=5e-4) for a, b in zip(own, wrong))
+    assert likelihood and any(responses)
 
 
 # Sites that are named
@@ -160,7 +169,7 @@ def test_sites_can_be_named():
 @pytest.mark.parametrize(
     "model, named, message",
     [
-        (non_centred, "efects", "'efects', which the model does not have; it could be .*'effects'"),
+        (non_centred, ("efects",), "'efects', which the model does not have; it could be .*'effects'"),
         (non_centred, ("logits",), "'logits' lies in the data plate.*name the latents"),
         (non_centred, ("y",), "'y' lies in the data plate"),
         (non_centred, ("total",), "'total' depends on rows.*compute it from latents"),
@@ -172,10 +181,15 @@ def test_sites_can_be_named():
     ],
 )
 def test_sites_that_cannot_be_coordinates_are_refused_by_name(model, named, message):
-    found = dpppl.NoiseAware(model, target_epsilon=1.0, target_delta=1e-5, coordinates=named)
     with pytest.raises(ConfigurationError, match=message):
+        coordinates_of(model, named)
+
+
+def test_a_run_that_is_refused_costs_nothing():
+    found = dpppl.NoiseAware(non_centred, target_epsilon=1.0, target_delta=1e-5, coordinates="logits")
+    with pytest.raises(ConfigurationError, match="'logits' lies in the data plate"):
         found.run(dpppl.secret_key(), *data())
-    assert not found.budget.charged
+    assert found.coordinates == ("logits",) and not found.budget.charged
 
 
 # Whether it is right

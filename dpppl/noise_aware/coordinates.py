@@ -23,23 +23,21 @@ class Coordinates:
     """The vector (d,) of some sites' values, in the order of `shapes`: of latent sites unconstrained, of deterministic ones
     as they are. The likelihood depends on latents through these only.
 
-    `movable`: latents by which the coordinates take any value: those among them, and those in which the others are affine."""
+    `moves`: the latents, not among them, in which the deterministic ones are affine and take any value, given all others."""
 
     split: SplitModel
     shapes: Shapes
-    movable: tuple[str, ...]
+    moves: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls, split: SplitModel, public: Arrays | None = None, named: Sequence[str] | None = None
-    ) -> "Coordinates":
+    def of(cls, split: SplitModel, public: Arrays | None = None, named: Sequence[str] | None = None) -> "Coordinates":
         """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data.
 
         `public`: the Public arrays, zeros if not given. Raises ConfigurationError, naming the site, for sites named
         that cannot be coordinates."""
         search = Search(split, split.placeholder_public() if public is None else public)
         sites = search.best() if named is None else search.checked(named)
-        return cls(split, {site: search.shapes[site] for site in sorted(sites)}, (*search.moved_by(sites), *sites))
+        return cls(split, {site: search.shapes[site] for site in sorted(sites)}, search.moved_by(sites))
 
     @property
     def sites(self) -> tuple[str, ...]:

@@ -37,13 +37,14 @@ class NoiseAware(Fixed):
     expects, and then samples from the posterior given these releases: exact prior times a normal surrogate that counts
     the privacy noise, the sampling of the data and the error of the curvature.
 
-    `model`: a NumPyro model with one data plate, proper priors, at most 200 latents that enter the likelihood, and
+    `model`: a NumPyro model with one data plate, proper priors, at most 200 coordinates, and
     responses that can be simulated (no factor in the data plate). `target_epsilon`, `target_delta`: the budget of this
     object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
     mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
     curvature, with latents in units of their prior sd; found from charged private histograms if not given.
-    `coordinates`: names of the sites in which the likelihood is measured, all through which it depends on latents: latents,
-    or deterministic sites of latents and Public arrays; found if not given (see `Search`).
+    `coordinates`: the sites, by name, in which the likelihood is measured: all those through which it depends on latents,
+    be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside of the data
+    plate and real; found if not given.
     `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
@@ -161,7 +162,7 @@ class NoiseAware(Fixed):
             coordinates = Coordinates.of(split, public, self.coordinates)
             if coordinates.dimension > MOST_LATENTS:
                 raise ConfigurationError(
-                    f"{coordinates.dimension} latents enter the likelihood, and a full curvature is released for at most "
+                    f"{coordinates.dimension} coordinates enter the likelihood, and a full curvature is released for at most "
                     f"{MOST_LATENTS}; use dpppl.SVI for wider models."
                 )
             responses = Responses.of(split, self.num_draws)

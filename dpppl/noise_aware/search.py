@@ -38,7 +38,11 @@ class Search:
             for name, site in split.visit_observed(lambda site: None, z, row, public, first).items():
                 inside = site["type"] in ("sample", "deterministic") and split.data_plate in plates_of(site)
                 self._sites[name] = (site["type"], inside)
-                if name in split.deterministic and not inside and jnp.issubdtype(jnp.result_type(site["value"]), jnp.floating):
+                if (
+                    name in split.deterministic
+                    and not inside
+                    and jnp.issubdtype(jnp.result_type(site["value"]), jnp.floating)
+                ):
                     values[name] = abstract(jnp.shape(site["value"]), jnp.result_type(site["value"]))
 
         jax.eval_shape(explore, split.latents, split.row, split.arguments.public)
@@ -150,9 +154,7 @@ class Search:
     def _unfit(self, name: str) -> str:
         kind, inside = self._sites.get(name, (None, False))
         if kind is None:
-            return (
-                f"coordinates name site '{name}', which the model does not have; it could be {quoted(sorted(self.shapes))}."
-            )
+            return f"coordinates name site '{name}', which the model does not have; it could be {quoted(sorted(self.shapes))}."
         if inside:
             return (
                 f"site '{name}' lies in the data plate, and coordinates are what all rows share; name the latents that it is "
