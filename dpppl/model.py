@@ -46,7 +46,8 @@ class SplitModel:
     """A model's log prior and per-row log likelihood. Holds no array argument.
 
     `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z`
-    maps each latent site to its unconstrained value, with the shape and dtype in `latents`. `local` names the latents
+    maps each latent site to its unconstrained value, with the shape and dtype in `latents`; it may also map
+    deterministic sites to values, which then replace those that the model computes there. `local` names the latents
     of rows; the log likelihood has them, and the model's parameters, at made-up values. `notes` are sentences on what
     the model declares and a run leaves out; they tell nothing of rows.
     """
@@ -185,7 +186,7 @@ class SplitModel:
                 raise UnsupportedModelError(message)
             return z[site["name"]]
 
-        return self._run(latent, rows, public, num_rows, assignment, observe)
+        return self._run(latent, rows, public, num_rows, assignment, observe, z)
 
     def _run(
         self,
@@ -195,11 +196,12 @@ class SplitModel:
         num_rows: int = 1,
         assignment: Arrays | None = None,
         observe: Observe | None = None,
+        held: Arrays | None = None,
     ) -> Trace:
         if assignment is None:  # any value will do, but what follows from it is marked as depending on the rows
             first = jnp.ravel(next(iter(rows.values())))[0]
             assignment = dict.fromkeys(dict(self.discrete), (first != first).astype(int))
-        bind = BindRows(latent, self.data_plate, num_rows, self.params, assignment, observe)
+        bind = BindRows(latent, self.data_plate, num_rows, self.params, assignment, observe, held or {})
         with explained():
             return trace_of(self.model, self.arguments, bind, rows, public)
 

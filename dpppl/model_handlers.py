@@ -136,7 +136,8 @@ class BindPlate(Messenger):
 class BindRows(BindLatents):
     """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports.
 
-    Observed sites get the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
+    Deterministic sites get their value in `held`, if there is one, whatever the model computes there. Observed sites get
+    the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
 
     def __init__(
         self,
@@ -146,9 +147,10 @@ class BindRows(BindLatents):
         params: Mapping[str, Any],
         assignment: Mapping[str, Any],
         observe: Observe | None,
+        held: Mapping[str, Any],
     ) -> None:
         self.plate, self.params = BindPlate(data_plate, num_rows), params
-        self.assignment, self.observe = assignment, observe
+        self.assignment, self.observe, self.held = assignment, observe, held
         super().__init__(latent)
 
     def process_message(self, msg: Site) -> None:
@@ -162,6 +164,8 @@ class BindRows(BindLatents):
             value = self.observe(msg)
             msg["given"] = msg["value"]
             msg["value"] = msg["given"] if value is None else value
+        elif msg["type"] == "deterministic" and name in self.held:
+            msg["value"] = self.held[name]
         elif msg["type"] == "param":
             msg["value"] = self.params[name]
         elif msg["type"] == "prng_key":

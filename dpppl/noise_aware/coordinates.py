@@ -1,5 +1,6 @@
-"""The latents that enter the likelihood as one vector, and what the prior says of them."""
+"""The coordinates in which the likelihood is measured, as one vector, and what the prior says of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,66 +8,86 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.arguments import Arrays
+from dpppl.arguments import Arrays, Shapes
 from dpppl.errors import UnsupportedModelError
 from dpppl.initialization import initial_values
-from dpppl.jaxprs import depends_on
 from dpppl.model import SplitModel
 from dpppl.noise_aware.recipe import Prior
+from dpppl.noise_aware.search import Search
 
 _NUM_DRAWS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """`sites`: the latent sites that enter the likelihood, sorted; the vector is their unconstrained values in order."""
+    """The vector (d,) of some sites' values, in the order of `shapes`: of latent sites unconstrained, of deterministic ones
+    as they are. The likelihood depends on latents through these only.
+
+    `moves`: the latents, not among them, in which the deterministic ones are affine and take any value, given all others."""
 
     split: SplitModel
-    sites: tuple[str, ...]
+    shapes: Shapes
+    moves: tuple[str, ...]
 
     @classmethod
-    def of(cls, split: SplitModel) -> "Coordinates":
-        """Those of a model: abstract, looks at no data."""
-        row = {name: jax.ShapeDtypeStruct(s.shape[1:], s.dtype) for name, s in split.arguments.shapes(1).items()}
-        enters = depends_on(split.log_likelihood, split.latents, row, split.arguments.public)[0]
-        return cls(split, tuple(sorted(site for site, used in enters.items() if used)))
+    def of(cls, split: SplitModel, public: Arrays | None = None, named: Sequence[str] | None = None) -> "Coordinates":
+        """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data.
+
+        `public`: the Public arrays, zeros if not given. Raises ConfigurationError, naming the site, for sites named
+        that cannot be coordinates."""
+        search = Search(split, split.placeholder_public() if public is None else public)
+        sites = search.best() if named is None else search.checked(named)
+        return cls(split, {site: search.shapes[site] for site in sorted(sites)}, search.moved_by(sites))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(self.shapes)
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The deterministic sites among them."""
+        return tuple(site for site in self.shapes if site not in self.split.latents)
 
     @property
     def dimension(self) -> int:
-        return sum(int(np.prod(self.split.latents[site].shape)) for site in self.sites)
+        return sum(shape.size for shape in self.shapes.values())
 
     def names(self) -> list[str]:
         """Of the coordinates: site, with an index where it has several."""
         found = []
-        for site in self.sites:
-            shape = self.split.latents[site].shape
-            found += [f"{site}[{','.join(map(str, i))}]" if shape else site for i in np.ndindex(*shape)]
+        for site, s in self.shapes.items():
+            found += [f"{site}[{','.join(map(str, i))}]" if s.shape else site for i in np.ndindex(*s.shape)]
         return found
 
-    def vector(self, z: Arrays) -> jax.Array:
-        """The coordinates (d,) of latents."""
-        return jnp.concatenate([jnp.ravel(z[site]) for site in self.sites])
+    def vector(self, z: Arrays, public: Arrays | None = None) -> jax.Array:
+        """The coordinates (d,) of latents; Public arrays are needed where deterministic sites are among them."""
+        values = z | {site: self.split.constrain(z, public or {})[site] for site in self.held}
+        return jnp.concatenate([jnp.ravel(values[site]) for site in self.shapes])
 
     def latents(self, vector: Any) -> Arrays:
-        """Latents with these coordinates; 0 where they do not enter."""
+        """Latents with these coordinates, 0 where they do not enter, and values for the deterministic sites held: what
+        `SplitModel.log_likelihood` takes."""
         z = {site: jnp.zeros(s.shape, s.dtype) for site, s in self.split.latents.items()}
         start = 0
-        for site in self.sites:
-            shape = self.split.latents[site].shape
-            size = int(np.prod(shape))
-            z[site] = vector[start : start + size].reshape(shape).astype(z[site].dtype)
-            start += size
+        for site, s in self.shapes.items():
+            z[site] = vector[start : start + s.size].reshape(s.shape).astype(s.dtype)
+            start += s.size
         return z
 
-    def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
-        """Mean and covariance, and whether the prior of all latents is normal and they all enter.
-
-        Exact where it is; else of 10,000 draws. Raises UnsupportedModelError for improper priors."""
+    def draws(self, public: Arrays, key: Any) -> Arrays:
+        """Latents drawn from the prior, 10,000 each."""
         draw = jax.jit(jax.vmap(lambda key: initial_values(self.split, public, key, "prior_sample")))
-        draws = draw(jax.random.split(key, _NUM_DRAWS))
-        points = np.asarray(jax.vmap(self.vector)(draws), np.float64)
-        for site in self.sites:
-            if np.any(np.ptp(np.asarray(draws[site]), axis=0) == 0.0):
+        found: Arrays = draw(jax.random.split(key, _NUM_DRAWS))
+        return found
+
+    def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
+        """Mean and covariance, and whether the prior of all latents is normal and they are the coordinates.
+
+        Exact where it is; else of draws. Raises UnsupportedModelError for improper priors."""
+        draws = self.draws(public, key)
+        points = np.asarray(jax.jit(jax.vmap(self.vector, (0, None)))(draws, public), np.float64)
+        for site, values in draws.items():
+            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
                 raise UnsupportedModelError(
                     f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
                 )

@@ -1,10 +1,13 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
@@ -85,37 +88,80 @@ def draw(
 def _nuts(
     coordinates: Coordinates, surrogate: Surrogate, prior: Prior, found: Prior, public: Any, key: Any, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:  # fmt: skip
-    """NumPyro's NUTS, in coordinates that are white under the approximation. `rest`: latents only the prior knows."""
-    root = np.linalg.cholesky(found.covariance)
+    """NumPyro's NUTS over all latents of the model, with its exact prior; the surrogate is of their coordinates."""
     inverse = np.linalg.inv(surrogate.metric)
     spread = inverse @ (found.covariance + np.outer(*[found.mean - _point(surrogate, prior)] * 2)) @ inverse.T
     whitened = np.linalg.inv(np.linalg.cholesky(surrogate.noise(spread)))  # of the gradient's noise
     h = surrogate.curvature.mean
     offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior.mean)))
-    slope = whitened @ h @ inverse @ root
-    arrays = [jnp.asarray(a, jnp.float32) for a in (found.mean, root, offset, slope)]
-    rest = {site: s for site, s in coordinates.split.latents.items() if site not in coordinates.sites}
+    slope = whitened @ h @ inverse
+    prior_key, key = jax.random.split(key)
+    draws = coordinates.draws(public, prior_key)
+    unravel = ravel_pytree({site: values[0] for site, values in draws.items()})[1]
+    points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
+    arrays = [jnp.asarray(a, jnp.float32) for a in (found.mean, offset, slope)]
 
-    def latents(x: Any) -> Any:
-        return coordinates.latents(arrays[0] + arrays[1] @ x["white"]) | x["rest"]
+    def residual(latents: Any) -> Any:
+        return arrays[1] - arrays[2] @ (coordinates.vector(unravel(latents), public) - arrays[0])
+
+    def are_in(sites: tuple[str, ...]) -> Array:
+        where = {site: jnp.full(s.shape, site in sites) for site, s in coordinates.split.latents.items()}
+        return np.asarray(ravel_pytree(where)[0])
+
+    place = _white(residual, points, are_in(coordinates.sites), are_in(coordinates.moves))
 
     def potential(x: Any) -> Any:
-        residual = arrays[2] - arrays[3] @ x["white"]
-        return 0.5 * jnp.sum(residual**2) - coordinates.split.log_prior(latents(x), public)
+        latents, log_det = place(x)
+        return 0.5 * jnp.sum(residual(latents) ** 2) - coordinates.split.log_prior(unravel(latents), public) - log_det
 
-    start = {"white": jnp.zeros(len(found.mean)), "rest": {n: jnp.zeros(s.shape, s.dtype) for n, s in rest.items()}}
     mcmc = MCMC(
         NUTS(potential_fn=potential, target_accept_prob=0.9), num_warmup=_NUM_WARMUP, num_samples=num_samples,
         progress_bar=False,
     )  # fmt: skip
-    mcmc.run(key, init_params=start)
-    samples = {site: np.asarray(value) for site, value in jax.vmap(latents)(mcmc.get_samples()).items()}
+    mcmc.run(key, init_params=jnp.zeros(points.shape[1]))
+    placed = jax.jit(jax.vmap(lambda x: unravel(place(x)[0])))(mcmc.get_samples())
+    samples = {site: np.asarray(value) for site, value in placed.items()}
     diverging = float(np.mean(np.asarray(mcmc.get_extra_fields()["diverging"])))
     with np.errstate(all="ignore"):
         r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
     if diverging <= _DIVERGING and r_hat <= _R_HAT:
         return samples, None
     return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
+
+
+def _white(residual: Any, points: Array, measured: Array, moves: Array) -> Callable[[Any], tuple[Any, Any]]:
+    """A function of x (n,) that gives latents and the log determinant of their derivatives, and makes x nearly white under
+    prior times exp(-|`residual`(latents)|^2 / 2). `points` (m, n): prior draws.
+
+    The residual is affine in the latents that are `moves` (n,), given all others: these get the mean and covariance
+    that they would have under a normal prior, given the others. The others get those of a linear residual around latents that
+    fit, which need no search: `measured` (n,) are latents that are coordinates themselves."""
+    middle, width = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
+    prior = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
+    precision, start, free = np.linalg.inv(prior), np.zeros(len(middle)), measured | moves
+    centre, scales = jnp.asarray(middle, jnp.float32), jnp.asarray(width, jnp.float32)
+    at = lambda t: residual(centre + scales * t)  # noqa: E731
+    both = jax.jit(lambda t: (at(t), jax.jacobian(at)(t)))
+    for _ in range(3):  # exact after two: first the latents that are measured, then those that move
+        value, slope = (np.asarray(v, np.float64) for v in both(jnp.asarray(start, jnp.float32)))
+        total = slope[:, free].T @ slope[:, free] + precision[np.ix_(free, free)]
+        start[free] = np.linalg.solve(total, slope[:, free].T @ (slope[:, free] @ start[free] - value))
+    covariance = np.linalg.inv(slope.T @ slope + precision)[np.ix_(~moves, ~moves)]
+    given, own = np.flatnonzero(~moves), np.flatnonzero(moves)
+    around, root = jnp.asarray(start[given], jnp.float32), jnp.asarray(np.linalg.cholesky(covariance), jnp.float32)
+    prior_root = jnp.asarray(np.linalg.cholesky(np.linalg.inv(prior[np.ix_(moves, moves)])).T, jnp.float32)
+
+    def place(x: Any) -> tuple[Any, Any]:
+        t = jnp.zeros_like(x).at[given].set(around + root @ x[given])
+        if not len(own):
+            return centre + scales * t, 0.0
+        along = lambda moved: at(t.at[own].set(moved))  # noqa: E731
+        value, slope = along(t[own]), jax.jacfwd(along)(t[own])
+        q, r = jnp.linalg.qr(jnp.concatenate([slope, prior_root]))
+        moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
+        return centre + scales * t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
+
+    return place
 
 
 def _point(surrogate: Surrogate, prior: Prior) -> Array:

@@ -1,6 +1,6 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,11 +37,14 @@ class NoiseAware(Fixed):
     expects, and then samples from the posterior given these releases: exact prior times a normal surrogate that counts
     the privacy noise, the sampling of the data and the error of the curvature.
 
-    `model`: a NumPyro model with one data plate, proper priors, at most 200 latents that enter the likelihood, and
+    `model`: a NumPyro model with one data plate, proper priors, at most 200 coordinates, and
     responses that can be simulated (no factor in the data plate). `target_epsilon`, `target_delta`: the budget of this
     object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
     mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
     curvature, with latents in units of their prior sd; found from charged private histograms if not given.
+    `coordinates`: the sites, by name, in which the likelihood is measured: all those through which it depends on latents,
+    be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside of the data
+    plate and real; found if not given.
     `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
@@ -74,6 +77,7 @@ class NoiseAware(Fixed):
         noise_multiplier: float | None = None,
         clipping_norm: float | None = None,
         curvature_bound: float | None = None,
+        coordinates: Sequence[str] | None = None,
         subsampling: Subsampling | None = None,
         num_samples: int = 2_000,
         num_draws: int = NUM_DRAWS,
@@ -98,6 +102,8 @@ class NoiseAware(Fixed):
             norm=None if clipping_norm is None else positive(clipping_norm, name="clipping_norm"),
             curvature=None if curvature_bound is None else positive(curvature_bound, name="curvature_bound"),
         )
+        named = (coordinates,) if isinstance(coordinates, str) else coordinates
+        self.coordinates = None if named is None else tuple(named)
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
@@ -152,14 +158,14 @@ class NoiseAware(Fixed):
         run = Run.opened(rng_key, None)
         with TRACING:
             split = split_model(self.model, args, kwargs, data_plate=self.data_plate)
-            coordinates = Coordinates.of(split)
+            rows, public = split.arrays(args, kwargs)
+            coordinates = Coordinates.of(split, public, self.coordinates)
             if coordinates.dimension > MOST_LATENTS:
                 raise ConfigurationError(
-                    f"{coordinates.dimension} latents enter the likelihood, and a full curvature is released for at most "
+                    f"{coordinates.dimension} coordinates enter the likelihood, and a full curvature is released for at most "
                     f"{MOST_LATENTS}; use dpppl.SVI for wider models."
                 )
             responses = Responses.of(split, self.num_draws)
-            rows, public = split.arrays(args, kwargs)
             prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
         charge, scale = self._charge()
         self.budget.admit([charge], run.run_id)

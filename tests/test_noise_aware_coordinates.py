@@ -1,0 +1,235 @@
+"""Coordinates of NoiseAware: deterministic sites that stand between latents and the likelihood, found or named."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.reparam import LocScaleReparam
+
+import dpppl
+from dpppl.errors import ConfigurationError
+from dpppl.model import split_model
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.responses import Responses
+
+NUM_GROUPS, NUM_ROWS = 8, 2_000
+
+
+def hyper():
+    return numpyro.sample("mu", dist.Normal(0.0, 1.0)), numpyro.sample("tau", dist.HalfNormal(1.0))
+
+
+def standard():
+    return numpyro.sample("z", dist.Normal(0.0, 1.0).expand([NUM_GROUPS]).to_event(1))
+
+
+def non_centred(group, y):
+    mu, tau = hyper()
+    scaled = numpyro.deterministic("scaled", tau * standard())  # would do, with mu: one coordinate more
+    effects = numpyro.deterministic("effects", mu + scaled)
+    numpyro.deterministic("count", jnp.argmax(effects))
+    numpyro.deterministic("total", jnp.sum(y))
+    with numpyro.plate("data", y.shape[0]):
+        logits = numpyro.deterministic("logits", effects[group])
+        numpyro.sample("y", dist.Bernoulli(logits=logits), obs=y)
+
+
+def centred(group, y):
+    mu, tau = hyper()
+    with numpyro.plate("groups", NUM_GROUPS):
+        effects = numpyro.sample("effects", dist.Normal(mu, tau))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=effects[group]), obs=y)
+
+
+reparametrised = numpyro.handlers.reparam(centred, config={"effects": LocScaleReparam(0.0)})
+
+
+def spread_out(group, y):
+    """Both hyperparameters enter beside the effects."""
+    mu, tau = hyper()
+    effects = numpyro.deterministic("effects", mu + tau * standard())
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(effects[group] + mu, tau), obs=y)
+
+
+def linear(group, y):
+    """In the latents already: a normal prior is lost by replacing them."""
+    effects = numpyro.deterministic("effects", 0.5 + 2.0 * standard())
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=effects[group]), obs=y)
+
+
+def bounded(group, y):
+    """Probabilities are no coordinates; neither are effects that sum to zero, of rank 7."""
+    _, tau = hyper()
+    z = standard()
+    effects = numpyro.deterministic("effects", tau * (z - jnp.mean(z)))
+    probs = numpyro.deterministic("probs", jax.nn.sigmoid(effects))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(probs=probs[group]), obs=y)
+
+
+def designed(design, group, y):
+    """Effects by a Public matrix of contrasts."""
+    _, tau = hyper()
+    effects = numpyro.deterministic("effects", design @ (tau * standard()))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=effects[group]), obs=y)
+
+
+def data():
+    rng = np.random.default_rng(0)
+    effects, group = 0.3 + 0.8 * rng.standard_normal(NUM_GROUPS), rng.integers(0, NUM_GROUPS, NUM_ROWS).astype(np.int32)
+    return group, (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-effects[group]))).astype(np.float32)
+
+
+@functools.cache
+def split_of(model):
+    return split_model(model, data(), {})
+
+
+def coordinates_of(model, named=None):
+    return Coordinates.of(split_of(model), {}, named)
+
+
+# What is found
+
+
+@pytest.mark.parametrize(
+    "model, sites",
+    [
+        (non_centred, {"effects"}),
+        (reparametrised, {"effects"}),
+        (centred, {"effects"}),
+        (spread_out, {"effects", "mu", "tau"}),
+        (linear, {"z"}),
+        (bounded, {"tau", "z"}),
+    ],
+)
+def test_deterministic_sites_are_found_where_they_replace_latents(model, sites):
+    found = coordinates_of(model)
+    assert set(found.sites) == sites
+    assert found.dimension == len(found.names()) == sum(NUM_GROUPS if s in ("effects", "z") else 1 for s in sites)
+
+
+def test_public_arrays_decide_whether_sites_take_every_value():
+    contrasts = np.eye(NUM_GROUPS, dtype=np.float32) - 1.0 / NUM_GROUPS  # of rank 7
+    split = split_model(designed, (dpppl.Public(contrasts), *data()), {})
+    assert Coordinates.of(split, {"design": 0.5 + np.eye(NUM_GROUPS)}).sites == ("effects",)
+    assert Coordinates.of(split, {"design": contrasts}).sites == ("tau", "z")
+
+
+def test_the_prior_of_coordinates_is_that_of_draws_pushed_through():
+    """Effects have variance E[1 + tau^2] = 2 and covariance 1; 10,000 draws: standard errors are at most .05."""
+    prior, is_normal = coordinates_of(non_centred).prior({}, jax.random.key(0))
+    assert not is_normal
+    np.testing.assert_allclose(prior.mean, 0.0, atol=0.08)
+    np.testing.assert_allclose(prior.covariance, 1.0 + np.eye(NUM_GROUPS), atol=0.25)
+
+
+# What is computed there
+
+
+@pytest.mark.parametrize("model", [non_centred, reparametrised, spread_out])
+def test_the_likelihood_at_coordinates_is_the_models_own(model):
+    """At latents that give these coordinates; also responses, drawn or listed. Fails where sites are not replaced."""
+    found = coordinates_of(model)
+    split = found.split
+    keys = jax.random.split(jax.random.key(0), len(split.latents))
+    z = {site: jax.random.normal(key, s.shape) for key, (site, s) in zip(keys, split.latents.items())}
+    held = found.latents(found.vector(z, {}))
+    forgotten = {site: value for site, value in held.items() if site in split.latents}
+    respond, rows = Responses.of(split), split.arrays(data(), {})[0]
+
+    def of(row):
+        at = lambda z: (split.log_likelihood(z, row, {}), respond(z, row, {}, jax.random.key(1)))  # noqa: E731
+        return at(z), at(held), at(forgotten)
+
+    found = jax.jit(jax.vmap(of))({name: value[:5] for name, value in rows.items()})
+    own, replaced, wrong = (jax.tree.leaves(values) for values in found)
+    for a, b in zip(own, replaced, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4)
+    likelihood, *responses = (not np.allclose(a, b, rtol=5e-4) for a, b in zip(own, wrong))
+    assert likelihood and any(responses)
+
+
+# Sites that are named
+
+
+def test_sites_can_be_named():
+    assert coordinates_of(non_centred, ("mu", "tau", "z")).sites == ("mu", "tau", "z")
+    assert coordinates_of(non_centred, ("scaled", "mu")).sites == ("mu", "scaled")
+
+
+@pytest.mark.parametrize(
+    "model, named, message",
+    [
+        (non_centred, ("efects",), "'efects', which the model does not have; it could be .*'effects'"),
+        (non_centred, ("logits",), "'logits' lies in the data plate.*name the latents"),
+        (non_centred, ("y",), "'y' lies in the data plate"),
+        (non_centred, ("total",), "'total' depends on rows.*compute it from latents"),
+        (non_centred, ("count",), "'count' is neither a continuous latent nor"),
+        (non_centred, ("scaled",), "depends on site 'mu', which coordinates .*leave out; name it too"),
+        (non_centred, ("effects", "tau"), "does not depend on site 'tau'.*leave it out"),
+        (bounded, ("probs",), "'probs' cannot be shown to take every real value.*unbounded site"),
+        (bounded, ("effects",), "'effects' cannot be shown to take every real value"),
+    ],
+)
+def test_sites_that_cannot_be_coordinates_are_refused_by_name(model, named, message):
+    with pytest.raises(ConfigurationError, match=message):
+        coordinates_of(model, named)
+
+
+def test_a_run_that_is_refused_costs_nothing():
+    found = dpppl.NoiseAware(non_centred, target_epsilon=1.0, target_delta=1e-5, coordinates="logits")
+    with pytest.raises(ConfigurationError, match="'logits' lies in the data plate"):
+        found.run(dpppl.secret_key(), *data())
+    assert found.coordinates == ("logits",) and not found.budget.charged
+
+
+# Whether it is right
+
+
+def exact_moments():
+    """Posterior means and sds of mu, tau and the effects, by sums over grids."""
+    group, y = data()
+    grid, mus, taus = np.linspace(-3.0, 3.0, 601), np.linspace(-2.5, 3.0, 111), np.linspace(0.02, 3.5, 117)
+    likelihood, means = [], []
+    density = np.exp(-0.5 * ((grid - mus[:, None, None]) / taus[:, None]) ** 2) / taus[:, None]  # (mu, tau, effect)
+    joint = -0.5 * (mus[:, None] ** 2 + taus**2)
+    for g in range(NUM_GROUPS):
+        log = np.sum(y[group == g]) * grid - np.sum(group == g) * np.log1p(np.exp(grid))
+        likelihood.append(np.exp(log - log.max()))
+        means.append([density @ (likelihood[-1] * grid**power) for power in range(3)])
+        joint = joint + np.log(means[-1][0])
+    weights = np.exp(joint - joint.max())
+    weights /= weights.sum()
+    first = [np.sum(weights * mus[:, None]), np.sum(weights * taus)]
+    first += [np.sum(weights * m[1] / m[0]) for m in means]
+    second = [np.sum(weights * mus[:, None] ** 2), np.sum(weights * taus**2)]
+    second += [np.sum(weights * m[2] / m[0]) for m in means]
+    return np.array(first), np.sqrt(np.array(second) - np.array(first) ** 2)
+
+
+@pytest.mark.slow
+def test_with_budget_to_spare_the_posterior_is_the_models_own():
+    """mu = 100: means within .3 sd, sds within 20 %; Monte Carlo errors are at most .08 sd and 7 %."""
+    found = dpppl.NoiseAware(
+        non_centred, noise_multiplier=0.01, coordinates=("effects",), num_samples=800, print_cost=False
+    )
+    found.run(dpppl.secret_key(), *data())
+    assert not found.verdict.refusals and set(found.verdict.learned) == {f"effects[{g}]" for g in range(NUM_GROUPS)}
+    samples = found.get_samples()
+    assert {"mu", "tau", "z", "scaled", "effects"} <= set(samples)
+    np.testing.assert_allclose(
+        samples["effects"], samples["mu"][:, None] + samples["tau"][:, None] * samples["z"], atol=1e-4
+    )
+    points = np.column_stack([samples["mu"], samples["tau"], samples["effects"]]).astype(np.float64)
+    mean, sd = exact_moments()
+    assert np.max(np.abs(points.mean(axis=0) - mean) / sd) < 0.3
+    np.testing.assert_allclose(points.std(axis=0), sd, rtol=0.2)
