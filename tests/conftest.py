@@ -4,9 +4,12 @@ import collections
 import os
 import tempfile
 
-# Without fusion emitters XLA compiles in less than half of the time, which is most of what the tests take.
+# Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. Level 0 would
+# make long chains slow, and round otherwise inside a loop than outside.
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2 --xla_cpu_use_fusion_emitters=false"
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=2"
+    + " --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 )
 
 import hypothesis
@@ -46,11 +49,6 @@ def pytest_collection_modifyitems(config, items):
         met[test] += 1
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
-
-
-def pytest_runtest_setup(item):
-    """Compiling takes longer than running, but for long chains."""
-    jax.config.update("jax_disable_most_optimizations", item.get_closest_marker("optimised") is None)
 
 
 def pytest_collection_finish(session):
