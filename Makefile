@@ -13,6 +13,7 @@ $(VENV)/installed: pyproject.toml
 demo: $(VENV)/installed
 	$(BIN)/python examples/adult.py
 
+# with --all, each kind of step and guide meets every model
 test: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 

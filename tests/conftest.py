@@ -1,8 +1,16 @@
-"""Two host devices for every test, reproducible hypothesis runs, and what several test files share."""
+"""Two host devices for every test, programs that compile fast, reproducible hypothesis runs, and what tests share."""
 
+import collections
 import os
+import tempfile
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+# Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. Level 0 would
+# make long chains slow, and round otherwise inside a loop than outside.
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=2"
+    + " --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+)
 
 import hypothesis
 import jax
@@ -10,6 +18,37 @@ import pytest
 
 hypothesis.settings.register_profile("dpppl", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("dpppl")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run every case of the tests that are marked as thinned")
+
+
+def pytest_configure(config):
+    """Tests compile many programs again and again: all workers share them, for as long as the session lasts."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="dpppl-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name  # for workers and subprocesses
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
+        jax.config.update("jax_compilation_cache_dir", folder.name)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config, items):
+    """Keep every n-th case of a test that is marked as thinned(n), the first of those selected included."""
+    if config.getoption("--all"):
+        return
+    met, kept, left_out = collections.Counter(), [], []
+    for item in items:
+        mark, test = item.get_closest_marker("thinned"), item.nodeid.split("[")[0]
+        (left_out if mark and met[test] % mark.args[0] else kept).append(item)
+        met[test] += 1
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def pytest_collection_finish(session):

@@ -226,6 +226,7 @@ def accepted_on(number, guide, gradient):
     return accepted(svi_of(ZOO[number].model, guide, gradient, subsampling), *ZOO[number].data(0))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
 def test_guides_on_every_model_are_accepted(number, split_once):
     """AutoNormal; on every second model also another guide, in turns, so that each guide meets both gradients."""

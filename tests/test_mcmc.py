@@ -406,9 +406,10 @@ def test_keys_split_off_a_used_key_give_other_noise():
     assert not np.any(np.isclose(parent.get_samples(group_by_chain=True)["mean"], child.get_samples()["mean"]))
 
 
-def test_raw_key_data_is_the_same_key():
+def test_raw_key_data_is_the_same_key_and_no_state_keeps_it():
     mcmc = mcmc_of()
     mcmc.run(jax.random.key_data(jax.random.key(0)), Y)
+    assert mcmc.last_state.rng_key is None
     with pytest.raises(KeyReuseError):
         mcmc.run(jax.random.key(0), Y)
 

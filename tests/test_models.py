@@ -33,6 +33,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: prior.__name__)
 @pytest.mark.parametrize("model, arrays", MODELS, ids=["mlp", "cnn", "heteroscedastic"])
 def test_networks_split_and_their_prior_is_the_one_asked_for(model, arrays, prior):

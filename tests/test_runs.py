@@ -334,6 +334,15 @@ def test_steps_by_update_are_charged_by_their_object():
     assert "inside jax.jit or lax.scan are not in these numbers" in svi.privacy_report().warnings()[0]
 
 
+def test_the_first_step_by_update_is_charged_and_so_is_a_query_in_its_ledger(tmp_path):
+    ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 50.0, 1e-5)
+    svi = svi_of(ledger=ledger, print_cost=False)
+    svi.update(svi.init(dpppl.secret_key(), Y), Y)
+    assert svi.privacy_report().num_accesses == 1 == sum(event.num_accesses for event in ledger.events)
+    ask(svi, dpppl.secret_key())
+    assert svi.privacy_report().num_accesses == 2 == sum(event.num_accesses for event in ledger.events)
+
+
 def test_a_partition_cannot_be_stepped_by_hand():
     """Rows that are shuffled between calls would enter more than one batch of an epoch that is charged once."""
     svi = dpppl.SVI(model, AutoNormal(model), optax.adam(0.05), clipping_norm=3.0, subsampling=dpppl.Partition(5),

@@ -153,7 +153,7 @@ def test_the_histogram_of_norms_is_charged_with_the_run():
         target_delta=1e-5, progress_bar=False, print_cost=False,
     )  # fmt: skip
     plan = mcmc.privacy_plan()
-    mcmc.run(dpppl.secret_key(), Y)
+    mcmc.run(jax.random.key(0), Y)
     report = mcmc.privacy_report()
     assert report.num_accesses == plan.num_accesses == 11 and report.epsilon == pytest.approx(plan.epsilon, rel=1e-9)
     assert report.epsilon == pytest.approx(2.0, rel=5e-3) and report.epsilon <= 2.0
