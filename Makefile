@@ -15,7 +15,8 @@ demo: $(VENV)/installed
 
 # with --all, each kind of step and guide meets every model
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not numerical"
+	DPPPL_TESTS=numerical $(BIN)/python -m pytest -n 2 --dist worksteal -m numerical tests
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

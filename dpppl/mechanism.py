@@ -17,7 +17,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.gradients import sum_of_rows
 from dpppl.subsampling import Poisson, Subsampling
 
-ACCOUNTED = (1.0 - 1e-6) / (1.0 + SLACK)
+ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
 """What is accounted of a noise multiplier: less the slack of the sensitivity, and what rounding on the device may take."""
 
 ROW_NUMBER = "(row number)"
@@ -230,7 +230,7 @@ class Mechanism:
     def event(self, noise_multipliers: Any, first: int = 0, repeats: int = 1) -> GaussianEvent:
         """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains).
 
-        They are lowered by 1e-6, so that rounding on the device cannot make the account too small."""
+        They are lowered by 4e-6, so that rounding on the device cannot make the account too small."""
         values = np.asarray(noise_multipliers, np.float64)
         accounted = np.tile(self.subsampling.accounted(values, first), repeats)
         sampling = discrete.FAILURE_PROBABILITY if self.discretise else 0.0

@@ -9,6 +9,8 @@ import pytest
 from dpppl.clipping import SLACK, Flat, Normalised, clip_rows
 from dpppl.errors import ConfigurationError
 
+pytestmark = pytest.mark.numerical
+
 NORM_ERROR = 3.2e-5
 """What clip_rows promises: at most a third of SLACK, the rest is for rounding rows in the sum."""
 

@@ -19,6 +19,8 @@ from dpppl.ghost.factors import Form, restored
 from dpppl.mechanism import Mechanism
 from dpppl.subsampling import FullBatch, Poisson
 
+pytestmark = pytest.mark.numerical
+
 NORM = 0.5
 
 

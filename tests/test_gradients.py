@@ -10,6 +10,8 @@ import pytest
 from dpppl.clipping import SLACK, Flat
 from dpppl.gradients import clipped_sum
 
+pytestmark = pytest.mark.numerical
+
 
 def linear(z, row):
     """A log likelihood whose gradient in z is the row."""

@@ -14,6 +14,8 @@ from dpppl.errors import ConfigurationError
 from dpppl.mechanism import ACCOUNTED, Mechanism
 from dpppl.subsampling import FullBatch, Partition, Poisson
 
+pytestmark = pytest.mark.numerical
+
 ROWS = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
 Z = {"a": np.zeros(2, np.float32), "b": np.zeros((), np.float32)}
 

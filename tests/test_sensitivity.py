@@ -17,6 +17,8 @@ from dpppl.model import split_model
 from dpppl.responses import Responses
 from dpppl.subsampling import FullBatch, Poisson
 
+pytestmark = pytest.mark.numerical
+
 BY_NAME = {entry.name: entry for entry in ZOO}
 NORM, NOISE = 0.5, 1e-3
 ROUNDING = 2e-5  # of a float32 output of about 10, in units of NORM
