@@ -138,13 +138,15 @@ class Bench:
         """(errors / sd, sd / non-private sd, sd / oracle's, verdict) of one data set."""
         args, trace = self.data(seed)
         rows, _ = self.coordinates.split.arrays(args, {})
-        truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in self.coordinates.sites}
-        truth = np.asarray(self.coordinates.vector(truth), np.float64)
+        latents = self.coordinates.split.latents
+        truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in latents}
+        truth = np.asarray(self.coordinates.vector(truth, self.public), np.float64)
         stage, mixture, verdict = self.released(rows, mu, self.bounds(truth, rows, clipping))
         mean, covariance = mixture.moments()
         sd = np.sqrt(np.diag(covariance))
         if not self.is_normal:
-            drawn = np.asarray(jax.vmap(self.coordinates.vector)(self.draws(stage, mixture, seed)))
+            drawn = jax.vmap(self.coordinates.vector, (0, None))(self.draws(stage, mixture, seed), self.public)
+            drawn = np.asarray(drawn)
             mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
         without = np.sqrt(np.diag(np.linalg.inv(-np.asarray(self.hessian(jnp.asarray(truth, jnp.float32), rows)))))
         return (mean - truth) / sd, sd / without, sd / self.oracle(stage, rows), verdict

@@ -19,8 +19,8 @@ LOWEST, NUM_BINS = -18, 40
 _FINE = 8  # cells of an octave in what is fitted
 _MEANS = np.linspace(LOWEST, LOWEST + NUM_BINS, 4 * NUM_BINS + 1)
 _SDS = np.array([0.2, 0.35, 0.6, 0.9, 1.3, 1.9])
-_PRIOR_SD = 5.0  # octaves around 1 where the mean is expected: decides only where noise drowns the counts
-_MISFIT, _FOUND = 0.3, 0.1
+_EXPECTED = (0.0, 5.0)
+_MISFIT, _FOUND, _CLEAR = 0.3, 0.1, 5.0
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -70,12 +70,13 @@ class Norms:
     error: float
 
     @classmethod
-    def fitted(cls, counts: Any, noise_std: float, num_rows: int) -> "Norms":
-        """From noised counts (NUM_BINS,), their noise's sd and the number of rows, all of them public.
+    def fitted(cls, counts: Any, noise_std: float, num_rows: int, expected: tuple[float, float] = _EXPECTED) -> "Norms":
+        """From noised counts (NUM_BINS,), their noise's sd and the number of rows, all of them public. `expected`: mean and
+        sd, in octaves, of where the norms were thought to lie, which decide only where noise drowns the counts.
 
         First the lognormal law is fitted, all means and sds of a grid averaged by their likelihood; then every bin moves
         from the fit to its own count as far as the noise allows: where the fit has rows, or where a count stands out
-        by four sds. With little noise this is the histogram, with much noise the fit.
+        by five sds. With little noise this is the histogram, with much noise the fit.
 
         >>> counts = np.zeros(NUM_BINS); counts[17:20] = 200.0, 600.0, 200.0      # norms around 2^(-18 + 18.5)
         >>> round(Norms.fitted(counts, 5.0, 1000).quantile(0.5), 2)
@@ -91,12 +92,12 @@ class Norms:
         laws = np.diff(ndtr((inner - _MEANS[:, None, None]) / _SDS[:, None]), axis=2)
         misfit = num_rows * laws.reshape(*laws.shape[:2], NUM_BINS, _FINE).sum(axis=3) - counts
         spread = noise_std**2 + num_rows**0.5  # a law never fits better than the rows' own scatter
-        energy = 0.5 * np.sum(misfit**2, axis=2) / spread + 0.5 * (_MEANS[:, None] / _PRIOR_SD) ** 2
+        energy = 0.5 * np.sum(misfit**2, axis=2) / spread + 0.5 * ((_MEANS[:, None] - expected[0]) / expected[1]) ** 2
         weights = np.exp(np.min(energy) - energy)
         weights /= weights.sum()
         fine = np.tensordot(weights, laws, axes=2).reshape(NUM_BINS, _FINE)
         fit, noise = fine.sum(axis=1), noise_std / num_rows
-        free = _MISFIT * fit + _FOUND * (counts > 4.0 * noise_std)
+        free = _MISFIT * fit + _FOUND * (counts > _CLEAR * noise_std)
         share = np.maximum(0.0, fit + free**2 / (free**2 + noise**2 + 1e-300) * (counts / num_rows - fit))
         inside = (fine + 1e-9) / np.sum(fine + 1e-9, axis=1, keepdims=True)
         mass = (share[:, None] * inside).ravel()

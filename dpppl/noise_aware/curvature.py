@@ -55,16 +55,16 @@ def positive_part(matrix: Array) -> Array:
 def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
     """Entries of a curvature, given `noisy` = curvature + noise of sd `std` on the diagonal, std / sqrt 2 off it.
 
-    A diagonal entry is log-uniform above `smallest` (d,) a priori; an off-diagonal one is
-    sqrt(D_i D_j) times a normal correlation whose scale is a mixture, with weights fitted to all of them."""
+    A diagonal entry is above `smallest` (d,), with a law of its logarithm that is fitted to all of them, and uniform where
+    these say nothing; an off-diagonal one is sqrt(D_i D_j) times a normal correlation whose scale is a mixture, with
+    weights fitted to all of them."""
     diagonal = np.diag(noisy)
-    top = np.log(np.maximum(diagonal, smallest) + 8.0 * std)
-    grid = np.exp(np.linspace(np.log(smallest), top, 400).T)
-    log_weight = -0.5 * ((diagonal[:, None] - grid) / std) ** 2
-    weight = np.exp(log_weight - log_weight.max(axis=1, keepdims=True))
-    weight /= weight.sum(axis=1, keepdims=True)
-    means = (weight * grid).sum(axis=1)
-    variances = (weight * grid**2).sum(axis=1) - means**2
+    grid = np.exp(np.linspace(np.log(np.min(smallest)), np.log(np.max(diagonal.clip(smallest)) + 8.0 * std), 400))
+    log_likelihood = np.where(grid >= smallest[:, None], -0.5 * ((diagonal[:, None] - grid) / std) ** 2, -np.inf)
+    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
+    weight = _responsibilities(likelihood.T, len(diagonal) / len(grid)).T  # half fitted, half uniform
+    means = weight @ grid
+    variances = weight @ grid**2 - means**2
     clear = diagonal > _CLEAR * std
     means, variances = np.where(clear, diagonal, means), np.where(clear, std**2, variances)
     if len(means) == 1:
@@ -74,12 +74,7 @@ def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
     prior = _CORRELATIONS[:, None] ** 2 * scales
     marginal = prior + std**2 / 2
     log_likelihood = -0.5 * entries**2 / marginal - 0.5 * np.log(marginal)
-    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=0))
-    shares = np.full(len(_CORRELATIONS), 1.0 / len(_CORRELATIONS))
-    for _ in range(_EM_STEPS):
-        responsibility = shares[:, None] * likelihood
-        responsibility /= responsibility.sum(axis=0)
-        shares = (responsibility.sum(axis=1) + 1.0) / (responsibility.sum() + len(shares))
+    responsibility = _responsibilities(np.exp(log_likelihood - log_likelihood.max(axis=0)), 1.0)
     gain = prior / marginal
     conditional = gain * entries
     mean = (responsibility * conditional).sum(axis=0)
@@ -88,6 +83,18 @@ def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
     matrix[upper] = np.clip(mean, -np.sqrt(scales), np.sqrt(scales))
     spread[upper] = second - mean**2
     return Curvature(matrix + np.triu(matrix, 1).T, spread + np.triu(spread, 1).T)
+
+
+def _responsibilities(likelihood: Array, pseudo_count: float) -> Array:
+    """Of the components (k, n) for n observations, with shares fitted to all of these by expectation maximisation, each
+    component counting `pseudo_count` observations beforehand."""
+    shares = np.full(len(likelihood), 1.0 / len(likelihood))
+    for _ in range(_EM_STEPS):
+        responsibility = shares[:, None] * likelihood
+        responsibility /= responsibility.sum(axis=0)
+        shares = responsibility.sum(axis=1) + pseudo_count
+        shares /= shares.sum()
+    return responsibility
 
 
 def variance_of_scores(noisy: Array, std: float, curvature: Array) -> tuple[Array, Array]:

@@ -214,7 +214,8 @@ def _found_bounds(
         counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
         affordable = len(at["point"]) * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * num_rows)
         part = 1.0 - np.clip(affordable, 1.0 - _PARTS[1], 1.0 - _PARTS[0])
-        fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows)
+        expected = (2.0 * float(np.log2(norm)), 1.5)  # as long as the clipped score times one of its length
+        fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, expected)
         bound = fitted.quantile(float(part)) if bound is None else bound
     return {"norm": norm or at["norm"], "bound": bound or at["bound"]}
 
