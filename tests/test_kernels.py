@@ -463,7 +463,7 @@ def run_and_accounted(kernel, schedule, count):
     device = np.asarray(jax.jit(lambda state: lax.scan(step, state, length=count)[1])(start), np.float64)
     accounted = told.charge(0, count).noise_multipliers * ACCOUNTED * (1.0 + SLACK)
     assert np.all(accounted <= device)
-    assert np.all(accounted >= device * (1 - 3e-6))
+    assert np.all(accounted >= device * (1 - 6e-6))
     return told, device
 
 
@@ -478,4 +478,4 @@ def test_a_schedule_that_wraps_is_accounted_as_it_is_run(x64, kernel):
     told, device = run_and_accounted(kernel, lambda t: 1e-4 / (1 + (t + 50_000) ** 2 / 1e10), 12_000)
     if x64:  # counts of 64 bits would be accounted otherwise
         wide = np.asarray(jax.vmap(told._at)(jnp.arange(12_000))[1], np.float64)
-        assert np.any(wide * (1 - 1e-6) > device)
+        assert np.any(wide * (1 - 4e-6) > device)

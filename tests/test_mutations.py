@@ -223,11 +223,11 @@ MUTATIONS = [
     Mutation("a query of all rows accounted with amplification", "dpppl.svi.queries:noisy_sum_of",
              "Charge(mechanism, np.array([sigma])", "Charge(svi.mechanism, np.array([sigma])",
              "test_runs:test_a_query_is_accounted_without_amplification"),
-    *(Mutation(f"{name} without a proof", "dpppl.runs.driver:prepare", "information_flow.verify_jaxpr(",
+    *(Mutation(f"{name} without a proof", "dpppl.runs.driver:prove", "information_flow.verify_jaxpr(",
                "(lambda *_, **__: None)(", "test_runs:test_a_run_that_is_refused_changes_nothing",
                (way, "claimed", "monkeypatch"))
       for name, way in (("MCMC.run", _chain), ("SVI.run", _svi))),
-    Mutation("secrets of an empty name", "dpppl.runs.driver:prepare", 'secret_outputs=(".rng_key",)', 'secret_outputs=("",)',
+    Mutation("secrets of an empty name", "dpppl.runs.driver:prove", 'secret_outputs=(".rng_key",)', 'secret_outputs=("",)',
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_chain, MemoryError(), "monkeypatch")),
     Mutation("SVI charged after its access", "dpppl.runs.driver:_chunks",
              "reservation.charge(leg, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
@@ -238,7 +238,7 @@ MUTATIONS = [
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state",
              "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
-    Mutation("keys used again", DRIVE, "claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)",
+    Mutation("keys used again", DRIVE, "claim(run.key, again=run.claimed or (run.checkpoint is not None and run.checkpoint.resumed))",
              "KeyOrigin.of(run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
     Mutation("a chain of several not charged", "dpppl.mcmc.runner:MCMC._execute", "self.num_chains if together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
