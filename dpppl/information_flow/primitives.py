@@ -75,6 +75,7 @@ def _found_kinds() -> dict[Any, Kind]:
         (Kind.IDENTITY, lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), np.zeros(2, np.uint32)),
         (Kind.IDENTITY, jax.random.key_data, _key()),
         (Kind.IDENTITY, jax.random.clone, _key()),
+        (Kind.PLAIN, lambda x: jnp.empty(1), one),
         (Kind.PLAIN, lambda x: lax.platform_dependent(x, cpu=lambda x: x, default=lambda x: x + 1), one),
         (Kind.DEVICES, mapped(lambda x: x, in_specs=here), one),
         (Kind.IDENTITY, lambda x: mapped(lambda x, y: x * y, in_specs=(everywhere, here))(x, x), one),
@@ -134,6 +135,11 @@ def is_key(array: Any) -> bool:
 def effects_of(equation: Any) -> list[Any]:
     """What an equation does besides computing; that it names an axis of a mesh is no effect."""
     return [effect for effect in equation.effects if type(effect).__name__ != "NamedAxisEffect"]
+
+
+def is_unset(equation: Any) -> bool:
+    """Whether an equation gives memory as it is, which holds what was there before; by JAX's name for it, to refuse it."""
+    return equation.primitive.name in ("empty", "empty2") and any(v.aval.size for v in equation.outvars)
 
 
 def crosses_devices(equation: Any) -> bool:

@@ -6,7 +6,7 @@ from dpppl import jaxprs
 from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow.lattice import Trail
 from dpppl.information_flow.messages import Finding, message
-from dpppl.information_flow.primitives import Kind, crosses_devices, effects_of, kind_of
+from dpppl.information_flow.primitives import Kind, crosses_devices, effects_of, is_unset, kind_of
 
 
 def check_row_program(program: Any) -> None:
@@ -25,6 +25,8 @@ def _problem_with(equation: Any) -> tuple[str, str] | None:
     kind, name = kind_of(equation.primitive), equation.primitive.name
     if kind is Kind.CALLBACK or effects_of(equation):
         return "effect", f"the likelihood of a row calls {name}: it may only compute; print and call outside"
+    if is_unset(equation):
+        return "effect", f"the likelihood of a row calls {name}, whose memory may hold anything: use jnp.zeros"
     if crosses_devices(equation):
         return "door", f"the likelihood of a row calls {name}, by which devices could exchange rows: leave it out"
     if kind is Kind.UNKNOWN:

@@ -12,7 +12,7 @@ from dpppl import jaxprs
 from dpppl.information_flow import control, keys, numbers
 from dpppl.information_flow.lattice import LOST, Data, Key, Names, Number, Trail, Value, Variable, multiple
 from dpppl.information_flow.messages import Finding, describe
-from dpppl.information_flow.primitives import Kind, effects_of, is_key, is_table, kind_of, named
+from dpppl.information_flow.primitives import Kind, effects_of, is_key, is_table, is_unset, kind_of, named
 
 
 class Roles(NamedTuple):
@@ -163,7 +163,7 @@ class Walk:
         """What programs inside an operation may do: compute."""
         for inner in jaxprs.equations(program):
             kind = kind_of(inner.primitive)
-            if kind in (Kind.CALLBACK, Kind.DRAW, Kind.DEVICES, Kind.UNKNOWN) or effects_of(inner):
+            if kind in (Kind.CALLBACK, Kind.DRAW, Kind.DEVICES, Kind.UNKNOWN) or effects_of(inner) or is_unset(inner):
                 what = f"what {equation.primitive.name} does with elements calls {inner.primitive.name}: it may only compute"
                 self.find("effect", what, Trail(equation))
         for constant in jaxprs.constants(program):
@@ -242,6 +242,10 @@ class Walk:
     def check_effects(self, equation: Any, inputs: list[Value]) -> None:
         """Refuse what is done with secrets, or depending on them; and take nothing from outside."""
         called = kind_of(equation.primitive) is Kind.CALLBACK
+        if is_unset(equation):
+            self.find(
+                "effect", f"memory of {equation.primitive.name} may hold anything: use jnp.zeros", Trail(equation)
+            )
         if not (called or effects_of(equation)):
             return
         name, secret = equation.primitive.name, next((value for value in inputs if value.is_secret), None)
