@@ -139,7 +139,7 @@ def effects_of(equation: Any) -> list[Any]:
 
 def is_unset(equation: Any) -> bool:
     """Whether an equation gives memory as it is, which holds what was there before; by JAX's name for it, to refuse it."""
-    return equation.primitive.name in ("empty", "empty2") and any(v.aval.size for v in equation.outvars)
+    return equation.primitive.name == "empty" and any(v.aval.size for v in equation.outvars)
 
 
 def crosses_devices(equation: Any) -> bool:
