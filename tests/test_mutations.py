@@ -238,7 +238,7 @@ MUTATIONS = [
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state",
              "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
-    Mutation("keys used again", DRIVE, "claim(run.key, again=run.claimed or (run.checkpoint is not None and run.checkpoint.resumed))",
+    Mutation("keys used again", DRIVE, "claim(run.key, again=run.goes_on)",
              "KeyOrigin.of(run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
     Mutation("a chain of several not charged", "dpppl.mcmc.runner:MCMC._execute", "self.num_chains if together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),

@@ -103,9 +103,8 @@ def variance_of_scores(noisy: Array, std: float, curvature: Array) -> tuple[Arra
     J is at most A and is much like a multiple of it: entries start from rho A, with a relative spread of 0.3, and move
     to what was released as far as its noise allows. Returns J (d, d) and its derivatives by entries of A, (d, d)."""
     size, error = np.sum(curvature**2), std**2
-    ratio = (np.sum(noisy * curvature) / size + error / size) / (
-        1.0 + error / size
-    )  # 1, which is safe, where noise drowns it
+    # 1, which is safe, where noise drowns it
+    ratio = (np.sum(noisy * curvature) / size + error / size) / (1.0 + error / size)
     ratio = float(np.clip(ratio + np.sqrt(error / (size + error)), 0.05, 1.0))
     diagonal = np.maximum(np.diag(curvature), 1e-30)
     prior = (0.3 * ratio) ** 2 * np.outer(diagonal, diagonal)

@@ -64,7 +64,7 @@ class Release(NamedTuple):
 
 
 class Surrogate(NamedTuple):
-    """`gradient` | u ~ N(h (centre - u) ..., see `posterior`): all that the releases say of the likelihood near `centre`.
+    """`gradient` | u ~ N(h (u - centre), `noise`), h the curvature: all that the releases say of the likelihood.
 
     `gradient` (d,): the mean noisy score at `centre` (d,), of noise variance `noise_variance`, in u; `curvature`: of the
     likelihood; `scores`: the variance (d, d) of a score's sum over possible data, `follows`: its derivatives by entries of

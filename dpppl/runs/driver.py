@@ -104,12 +104,17 @@ def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -
 
 @dataclass(frozen=True)
 class Run:
-    """A run's key and name, its checkpoint file where one is kept, and whether the key is used up for it already."""
+    """A run's key and name, its checkpoint file where one is kept, and whether it has claimed the key."""
 
     key: Any
     run_id: str
     checkpoint: Checkpoint | None = None
     claimed: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its key is used up for this run already, by itself or before it was resumed."""
+        return self.claimed or (self.checkpoint is not None and self.checkpoint.resumed)
 
     @classmethod
     def opened(cls, rng_key: Any, path: Any) -> "Run":
@@ -151,7 +156,7 @@ def drive(
         run.checkpoint.bind(program.digest, (rows, public, list(legs), np.array([method.num_steps, *settings])))
     before = budget.events
     with budget.reserve_for(charges, what, run.run_id) as reservation:
-        origin = claim(run.key, again=run.claimed or (run.checkpoint is not None and run.checkpoint.resumed))
+        origin = claim(run.key, again=run.goes_on)
         announce(begin(origin), before, notes, print_cost)
         total = method.num_steps * len(legs)
         with tqdm(total=total, disable=not progress_bar, desc=describe(0)) as bar:

@@ -47,7 +47,7 @@ def private_norms(
     arguments = (z, rows, public, key)
     program = prepare(query, arguments, rows=1)
     with budget.reserve_for([charge], "clipping norm", f"{run.run_id}.norms") as reservation:
-        random.claim(run.key, again=run.checkpoint is not None and run.checkpoint.resumed)
+        random.claim(run.key, again=run.goes_on)
         reservation.charge(0, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
     return Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0])
