@@ -14,6 +14,7 @@ the share for which the verdict doubts the model; the share of rows that are cli
 """
 
 import argparse
+import dataclasses
 import functools
 import multiprocessing
 import os
@@ -72,6 +73,7 @@ class Bench:
 
         mean, precision = jnp.asarray(self.prior.mean), jnp.asarray(np.linalg.inv(self.prior.covariance))
         self.hessian = jax.jit(jax.hessian(log_joint))
+        self.vectors = jax.jit(lambda drawn: jax.vmap(self.coordinates.vector, (0, None))(drawn, self.public))
 
         @jax.jit
         def exact(at, rows):
@@ -122,34 +124,33 @@ class Bench:
         plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
         ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
-        mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
+        surrogate = posterior.widened(stages[-1].surrogate, self.prior)
+        mixture = posterior.Mixture.of(surrogate, self.prior)
         std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
         verdict = Verdict.of(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
-        return stages[-1], mixture, verdict
+        return stages[-1]._replace(surrogate=surrogate), mixture, verdict
 
     def draws(self, stage, mixture, seed):
-        """Of the posterior, by site, unconstrained."""
-        key = jax.random.key(seed)
+        """Of the posterior, by site, unconstrained; and what is wrong with them."""
+        key, count = jax.random.key(seed), 2_000 if self.is_normal else 1_000
         return posterior.draw(
-            self.coordinates, mixture, stage.surrogate, self.prior, self.is_normal, self.public, key, 500
-        )[0]
+            self.coordinates, mixture, stage.surrogate, self.prior, self.is_normal, self.public, key, count
+        )
 
     def run(self, seed, mu, clipping):
-        """(errors / sd, sd / non-private sd, sd / oracle's, verdict) of one data set."""
+        """(errors / sd, shares of draws below the truth, sd / non-private sd, sd / oracle's, verdict) of one data set."""
         args, trace = self.data(seed)
         rows, _ = self.coordinates.split.arrays(args, {})
         latents = self.coordinates.split.latents
         truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in latents}
         truth = np.asarray(self.coordinates.vector(truth, self.public), np.float64)
         stage, mixture, verdict = self.released(rows, mu, self.bounds(truth, rows, clipping))
-        mean, covariance = mixture.moments()
-        sd = np.sqrt(np.diag(covariance))
-        if not self.is_normal:
-            drawn = jax.vmap(self.coordinates.vector, (0, None))(self.draws(stage, mixture, seed), self.public)
-            drawn = np.asarray(drawn)
-            mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
+        drawn, problem = self.draws(stage, mixture, seed)
+        drawn = np.asarray(self.vectors(drawn))
+        mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
+        verdict = dataclasses.replace(verdict, sampler=problem)
         without = np.sqrt(np.diag(np.linalg.inv(-np.asarray(self.hessian(jnp.asarray(truth, jnp.float32), rows)))))
-        return (mean - truth) / sd, sd / without, sd / self.oracle(stage, rows), verdict
+        return (mean - truth) / sd, np.mean(drawn < truth, axis=0), sd / without, sd / self.oracle(stage, rows), verdict
 
     def coverage(self, seed, mu, norm):
         """The share of new responses of a linear regression, noise sd .5, in their 90 % predictive intervals."""
@@ -158,7 +159,7 @@ class Bench:
         y = (x @ weights[1:] + weights[0] + 0.5 * rng.standard_normal(len(x))).astype(np.float32)
         rows, _ = self.coordinates.split.arrays((x[: self.num_rows], y[: self.num_rows]), {})
         stage, mixture, verdict = self.released(rows, mu, recipe.Bounds(norm=norm))
-        drawn = {n: np.asarray(v, np.float64) for n, v in self.draws(stage, mixture, seed).items()}
+        drawn = {n: np.asarray(v, np.float64) for n, v in self.draws(stage, mixture, seed)[0].items()}
         x, y = x[self.num_rows :], y[self.num_rows :]
         predicted = x @ drawn["weights"].T + drawn["intercept"]
         predicted += np.exp(drawn["noise"]) * rng.standard_normal(predicted.shape)
@@ -193,20 +194,20 @@ def run_one(what, name, num_rows, epsilon, clipping, seed):
 def line(cell, runs):
     """A cell's line of the table."""
     name, num_rows, epsilon, clipping = cell
-    z, width, to_oracle = (np.array([run[k] for run in runs]) for k in range(3))
-    refused = np.array([bool(run[3].refusals) for run in runs])
-    doubted = np.mean([run[3].misfit is not None for run in runs])
-    clipped = np.mean([run[3].clipped[0] for run in runs])
+    z, below, width, to_oracle = (np.array([run[k] for run in runs]) for k in range(4))
+    refused = np.array([bool(run[4].refusals) for run in runs])
+    doubted = np.mean([run[4].misfit is not None for run in runs])
+    clipped = np.mean([run[4].clipped[0] for run in runs])
 
     def with_error(values):
         return f"{values.mean():.3f} ({values.std(ddof=1) / np.sqrt(len(values)):.3f})"
 
-    covered = [with_error((np.abs(z) < quantile).mean(axis=1)) for quantile in (0.6745, 1.6449)]
+    covered = [with_error((np.abs(below - 0.5) < level / 2).mean(axis=1)) for level in (0.5, 0.9)]
     bad = np.abs(z).max(axis=1) > 5.0
     return (
         f"| {name} | {num_rows} | {epsilon:g} | {clipping} | {' | '.join(covered)} | {np.sqrt((z**2).mean()):.2f} | "
         f"{np.median(width):.2f} | {np.median(to_oracle):.2f} | {bad.sum()} | {refused.sum()} | {(bad & refused).sum()} | "
-        f"{doubted:.2f} | {clipped:.2f} | {np.median([run[4] for run in runs]):.2f} |"
+        f"{doubted:.2f} | {clipped:.2f} | {np.median([run[5] for run in runs]):.2f} |"
     )
 
 

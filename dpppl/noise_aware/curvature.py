@@ -3,35 +3,46 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import norm
 
 Array = np.ndarray
 _CORRELATIONS = np.array([0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.6])
 _CLEAR = 10.0  # standard deviations from which a diagonal entry is taken as released
-_EM_STEPS = 60
+_EM_STEPS, _NUM_VALUES = 60, 200
 
 
 class Curvature(NamedTuple):
-    """Posterior means (d, d) and variances (d, d) of a curvature's entries; symmetric."""
+    """Posterior means (d, d) and variances (d, d) of a curvature's entries, symmetric; and values (d, k) of each of its
+    diagonal entries, equally likely."""
 
     mean: Array
     variance: Array
+    diagonals: Array
 
     def draws(self, rng: np.random.Generator, count: int) -> Array:
-        """Symmetric matrices (count, d, d) with these moments: lognormal diagonals, normal entries off them, which keep
-        every two coordinates positive definite."""
-        dimension = len(self.mean)
-        means = np.diag(self.mean)
-        log_variance = np.log1p(np.diag(self.variance) / means**2)
-        noise = rng.standard_normal((count, dimension))
-        diagonals = means * np.exp(np.sqrt(log_variance) * noise - log_variance / 2)
-        drawn = np.zeros((count, dimension, dimension))
+        """Symmetric matrices (count, d, d): diagonals from their values, correlations normal, which keep every two coordinates
+        positive definite."""
+        dimension, num_values = self.diagonals.shape
+        diagonals = np.stack([row[rng.integers(num_values, size=count)] for row in self.diagonals], axis=1)
         upper = np.triu_indices(dimension, 1)
-        entries = self.mean[upper] + np.sqrt(np.maximum(self.variance[upper], 0.0)) * rng.standard_normal(
-            (count, len(upper[0]))
-        )
-        largest = 0.95 * np.sqrt(diagonals[:, upper[0]] * diagonals[:, upper[1]])
-        drawn[:, upper[0], upper[1]] = np.clip(entries, -largest, largest)
+        scales = np.sqrt(np.diag(self.mean)[upper[0]] * np.diag(self.mean)[upper[1]])
+        noise = np.sqrt(np.maximum(self.variance[upper], 0.0)) * rng.standard_normal((count, len(upper[0])))
+        correlations = np.clip((self.mean[upper] + noise) / scales, -0.95, 0.95)
+        drawn = np.zeros((count, dimension, dimension))
+        drawn[:, upper[0], upper[1]] = correlations * np.sqrt(diagonals[:, upper[0]] * diagonals[:, upper[1]])
         return drawn + drawn.transpose(0, 2, 1) + diagonals[:, :, None] * np.eye(dimension)
+
+    def changed(self, log_std: float) -> "Curvature":
+        """Where each coordinate's scale may have changed: diagonals times lognormal factors of this sd of the logarithm."""
+        rng, noise = np.random.default_rng(0), norm.ppf(_middles(self.diagonals.shape[1]))
+        factors = np.exp(log_std * rng.permuted(np.broadcast_to(noise, self.diagonals.shape), axis=1))
+        log_variance = log_std**2 * (0.5 + 0.5 * np.eye(len(self.mean)))
+        variance = self.variance + (self.variance + self.mean**2) * np.expm1(log_variance)
+        return Curvature(self.mean, variance, self.diagonals * factors)
+
+
+def _middles(count: int) -> Array:
+    return (np.arange(count) + 0.5) / count
 
 
 def from_vector(vector: Array, dimension: int) -> Array:
@@ -65,10 +76,13 @@ def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
     weight = _responsibilities(likelihood.T, len(diagonal) / len(grid)).T  # half fitted, half uniform
     means = weight @ grid
     variances = weight @ grid**2 - means**2
-    clear = diagonal > _CLEAR * std
+    clear, middles = diagonal > _CLEAR * std, _middles(_NUM_VALUES)
     means, variances = np.where(clear, diagonal, means), np.where(clear, std**2, variances)
+    below = np.cumsum(weight, axis=1)
+    values = np.array([np.interp(middles, row / row[-1], grid) for row in below])
+    values = np.where(clear[:, None], diagonal[:, None] + std * norm.ppf(middles), values)
     if len(means) == 1:
-        return Curvature(np.diag(means), np.diag(variances))
+        return Curvature(np.diag(means), np.diag(variances), values)
     upper = np.triu_indices(len(means), 1)
     entries, scales = noisy[upper], np.outer(means, means)[upper]
     prior = _CORRELATIONS[:, None] ** 2 * scales
@@ -82,7 +96,7 @@ def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
     matrix, spread = np.diag(means), np.diag(variances)
     matrix[upper] = np.clip(mean, -np.sqrt(scales), np.sqrt(scales))
     spread[upper] = second - mean**2
-    return Curvature(matrix + np.triu(matrix, 1).T, spread + np.triu(spread, 1).T)
+    return Curvature(matrix + np.triu(matrix, 1).T, spread + np.triu(spread, 1).T, values)
 
 
 def _responsibilities(likelihood: Array, pseudo_count: float) -> Array:

@@ -1,11 +1,14 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 from numpyro.diagnostics import split_gelman_rubin
@@ -15,7 +18,8 @@ from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Array, positive_part
 from dpppl.noise_aware.recipe import Prior, Surrogate
 
-_NUM_WARMUP, _NUM_CURVATURES = 500, 300
+_NUM_WARMUP, _NUM_CURVATURES, _FIRST = 500, 200, 40
+_CHANGE = 1.0
 _DIVERGING, _R_HAT = 0.02, 1.1
 
 
@@ -29,12 +33,12 @@ class Mixture(NamedTuple):
     covariances: Array
 
     @classmethod
-    def of(cls, surrogate: Surrogate, prior: Prior) -> "Mixture":
+    def of(cls, surrogate: Surrogate, prior: Prior, num_curvatures: int = _NUM_CURVATURES) -> "Mixture":
         """A function of the releases alone: the draws of curvatures have a seed of their own."""
         metric = surrogate.metric
         precision = metric.T @ np.linalg.inv(prior.covariance) @ metric
         means, covariances = [], []
-        for h in surrogate.curvature.draws(np.random.default_rng(0), _NUM_CURVATURES):
+        for h in surrogate.curvature.draws(np.random.default_rng(0), num_curvatures):
             scores = surrogate.scores + surrogate.follows * (h - surrogate.curvature.mean)
             weighted = np.linalg.solve(_plus(scores, surrogate.noise_variance), h)
             covariances.append(np.linalg.inv(precision + h @ weighted))
@@ -54,6 +58,16 @@ class Mixture(NamedTuple):
         return self.means[chosen] + np.einsum(
             "nij,nj->ni", roots[chosen], rng.standard_normal((count, self.means.shape[1]))
         )
+
+
+def widened(surrogate: Surrogate, prior: Prior) -> Surrogate:
+    """The surrogate whose curvature counts that the likelihood is not quadratic: between the point where it was released and the
+    latents, the logarithm of a coordinate's curvature is taken to change by one for each prior sd that the posterior is wide.
+
+    That is how much a logistic regression's does whose logits have a prior sd of 2."""
+    found = Mixture.of(surrogate, prior, _FIRST).moments()
+    width = np.sqrt(np.mean(np.diag(found.covariance) / np.diag(prior.covariance)))
+    return surrogate._replace(curvature=surrogate.curvature.changed(_CHANGE * float(width)))
 
 
 def _plus(scores: Array, noise_variance: float) -> Array:
@@ -94,34 +108,14 @@ def _nuts(
     whitened = np.linalg.inv(np.linalg.cholesky(surrogate.noise(spread)))  # of the gradient's noise
     h = surrogate.curvature.mean
     offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior.mean)))
-    slope = whitened @ h @ inverse
+    likelihood = tuple(jnp.asarray(a, jnp.float32) for a in (found.mean, offset, whitened @ h @ inverse))
     prior_key, key = jax.random.split(key)
-    draws = coordinates.draws(public, prior_key)
-    unravel = ravel_pytree({site: values[0] for site, values in draws.items()})[1]
-    points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
-    arrays = [jnp.asarray(a, jnp.float32) for a in (found.mean, offset, slope)]
-
-    def residual(latents: Any) -> Any:
-        return arrays[1] - arrays[2] @ (coordinates.vector(unravel(latents), public) - arrays[0])
-
-    def are_in(sites: tuple[str, ...]) -> Array:
-        where = {site: jnp.full(s.shape, site in sites) for site, s in coordinates.split.latents.items()}
-        return np.asarray(ravel_pytree(where)[0])
-
-    place = _white(residual, points, are_in(coordinates.sites), are_in(coordinates.moves))
-
-    def potential(x: Any) -> Any:
-        latents, log_det = place(x)
-        return 0.5 * jnp.sum(residual(latents) ** 2) - coordinates.split.log_prior(unravel(latents), public) - log_det
-
-    mcmc = MCMC(
-        NUTS(potential_fn=potential, target_accept_prob=0.9), num_warmup=_NUM_WARMUP, num_samples=num_samples,
-        progress_bar=False,
-    )  # fmt: skip
-    mcmc.run(key, init_params=jnp.zeros(points.shape[1]))
-    placed = jax.jit(jax.vmap(lambda x: unravel(place(x)[0])))(mcmc.get_samples())
+    sampler = _Sampler.of(coordinates, num_samples)
+    state = (likelihood, public), sampler.white((likelihood, public), coordinates.draws(public, prior_key))
+    sampler.mcmc.run(key, *state, init_params={"x": jnp.zeros(sampler.dimension)})
+    placed = sampler.placed(sampler.mcmc.get_samples()["x"], *state)
     samples = {site: np.asarray(value) for site, value in placed.items()}
-    diverging = float(np.mean(np.asarray(mcmc.get_extra_fields()["diverging"])))
+    diverging = float(np.mean(np.asarray(sampler.mcmc.get_extra_fields()["diverging"])))
     with np.errstate(all="ignore"):
         r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
     if diverging <= _DIVERGING and r_hat <= _R_HAT:
@@ -129,39 +123,93 @@ def _nuts(
     return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
 
 
-def _white(residual: Any, points: Array, measured: Array, moves: Array) -> Callable[[Any], tuple[Any, Any]]:
-    """A function of x (n,) that gives latents and the log determinant of their derivatives, and makes x nearly white under
-    prior times exp(-|`residual`(latents)|^2 / 2). `points` (m, n): prior draws.
+class _Sampler:
+    """NUTS over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
+    surrogates.
 
-    The residual is affine in the latents that are `moves` (n,), given all others: these get the mean and covariance
-    that they would have under a normal prior, given the others. The others get those of a linear residual around latents that
-    fit, which need no search: `measured` (n,) are latents that are coordinates themselves."""
-    middle, width = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
-    prior = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
-    precision, start, free = np.linalg.inv(prior), np.zeros(len(middle)), measured | moves
-    centre, scales = jnp.asarray(middle, jnp.float32), jnp.asarray(width, jnp.float32)
-    at = lambda t: residual(centre + scales * t)  # noqa: E731
-    both = jax.jit(lambda t: (at(t), jax.jacobian(at)(t)))
-    for _ in range(3):  # exact after two: first the latents that are measured, then those that move
-        value, slope = (np.asarray(v, np.float64) for v in both(jnp.asarray(start, jnp.float32)))
-        total = slope[:, free].T @ slope[:, free] + precision[np.ix_(free, free)]
-        start[free] = np.linalg.solve(total, slope[:, free].T @ (slope[:, free] @ start[free] - value))
-    covariance = np.linalg.inv(slope.T @ slope + precision)[np.ix_(~moves, ~moves)]
-    given, own = np.flatnonzero(~moves), np.flatnonzero(moves)
-    around, root = jnp.asarray(start[given], jnp.float32), jnp.asarray(np.linalg.cholesky(covariance), jnp.float32)
-    prior_root = jnp.asarray(np.linalg.cholesky(np.linalg.inv(prior[np.ix_(moves, moves)])).T, jnp.float32)
+    Its `x` (n,) is nearly white: see `place`."""
 
-    def place(x: Any) -> tuple[Any, Any]:
-        t = jnp.zeros_like(x).at[given].set(around + root @ x[given])
+    def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
+        latents = coordinates.split.latents
+        zeros, self._unravel = ravel_pytree({site: jnp.zeros(s.shape, s.dtype) for site, s in latents.items()})
+        self.dimension, self._coordinates = len(zeros), coordinates
+
+        def are_in(sites: tuple[str, ...]) -> Array:
+            return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
+
+        self._moves = are_in(coordinates.moves)
+        self._free = are_in(coordinates.sites) | self._moves
+        self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
+        self._slopes = jax.jit(lambda t, frame, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(frame, data)))
+        self.mcmc = MCMC(
+            NUTS(self._model, target_accept_prob=0.9), num_warmup=_NUM_WARMUP, num_samples=num_samples,
+            progress_bar=False, jit_model_args=True,
+        )  # fmt: skip
+        self.placed = jax.jit(jax.vmap(lambda x, data, frame: self._latents(x, data, frame)[0], (0, None, None)))
+
+    @classmethod
+    @functools.lru_cache(maxsize=4)
+    def of(cls, coordinates: Coordinates, num_samples: int) -> "_Sampler":
+        """The same one for the same coordinates."""
+        return cls(coordinates, num_samples)
+
+    def _model(self, data: Any, frame: Any) -> None:
+        x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real_vector, (), (self.dimension,)))
+        with numpyro.handlers.block():  # sites of the user's model
+            latents, log_det, residual = self._latents(x, data, frame)
+            log_prior = self._coordinates.split.log_prior(latents, data[1])
+        numpyro.factor("log_density", log_prior + log_det - 0.5 * jnp.sum(residual**2))
+
+    def _latents(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any, Any]:
+        """Latents, the log determinant of their derivatives, and their residual."""
+        t, log_det = self._place(x, data, frame)
+        return self._unravel(frame["centre"] + frame["scales"] * t), log_det, self._at(frame, data)(t)
+
+    def _at(self, frame: Any, data: Any) -> Callable[[Any], Any]:
+        """The residual of latents in units of their prior's spread."""
+        (mean, offset, slope), public = data
+
+        def residual(t: Any) -> Any:
+            latents = self._unravel(frame["centre"] + frame["scales"] * t)
+            return offset - slope @ (self._coordinates.vector(latents, public) - mean)
+
+        return residual
+
+    def white(self, data: Any, draws: Any) -> dict[str, Any]:
+        """What `place` needs; `draws`: from the prior, by site, (m, ...).
+
+        Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
+        linear residual around these, which needs no search."""
+        points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
+        middle, width = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
+        covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
+        frame = {"centre": jnp.asarray(middle, jnp.float32), "scales": jnp.asarray(width, jnp.float32)}
+        precision, start, free = np.linalg.inv(covariance), np.zeros(len(middle)), self._free
+        for _ in range(3):  # exact after two: first the latents that are measured, then those that move
+            found = self._slopes(jnp.asarray(start, jnp.float32), frame, data)
+            value, slope = (np.asarray(v, np.float64) for v in found)
+            total = slope[:, free].T @ slope[:, free] + precision[np.ix_(free, free)]
+            start[free] = np.linalg.solve(total, slope[:, free].T @ (slope[:, free] @ start[free] - value))
+        given, own = self._given, self._own
+        root = np.linalg.cholesky(np.linalg.inv(slope.T @ slope + precision)[np.ix_(given, given)])
+        prior_root = np.linalg.cholesky(np.linalg.inv(covariance[np.ix_(own, own)])).T
+        arrays = {"around": start[given], "root": root, "prior_root": prior_root}
+        return frame | {name: jnp.asarray(a, jnp.float32) for name, a in arrays.items()}
+
+    def _place(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any]:
+        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x.
+
+        The residual is affine in the latents that are `moves`, given all others: these get the mean and covariance that they
+        would have under a normal prior, given the others."""
+        given, own, at = self._given, self._own, self._at(frame, data)
+        t = jnp.zeros_like(x).at[given].set(frame["around"] + frame["root"] @ x[given])
         if not len(own):
-            return centre + scales * t, 0.0
+            return t, 0.0
         along = lambda moved: at(t.at[own].set(moved))  # noqa: E731
         value, slope = along(t[own]), jax.jacfwd(along)(t[own])
-        q, r = jnp.linalg.qr(jnp.concatenate([slope, prior_root]))
+        q, r = jnp.linalg.qr(jnp.concatenate([slope, frame["prior_root"]]))
         moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
-        return centre + scales * t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
-
-    return place
+        return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
 
 def _point(surrogate: Surrogate, prior: Prior) -> Array:

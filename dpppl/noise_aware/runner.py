@@ -179,12 +179,13 @@ class NoiseAware(Fixed):
             releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
             stages, scalars = run_recipe(releases.asker(), self._plan, scale, prior, self.bounds, split.num_rows)
         scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
-        mixture = posterior.Mixture.of(stages[-1].surrogate, prior)
+        surrogate = posterior.widened(stages[-1].surrogate, prior)
+        mixture = posterior.Mixture.of(surrogate, prior)
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
         with TRACING:
             key = random.stream(run.key, "posterior")
             z, problem = posterior.draw(
-                coordinates, mixture, stages[-1].surrogate, prior, is_normal, public, key, self.num_samples
+                coordinates, mixture, surrogate, prior, is_normal, public, key, self.num_samples
             )
             self._verdict = replace(self._verdict, sampler=problem)
             self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
