@@ -6,6 +6,7 @@ non-private posterior, with its standard error, the root mean square, and the la
 
 python benchmarks/centred.py                     # all models, 40 data sets
 python benchmarks/centred.py --models linear --num-data-sets 10
+python benchmarks/centred.py --cost              # seconds of a centred sum over those of a flat one
 """
 
 import argparse
@@ -120,6 +121,31 @@ def errors(name, num_rows, num_data_sets, clippings=("flat", "centred")):
     return {clipping: np.array(z) for clipping, z in found.items()}, np.mean(np.array(lengths) > clipping_norm)
 
 
+def cost(name, num_rows, repeats=15):
+    """Seconds of an access with centred clipping over those of one with flat clipping, medians of alternating repeats."""
+    model, inputs = INPUTS[name]
+    args = simulated(model, inputs(np.random.default_rng(0), num_rows), jax.random.key(0))[0]
+    programs = {}
+    for clipping in ("flat", "centred"):
+        kernel = bound(model, args, clipping_norm=1.0, clipping=clipping)
+        z = {n: jnp.zeros(s.shape, s.dtype) for n, s in kernel.split.latents.items()}
+        rows = kernel.split.arrays(args, {})[0]
+        access = jax.jit(
+            lambda z, rows, key, kernel=kernel: (
+                kernel.noisy_sum(z, rows, {}, key=key, noise_multiplier=1.0, step=0).total
+            )
+        )
+        programs[clipping] = lambda key, access=access, z=z, rows=rows: jax.block_until_ready(access(z, rows, key))
+        programs[clipping](jax.random.key(0))
+    seconds = {clipping: [] for clipping in programs}
+    for repeat in range(repeats):
+        for clipping, program in programs.items():
+            start = time.perf_counter()
+            program(jax.random.key(repeat))
+            seconds[clipping].append(time.perf_counter() - start)
+    return np.median(seconds["centred"]) / np.median(seconds["flat"])
+
+
 def bound(model, args, **settings):
     kernel = dpppl.DPSGLD(model, noise_multiplier=1e-9, **settings)
     kernel.bind(args, {})
@@ -131,7 +157,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=[*INPUTS], choices=[*INPUTS])
     parser.add_argument("--num-data-sets", type=int, default=40)
     parser.add_argument("--num-data", type=int, default=2_000)
+    parser.add_argument("--cost", action="store_true")
     options = parser.parse_args()
+    if options.cost:
+        for name in options.models:
+            print(f"{name:<12} {cost(name, options.num_data):.2f}", flush=True)
+        return
     print(f"{'model':<12} {'clipping':<8} clipped {'mean (se)':>16} {'rms':>6} {'worst |t| of a latent':>22}  seconds")
     for name in options.models:
         start = time.perf_counter()

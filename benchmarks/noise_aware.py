@@ -4,7 +4,6 @@ python benchmarks/noise_aware.py cells --num-data-sets 40      # logistic regres
 python benchmarks/noise_aware.py models --num-data-sets 40     # other likelihoods and priors, N = 5,000
 python benchmarks/noise_aware.py wrong --num-data-sets 100     # data that the model does not describe: "doubted" counts
 python benchmarks/noise_aware.py bands --num-data-sets 40      # 90 % predictive intervals of a linear regression, by norm
-python benchmarks/noise_aware.py adult                         # UCI Adult: NLL, AUC and calibration error
 
 A line: coverage of central 50 and 90 % intervals with its standard error over data sets, and root mean square of
 (mean - truth) / sd; the median sd over that of the non-private posterior, and over that of an oracle that knows the
@@ -47,7 +46,6 @@ from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.responses import Responses
 from dpppl.runs.budget import Charge
-from examples.data import adult, has_adult
 from models.logistic_regression import gaussian
 
 DELTA = 1e-5
@@ -230,35 +228,9 @@ def bands(pool, epsilons, count):
             )
 
 
-def on_adult(epsilons):
-    """NLL, AUC and expected calibration error of posterior predictive probabilities."""
-    from sklearn.metrics import roc_auc_score
-
-    x, y, x_test, y_test = adult()
-    print("| epsilon | NLL | AUC | ECE | verdict | seconds |\n|---|---|---|---|---|---|")
-    for epsilon in epsilons:
-        start = time.perf_counter()
-        private = dpppl.NoiseAware(
-            gaussian, target_epsilon=epsilon, target_delta=DELTA, print_cost=False, num_samples=500
-        )
-        private.run(dpppl.secret_key(), x, y)
-        seconds = time.perf_counter() - start
-        samples = {site: np.asarray(value) for site, value in private.get_samples(allow_unconverged=True).items()}
-        logits = x_test @ samples["weights"].T + samples["intercept"]
-        p = np.mean(1.0 / (1.0 + np.exp(-logits)), axis=1)
-        nll = -np.mean(y_test * np.log(p) + (1 - y_test) * np.log1p(-p))
-        bins = np.minimum((p * 10).astype(int), 9)
-        gaps = [abs(np.sum(p[bins == k] - y_test[bins == k])) for k in range(10)]
-        ece, auc = np.sum(gaps) / len(p), roc_auc_score(y_test, p)
-        print(
-            f"| {epsilon:g} | {nll:.4f} | {auc:.4f} | {ece:.3f} | {private.verdict.line()} | {seconds:.1f} |",
-            flush=True,
-        )
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cells", "models", "wrong", "bands", "adult"])
+    parser.add_argument("what", choices=["cells", "models", "wrong", "bands"])
     parser.add_argument("--num-data-sets", type=int, default=200)
     parser.add_argument("--num-slow", type=int, default=60, help="data sets where a run takes more than a second")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
@@ -268,8 +240,6 @@ def main():
     parser.add_argument("--clipping", nargs="+", default=["chosen"], choices=["chosen", "none", "two_thirds"])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    if options.what == "adult":
-        return on_adult(options.epsilons) if has_adult() else print("UCI Adult is missing: set DPPPL_DATA")
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         if options.what == "bands":
             return bands(pool, options.epsilons, options.num_data_sets)

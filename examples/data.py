@@ -97,8 +97,7 @@ def abalone():
 
     Centres and widths are round numbers for the shell's dimensions and weights, as the data set's page describes them.
     """
-    with open(data_folder() / "abalone.csv") as file:
-        rows = list(csv.DictReader(file))
+    rows = _abalone_rows()
     centred = {"length": (0.5, 0.12), "diameter": (0.4, 0.1), "height": (0.14, 0.04), "whole-weight": (0.8, 0.5)}
     centred |= {"shucked-weight": (0.35, 0.2), "viscera-weight": (0.18, 0.1), "shell-weight": (0.24, 0.14)}
     columns = [(np.array([float(r[n]) for r in rows]) - middle) / width for n, (middle, width) in centred.items()]
@@ -106,6 +105,18 @@ def abalone():
     x, y = np.stack(columns, axis=1).astype(np.float32), np.array([float(r["rings"]) > 9 for r in rows], np.float32)
     test = np.arange(len(y)) % 5 == 0
     return x[~test], y[~test], x[test], y[test]
+
+
+def abalone_rings():
+    """The numbers of rings of the rows of `abalone`, for training and for testing, int32."""
+    rings = np.array([int(r["rings"]) for r in _abalone_rows()], np.int32)
+    test = np.arange(len(rings)) % 5 == 0
+    return rings[~test], rings[test]
+
+
+def _abalone_rows():
+    with open(data_folder() / "abalone.csv") as file:
+        return list(csv.DictReader(file))
 
 
 def mnist(flat: bool = True):

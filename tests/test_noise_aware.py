@@ -20,6 +20,7 @@ from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.responses import Responses
+from dpppl.runs import driver
 
 NUM_ROWS, DIMENSION = 1_000, 3
 
@@ -177,6 +178,15 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
     assert [number for _, number in charged] == list(range(len(sizes)))  # before
     assert [first for first, _ in made] == list(starts)
     np.testing.assert_allclose([noise for _, noise in made], sigma[starts], rtol=1e-6)
+
+
+def test_rows_of_an_access_leave_through_the_door_only(kind="norm_bin"):
+    found = bench()
+    single = {"i": np.int32(0), "rng_key": found.key, "noise_multiplier": np.float32(1.0)}
+    at = {"point": np.zeros(DIMENSION), "metric": np.eye(DIMENSION), "norm": 1.0, "bound": 1.0}
+    state = {name: np.asarray(value, np.float32) for name, value in at.items()} | single
+    program = functools.partial(releases._single, getattr(found.statistics, kind))
+    driver.prove(program, (state, found.rows, found.public), rows=1)
 
 
 def test_each_access_draws_its_own_noise():
