@@ -6,6 +6,7 @@ import threading
 import traceback
 import uuid
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -83,10 +84,20 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int)
     """Trace `function` once, prove that argument number `rows` leaves through the door only, compile what was proved.
 
     Raises PrivacyLeakError; nothing has run or been charged by then."""
-    closed, outputs = prove(function, arguments, rows)
-    with TRACING:
-        lowered = jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments))
-        return Program(lowered.compile(), outputs, _digest(lowered))
+    return prepare_all([(function, arguments)], rows)[0]
+
+
+def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], rows: int) -> list[Program]:
+    """The same for several functions with their arguments, which are compiled at the same time."""
+    outputs, lowered = [], []
+    for function, arguments in programs:
+        closed, output = prove(function, arguments, rows)
+        with TRACING:
+            lowered.append(jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments)))
+        outputs.append(output)
+    with ThreadPoolExecutor() as pool:
+        compiled = list(pool.map(lambda program: program.compile(), lowered))
+    return [Program(call, output, _digest(text)) for call, output, text in zip(compiled, outputs, lowered)]
 
 
 def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> tuple[Any, Any]:
