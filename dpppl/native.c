@@ -1,7 +1,10 @@
 // ChaCha20 (RFC 8439) and normal draws from it, for XLA on CPUs: what dpppl/chacha.py and dpppl/random.py define.
 
 #include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "xla/ffi/api/c_api.h"
@@ -38,14 +41,27 @@ static inline void some_blocks(const uint32_t* key, uint32_t counter, const uint
   for (int w = 0; w < 16; w++) words[w] = x[w] + start[w];
 }
 
-// Word w of block number b goes to out[w * count + b], for `count` blocks from `counter`.
-void dpppl_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, uint32_t* out) {
-  for (int64_t first = 0; first < count; first += LANES) {
+// A stream's `count` blocks from `counter`, and where to put what is made of them.
+typedef struct {
+  const uint32_t *key, *nonce;
+  uint32_t counter;
+  int64_t count;
+  void* out;
+} stream;
+
+// Blocks `from` to `until`: word w of block number b goes to out[w * count + b].
+static void put_blocks(const stream* of, int64_t from, int64_t until) {
+  for (int64_t first = from; first < until; first += LANES) {
     lanes words[16];
-    some_blocks(key, counter + (uint32_t)first, nonce, words);
-    size_t bytes = 4 * (size_t)(count - first < LANES ? count - first : LANES);
-    for (int w = 0; w < 16; w++) memcpy(out + w * count + first, &words[w], bytes);
+    some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words);
+    size_t bytes = 4 * (size_t)(until - first < LANES ? until - first : LANES);
+    for (int w = 0; w < 16; w++) memcpy((uint32_t*)of->out + w * of->count + first, &words[w], bytes);
   }
+}
+
+// For tests of the library.
+void dpppl_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, uint32_t* out) {
+  put_blocks(&(stream){key, nonce, counter, count, out}, 0, count);
 }
 
 // Normal draws as `random._box_muller` makes them of words[0..63], words[64..127], ...: the first half, the second half.
@@ -78,41 +94,93 @@ static inline void box_muller(const uint32_t* words, double* one, double* other)
   }
 }
 
-// 8 * count normal draws from `count` blocks.
-void dpppl_draws(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, double* out) {
-  for (int64_t first = 0; first < count; first += LANES) {
+// 8 normal draws of each block.
+static void put_draws(const stream* of, int64_t from, int64_t until) {
+  for (int64_t first = from; first < until; first += LANES) {
     union { lanes rows[16]; uint32_t flat[256]; } words;
-    some_blocks(key, counter + (uint32_t)first, nonce, words.rows);
+    some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words.rows);
     double found[8 * LANES];
     box_muller(words.flat, found, found + 4 * LANES);
-    size_t bytes = 8 * (size_t)(count - first < LANES ? count - first : LANES);
-    for (int r = 0; r < 8; r++) memcpy(out + r * count + first, found + r * LANES, bytes);
+    size_t bytes = 8 * (size_t)(until - first < LANES ? until - first : LANES);
+    for (int r = 0; r < 8; r++) memcpy((double*)of->out + r * of->count + first, found + r * LANES, bytes);
   }
 }
 
-// What XLA asks before the first call; true if that was all.
-static int asked_for_version(XLA_FFI_CallFrame* frame) {
+// A stream in pieces, which the caller and threads that happen to be free take one by one. The caller waits only for pieces
+// that a thread has begun; who comes when none is left does nothing, and the last to leave frees the job.
+#define PIECE 1024
+typedef struct {
+  stream of;
+  void (*put)(const stream*, int64_t, int64_t);
+  _Atomic int64_t next, done, users;
+} job;
+
+static void take_pieces(job* j) {
+  for (;;) {
+    int64_t from = PIECE * atomic_fetch_add(&j->next, 1);
+    if (from >= j->of.count) return;
+    int64_t until = from + PIECE < j->of.count ? from + PIECE : j->of.count;
+    j->put(&j->of, from, until);
+    atomic_fetch_add(&j->done, until - from);
+  }
+}
+
+static void leave(job* j) {
+  if (atomic_fetch_sub(&j->users, 1) == 1) free(j);
+}
+
+static void help(void* data) {
+  take_pieces(data);
+  leave(data);
+}
+
+static void destroy(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, NULL, error};
+  api->XLA_FFI_Error_Destroy(&args);
+}
+
+static void run(XLA_FFI_CallFrame* frame, stream of, void (*put)(const stream*, int64_t, int64_t)) {
+  int64_t pieces = (of.count + PIECE - 1) / PIECE, threads = 1;
+  job* j = pieces < 2 ? NULL : malloc(sizeof(job));
+  if (j == NULL) {
+    put(&of, 0, of.count);
+    return;
+  }
+  *j = (job){of, put, 0, 0, 1};
+  XLA_FFI_ThreadPool_NumThreads_Args number = {XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, NULL, frame->ctx, &threads};
+  XLA_FFI_Error* error = frame->api->XLA_FFI_ThreadPool_NumThreads(&number);
+  if (error != NULL) destroy(frame->api, error);
+  for (int64_t k = 1; k < threads && k < pieces && error == NULL; k++) {
+    atomic_fetch_add(&j->users, 1);
+    XLA_FFI_ThreadPool_Schedule_Args helper = {XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, NULL, frame->ctx, help, j};
+    error = frame->api->XLA_FFI_ThreadPool_Schedule(&helper);
+    if (error != NULL) {
+      destroy(frame->api, error);
+      leave(j);
+    }
+  }
+  take_pieces(j);
+  while (atomic_load(&j->done) < of.count) sched_yield();
+  leave(j);
+}
+
+// Operands: key (..., 8), counter (..., 1), nonce (..., 3), uint32; result (..., rows, count), 64 bytes of each block.
+static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*put)(const stream*, int64_t, int64_t)) {
   XLA_FFI_Extension_Base* asked = frame->extension_start;
-  if (asked == NULL || asked->type != XLA_FFI_Extension_Metadata) return 0;
-  XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)asked)->metadata;
-  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-  metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-  return 1;
+  if (asked != NULL && asked->type == XLA_FFI_Extension_Metadata) {  // before the first call
+    XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)asked)->metadata;
+    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+    return NULL;
+  }
+  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, *out = frame->rets.rets[0];
+  const uint32_t *key = operands[0]->data, *counter = operands[1]->data, *nonce = operands[2]->data;
+  int64_t streams = 1, count = out->dims[out->rank - 1];
+  for (int64_t k = 0; k < out->rank - 2; k++) streams *= out->dims[k];
+  for (int64_t k = 0; k < streams; k++)
+    run(frame, (stream){key + 8 * k, nonce + 3 * k, counter[k], count, (char*)out->data + 64 * count * k}, put);
+  return NULL;
 }
 
-// Operands: key (..., 8), counter (..., 1), nonce (..., 3), uint32; result (..., rows, count).
-#define HANDLER(name, function, type, rows)                                                                          \
-  XLA_FFI_Error* name(XLA_FFI_CallFrame* frame) {                                                                    \
-    if (asked_for_version(frame)) return NULL;                                                                       \
-    XLA_FFI_Buffer** operands = (XLA_FFI_Buffer**)frame->args.args;                                                  \
-    XLA_FFI_Buffer* out = frame->rets.rets[0];                                                                       \
-    const uint32_t *key = operands[0]->data, *counter = operands[1]->data, *nonce = operands[2]->data;               \
-    int64_t streams = 1, count = out->dims[out->rank - 1];                                                           \
-    for (int64_t k = 0; k < out->rank - 2; k++) streams *= out->dims[k];                                             \
-    for (int64_t k = 0; k < streams; k++)                                                                            \
-      function(key + 8 * k, counter[k], nonce + 3 * k, count, (type*)out->data + rows * count * k);                  \
-    return NULL;                                                                                                     \
-  }
-
-HANDLER(dpppl_chacha20, dpppl_blocks, uint32_t, 16)
-HANDLER(dpppl_normal, dpppl_draws, double, 8)
+XLA_FFI_Error* dpppl_chacha20(XLA_FFI_CallFrame* frame) { return handle(frame, put_blocks); }
+XLA_FFI_Error* dpppl_normal(XLA_FFI_CallFrame* frame) { return handle(frame, put_draws); }

@@ -47,12 +47,12 @@ def test_the_keystreams_of_appendix_a_1(last_byte_of_key, counter, expected):
     assert block(key, counter, np.zeros(3, np.uint32)).hex().startswith(expected)
 
 
-@pytest.mark.parametrize("count", [1, 3, 16, 37])
+@pytest.mark.parametrize("count", [1, 3, 16, 37, 2_060])
 def test_several_blocks_are_one_keystream(count):
     nonce = np.arange(3, dtype=np.uint32)
     together = np.asarray(chacha.blocks(jnp.asarray(KEY), 5, jnp.asarray(nonce), count))
-    apart = [block(KEY, 5 + i, nonce) for i in range(count)]
-    assert [together[:, i].tobytes() for i in range(count)] == apart
+    some = sorted({0, count // 2, count - 1})
+    assert [together[:, i].tobytes() for i in some] == [block(KEY, 5 + i, nonce) for i in some]
 
 
 def test_derived_keys_and_draws_never_share_a_keystream():

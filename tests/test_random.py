@@ -34,7 +34,7 @@ def test_the_distribution_is_standard_normal(key):
     assert abs(np.corrcoef(one**2, other**2)[0, 1]) * np.sqrt(SIZE / 2) < 4.9
 
 
-@pytest.mark.parametrize("size", [1, 8, 109, 1_000])
+@pytest.mark.parametrize("size", [1, 8, 109, 1_000, 20_001])
 def test_the_native_draws_are_those_of_xla(size):
     if not native.available():
         pytest.skip("no C compiler")
