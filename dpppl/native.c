@@ -1,4 +1,5 @@
-// ChaCha20 (RFC 8439) and normal draws from it, for XLA on CPUs: what dpppl/chacha.py and dpppl/random.py define.
+// ChaCha20 (RFC 8439), normal draws from it and distinct rows, for XLA on CPUs: what dpppl/chacha.py, dpppl/random.py and
+// dpppl/subsampling/distinct.py define.
 
 #include <math.h>
 #include <sched.h>
@@ -164,15 +165,19 @@ static void run(XLA_FFI_CallFrame* frame, stream of, void (*put)(const stream*, 
   leave(j);
 }
 
+// What XLA asks before the first call; true if that was all.
+static int asked_for_version(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Extension_Base* asked = frame->extension_start;
+  if (asked == NULL || asked->type != XLA_FFI_Extension_Metadata) return 0;
+  XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)asked)->metadata;
+  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+  metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+  return 1;
+}
+
 // Operands: key (..., 8), counter (..., 1), nonce (..., 3), uint32; result (..., rows, count), 64 bytes of each block.
 static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*put)(const stream*, int64_t, int64_t)) {
-  XLA_FFI_Extension_Base* asked = frame->extension_start;
-  if (asked != NULL && asked->type == XLA_FFI_Extension_Metadata) {  // before the first call
-    XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)asked)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-    return NULL;
-  }
+  if (asked_for_version(frame)) return NULL;
   XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, *out = frame->rets.rets[0];
   const uint32_t *key = operands[0]->data, *counter = operands[1]->data, *nonce = operands[2]->data;
   int64_t streams = 1, count = out->dims[out->rank - 1];
@@ -184,3 +189,43 @@ static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*put)(const stream*
 
 XLA_FFI_Error* dpppl_chacha20(XLA_FFI_CallFrame* frame) { return handle(frame, put_blocks); }
 XLA_FFI_Error* dpppl_normal(XLA_FFI_CallFrame* frame) { return handle(frame, put_draws); }
+
+// The first `size` distinct rows named by `count` words: as `distinct_rows`. `table` holds a power of 2 of zeros, 2 count or more.
+static void choose(const uint32_t* draws, int64_t count, uint32_t num_rows, int32_t size, uint32_t* table, int bits,
+                   int32_t* index, uint8_t* mask) {
+  uint32_t largest_unbiased = (uint32_t)((((uint64_t)1 << 32) / num_rows) * num_rows - 1);
+  for (int64_t k = 0; k < count; k++) {
+    uint32_t value = draws[k] % num_rows, at = (value * 2654435769u) >> (32 - bits);
+    index[k] = draws[k] <= largest_unbiased ? value : num_rows - 1;
+    mask[k] = 0;
+    if (draws[k] > largest_unbiased) continue;
+    while (table[at] != 0 && table[at] != value + 1) at = (at + 1) & ((1u << bits) - 1);
+    mask[k] = table[at] == 0 && size-- > 0;
+    table[at] = value + 1;
+  }
+}
+
+// Operands: draws (..., count) uint32, number of rows (..., 1) uint32, size (..., 1) int32; results (..., count) int32 and bool.
+XLA_FFI_Error* dpppl_distinct(XLA_FFI_CallFrame* frame) {
+  if (asked_for_version(frame)) return NULL;
+  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, **results = (XLA_FFI_Buffer**)frame->rets.rets;
+  const uint32_t *draws = operands[0]->data, *num_rows = operands[1]->data;
+  const int32_t* size = operands[2]->data;
+  int32_t* index = results[0]->data;
+  uint8_t* mask = results[1]->data;
+  int64_t streams = 1, count = results[0]->dims[results[0]->rank - 1];
+  for (int64_t k = 0; k < results[0]->rank - 1; k++) streams *= results[0]->dims[k];
+  int bits = 1;
+  while (((int64_t)1 << bits) < 2 * count) bits++;
+  for (int64_t k = 0; k < streams; k++) {
+    uint32_t* table = bits > 31 ? NULL : calloc((size_t)1 << bits, 4);
+    if (table == NULL) {
+      XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, "no memory for a table of rows",
+                                        XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+      return frame->api->XLA_FFI_Error_Create(&args);
+    }
+    choose(draws + count * k, count, num_rows[k], size[k], table, bits, index + count * k, mask + count * k);
+    free(table);
+  }
+  return NULL;
+}

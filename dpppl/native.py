@@ -1,4 +1,4 @@
-"""ChaCha20 and normal draws in C for CPUs, many times as fast as XLA's: compiled once by the system's compiler, if any.
+"""ChaCha20, normal draws and distinct rows in C for CPUs, many times as fast as by XLA: compiled once by the system's compiler.
 
 The shared library is kept in the user's cache folder, under a digest of the source, the compiler and the machine's kind.
 Without a compiler, with DPPPL_NATIVE=0 in the environment, or where the library fails RFC 8439's test vector, XLA computes
@@ -19,9 +19,10 @@ from typing import Any
 import jax
 import numpy as np
 
-BLOCKS, NORMAL = "dpppl_chacha20", "dpppl_normal"
-"""XLA custom calls: key (..., 8), counter (..., 1), nonce (..., 3), uint32, to blocks (..., 16, count) uint32, or to normal
-draws (..., 8, count) float64."""
+BLOCKS, NORMAL, DISTINCT = "dpppl_chacha20", "dpppl_normal", "dpppl_distinct"
+"""XLA custom calls. The first two: key (..., 8), counter (..., 1), nonce (..., 3), uint32, to blocks (..., 16, count) uint32,
+or to normal draws (..., 8, count) float64. The third: draws (..., count) uint32, number of rows (..., 1) uint32, size (..., 1)
+int32, to index (..., count) int32 and mask (..., count) bool."""
 
 _SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-std=gnu11", "-shared", "-fPIC")
@@ -45,7 +46,7 @@ def available() -> bool:
         return False
     if not _passes(library):
         return False
-    for target in (BLOCKS, NORMAL):
+    for target in (BLOCKS, NORMAL, DISTINCT):
         jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(library, target)), platform="cpu")
     return True
 
