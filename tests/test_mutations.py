@@ -148,7 +148,7 @@ MUTATIONS = [
              "_squares(part) * _ROUNDED + 2.0 * part.shape[-1] * _TINY", "_squares(part) * _ROUNDED",
              "test_ghost:test_a_hostile_row_moves_the_sum_by_at_most_the_norm"),
     Mutation("one float32 block of all rows", "dpppl.ghost.sums:_product", "-(-len(a) // BLOCK)", "1",
-             "test_ghost:test_aligned_rows_are_added_within_the_slack"),
+             "test_ghost:test_blocks_are_added_in_float64"),
     Mutation("repeated words counted apart", "dpppl.ghost.factors:_distinct", "same.astype(b.dtype)",
              "jnp.eye(len(number), dtype=b.dtype)", "test_ghost:test_it_is_the_sum_of_clipped_gradients", (_words,)),
     Mutation("factors that may be computed twice", "dpppl.ghost.sums:stored", "jnp.where(some == _UNLIKELY, 2, 1)", "1",
