@@ -1,6 +1,7 @@
 """ChaCha20 (RFC 8439) as a JAX random number generator with 256-bit keys.
 
-JAX's own threefry keys have 64 bits, and its guarantee is statistical. Privacy noise has to be unpredictable.
+JAX's own threefry keys have 64 bits, and its guarantee is statistical. Privacy noise has to be unpredictable. On CPUs the
+blocks are computed in C where a compiler is found (`native`), elsewhere by XLA: the same words.
 """
 
 from functools import partial
@@ -12,16 +13,27 @@ import numpy as np
 from jax import lax
 from jax.extend.random import define_prng_impl
 
+from dpppl import native
+
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
+_TAG = "cc20"
 _BITS, _SPLIT, _FOLD = (np.uint32(domain) for domain in range(3))
 
 
-@partial(jax.jit, static_argnums=3, inline=True)
 def blocks(key: Any, counter: Any, nonce: Any, count: int) -> Any:
     """`count` blocks of the keystream, as words (16, count) uint32.
 
     `key`: (8,) uint32; `counter`: the first block's, uint32; `nonce`: (3,) uint32. Reference: RFC 8439, section 2.3."""
-    counters = jnp.asarray(counter, jnp.uint32) + jnp.arange(count, dtype=jnp.uint32)
+    operands = key, jnp.asarray(counter, jnp.uint32)[None], nonce
+    if not native.available():
+        return _by_xla(*operands, count=count)
+    by_call = partial(native.call, native.BLOCKS, jax.ShapeDtypeStruct((16, count), jnp.uint32))
+    return lax.platform_dependent(*operands, cpu=by_call, default=partial(_by_xla, count=count))
+
+
+@partial(jax.jit, static_argnames="count", inline=True)
+def _by_xla(key: Any, counter: Any, nonce: Any, *, count: int) -> Any:
+    counters = counter + jnp.arange(count, dtype=jnp.uint32)
     start = (
         jnp.broadcast_to(_CONSTANTS[:, None], (4, count)),
         jnp.broadcast_to(key[:4, None], (4, count)),
@@ -51,10 +63,19 @@ def _rotate(words: Any, by: int) -> Any:
     return (words << by) | (words >> (32 - by))
 
 
+def native_normal(key: Any, count: int) -> Any:
+    """8 * `count` normal draws, float64, that `random.standard_normal` makes of a key's first blocks, on CPUs only."""
+    words = jax.random.key_data(key)
+    like = jax.ShapeDtypeStruct((8, count), jnp.float64)
+    return native.call(
+        native.NORMAL, like, words, jnp.zeros(1, jnp.uint32), jnp.array([0, 0, _BITS], jnp.uint32)
+    ).reshape(-1)
+
+
 def _words(key: Any, first: Any, second: Any, domain: Any, count: int) -> Any:
     """`count` words of the keystream for a nonce of two numbers and a domain, so that uses never overlap."""
     nonce = jnp.stack([jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32), jnp.asarray(domain)])
-    return blocks(key, 0, nonce, -(-count // 16)).T.reshape(-1)[:count]
+    return blocks(key, 0, nonce, -(-count // 16)).reshape(-1)[:count]
 
 
 def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
@@ -83,7 +104,7 @@ def _seed(seed: Any) -> Any:
 
 
 chacha20 = define_prng_impl(
-    key_shape=(8,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="chacha20", tag="cc20"
+    key_shape=(8,), seed=_seed, split=_split, random_bits=_random_bits, fold_in=_fold_in, name="chacha20", tag=_TAG
 )
 """The generator, for `jax.random.wrap_key_data(words, impl=chacha20)`."""
 
@@ -91,3 +112,8 @@ chacha20 = define_prng_impl(
 def wrap(words: Any) -> Any:
     """A typed key from 8 words of key material, (8,) uint32."""
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=chacha20)
+
+
+def is_chacha(key: Any) -> bool:
+    """Whether a typed key is of this generator."""
+    return str(key.dtype) == f"key<{_TAG}>"

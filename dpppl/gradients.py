@@ -33,12 +33,16 @@ def sum_of_rows(
     clip: Callable[..., Any],
     strategy: str = "auto",
     steps: Any = None,
+    fetch: Callable[[Any], Any] | None = None,
+    likely: int | None = None,
 ) -> Any:
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
 
     `rows` is a pytree of arrays (B, ...), `mask` (B,) bool or None, `clip` maps the statistics of all rows (leaves
     (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like one row's statistic in float64. Given
     `steps`, such a pytree of float64 scalars: the clipped rows times these, rounded to whole numbers, summed in int64.
+    Given `fetch`, rows are what it makes of `rows`, chunk by chunk; `likely`: how many places, from the first, usually hold
+    all rows of the mask: chunks beyond the last are left out.
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Clipped rows are rounded to a fixed
     grid on which their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its
@@ -47,20 +51,22 @@ def sum_of_rows(
     row's rounding below 6.2e-5 up to 6e7 latents).
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
-    like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows))
+    fetched = (lambda rows: rows) if fetch is None else fetch
+    drawn = jax.eval_shape(fetched, rows)
+    like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), drawn))
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(like))
-    chunk = _chunk_rows(size, num_rows, strategy)
+    chunk = evenly(_chunk_rows(size, num_rows, strategy), likely)
     bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
 
     def chunk_sum(rows: Any, mask: Any) -> Any:
         with jax.default_matmul_precision("highest"):
-            statistics = jax.vmap(statistic)(rows)
+            statistics = jax.vmap(statistic)(fetched(rows))
         clipped = clip(statistics, mask)
         if steps is None:
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
         return jax.tree.map(_sum_whole_rows, clipped, steps)
 
-    return over_chunks(chunk_sum, rows, mask, chunk)
+    return over_chunks(chunk_sum, rows, mask, chunk, until_last=likely is not None)
 
 
 def over_chunks(
@@ -89,6 +95,11 @@ def over_chunks(
         return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
     used = jnp.max(jnp.where(mask, jnp.arange(num_rows) + chunk, 0)) // chunk
     return lax.fori_loop(0, used, lambda number, total: body(total, number)[0], zero)
+
+
+def evenly(chunk: int, likely: int | None) -> int:
+    """Rows of a chunk, at most `chunk`, so that a few equal ones hold the first `likely` places."""
+    return chunk if likely is None else -(-likely // -(-likely // chunk))
 
 
 def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:

@@ -160,11 +160,17 @@ class Mechanism:
         statistic is factors of a gradient, which are weighted so that it is clipped."""
         num_rows = jax.tree.leaves(rows)[0].shape[0]
         index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
-        drawn = rows if index is None else jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
-        if number is not None:
-            drawn = {**drawn, number: jnp.arange(jax.tree.leaves(drawn)[0].shape[0], dtype=jnp.int32)}
+        places = jnp.arange(num_rows if index is None else index.shape[0], dtype=jnp.int32)
+
+        def fetch(part: Any) -> Any:
+            """Rows at these places in the step."""
+            rows_, places = part
+            drawn = rows_ if index is None else jax.tree.map(lambda x: x.at[rows_].get(mode="promise_in_bounds"), rows)
+            return drawn if number is None else {**drawn, number: places}
+
+        drawn = rows if index is None else index, places
         clip: Any = self.clipping.clip
-        like = jax.eval_shape(statistic, _one_of(drawn, None)) if forms is None else forms.like
+        like = jax.eval_shape(statistic, _one_of(rows, number)) if forms is None else forms.like
         if isinstance(self.clipping, Adaptive):
             clip = functools.partial(self.clipping.clip, clipping_norm=norm)
         elif self.counts:
@@ -177,10 +183,13 @@ class Mechanism:
         with jax.enable_x64(True):
             scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
+        likely = None if index is None else self.subsampling.likely_places(num_rows)
         if forms is not None:
-            total = ghost.clipped_sum(statistic, forms, drawn, mask, self.clipping, norm, self.counts)
+            total = ghost.clipped_sum(
+                statistic, forms, drawn, mask, self.clipping, norm, self.counts, fetch=fetch, likely=likely
+            )
         else:
-            total = sum_of_rows(statistic, drawn, mask, clip, self.strategy, steps)
+            total = sum_of_rows(statistic, drawn, mask, clip, self.strategy, steps, fetch, likely)
         draw = discrete.discrete_normal if self.discretise else random.standard_normal
         noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):

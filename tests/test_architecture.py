@@ -12,7 +12,7 @@ import dpppl
 
 PACKAGE = Path(dpppl.__file__).parent
 
-RANDOMNESS = {"errors", "random", "chacha"}
+RANDOMNESS = {"errors", "random", "chacha", "native"}
 SPLIT = {
     "errors",
     "jaxprs",
@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "errors": set(),
     "random": RANDOMNESS,
     "chacha": RANDOMNESS,
+    "native": set(),
     "information_flow": {"errors", "jaxprs"},
     "accounting": {"errors"},
     "subsampling": RANDOMNESS,

@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpppl import chacha
+from dpppl import chacha, native
 
+available_again = native.available.__wrapped__
 KEY = np.frombuffer(bytes(range(32)), np.uint32)
+
+
+@pytest.fixture(params=["native", "XLA"], autouse=True)
+def way(request, monkeypatch):
+    """Both ways to compute blocks."""
+    if request.param == "XLA":
+        monkeypatch.setattr(native, "available", lambda: False)
+    elif not native.available():
+        pytest.skip("no C compiler")
 
 
 def block(key, counter, nonce):
@@ -37,11 +47,12 @@ def test_the_keystreams_of_appendix_a_1(last_byte_of_key, counter, expected):
     assert block(key, counter, np.zeros(3, np.uint32)).hex().startswith(expected)
 
 
-def test_several_blocks_are_one_keystream():
+@pytest.mark.parametrize("count", [1, 3, 16, 37, 2_060])
+def test_several_blocks_are_one_keystream(count):
     nonce = np.arange(3, dtype=np.uint32)
-    together = np.asarray(chacha.blocks(jnp.asarray(KEY), 5, jnp.asarray(nonce), 3))
-    apart = [block(KEY, 5 + i, nonce) for i in range(3)]
-    assert [together[:, i].tobytes() for i in range(3)] == apart
+    together = np.asarray(chacha.blocks(jnp.asarray(KEY), 5, jnp.asarray(nonce), count))
+    some = sorted({0, count // 2, count - 1})
+    assert [together[:, i].tobytes() for i in some] == [block(KEY, 5 + i, nonce) for i in some]
 
 
 def test_derived_keys_and_draws_never_share_a_keystream():
@@ -67,3 +78,16 @@ def test_it_can_be_mapped_and_scanned():
     scanned = jax.lax.scan(lambda carry, key: (carry, jax.random.bits(key, (4,))), 0, keys)[1]
     single = jnp.stack([jax.random.bits(key, (4,)) for key in keys])
     assert (mapped == single).all() and (scanned == single).all()
+
+
+@pytest.mark.parametrize("broken", ["a missing compiler", "a wrong block", "a folder of all"])
+def test_without_a_working_library_xla_does_it(broken, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if broken == "a missing compiler":
+        monkeypatch.setenv("CC", "no-such-compiler")
+    elif broken == "a wrong block":
+        monkeypatch.setattr(native, "_RFC_8439", (0, 0))
+    else:
+        (tmp_path / "dpppl").mkdir()
+        (tmp_path / "dpppl").chmod(0o777)
+    assert not available_again()

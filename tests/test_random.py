@@ -1,64 +1,94 @@
 import jax
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 from jax import lax
 from scipy import stats
 
 import dpppl
-from dpppl import random
+from dpppl import chacha, native, random
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.runs.provenance import KeyOrigin
 
 SIZE = 200_000
 
 
-def words_of(ranks):
-    """The words (2, M) that stand for the 53-bit integers `ranks` in `standard_normal`, junk in the unused bits."""
-    ranks = np.asarray(ranks, np.uint64)
-    high, low = ranks >> np.uint64(26), ranks & np.uint64(2**26 - 1)
-    return np.stack([high << np.uint64(5) | np.uint64(31), low << np.uint64(6) | np.uint64(63)]).astype(np.uint32)
+def draws_from(words):
+    """What `standard_normal` makes of words (4, M), through a compiled program: (2, M)."""
+    with jax.enable_x64(True):
+        return np.asarray(jax.jit(random._box_muller)(jnp.asarray(words, jnp.uint32)))
 
 
-def draws_from(monkeypatch, ranks):
-    """What `standard_normal` makes of the words for `ranks`, through a compiled program."""
-    monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(words_of(ranks)))
-    return np.asarray(jax.jit(lambda key: random.standard_normal(key, len(ranks)))(jax.random.key(0)))
-
-
-def test_the_distribution_is_standard_normal():
-    """False-alarm rate 1e-6 for a correct scale; 5 % too large or too small is rejected."""
-    noise = np.asarray(random.standard_normal(jax.random.key(1), SIZE))
+@pytest.mark.parametrize("key", [jax.random.key, dpppl.chacha.wrap], ids=["XLA", "native"])
+def test_the_distribution_is_standard_normal(key):
+    """False-alarm rate 2e-6 for a correct scale; 5 % too large or too small is rejected, and so are related pairs."""
+    noise = np.asarray(random.standard_normal(key(1 if key is jax.random.key else np.arange(8)), SIZE))
     assert stats.kstest(noise, "norm").pvalue > 1e-6
     assert stats.kstest(1.05 * noise, "norm").pvalue < 1e-6
     assert stats.kstest(noise / 1.05, "norm").pvalue < 1e-6
+    one, other = noise.reshape(2, -1)
+    angles = np.arctan2(other, one)
+    assert stats.kstest(angles, stats.uniform(-np.pi, 2 * np.pi).cdf).pvalue > 1e-6
+    assert stats.kstest(np.arctan2(other, one + 0.05), stats.uniform(-np.pi, 2 * np.pi).cdf).pvalue < 1e-6
+    assert abs(np.corrcoef(one**2, other**2)[0, 1]) * np.sqrt(SIZE / 2) < 4.9
 
 
-def test_the_extreme_words_give_finite_full_tails(monkeypatch):
-    ranks = np.array([0, 1, 2**26 - 1, 2**26, 2**52 - 1])
-    ranks = np.concatenate([ranks, 2**53 - 1 - ranks[::-1]])
-    noise = draws_from(monkeypatch, ranks)
-    assert noise.dtype == np.float64
-    assert np.all(np.isfinite(noise)) and np.all(np.diff(noise) > 0)
-    assert np.array_equal(noise, -noise[::-1])
-    assert 8.1 < noise[-1] < 8.4
+@pytest.mark.parametrize("size", [1, 8, 109, 1_000, 20_001])
+def test_the_native_draws_are_those_of_xla(size):
+    if not native.available():
+        pytest.skip("no C compiler")
+    keys = jnp.stack([chacha.wrap(np.arange(8)), dpppl.secret_key()])
+    drawn = np.asarray(jax.vmap(lambda key: random.standard_normal(key, size))(keys))
+    for key, of_key in zip(keys, drawn):
+        words = jax.random.bits(key, (4, 4 * -(-size // 8)), jnp.uint32)
+        np.testing.assert_allclose(of_key, draws_from(words).ravel()[:size], rtol=4e-15)
+        assert np.array_equal(of_key, random.standard_normal(key, size))
+
+
+def test_draws_are_exact_functions_of_their_words():
+    """Against 40 digits: radii from the whole range, all directions. Rounding U to 53 bits moves r^2 by up to 2.3e-16."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**32, (4, 300), dtype=np.uint32)
+    shifts = np.arange(300, dtype=np.uint32) % 32
+    words[0] = np.where(np.arange(300) % 2, words[0] >> shifts, ~(words[0] >> shifts))
+    words[2, :100] &= ~np.uint32(0) << np.uint32(30)
+    drawn = draws_from(words)
+    with mpmath.workdps(40):
+        for k, (high, low, angle, fine) in enumerate(words.T.astype(object)):
+            u = mpmath.mpf(high * 2**32 + low) / 2**64 + mpmath.mpf(2) ** -65
+            low_bits = angle % 2**30
+            turn = (low_bits - 2**30 * (low_bits >= 2**29)) * 2**32 + fine + mpmath.mpf(0.5)
+            x, radius = turn / mpmath.mpf(2) ** 62 * mpmath.pi / 2, mpmath.sqrt(-2 * mpmath.log(u))
+            pair = mpmath.cos(x) * (-1) ** (angle >> 31), mpmath.sin(x)
+            pair = pair[::-1] if angle >> 30 & 1 else pair
+            for found, exact in zip(drawn[:, k], pair):
+                assert abs(found / exact - radius) <= 2.3e-16 / radius + 1e-15 * radius
+
+
+def test_the_extreme_words_give_finite_full_tails():
+    top = 2**32 - 1
+    smallest, largest = draws_from([[0, top], [0, top], [0, 0], [0, 0]]).T
+    assert np.isfinite(smallest).all() and np.isfinite(largest).all()
+    assert abs(np.hypot(*smallest) - np.sqrt(2 * 65 * np.log(2))) < 1e-12  # 9.49: a mass of 2^-65 beyond
+    assert np.hypot(*largest) < 2e-8
     single = float(np.sqrt(2) * lax.erf_inv(np.nextafter(np.float32(1), np.float32(0))))
     assert single < 5.5  # float32 would stop here
 
 
-def test_quantiles_agree_with_scipy_far_beyond_six_standard_deviations(monkeypatch):
-    tails = np.array([1e-2, 1e-5, 1e-8, 1e-10, 1e-12, 1e-14, 1e-15, 2.0**-53])
-    ranks = (tails * 2**53).astype(np.uint64)
-    exact = stats.norm.ppf((ranks + 0.5) / 2.0**53)
-    noise = draws_from(monkeypatch, np.concatenate([ranks, 2**53 - 1 - ranks]))
-    np.testing.assert_allclose(noise, np.concatenate([exact, -exact]), rtol=1e-9)
-    assert exact[4] < -7.0 and exact[-1] < -8.0
+def test_radii_have_the_right_tail_far_beyond_six_standard_deviations():
+    tails = np.array([1e-2, 1e-5, 1e-8, 1e-10, 1e-12, 1e-15, 1e-18])
+    ranks = [int(tail * 2**64) for tail in tails]
+    words = np.array([[rank >> 32 for rank in ranks], [rank % 2**32 for rank in ranks], [0] * 7, [0] * 7])
+    np.testing.assert_allclose(stats.chi2.sf(np.sum(draws_from(words) ** 2, axis=0), 2), tails, rtol=2e-2)
 
 
-def test_all_53_bits_matter(monkeypatch):
-    """Each bit of the integer moves the draw, so no word is thrown away."""
-    noise = draws_from(monkeypatch, [0, *(2**bit for bit in range(53))])
-    assert len(np.unique(noise)) == 54
+def test_all_128_bits_matter():
+    """Each bit moves the pair, so no word is thrown away."""
+    flipped = np.zeros((4, 129), np.uint32)
+    for bit in range(128):
+        flipped[bit // 32, bit] = 1 << bit % 32
+    assert len(np.unique(draws_from(flipped), axis=1).T) == 129
 
 
 def test_it_works_inside_every_transformation(x64):

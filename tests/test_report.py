@@ -218,7 +218,7 @@ def test_the_text_states_every_number_and_every_condition(name):
         "operating system's entropy",
         "Starting values: prior median",
         "clipping_norm * 1.0001",
-        "53 random bits",
+        "128 random bits",
         "number of rows is public",
         *report.assumptions(),
         *NOT_COVERED,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpppl import native
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling import (
     SAMPLING_BITS,
@@ -19,6 +20,7 @@ from dpppl.subsampling import (
     draw_sparse,
     sparse_sizes,
 )
+from dpppl.subsampling.distinct import distinct_rows
 from dpppl.subsampling.poisson import _binomial_thresholds
 
 SUBSET_ROWS, SUBSET_RATE, SUBSET_DRAWS = 12, 0.8, 200_000
@@ -63,6 +65,13 @@ def size_pvalue(sizes, num_rows, rate):
 def fixed_bits(monkeypatch, *words):
     """Make `jax.random.bits` return these words, whatever the key."""
     monkeypatch.setattr(jax.random, "bits", lambda key, shape, dtype: jnp.asarray(words, jnp.uint32).reshape(shape))
+
+
+def both_ways(monkeypatch):
+    """In C, where it is there, and by XLA."""
+    yield
+    monkeypatch.setattr(native, "available", lambda: False)
+    yield
 
 
 # Every subset
@@ -172,16 +181,30 @@ def test_a_word_beyond_the_last_whole_multiple_is_rejected(monkeypatch):
     largest = 2**32 // 12 * 12 - 1
     size = [2**32 - 1] * (SAMPLING_BITS // 32)  # the largest uniform: every row
     fixed_bits(monkeypatch, *size, largest + 1, largest, 2**32 - 1, 0)
-    selection = draw_sparse(jax.random.key(0), 12, 0.5, 12, 4)
-    assert selection.mask.tolist() == [False, True, False, True]
-    assert selection.index[selection.mask].tolist() == [11, 0]
+    for _ in both_ways(monkeypatch):
+        selection = draw_sparse(jax.random.key(0), 12, 0.5, 12, 4)
+        assert selection.mask.tolist() == [False, True, False, True]
+        assert selection.index[selection.mask].tolist() == [11, 0]
 
 
 def test_repeats_are_dropped_and_the_first_distinct_rows_are_kept(monkeypatch):
     smallest, table = _binomial_thresholds(0.5, 12, 12)
     fixed_bits(monkeypatch, *table[3 - smallest - 1], 5, 5, 7, 5, 7, 9, 2, 1)  # P(size <= 2) exactly: size 3
-    selection = draw_sparse(jax.random.key(0), 12, 0.5, 12, 8)
-    assert selection.index[selection.mask].tolist() == [5, 7, 9]
+    for _ in both_ways(monkeypatch):
+        selection = draw_sparse(jax.random.key(0), 12, 0.5, 12, 8)
+        assert selection.index[selection.mask].tolist() == [5, 7, 9]
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 100, 60_000, 2**31 - 1])
+def test_both_ways_choose_the_same_rows(num_rows, monkeypatch):
+    draws = np.random.default_rng(0).integers(0, 2**32, (3, 257), dtype=np.uint32)
+    draws[1, ::2] = draws[1, 0]
+    draws[2, ::5] = 2**32 - 1
+    chosen = [
+        jax.vmap(lambda draws, size: distinct_rows(draws, num_rows, size))(jnp.asarray(draws), jnp.array([0, 20, 300]))
+        for _ in both_ways(monkeypatch)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *chosen)
 
 
 def test_the_rows_are_the_same_with_x64_on():

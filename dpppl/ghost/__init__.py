@@ -75,6 +75,7 @@ def clipped_sum(
     clipping: Any,
     norm: Any = None,
     counts: bool = False,
+    **places: Any,
 ) -> Any:
     """The sum over rows of clipped gradients whose factors `statistic(row)` gives: see `sums.clipped_sum`."""
-    return sums.clipped_sum(statistic, forms.of_latents, forms.tree, rows, mask, clipping, norm, counts)
+    return sums.clipped_sum(statistic, forms.of_latents, forms.tree, rows, mask, clipping, norm, counts, **places)

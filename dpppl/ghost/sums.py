@@ -8,8 +8,8 @@ c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the sam
 2. Norms from above. A sum of at most 1,024 float32 squares is wrong by a factor of 1 + 6.2e-5 at most, and by 2^-126 for
    each term or partial sum that underflows; longer ones are added in float64. `upper_squares` adds all of this, so
    that N_i is at least the norm of row i; rows with N_i^2 above 1e37, or not a number, get weight zero and are replaced by zeros.
-3. Weights. c_i N_i <= 1 - 4u before c_i is rounded to float32 or is exactly the weight of a short row, and so is the norm
-   of what the row adds, also after the product c_i b_i is rounded (u).
+3. Weights. c_i N_i <= 1 - 1.1e-3 before c_i is rounded to float32, which makes room for 4; and so is the norm of what the
+   row adds, also after the product c_i b_i is rounded (2u together).
 4. The sum. Products of BLOCK = k rows are added in float32, in an order that is not known, and the blocks in float64. An
    entry e of a block is wrong by at most u times the sum over rows of d_e(i) |v_ie|, where d_e(i) <= k + 1 counts the
    operations through which row i's term goes; in a tree of k leaves the squares of d_e(i) add up to at most
@@ -20,8 +20,8 @@ c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the sam
    addition is wrong by at most 2^-53 of a sum of at most B rows. Up to B = 2^27 that is less than 1.8e-5, with and
    without the row together.
 
-Zeroing a row therefore moves the sum by at most 1 + 2 u sqrt(k S) + 4u + 1.8e-5, in units of the clipping norm. For k = 32
-that is 1 + 9.4e-5 < 1 + clipping.SLACK.
+Zeroing a row therefore moves the sum by at most 1 - 1.1e-3 + 2 u sqrt(k S) + 4u + 1.8e-5, in units of the clipping norm. For
+k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ from jax import lax
 
 from dpppl.ghost.factors import Form, restored
 from dpppl.ghost.weights import clipped_rows, weigh
-from dpppl.gradients import over_chunks
+from dpppl.gradients import evenly, over_chunks
 
-BLOCK = 32
+BLOCK = 128
 """Rows whose outer products are added in float32."""
 _TINY = 2.0**-126
 _ROUNDED = 1.0 + 7e-5
@@ -44,7 +44,7 @@ _LONGEST_FLOAT32_SUM = 1024
 _UNLIKELY = np.float32(0.7356218)
 _NUMBERS = 2**25
 """How many numbers the factors of one chunk of rows may take."""
-_FEWEST_ROWS = 128
+_MOST_ROWS = 2048
 _MOST_CHUNKS = 1024
 _BLOCKS, _PRODUCTS = 8, 2**23
 """How many blocks are added up in one pass, and how many numbers they may take."""
@@ -52,25 +52,26 @@ _BLOCKS, _PRODUCTS = 8, 2**23
 
 def clipped_sum(
     statistic: Callable[[Any], Any], forms: Sequence[Form], tree: Any, rows: Any, mask: Any, clipping: Any, norm: Any,
-    counts: bool = False,
+    counts: bool = False, fetch: Callable[[Any], Any] | None = None, likely: int | None = None,
 ) -> Any:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
     `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `tree`: structure of the latents;
     `rows`: pytree of arrays (B, ...); `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and
     `norm`: its norm, where it adapts. With Adaptive, a pair: the sum, and the sum of the rows' shares of the
-    count; if it `counts`, of 1/2 for each row that was clipped and -1/2 for each other.
+    count; if it `counts`, of 1/2 for each row that was clipped and -1/2 for each other. `fetch`, `likely`: see
+    `gradients.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     per_row = sum(form.numbers for form in forms)
-    # With a mask, rows at the end are often not drawn: chunks without any are left out.
-    few = num_rows if mask is None else max(_FEWEST_ROWS, num_rows // 4)
-    chunk = max(4, min(few, _NUMBERS // max(1, per_row)), num_rows // _MOST_CHUNKS)
-    chunk = min(num_rows, chunk if chunk < BLOCK else -(-chunk // BLOCK) * BLOCK)
+    chunk = max(4, min(num_rows, _MOST_ROWS, _NUMBERS // max(1, per_row)), num_rows // _MOST_CHUNKS)
+    chunk = evenly(chunk, likely)
+    multiple = 4 * -(-chunk // BLOCK)
+    chunk = min(num_rows, -(-chunk // multiple) * multiple)
 
     def chunk_sum(rows: Any, mask: Any) -> Any:
-        factors = stored(statistic, forms, rows)
+        factors = stored(statistic, forms, rows if fetch is None else fetch(rows))
         with jax.enable_x64(True):
             squares = [upper_squares(form, *parts) for form, parts in zip(forms, factors)]
             keep = jnp.ones(squares[0].shape, bool) if mask is None else mask

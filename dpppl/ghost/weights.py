@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
 
 _MOST_SQUARED = 1e37
-_BELOW = 1.0 - 2.0**-22
+_BELOW = 1.0 - 1.1e-3
 
 
 def supports(clipping: Any, z: Any) -> bool:

@@ -153,7 +153,7 @@ class PrivacyReport:
         lines = [
             "The unit of privacy is one row; rows are independent units (one person's several rows are a group).",
             "The number of rows is public: it decides array shapes, running time and the cap on a step's rows.",
-            "Gaussian noise is treated as a real number; it is drawn in float64 from 53 random bits."
+            "Gaussian noise is treated as a real number; it is drawn in float64, two numbers from 128 random bits."
             if not self.is_discrete
             else "The noise is a discrete Gaussian, drawn and added in whole numbers; it needs unpredictable random bits only.",
             "The sensitivity is clipping_norm * 1.0001: the floating-point slack is accounted for in the noise.",

@@ -1,5 +1,6 @@
 """Distinct rows from independent draws: which are kept, and how many draws it takes."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -7,11 +8,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl import native
 from dpppl.subsampling.scheme import Selection
 
 
 def distinct_rows(draws: jax.Array, num_rows: int, size: int | jax.Array) -> Selection:
     """The first `size` distinct rows named by 32-bit words, masked out where rejected or repeated."""
+    by_xla = functools.partial(_by_sorting, num_rows=num_rows)
+    if not native.available():
+        return by_xla(draws, size)
+
+    def by_call(draws: jax.Array, size: int | jax.Array) -> Selection:
+        like = [jax.ShapeDtypeStruct(draws.shape, dtype) for dtype in (jnp.int32, jnp.bool_)]
+        rows, most = jnp.full(1, num_rows, jnp.uint32), jnp.asarray(size, jnp.int32)[None]
+        return Selection(*native.call(native.DISTINCT, like, draws, rows, most))
+
+    return lax.platform_dependent(draws, size, cpu=by_call, default=by_xla)
+
+
+def _by_sorting(draws: jax.Array, size: int | jax.Array, num_rows: int) -> Selection:
     largest_unbiased = np.uint32(2**32 // num_rows * num_rows - 1)
     value = jnp.where(draws <= largest_unbiased, draws % np.uint32(num_rows), np.uint32(num_rows))
     keep = (value < num_rows) & ~_repeats(value)

@@ -74,6 +74,10 @@ class Poisson(Subsampling):
         cap, tries = sparse_sizes(self.rate, num_rows, self.overflow_probability)
         return None if self.rate == 1.0 or tries > 0.75 * num_rows else cap
 
+    def likely_places(self, num_rows: int) -> int | None:
+        mean = self.rate * num_rows
+        return int(mean * (1.0 + 0.5 * self.rate) + 2.0 * mean**0.5) + 1  # repeated rows leave places empty
+
     def describe(self) -> str:
         """One line for the report."""
         return (

@@ -45,6 +45,10 @@ class Subsampling(ABC):
         """The static cap on a step's rows, where one is used: not when each row is drawn on its own."""
         return None
 
+    def likely_places(self, num_rows: int) -> int | None:
+        """How many places of an index, from the first, hold all rows of a step in all but about 1 in 40; None: all."""
+        return None
+
     def accounted(self, noise_multipliers: Multipliers, first: int) -> Multipliers:
         """Noise multipliers of the events to compose, from those of the steps first, first + 1, ...: one each."""
         return noise_multipliers

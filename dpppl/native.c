@@ -1,0 +1,231 @@
+// ChaCha20 (RFC 8439), normal draws from it and distinct rows, for XLA on CPUs: what dpppl/chacha.py, dpppl/random.py and
+// dpppl/subsampling/distinct.py define.
+
+#include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#define LANES 16
+typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
+
+#define ROTATE(x, by) (((x) << (by)) | ((x) >> (32 - (by))))
+#define QUARTER_ROUND(a, b, c, d)                                       \
+  a += b; d ^= a; d = ROTATE(d, 16); c += d; b ^= c; b = ROTATE(b, 12); \
+  a += b; d ^= a; d = ROTATE(d, 8);  c += d; b ^= c; b = ROTATE(b, 7);
+
+static const uint32_t CONSTANTS[4] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
+
+// LANES blocks of the keystream: word w of block number `counter` + b is words[w][b].
+static inline void some_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, lanes words[16]) {
+  lanes start[16];
+  for (int w = 0; w < 4; w++) start[w] = (lanes){0} + CONSTANTS[w];
+  for (int w = 0; w < 8; w++) start[4 + w] = (lanes){0} + key[w];
+  for (int b = 0; b < LANES; b++) start[12][b] = counter + b;
+  for (int w = 0; w < 3; w++) start[13 + w] = (lanes){0} + nonce[w];
+  lanes x[16];
+  for (int w = 0; w < 16; w++) x[w] = start[w];
+  for (int twice = 0; twice < 10; twice++) {
+    QUARTER_ROUND(x[0], x[4], x[8], x[12])
+    QUARTER_ROUND(x[1], x[5], x[9], x[13])
+    QUARTER_ROUND(x[2], x[6], x[10], x[14])
+    QUARTER_ROUND(x[3], x[7], x[11], x[15])
+    QUARTER_ROUND(x[0], x[5], x[10], x[15])
+    QUARTER_ROUND(x[1], x[6], x[11], x[12])
+    QUARTER_ROUND(x[2], x[7], x[8], x[13])
+    QUARTER_ROUND(x[3], x[4], x[9], x[14])
+  }
+  for (int w = 0; w < 16; w++) words[w] = x[w] + start[w];
+}
+
+// A stream's `count` blocks from `counter`, and where to put what is made of them.
+typedef struct {
+  const uint32_t *key, *nonce;
+  uint32_t counter;
+  int64_t count;
+  void* out;
+} stream;
+
+// Blocks `from` to `until`: word w of block number b goes to out[w * count + b].
+static void put_blocks(const stream* of, int64_t from, int64_t until) {
+  for (int64_t first = from; first < until; first += LANES) {
+    lanes words[16];
+    some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words);
+    size_t bytes = 4 * (size_t)(until - first < LANES ? until - first : LANES);
+    for (int w = 0; w < 16; w++) memcpy((uint32_t*)of->out + w * of->count + first, &words[w], bytes);
+  }
+}
+
+// For tests of the library.
+void dpppl_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, uint32_t* out) {
+  put_blocks(&(stream){key, nonce, counter, count, out}, 0, count);
+}
+
+// Normal draws as `random._box_muller` makes them of words[0..63], words[64..127], ...: the first half, the second half.
+static inline void box_muller(const uint32_t* words, double* one, double* other) {
+  for (int k = 0; k < 64; k++) {
+    double u = (double)words[k] * 0x1p-32 + ((double)words[64 + k] + 0.5) * 0x1p-64;
+    uint64_t bits;
+    memcpy(&bits, &u, 8);
+    int32_t exponent = ((int32_t)(bits >> 32) - 0x3fe6a09e) >> 20;
+    bits -= (uint64_t)(uint32_t)exponent << 52;
+    double m;
+    memcpy(&m, &bits, 8);
+    double f = m - 1.0, s = f / (2.0 + f), z = s * s;
+    double p = z * (6.666666666666735130e-01 + z * (3.999999999940941908e-01 + z * (2.857142874366239149e-01 + z *
+               (2.222219843214978396e-01 + z * (1.818357216161805012e-01 + z * (1.531383769920937332e-01 + z *
+               1.479819860511658591e-01))))));
+    double radius = sqrt(-2.0 * ((double)exponent * 6.93147180559945309417e-01 + (f - s * (f - p))));
+    uint32_t angle = words[128 + k];
+    double t = (double)(int32_t)(angle << 2) * 0x1p-32 + ((double)words[192 + k] + 0.5) * 0x1p-62;
+    double x = t * 1.57079632679489661923, y = x * x;
+    double sine = x + x * y * (-1.66666666666666324348e-01 + y * (8.33333333332248946124e-03 + y *
+                  (-1.98412698298579493134e-04 + y * (2.75573137070700676789e-06 + y * (-2.50507602534068634195e-08 +
+                  y * 1.58969099521155010221e-10)))));
+    double cosine = 1.0 - 0.5 * y + y * y * (4.16666666666666019037e-02 + y * (-1.38888888888741095749e-03 + y *
+                    (2.48015872894767294178e-05 + y * (-2.75573143513906633035e-07 + y * (2.08757232129817482790e-09 -
+                    y * 1.13596475577881948265e-11)))));
+    cosine = angle >> 31 ? -cosine : cosine;
+    one[k] = radius * (angle >> 30 & 1 ? sine : cosine);
+    other[k] = radius * (angle >> 30 & 1 ? cosine : sine);
+  }
+}
+
+// 8 normal draws of each block.
+static void put_draws(const stream* of, int64_t from, int64_t until) {
+  for (int64_t first = from; first < until; first += LANES) {
+    union { lanes rows[16]; uint32_t flat[256]; } words;
+    some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words.rows);
+    double found[8 * LANES];
+    box_muller(words.flat, found, found + 4 * LANES);
+    size_t bytes = 8 * (size_t)(until - first < LANES ? until - first : LANES);
+    for (int r = 0; r < 8; r++) memcpy((double*)of->out + r * of->count + first, found + r * LANES, bytes);
+  }
+}
+
+// A stream in pieces, which the caller and threads that happen to be free take one by one. The caller waits only for pieces
+// that a thread has begun; who comes when none is left does nothing, and the last to leave frees the job.
+#define PIECE 1024
+typedef struct {
+  stream of;
+  void (*put)(const stream*, int64_t, int64_t);
+  _Atomic int64_t next, done, users;
+} job;
+
+static void take_pieces(job* j) {
+  for (;;) {
+    int64_t from = PIECE * atomic_fetch_add(&j->next, 1);
+    if (from >= j->of.count) return;
+    int64_t until = from + PIECE < j->of.count ? from + PIECE : j->of.count;
+    j->put(&j->of, from, until);
+    atomic_fetch_add(&j->done, until - from);
+  }
+}
+
+static void leave(job* j) {
+  if (atomic_fetch_sub(&j->users, 1) == 1) free(j);
+}
+
+static void help(void* data) {
+  take_pieces(data);
+  leave(data);
+}
+
+static void destroy(const XLA_FFI_Api* api, XLA_FFI_Error* error) {
+  XLA_FFI_Error_Destroy_Args args = {XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, NULL, error};
+  api->XLA_FFI_Error_Destroy(&args);
+}
+
+static void run(XLA_FFI_CallFrame* frame, stream of, void (*put)(const stream*, int64_t, int64_t)) {
+  int64_t pieces = (of.count + PIECE - 1) / PIECE, threads = 1;
+  job* j = pieces < 2 ? NULL : malloc(sizeof(job));
+  if (j == NULL) {
+    put(&of, 0, of.count);
+    return;
+  }
+  *j = (job){of, put, 0, 0, 1};
+  XLA_FFI_ThreadPool_NumThreads_Args number = {XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, NULL, frame->ctx, &threads};
+  XLA_FFI_Error* error = frame->api->XLA_FFI_ThreadPool_NumThreads(&number);
+  if (error != NULL) destroy(frame->api, error);
+  for (int64_t k = 1; k < threads && k < pieces && error == NULL; k++) {
+    atomic_fetch_add(&j->users, 1);
+    XLA_FFI_ThreadPool_Schedule_Args helper = {XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, NULL, frame->ctx, help, j};
+    error = frame->api->XLA_FFI_ThreadPool_Schedule(&helper);
+    if (error != NULL) {
+      destroy(frame->api, error);
+      leave(j);
+    }
+  }
+  take_pieces(j);
+  while (atomic_load(&j->done) < of.count) sched_yield();
+  leave(j);
+}
+
+// What XLA asks before the first call; true if that was all.
+static int asked_for_version(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Extension_Base* asked = frame->extension_start;
+  if (asked == NULL || asked->type != XLA_FFI_Extension_Metadata) return 0;
+  XLA_FFI_Metadata* metadata = ((XLA_FFI_Metadata_Extension*)asked)->metadata;
+  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
+  metadata->api_version.minor_version = XLA_FFI_API_MINOR;
+  return 1;
+}
+
+// Operands: key (..., 8), counter (..., 1), nonce (..., 3), uint32; result (..., rows, count), 64 bytes of each block.
+static XLA_FFI_Error* handle(XLA_FFI_CallFrame* frame, void (*put)(const stream*, int64_t, int64_t)) {
+  if (asked_for_version(frame)) return NULL;
+  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, *out = frame->rets.rets[0];
+  const uint32_t *key = operands[0]->data, *counter = operands[1]->data, *nonce = operands[2]->data;
+  int64_t streams = 1, count = out->dims[out->rank - 1];
+  for (int64_t k = 0; k < out->rank - 2; k++) streams *= out->dims[k];
+  for (int64_t k = 0; k < streams; k++)
+    run(frame, (stream){key + 8 * k, nonce + 3 * k, counter[k], count, (char*)out->data + 64 * count * k}, put);
+  return NULL;
+}
+
+XLA_FFI_Error* dpppl_chacha20(XLA_FFI_CallFrame* frame) { return handle(frame, put_blocks); }
+XLA_FFI_Error* dpppl_normal(XLA_FFI_CallFrame* frame) { return handle(frame, put_draws); }
+
+// The first `size` distinct rows named by `count` words: as `distinct_rows`. `table` holds a power of 2 of zeros, 2 count or more.
+static void choose(const uint32_t* draws, int64_t count, uint32_t num_rows, int32_t size, uint32_t* table, int bits,
+                   int32_t* index, uint8_t* mask) {
+  uint32_t largest_unbiased = (uint32_t)((((uint64_t)1 << 32) / num_rows) * num_rows - 1);
+  for (int64_t k = 0; k < count; k++) {
+    uint32_t value = draws[k] % num_rows, at = (value * 2654435769u) >> (32 - bits);
+    index[k] = draws[k] <= largest_unbiased ? value : num_rows - 1;
+    mask[k] = 0;
+    if (draws[k] > largest_unbiased) continue;
+    while (table[at] != 0 && table[at] != value + 1) at = (at + 1) & ((1u << bits) - 1);
+    mask[k] = table[at] == 0 && size-- > 0;
+    table[at] = value + 1;
+  }
+}
+
+// Operands: draws (..., count) uint32, number of rows (..., 1) uint32, size (..., 1) int32; results (..., count) int32 and bool.
+XLA_FFI_Error* dpppl_distinct(XLA_FFI_CallFrame* frame) {
+  if (asked_for_version(frame)) return NULL;
+  XLA_FFI_Buffer **operands = (XLA_FFI_Buffer**)frame->args.args, **results = (XLA_FFI_Buffer**)frame->rets.rets;
+  const uint32_t *draws = operands[0]->data, *num_rows = operands[1]->data;
+  const int32_t* size = operands[2]->data;
+  int32_t* index = results[0]->data;
+  uint8_t* mask = results[1]->data;
+  int64_t streams = 1, count = results[0]->dims[results[0]->rank - 1];
+  for (int64_t k = 0; k < results[0]->rank - 1; k++) streams *= results[0]->dims[k];
+  int bits = 1;
+  while (((int64_t)1 << bits) < 2 * count) bits++;
+  for (int64_t k = 0; k < streams; k++) {
+    uint32_t* table = bits > 31 ? NULL : calloc((size_t)1 << bits, 4);
+    if (table == NULL) {
+      XLA_FFI_Error_Create_Args args = {XLA_FFI_Error_Create_Args_STRUCT_SIZE, NULL, "no memory for a table of rows",
+                                        XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+      return frame->api->XLA_FFI_Error_Create(&args);
+    }
+    choose(draws + count * k, count, num_rows[k], size[k], table, bits, index + count * k, mask + count * k);
+    free(table);
+  }
+  return NULL;
+}
