@@ -16,6 +16,7 @@ from dpppl.model import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import Verdict
+from dpppl.noise_aware.geometry import Dense
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.statistics import RowStatistics
@@ -50,7 +51,9 @@ class Bench:
         self.coordinates = Coordinates.of(split)
         self.rows, self.public = split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        self.statistics = RowStatistics(Responses.of(split), self.coordinates.latents)
+        self.statistics = RowStatistics(
+            Responses.of(split), self.coordinates.latents, Dense(self.coordinates.dimension)
+        )
         self.key = dpppl.secret_key()
         self.programs = releases.prepared(self.statistics, self.key, self.rows, self.public, self.coordinates.dimension)
 
@@ -92,7 +95,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     args = (x, np.array([0, 3, 1], np.int32))
     split = split_model(classes, args, {})
     coordinates = Coordinates.of(split)
-    statistics = RowStatistics(Responses.of(split), coordinates.latents)
+    statistics = RowStatistics(Responses.of(split), coordinates.latents, Dense(8))
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
     at = {"point": point, "metric": np.eye(8, dtype=np.float32), "norm": np.float32(0.6), "bound": np.float32(0.2)}
     rest = ({}, jax.random.key(0))

@@ -14,6 +14,8 @@ from numpyro.infer import MCMC, NUTS
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Array, positive_part
 from dpppl.noise_aware.recipe import Prior, Surrogate
+from dpppl.noise_aware.wide import WidePrior, WideSurrogate
+from dpppl.noise_aware.wide_posterior import WideMixture, placed_by, scaled
 
 _NUM_WARMUP, _NUM_CURVATURES = 500, 300
 _DIVERGING, _R_HAT = 0.02, 1.1
@@ -68,9 +70,9 @@ def _plus(scores: Array, noise_variance: float) -> Array:
 
 def draw(
     coordinates: Coordinates,
-    mixture: Mixture,
-    surrogate: Surrogate,
-    prior: Prior,
+    mixture: Mixture | WideMixture,
+    surrogate: Surrogate | WideSurrogate,
+    prior: Prior | WidePrior,
     is_normal: bool,
     public: Any,
     key: Any,
@@ -79,36 +81,53 @@ def draw(
     """Unconstrained latents by site, (num_samples, ...): independent draws where the prior is normal, else NUTS; and what
     is wrong with NUTS's draws, if anything."""
     if not is_normal:
-        return _nuts(coordinates, surrogate, prior, mixture.moments(), public, key, num_samples)
+        return _nuts(coordinates, mixture, surrogate, prior, public, key, num_samples)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     points = jnp.asarray(mixture.draw(rng, num_samples), jnp.float32)
     return {site: np.asarray(value) for site, value in jax.vmap(coordinates.latents)(points).items()}, None
 
 
-def _nuts(
-    coordinates: Coordinates, surrogate: Surrogate, prior: Prior, found: Prior, public: Any, key: Any, num_samples: int
-) -> tuple[dict[str, Array], str | None]:  # fmt: skip
-    """NumPyro's NUTS over all latents of the model, with its exact prior; the surrogate is of their coordinates."""
+def _linear(surrogate: Surrogate, prior: Prior, found: Prior) -> Callable[[Any], Any]:
+    """The function of coordinates (d,) whose squares, halved, are the surrogate of the likelihood. `found`: moments."""
     inverse = np.linalg.inv(surrogate.metric)
-    spread = inverse @ (found.covariance + np.outer(*[found.mean - _point(surrogate, prior)] * 2)) @ inverse.T
+    spread = inverse @ (found.covariance + np.outer(*[found.mean - surrogate.point(prior.mean)] * 2)) @ inverse.T
     whitened = np.linalg.inv(np.linalg.cholesky(surrogate.noise(spread)))  # of the gradient's noise
     h = surrogate.curvature.mean
     offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior.mean)))
     slope = whitened @ h @ inverse
+    arrays = [jnp.asarray(a, jnp.float32) for a in (found.mean, offset, slope)]
+    return lambda vector: arrays[1] - arrays[2] @ (vector - arrays[0])
+
+
+def _nuts(
+    coordinates: Coordinates,
+    mixture: Any,
+    surrogate: Any,
+    prior: Any,
+    public: Any,
+    key: Any,
+    num_samples: int,
+) -> tuple[dict[str, Array], str | None]:
+    """NumPyro's NUTS over all latents of the model, with its exact prior; the surrogate is of their coordinates."""
+    is_wide = isinstance(mixture, WideMixture)
+    linear = mixture.linear() if is_wide else _linear(surrogate, prior, mixture.moments())
     prior_key, key = jax.random.split(key)
-    draws = coordinates.draws(public, prior_key)
+    draws = coordinates.draws(public, prior_key, len(prior.draws)) if is_wide else coordinates.draws(public, prior_key)
     unravel = ravel_pytree({site: values[0] for site, values in draws.items()})[1]
     points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
-    arrays = [jnp.asarray(a, jnp.float32) for a in (found.mean, offset, slope)]
 
     def residual(latents: Any) -> Any:
-        return arrays[1] - arrays[2] @ (coordinates.vector(unravel(latents), public) - arrays[0])
+        return linear(coordinates.vector(unravel(latents), public))
 
     def are_in(sites: tuple[str, ...]) -> Array:
         where = {site: jnp.full(s.shape, site in sites) for site, s in coordinates.split.latents.items()}
         return np.asarray(ravel_pytree(where)[0])
 
-    place = _white(residual, points, are_in(coordinates.sites), are_in(coordinates.moves))
+    measured, moves = are_in(coordinates.sites), are_in(coordinates.moves)
+    if is_wide and not coordinates.held:
+        place = placed_by(mixture, points, measured)
+    else:
+        place = (scaled if is_wide else _white)(residual, points, measured, moves)
 
     def potential(x: Any) -> Any:
         latents, log_det = place(x)
@@ -162,7 +181,3 @@ def _white(residual: Any, points: Array, measured: Array, moves: Array) -> Calla
         return centre + scales * t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
     return place
-
-
-def _point(surrogate: Surrogate, prior: Prior) -> Array:
-    return prior.mean + surrogate.metric @ surrogate.centre

@@ -18,6 +18,8 @@ from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.wide import run_wide
+from dpppl.noise_aware.wide_posterior import WideMixture
 from dpppl.responses import NUM_DRAWS, Responses
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
@@ -27,7 +29,7 @@ from dpppl.runs.report import MechanismFacts, PrivacyReport, announce, to_infere
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, positive, positive_integer
 
-MOST_LATENTS = 200
+MOST_FULL, MOST_LATENTS = 200, 10_000
 
 
 class NoiseAware(Fixed):
@@ -37,8 +39,8 @@ class NoiseAware(Fixed):
     expects, and then samples from the posterior given these releases: exact prior times a normal surrogate that counts
     the privacy noise, the sampling of the data and the error of the curvature.
 
-    `model`: a NumPyro model with one data plate, proper priors, at most 200 coordinates, and
-    responses that can be simulated (no factor in the data plate). `target_epsilon`, `target_delta`: the budget of this
+    `model`: a NumPyro model with one data plate, proper priors, at most 10,000 coordinates (above 200, curvatures are
+    released in blocks), and responses that can be simulated (no factor in the data plate). `target_epsilon`, `target_delta`: the budget of this
     object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
     mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
     curvature, with latents in units of their prior sd; found from charged private histograms if not given.
@@ -162,14 +164,16 @@ class NoiseAware(Fixed):
             coordinates = Coordinates.of(split, public, self.coordinates)
             if coordinates.dimension > MOST_LATENTS:
                 raise ConfigurationError(
-                    f"{coordinates.dimension} coordinates enter the likelihood, and a full curvature is released for at most "
-                    f"{MOST_LATENTS}; use dpppl.SVI for wider models."
+                    f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
+                    f"than {MOST_LATENTS:,}; use dpppl.SVI."
                 )
+            is_wide = coordinates.dimension > MOST_FULL
             responses = Responses.of(split, self.num_draws)
-            prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
+            find: Any = coordinates.wide_prior if is_wide else coordinates.prior
+            prior, is_normal = find(public, random.stream(run.key, "prior"))
         charge, scale = self._charge()
         self.budget.admit([charge], run.run_id)
-        statistics = RowStatistics(responses, coordinates.latents)
+        statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
         access_key = random.stream(run.key, "accesses")
         programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
         before = self.budget.events
@@ -177,9 +181,11 @@ class NoiseAware(Fixed):
             origin = claim(run.key)
             announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
             releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
-            stages, scalars = run_recipe(releases.asker(), self._plan, scale, prior, self.bounds, split.num_rows)
+            recipe: Any = run_wide if is_wide else run_recipe
+            stages, scalars = recipe(releases.asker(), self._plan, scale, prior, self.bounds, split.num_rows)
         scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
-        mixture = posterior.Mixture.of(stages[-1].surrogate, prior)
+        kind: Any = WideMixture if is_wide else posterior.Mixture
+        mixture = kind.of(stages[-1].surrogate, prior)
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
         with TRACING:
             key = random.stream(run.key, "posterior")
@@ -225,7 +231,7 @@ class NoiseAware(Fixed):
         print_summary(kept, prob=prob, group_by_chain=True)
         verdict = self.verdict
         print(f"verdict: {verdict.line()}")
-        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit])):
+        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit, verdict.released])):
             print(f"verdict: {line}")
         shares = verdict.share_learned()
         for word in ("learned", "partly", "prior"):

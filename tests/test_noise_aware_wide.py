@@ -1,0 +1,195 @@
+"""NoiseAware above 200 coordinates: curvatures in blocks, what is left beside them, and posteriors that count it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import dpppl
+from dpppl.centring import ROW_NUMBER
+from dpppl.errors import ConfigurationError
+from dpppl.model import split_model
+from dpppl.noise_aware import curvature, recipe, releases, wide
+from dpppl.noise_aware.blocks import Frame, homes
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.geometry import Blocks, Dense
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.wide_posterior import WideMixture
+from dpppl.responses import Responses
+
+DIMENSION, NUM_ROWS = 240, 1_500
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def categorical(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1], 3]).to_event(2))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Categorical(logits=x @ w), obs=y)
+
+
+def linear(x, y):
+    """The prior is not normal."""
+    w = numpyro.sample("w", dist.Laplace(0.0, 0.7).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def correlated(seed):
+    """All covariates share a factor, which makes up half of each, and groups of 8 that no block holds another."""
+    rng = np.random.default_rng(seed)
+    x = np.sqrt(0.4) * rng.standard_normal((NUM_ROWS, DIMENSION)) + np.sqrt(0.2) * rng.standard_normal((NUM_ROWS, 1))
+    x = x + np.sqrt(0.4) * np.tile(rng.standard_normal((NUM_ROWS, DIMENSION // 8)), 8)
+    w = rng.standard_normal(DIMENSION)
+    x = (2.0 * x / np.sqrt(DIMENSION)).astype(np.float32)
+    return x, (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-x @ w))).astype(np.float32), w
+
+
+# Frames
+
+
+def dense(frame, blocks):
+    found = np.zeros((frame.layout.dimension + 1,) * 2)
+    for index, block in zip(frame.layout.index, blocks):
+        found[np.ix_(index, index)] += block
+    return found[:-1, :-1]
+
+
+def frames():
+    rng = np.random.default_rng(0)
+    pieces = homes([1, 1, 50, 3, 7, 90], 20)
+    scales = 0.5 + rng.random(sum(map(len, pieces)))
+    return [Frame.of(scales, np.linalg.qr(rng.standard_normal((152, r)))[0], pieces) for r in (0, 3, 5)]
+
+
+def random_blocks(frame, seed):
+    real = frame.layout.real
+    root = np.random.default_rng(seed).standard_normal(frame.roots.shape) * real[:, :, None]
+    return root @ root.swapaxes(1, 2)
+
+
+def test_blocks_follow_the_sites():
+    assert [len(piece) for piece in homes([1, 1, 50, 3, 7, 90], 20)] == [2, 17, 17, 19, 7, 18, 18, 18, 18, 18]
+    np.testing.assert_array_equal(np.concatenate(homes([1, 1, 50, 3, 7, 90], 20)), np.arange(152))
+
+
+def test_a_frame_is_a_change_of_coordinates_and_keeps_what_it_can():
+    """Against full matrices: the turn is orthogonal and maps pivots to the directions, and so on."""
+    for before in frames():
+        turn = np.eye(152) - before.turn @ before.turn.T
+        np.testing.assert_allclose(turn @ turn.T, np.eye(152), atol=1e-10)
+        evened = before.evened(random_blocks(before, 1))
+        to_latents = np.diag(evened.scales) @ turn @ dense(evened, evened.roots)
+        u = evened.layout.gathered(np.random.default_rng(2).standard_normal(152))
+        np.testing.assert_allclose(evened.latents(u), to_latents @ evened.layout.scattered(u), atol=1e-10)
+        np.testing.assert_allclose(evened.coordinates(evened.latents(u)), u, atol=1e-8)
+        covariance = random_blocks(evened, 3)
+        expected = np.diag(to_latents @ dense(evened, covariance) @ to_latents.T)
+        np.testing.assert_allclose(evened.variances(covariance), expected, rtol=1e-8)
+        for after in frames():
+            other = np.eye(152) - after.turn @ after.turn.T
+            full = other @ turn @ dense(before, random_blocks(before, 4)) @ turn @ other
+            kept = dense(after, after.layout.real[:, :, None] * after.layout.real[:, None, :]) > 0
+            carried = dense(after, before.carried(random_blocks(before, 4), after))
+            np.testing.assert_allclose(carried, np.where(kept, full, 0.0), atol=1e-9)
+
+
+# What a row is asked
+
+
+@pytest.mark.parametrize("model, dimension", [(logistic, 24), (categorical, 24)])
+def test_a_rows_blocks_are_those_of_its_curvature(model, dimension):
+    """And its products with Omega; in the same coordinates the gradient is that of full curvatures. A row's numbers are at
+    most 1 long, jointly."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, dimension if model is logistic else dimension // 3)).astype(np.float32)
+    args = (x, np.array([0, 1, 1], np.float32 if model is logistic else np.int32))
+    split = split_model(model, args, {})
+    coordinates = Coordinates.of(split)
+    directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
+    frame = Frame.of(0.5 + rng.random(dimension), directions, homes([dimension], 8))
+    frame = frame.evened(random_blocks(frame, 1))
+    sketch = 0.3 * rng.standard_normal((dimension, 3))
+    turn = np.eye(dimension) - frame.turn @ frame.turn.T
+    metric = np.diag(frame.scales) @ turn @ dense(frame, frame.roots)
+    shared = {"point": np.linspace(-0.5, 0.5, dimension), "norm": 0.9}
+    layout = frame.layout
+    blocks = shared | {
+        "scales": frame.scales, "turn": frame.turn, "roots": frame.roots, "index": layout.index, "place": layout.place,
+        "sketch": sketch,
+    }  # fmt: skip
+    geometries = [
+        (Blocks(dimension, *frame.roots.shape[:2], 16, 3), blocks),
+        (Dense(dimension), shared | {"metric": metric}),
+    ]
+    rest, upper = ({}, jax.random.key(0)), np.triu_indices(layout.index.shape[1])
+    for number in range(3):
+        names = sorted(split.placeholder_rows())
+        row = dict(zip(names, (x[number], args[1][number]))) | {ROW_NUMBER: np.int32(0)}
+        found = []
+        for geometry, at in geometries:
+            statistics = RowStatistics(Responses.of(split), coordinates.latents, geometry)
+            for bound in (1e3, 0.05):
+                at32 = {n: np.asarray(v, np.float32) for n, v in (at | {"bound": bound}).items()}
+                found.append((statistics.gradient(at32, row, rest), statistics.curvature(at32, row, rest)))
+                values = np.concatenate([np.ravel(v) for v in found[-1][1].values()])
+                assert np.linalg.norm(values) <= 1.0 + 1e-5
+        (psi, ours), _, (full_psi, theirs), _ = found
+        np.testing.assert_allclose(psi, full_psi, atol=1e-5)
+        for name, scale in (("A", 1e3 / np.sqrt(0.85)), ("J", 1.0)):
+            full = curvature.from_vector(np.asarray(theirs[name], np.float64), dimension) * scale
+            padded = np.pad(full, (0, 1))
+            expected = np.concatenate(
+                [padded[np.ix_(i, i)][upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) for i in layout.index]
+            )
+            numbers = np.asarray(ours[name], np.float64) * scale
+            np.testing.assert_allclose(numbers[: len(expected)], expected, atol=2e-4)
+            if name == "A":
+                np.testing.assert_allclose(numbers[len(expected) :].reshape(-1, 3), full @ sketch, atol=2e-4)
+
+
+def test_directions_that_many_entries_make_are_kept():
+    """A curvature that is 0 along the sum of 60 coordinates: entries alone are lost in the noise, 60 together are not."""
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((60, 60))
+    true, std = 100.0 * (np.eye(60) - 1.0 / 60), 5.0
+    noisy = true + std * np.triu(noise) / np.where(np.eye(60) > 0, 1.0, np.sqrt(2.0))
+    noisy = np.triu(noisy) + np.triu(noisy, 1).T
+    sums = np.ones(60) / np.sqrt(60)
+    by_entries = curvature.denoised(noisy, std, np.full(60, 0.05)).mean
+    found = curvature.denoised_blocks(noisy[None], np.ones((1, 60), bool), std, np.full((1, 60), 0.05)).mean[0]
+    assert sums @ found @ sums < 20.0 < 60.0 < sums @ by_entries @ sums
+
+
+# A run
+
+
+class Wide:
+    """The programs of one model, compiled once."""
+
+    def __init__(self, model, args):
+        split = split_model(model, args, {})
+        self.coordinates = Coordinates.of(split)
+        self.rows, self.public = split.arrays(args, {})
+        self.prior, self.is_normal = self.coordinates.wide_prior(self.public, jax.random.key(0))
+        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
+        self.programs = releases.prepared(statistics, dpppl.secret_key(), self.rows, self.public, DIMENSION)
+
+    def run(self, args, mu):
+        rows = self.coordinates.split.arrays(args, {})[0]
+        ask = releases.Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
+        return wide.run_wide(ask, default_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
+
+
+@functools.cache
+def bench():
+    return Wide(logistic, correlated(0)[:2])
