@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -13,11 +12,11 @@ import dpppl
 from dpppl.centring import ROW_NUMBER
 from dpppl.errors import ConfigurationError
 from dpppl.model import split_model
-from dpppl.noise_aware import curvature, recipe, releases, wide
-from dpppl.noise_aware.blocks import Frame, homes
+from dpppl.noise_aware import curvature, recipe, releases, runner, wide
+from dpppl.noise_aware.blocks import RANK, Frame, homes
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.geometry import Blocks, Dense
-from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.plan import wide_plan
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.wide_posterior import WideMixture
 from dpppl.responses import Responses
@@ -128,7 +127,7 @@ def test_a_rows_blocks_are_those_of_its_curvature(model, dimension):
         "sketch": sketch,
     }  # fmt: skip
     geometries = [
-        (Blocks(dimension, *frame.roots.shape[:2], 16, 3), blocks),
+        (Blocks(dimension, *frame.roots.shape[:2], RANK, 3), blocks),
         (Dense(dimension), shared | {"metric": metric}),
     ]
     rest, upper = ({}, jax.random.key(0)), np.triu_indices(layout.index.shape[1])
@@ -187,9 +186,76 @@ class Wide:
     def run(self, args, mu):
         rows = self.coordinates.split.arrays(args, {})[0]
         ask = releases.Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        return wide.run_wide(ask, default_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
+        return wide.run_wide(ask, wide_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
 
 
 @functools.cache
 def bench():
     return Wide(logistic, correlated(0)[:2])
+
+
+def test_a_wide_run_costs_what_was_planned_and_says_what_it_released(monkeypatch, capsys):
+    monkeypatch.setattr(runner, "prepared", lambda *_: bench().programs)
+    found = dpppl.NoiseAware(logistic, target_epsilon=1.0, target_delta=1e-5, print_cost=False, num_samples=200)
+    planned = found.privacy_plan()
+    found.run(dpppl.secret_key(), *correlated(1)[:2])
+    report = found.privacy_report()
+    assert report.status == "complete" and report.epsilon == pytest.approx(planned.epsilon, rel=1e-6)
+    assert 0.99 < report.epsilon <= 1.0 and report.num_accesses == planned.num_accesses
+    assert found.budget.charged[0].num_steps == wide_plan().num_accesses
+    assert dict(report.rows())["curvature"].startswith(
+        "blocks of at most 80 coordinates; correlations between them are not"
+    )
+    found.print_summary()
+    assert "curvature released in blocks of at most 80 coordinates" in capsys.readouterr().out
+    assert found.get_samples(allow_unconverged=True)["w"].shape == (200, DIMENSION)
+
+
+def test_noise_is_that_of_the_charge():
+    """Two releases without data, at a large noise multiplier: entries have its sd, and no two are the same."""
+    found = bench()
+    layout = found.prior.first().layout
+    at = {
+        "point": np.zeros(DIMENSION), "norm": 1.0, "bound": 1.0, "scales": np.ones(DIMENSION), "index": layout.index,
+        "place": layout.place, "turn": np.zeros((DIMENSION, RANK)), "roots": found.prior.first().roots,
+        "sketch": np.zeros((DIMENSION, wide.COLUMNS)),
+    }  # fmt: skip
+    zero = jax.tree.map(np.zeros_like, found.rows)
+    ask = releases.Releases(found.programs, dpppl.secret_key(), zero, found.public, lambda count: None).asker()
+    drawn = np.concatenate([np.ravel(v) for _ in range(2) for v in ask("curvature", at, 1e4).values()])
+    assert len(np.unique(drawn)) > 0.99 * drawn.size
+    assert np.std(drawn) == pytest.approx(1e4, rel=0.02)
+
+
+def test_more_than_ten_thousand_coordinates_are_refused_before_anything_is_charged():
+    found = dpppl.NoiseAware(logistic, target_epsilon=1.0, target_delta=1e-5, print_cost=False)
+    with pytest.raises(
+        ConfigurationError, match="10001 coordinates .* no posterior width is promised .* use dpppl.SVI"
+    ):
+        found.run(dpppl.secret_key(), np.zeros((4, 10_001), np.float32), np.zeros(4, np.float32))
+    assert not found.budget.charged
+
+
+# Whether it is right
+
+
+def test_posteriors_count_what_lies_beside_the_blocks(monkeypatch):
+    """Correlated covariates, mu = 1, two data sets: squares of (mean - truth) / sd average 1.
+
+    Over 480 coordinates the standard error is about .1 (they are correlated): false alarm about 1e-4 a side. It is above
+    the limit where nothing is known to lie beside the blocks."""
+    found = bench()
+
+    def average():
+        squares = []
+        for seed in (1, 2):
+            x, y, w = correlated(seed)
+            last = found.run((x, y), 1.0)[-1]
+            mean, variance = WideMixture.of(last.surrogate, found.prior).moments()
+            squares.append((mean - w) ** 2 / variance)
+        return np.mean(squares)
+
+    assert 0.6 < average() < 1.4
+    monkeypatch.setattr(wide.WideSurrogate, "beside_at", lambda self, spread: np.zeros_like(self.beside))
+    monkeypatch.setattr(wide.WideSurrogate, "widened", lambda self, spread, precision: spread)
+    assert average() > 1.4

@@ -15,7 +15,7 @@ from scipy.linalg import qr
 
 from dpppl.noise_aware.curvature import Array, positive_part, times
 
-RANK = 16
+RANK = 24
 _EVENING = 0.25  # power of the curvature in the metric, as for full curvatures
 
 

@@ -21,8 +21,8 @@ class Verdict:
     that between the last two stages' means, in sd of the earlier. `chi_squared`: the scatter of gradients in units of their
     known noise, with its `degrees` of freedom. `dispersion`: of the data, in units of the model's, with its standard
     error. `clipped`: shares of rows whose score and whose curvature was clipped, and their standard error. `learned`: by
-    latent, 1 - posterior / prior variance. `norms`: the last stage's bounds. `curvature`: which of it was released. `sampler`: what is wrong
-    with the draws from the posterior that the releases give, if anything."""
+    latent, 1 - posterior / prior variance. `norms`: the last stage's bounds. `curvature`: which of it was released.
+    `sampler`: what is wrong with the draws from the posterior that the releases give, if anything."""
 
     arrival: float
     agreement: float

@@ -39,7 +39,7 @@ from dpppl.noise_aware.recipe import (
 )
 from dpppl.noise_aware.statistics import J_SHARE
 
-COLUMNS = 4
+COLUMNS = 6
 _LATE = STEPS // 2  # gradients of which the scatter is judged: where moves beside the blocks are small
 _STANDS_OUT, _MOST_KNOWN = 1.1, RANK // 2
 _MULTIPLES = np.exp(np.linspace(np.log(0.25), np.log(1e6), 60))
@@ -269,8 +269,10 @@ def _surrogate(here: _Wide, frame: Frame, precision: Array, sketch: Sketch, num_
     least = layout.scattered(inside) * np.sum(layout.scattered(inside) * variances) / num_rows
     beside = _variances(residual, noise + unsure, least)
     left, strength = _directions(residual, noise, sketch)
-    left = left[:, strength > 0.0]  # these hold more than the blocks say, not less
-    unknown = _unknown(residual - left @ (left.T @ residual), noise, layout.scattered(inside), variances, num_rows)
+    # More than directions that are not known at all could leave; of COLUMNS products some must be left to tell.
+    left = left[:, strength > np.mean(inside[layout.real])][:, : COLUMNS // 2]
+    kept = (residual - left @ (left.T @ residual)) * np.sqrt(COLUMNS / (COLUMNS - left.shape[1]))
+    unknown = _unknown(kept, noise, layout.scattered(inside), variances, num_rows)
     trace = float(np.sum(layout.scattered(inside) * sketch.variances))
     return lambda centre, gradient, noise_variance: WideSurrogate(
         frame, centre, gradient, noise_variance, curvature, scores, follows, layout.gathered(beside) * sketch.size**2,
@@ -297,9 +299,10 @@ def _variances(residual: Array, noise: Array, least: Array) -> Array:
 def _unknown(residual: Array, noise: float, inside: Array, variances: Array, num_rows: int) -> float:
     """The share of directions in which the curvature may be 0, from the squares of products that the blocks do not
     explain: as if all of these came from there. `inside`, `variances` (d,): the curvature's diagonal, and that of Omega."""
-    size = np.sum(inside**2) * np.mean(inside * variances)
-    found = np.sum(inside * (np.mean(residual**2, axis=1) - noise)) / size - len(inside) / num_rows
-    error = noise * np.sqrt(2.0 / COLUMNS * np.sum(inside**2)) / size
+    weights = np.minimum(inside, np.median(inside)) ** 2 / inside / np.sum(np.minimum(inside, np.median(inside)) ** 2)
+    weights = weights / np.mean(inside * variances)
+    found = np.sum(weights * (np.mean(residual**2, axis=1) - noise)) - len(inside) / num_rows
+    error = noise * np.sqrt(2.0 / COLUMNS * np.sum(weights**2))
     return float(np.clip(found, 0.0, 1.0)) * found**2 / (found**2 + error**2)
 
 

@@ -74,7 +74,13 @@ class WideMixture(NamedTuple):
         roots = np.sqrt(np.maximum(values, 1e-6 * values.max()))
         slope = (vectors * roots[:, None, :]).swapaxes(1, 2)
         missing = times(vectors.swapaxes(1, 2), times(total, mean)) / roots
-        arrays = times(slope, mean) - missing, slope @ frame.inverse, self.mean + frame.latents(mean), frame.scales, frame.turn
+        arrays = (
+            times(slope, mean) - missing,
+            slope @ frame.inverse,
+            self.mean + frame.latents(mean),
+            frame.scales,
+            frame.turn,
+        )
         start, slopes, centre, scales, turn = (jnp.asarray(a, jnp.float32) for a in arrays)
         index = jnp.asarray(frame.layout.index)
 
