@@ -54,9 +54,10 @@ class NoiseAware(Fixed):
 
     `model`: a NumPyro model with one data plate, proper priors, at most 10,000 coordinates (above 200, curvatures are
     released in blocks), and responses that can be simulated (no factor in the data plate). `target_epsilon`,
-    `target_delta`: the budget of this object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
-    mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
-    curvature, with latents in units of their prior sd; found from charged private histograms if not given.
+    `target_delta`: the budget of this object, all of which one run uses but for the share `reserve`; or
+    `noise_multiplier`, the inverse of mu of mu-Gaussian differential privacy, for each run. `clipping_norm`,
+    `curvature_bound`: bounds on a row's score and curvature, with latents in units of their prior sd; found from charged
+    private histograms if not given.
     `coordinates`: the sites, by name, in which the likelihood is measured: all those through which it depends on latents,
     be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside of the data
     plate and real; found if not given.
