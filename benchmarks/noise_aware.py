@@ -4,6 +4,7 @@ python benchmarks/noise_aware.py cells --num-data-sets 40      # logistic regres
 python benchmarks/noise_aware.py models --num-data-sets 40     # other likelihoods and priors, N = 5,000
 python benchmarks/noise_aware.py wrong --num-data-sets 100     # data that the model does not describe: "doubted" counts
 python benchmarks/noise_aware.py bands --num-data-sets 40      # 90 % predictive intervals of a linear regression, by norm
+python benchmarks/noise_aware.py wide --num-data-sets 3 --rows 20000 60000 --epsilons 1 3 --dimensions 300 1000
 
 A line: coverage of central 50 and 90 % intervals with its standard error over data sets, and root mean square of
 (mean - truth) / sd; the median sd over that of the non-private posterior, and over that of an oracle that knows the
@@ -34,6 +35,7 @@ import numpyro.distributions as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from benchmarks import noise_aware_wide
 from benchmarks.noise_aware_models import MODELS, WRONG, normal_covariates
 from dpppl import accounting
 from dpppl.mechanism import ROW_NUMBER
@@ -60,8 +62,10 @@ class Bench:
         self.coordinates = Coordinates.of(split_model(model, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        statistics = RowStatistics(Responses.of(self.coordinates.split), self.coordinates.latents)
         dimension = self.coordinates.dimension
+        statistics = RowStatistics(
+            Responses.of(self.coordinates.split), self.coordinates.latents, self.prior.geometry()
+        )
         self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, dimension)
 
         def log_joint(x, rows):
@@ -122,11 +126,10 @@ class Bench:
         plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
         ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
         stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
-        surrogate = posterior.widened(stages[-1].surrogate, self.prior)
-        mixture = posterior.Mixture.of(surrogate, self.prior)
+        mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
         std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
         verdict = Verdict.of(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
-        return stages[-1]._replace(surrogate=surrogate), mixture, verdict
+        return stages[-1], mixture, verdict
 
     def draws(self, stage, mixture, seed):
         """Of the posterior, by site, unconstrained; and what is wrong with them."""
@@ -230,7 +233,7 @@ def bands(pool, epsilons, count):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cells", "models", "wrong", "bands"])
+    parser.add_argument("what", choices=["cells", "models", "wrong", "bands", "wide"])
     parser.add_argument("--num-data-sets", type=int, default=200)
     parser.add_argument("--num-slow", type=int, default=60, help="data sets where a run takes more than a second")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
@@ -243,6 +246,11 @@ def main():
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         if options.what == "bands":
             return bands(pool, options.epsilons, options.num_data_sets)
+        if options.what == "wide":
+            kinds = options.models or [*noise_aware_wide.KINDS]
+            return noise_aware_wide.table(
+                pool, kinds, options.dimensions, options.rows, options.epsilons, options.num_data_sets
+            )
         every = {"models": [*MODELS], "wrong": [*WRONG], "cells": [f"logistic {d}" for d in options.dimensions]}
         names = options.models or every[options.what]
         rows = options.rows if options.what == "cells" else [5_000]

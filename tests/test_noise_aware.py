@@ -16,6 +16,7 @@ from dpppl.model import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import Verdict
+from dpppl.noise_aware.geometry import Dense
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.statistics import RowStatistics
@@ -51,7 +52,9 @@ class Bench:
         self.coordinates = Coordinates.of(split)
         self.rows, self.public = split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        self.statistics = RowStatistics(Responses.of(split), self.coordinates.latents)
+        self.statistics = RowStatistics(
+            Responses.of(split), self.coordinates.latents, Dense(self.coordinates.dimension)
+        )
         self.key = dpppl.secret_key()
         self.programs = releases.prepared(self.statistics, self.key, self.rows, self.public, self.coordinates.dimension)
 
@@ -93,7 +96,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     args = (x, np.array([0, 3, 1], np.int32))
     split = split_model(classes, args, {})
     coordinates = Coordinates.of(split)
-    statistics = RowStatistics(Responses.of(split), coordinates.latents)
+    statistics = RowStatistics(Responses.of(split), coordinates.latents, Dense(8))
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
     at = {"point": point, "metric": np.eye(8, dtype=np.float32), "norm": np.float32(0.6), "bound": np.float32(0.2)}
     rest = ({}, jax.random.key(0))
@@ -185,7 +188,7 @@ def test_rows_of_an_access_leave_through_the_door_only(kind="norm_bin"):
     single = {"i": np.int32(0), "rng_key": found.key, "noise_multiplier": np.float32(1.0)}
     at = {"point": np.zeros(DIMENSION), "metric": np.eye(DIMENSION), "norm": 1.0, "bound": 1.0}
     state = {name: np.asarray(value, np.float32) for name, value in at.items()} | single
-    program = functools.partial(releases._single, getattr(found.statistics, kind))
+    program = functools.partial(releases._single, kind, found.statistics)
     driver.prove(program, (state, found.rows, found.public), rows=1)
 
 

@@ -12,10 +12,13 @@ from dpppl.arguments import Arrays, Shapes
 from dpppl.errors import UnsupportedModelError
 from dpppl.initialization import initial_values
 from dpppl.model import SplitModel
+from dpppl.noise_aware.blocks import RANK, homes
 from dpppl.noise_aware.recipe import Prior
 from dpppl.noise_aware.search import Search
+from dpppl.noise_aware.wide import WidePrior
 
-_NUM_DRAWS = 10_000
+_NUM_DRAWS, _NUM_WIDE = 10_000, 2_000
+_COMPARED, _NUMBERS = 16, 20_100  # of a curvature that is released
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,29 +77,58 @@ class Coordinates:
             start += s.size
         return z
 
-    def draws(self, public: Arrays, key: Any) -> Arrays:
-        """Latents drawn from the prior, 10,000 each."""
+    def draws(self, public: Arrays, key: Any, count: int = _NUM_DRAWS) -> Arrays:
+        """Latents drawn from the prior, so many each."""
         draw = jax.jit(jax.vmap(lambda key: initial_values(self.split, public, key, "prior_sample")))
-        found: Arrays = draw(jax.random.split(key, _NUM_DRAWS))
+        found: Arrays = draw(jax.random.split(key, count))
         return found
 
     def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
         """Mean and covariance, and whether the prior of all latents is normal and they are the coordinates.
 
         Exact where it is; else of draws. Raises UnsupportedModelError for improper priors."""
-        draws = self.draws(public, key)
-        points = np.asarray(jax.jit(jax.vmap(self.vector, (0, None)))(draws, public), np.float64)
-        for site, values in draws.items():
-            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
-                raise UnsupportedModelError(
-                    f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
-                )
+        points = self._prior_points(public, key, _NUM_DRAWS)
         prior = Prior(points.mean(axis=0), np.atleast_2d(np.cov(points.T)))
         if set(self.sites) != set(self.split.latents):
             return prior, False
         log_prior = jax.jit(lambda x: self.split.log_prior(self.latents(x), public))
         exact = self._normal(log_prior, prior, points[:64])
         return (prior, False) if exact is None else (exact, True)
+
+    def wide_prior(self, public: Arrays, key: Any) -> tuple[WidePrior, bool]:
+        """The same for wide models, whose prior is normal only if the coordinates are independent under it."""
+        points = self._prior_points(public, key, _NUM_WIDE)
+        most = max(RANK, 2 * _NUMBERS // self.dimension)
+        pieces = homes([shape.size for shape in self.shapes.values()], most)
+        if set(self.sites) == set(self.split.latents) and (exact := self._independent(public, points[:_COMPARED])):
+            return WidePrior(*exact, None, pieces), True
+        mean, scales = points.mean(axis=0), points.std(axis=0)
+        return WidePrior(mean, scales, (points - mean) / scales, pieces), False
+
+    def _prior_points(self, public: Arrays, key: Any, count: int) -> np.ndarray:
+        """Coordinates (count, d) drawn from the prior. Raises UnsupportedModelError for improper ones."""
+        draws = self.draws(public, key, count)
+        points = np.asarray(jax.jit(jax.vmap(self.vector, (0, None)))(draws, public), np.float64)
+        for site, values in draws.items():
+            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
+                raise UnsupportedModelError(
+                    f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
+                )
+        return points
+
+    def _independent(self, public: Arrays, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's
+        derivative follows its own value, at some draws."""
+        gradient = jax.jit(jax.grad(lambda x: self.split.log_prior(self.latents(x), public)))
+        mean = points.mean(axis=0)
+        values = np.array([gradient(jnp.asarray(x, jnp.float32)) for x in (mean, *points)], np.float64)
+        precision = -np.sum((values[1:] - values[0]) * (points - mean), axis=0) / np.sum((points - mean) ** 2, axis=0)
+        if not np.all(precision > 0.0):
+            return None
+        residual = values[1:] - values[0] + precision * (points - mean)
+        if not np.all(np.abs(residual) < 1e-3 * np.sqrt(precision)):
+            return None
+        return mean + values[0] / precision, precision**-0.5
 
     def _normal(self, log_prior: Any, prior: Prior, points: np.ndarray) -> Prior | None:
         """The prior's exact moments if it is normal, as compared at some of its draws."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from dpppl.noise_aware.curvature import Array
 from dpppl.noise_aware.recipe import Prior, Stage
+from dpppl.noise_aware.wide import Known, WidePrior, WideStage
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
 DISPERSED, SURE = 1.1, 3.0
@@ -20,8 +21,8 @@ class Verdict:
     that between the last two stages' means, in sd of the earlier. `chi_squared`: the scatter of gradients in units of their
     known noise, with its `degrees` of freedom. `dispersion`: of the data, in units of the model's, with its standard
     error. `clipped`: shares of rows whose score and whose curvature was clipped, and their standard error. `learned`: by
-    latent, 1 - posterior / prior variance. `norms`: the last stage's bounds. `sampler`: what is wrong
-    with the draws from the posterior that the releases give, if anything."""
+    latent, 1 - posterior / prior variance. `norms`: the last stage's bounds. `curvature`: which of it was released.
+    `sampler`: what is wrong with the draws from the posterior that the releases give, if anything."""
 
     arrival: float
     agreement: float
@@ -31,35 +32,37 @@ class Verdict:
     clipped: tuple[float, float, float]
     learned: dict[str, float] = field(repr=False)
     norms: tuple[float, float]
+    curvature: str = "full"
     sampler: str | None = None
 
     @classmethod
     def of(
         cls,
-        stages: Sequence[Stage],
-        found: Prior,
+        stages: Sequence[Stage] | Sequence[WideStage],
+        found: Prior | Known,
         scalars: Array,
         scalar_std: float,
-        prior: Prior,
+        prior: Prior | WidePrior,
         names: Sequence[str],
         num_rows: int,
     ) -> "Verdict":
         """`found`: moments of the posterior; `scalars`: see `RowStatistics.scalars`; `scalar_std`: of their noise."""
-        before, sd = stages[-2].belief, np.sqrt(np.diag(found.covariance))
-        point = prior.mean + stages[-1].surrogate.metric @ stages[-1].surrogate.centre
+        before, sd = stages[-2].belief, np.sqrt(found.variance)
+        point = stages[-1].surrogate.point(prior.mean)
         real, expected = scalars[0], max(scalars[1], scalar_std)
         error = np.sqrt(2.0 * scalar_std**2 + 0.5 * expected) / expected
         share, share_std = scalars[2:] * 2.0 / num_rows, 2.0 * scalar_std / num_rows
-        learned = 1.0 - np.diag(found.covariance) / np.diag(prior.covariance)
+        learned = 1.0 - found.variance / prior.variance
         return cls(
             arrival=float(np.max(np.abs(found.mean - point) / sd)),
-            agreement=float(np.max(np.abs(found.mean - before.mean) / np.sqrt(np.diag(before.covariance)))),
+            agreement=float(np.max(np.abs(found.mean - before.mean) / np.sqrt(before.variance))),
             chi_squared=stages[-1].chi_squared,
             degrees=stages[-1].degrees,
             dispersion=(float(real / expected), float(error)),
             clipped=(float(np.clip(share[0], 0.0, 1.0)), float(np.clip(share[1], 0.0, 1.0)), float(share_std)),
             learned=dict(zip(names, map(float, learned))),
             norms=(stages[-1].norm, stages[-1].bound),
+            curvature=prior.curvature,
         )
 
     @property
@@ -91,6 +94,15 @@ class Verdict:
             "centred on what it expects, so estimates move; use a richer model (more dispersion), or a larger clipping_norm."
         )
 
+    @property
+    def released(self) -> str | None:
+        """What of the curvature was not."""
+        if self.curvature == "full":
+            return None
+        return (
+            f"curvature released in {self.curvature}: samples know no correlations between blocks but a few directions."
+        )
+
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"."""
         word = lambda share: "prior" if share < 0.1 else "learned" if share > 0.5 else "partly"  # noqa: E731
@@ -118,6 +130,10 @@ class NoiseAwareDetails:
             *lines,
             ("verdict", v.line()),
             ("bounds", f"clipping_norm {v.norms[0]:.3g}, curvature {v.norms[1]:.3g}, in the last stage's coordinates"),
+            (
+                "curvature",
+                v.curvature if v.released is None else f"{v.curvature}; correlations between them are not released",
+            ),
             (
                 "rows clipped",
                 f"{v.clipped[0]:.0%} (curvature {v.clipped[1]:.0%}) ± {v.clipped[2]:.0%}; centred, so unbiased",

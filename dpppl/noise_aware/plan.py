@@ -1,6 +1,7 @@
 """What a run asks of the rows: its accesses in order, and the share of the privacy cost that each of them gets."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,14 +46,23 @@ GRADIENTS = (0.01, 0.015, 0.03, 0.08, 0.55)
 CURVATURES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
 HISTOGRAMS = {0: 0.0075, 3: 0.0075}
 SCALARS, STEPS = 0.01, 40
+WIDE_GRADIENTS = (0.01, 0.015, 0.03, 0.06, 0.40)
+WIDE_CURVATURES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
 
 
-def default_plan(is_adaptive: bool = True) -> Plan:
+def default_plan(
+    is_adaptive: bool = True, gradients: Sequence[float] = GRADIENTS, curvatures: Sequence[float] = CURVATURES
+) -> Plan:
     """Five stages, each a curvature and gradients, the first and the fourth after histograms of norms and of curvatures
     (where these bounds are to be found); then a last curvature, and scalars."""
     stages: list[tuple[Block, ...]] = []
-    for number, (gradients, curvature) in enumerate(zip(GRADIENTS, CURVATURES)):
+    for number, (gradient, curvature) in enumerate(zip(gradients, curvatures)):
         share = HISTOGRAMS.get(number, 0.0) / 2 if is_adaptive else 0.0
         histograms = [Block("norm_bin", share), Block("curvature_bin", share)] if share else []
-        stages.append((*histograms, Block("curvature", curvature), Block("gradient", gradients, STEPS)))
-    return Plan((*stages, (Block("curvature", CURVATURES[-1]), Block("scalars", SCALARS))))
+        stages.append((*histograms, Block("curvature", curvature), Block("gradient", gradient, STEPS)))
+    return Plan((*stages, (Block("curvature", curvatures[-1]), Block("scalars", SCALARS))))
+
+
+def wide_plan(is_adaptive: bool = True) -> Plan:
+    """The same accesses, for wide models: what is not known of the curvature widens their posteriors most."""
+    return default_plan(is_adaptive, WIDE_GRADIENTS, WIDE_CURVATURES)

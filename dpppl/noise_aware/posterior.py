@@ -1,26 +1,19 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
-from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
-from numpyro.diagnostics import split_gelman_rubin
-from numpyro.infer import MCMC, NUTS
 
+from dpppl.noise_aware import nuts
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Array, positive_part
 from dpppl.noise_aware.recipe import Prior, Surrogate
+from dpppl.noise_aware.wide_posterior import WideMixture
 
-_NUM_WARMUP, _NUM_CURVATURES, _FIRST = 500, 200, 40
+_NUM_CURVATURES, _FIRST = 200, 40
 _CHANGE = 1.0
-_DIVERGING, _R_HAT = 0.02, 1.1
 
 
 class Mixture(NamedTuple):
@@ -33,8 +26,12 @@ class Mixture(NamedTuple):
     covariances: Array
 
     @classmethod
-    def of(cls, surrogate: Surrogate, prior: Prior, num_curvatures: int = _NUM_CURVATURES) -> "Mixture":
+    def of(cls, surrogate: Surrogate, prior: Prior) -> "Mixture":
         """A function of the releases alone: the draws of curvatures have a seed of their own."""
+        return cls._drawn(widened(surrogate, prior), prior, _NUM_CURVATURES)
+
+    @classmethod
+    def _drawn(cls, surrogate: Surrogate, prior: Prior, num_curvatures: int) -> "Mixture":
         metric = surrogate.metric
         precision = metric.T @ np.linalg.inv(prior.covariance) @ metric
         means, covariances = [], []
@@ -65,7 +62,7 @@ def widened(surrogate: Surrogate, prior: Prior) -> Surrogate:
     latents, the logarithm of a coordinate's curvature is taken to change by one for each prior sd that the posterior is wide.
 
     That is how much a logistic regression's does whose logits have a prior sd of 2."""
-    found = Mixture.of(surrogate, prior, _FIRST).moments()
+    found = Mixture._drawn(surrogate, prior, _FIRST).moments()
     width = np.sqrt(np.mean(np.diag(found.covariance) / np.diag(prior.covariance)))
     return surrogate._replace(curvature=surrogate.curvature.changed(_CHANGE * float(width)))
 
@@ -82,9 +79,9 @@ def _plus(scores: Array, noise_variance: float) -> Array:
 
 def draw(
     coordinates: Coordinates,
-    mixture: Mixture,
-    surrogate: Surrogate,
-    prior: Prior,
+    mixture: Any,
+    surrogate: Any,
+    prior: Any,
     is_normal: bool,
     public: Any,
     key: Any,
@@ -92,125 +89,10 @@ def draw(
 ) -> tuple[dict[str, Array], str | None]:
     """Unconstrained latents by site, (num_samples, ...): independent draws where the prior is normal, else NUTS; and what
     is wrong with NUTS's draws, if anything."""
+    if not is_normal and isinstance(mixture, WideMixture):
+        return nuts.wide(coordinates, mixture, len(prior.draws), public, key, num_samples)
     if not is_normal:
-        return _nuts(coordinates, surrogate, prior, mixture.moments(), public, key, num_samples)
+        return nuts.dense(coordinates, widened(surrogate, prior), prior, mixture.moments(), public, key, num_samples)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     points = jnp.asarray(mixture.draw(rng, num_samples), jnp.float32)
     return {site: np.asarray(value) for site, value in jax.vmap(coordinates.latents)(points).items()}, None
-
-
-def _nuts(
-    coordinates: Coordinates, surrogate: Surrogate, prior: Prior, found: Prior, public: Any, key: Any, num_samples: int
-) -> tuple[dict[str, Array], str | None]:  # fmt: skip
-    """NumPyro's NUTS over all latents of the model, with its exact prior; the surrogate is of their coordinates."""
-    inverse = np.linalg.inv(surrogate.metric)
-    spread = inverse @ (found.covariance + np.outer(*[found.mean - _point(surrogate, prior)] * 2)) @ inverse.T
-    whitened = np.linalg.inv(np.linalg.cholesky(surrogate.noise(spread)))  # of the gradient's noise
-    h = surrogate.curvature.mean
-    offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior.mean)))
-    likelihood = tuple(jnp.asarray(a, jnp.float32) for a in (found.mean, offset, whitened @ h @ inverse))
-    prior_key, key = jax.random.split(key)
-    sampler = _Sampler.of(coordinates, num_samples)
-    state = (likelihood, public), sampler.white((likelihood, public), coordinates.draws(public, prior_key))
-    sampler.mcmc.run(key, *state, init_params={"x": jnp.zeros(sampler.dimension)})
-    placed = sampler.placed(sampler.mcmc.get_samples()["x"], *state)
-    samples = {site: np.asarray(value) for site, value in placed.items()}
-    diverging = float(np.mean(np.asarray(sampler.mcmc.get_extra_fields()["diverging"])))
-    with np.errstate(all="ignore"):
-        r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
-    if diverging <= _DIVERGING and r_hat <= _R_HAT:
-        return samples, None
-    return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
-
-
-class _Sampler:
-    """NUTS over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
-    surrogates.
-
-    Its `x` (n,) is nearly white: see `place`."""
-
-    def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
-        latents = coordinates.split.latents
-        zeros, self._unravel = ravel_pytree({site: jnp.zeros(s.shape, s.dtype) for site, s in latents.items()})
-        self.dimension, self._coordinates = len(zeros), coordinates
-
-        def are_in(sites: tuple[str, ...]) -> Array:
-            return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
-
-        self._moves = are_in(coordinates.moves)
-        self._free = are_in(coordinates.sites) | self._moves
-        self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
-        self._slopes = jax.jit(lambda t, frame, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(frame, data)))
-        self.mcmc = MCMC(
-            NUTS(self._model, target_accept_prob=0.9), num_warmup=_NUM_WARMUP, num_samples=num_samples,
-            progress_bar=False, jit_model_args=True,
-        )  # fmt: skip
-        self.placed = jax.jit(jax.vmap(lambda x, data, frame: self._latents(x, data, frame)[0], (0, None, None)))
-
-    @classmethod
-    @functools.lru_cache(maxsize=4)
-    def of(cls, coordinates: Coordinates, num_samples: int) -> "_Sampler":
-        """The same one for the same coordinates."""
-        return cls(coordinates, num_samples)
-
-    def _model(self, data: Any, frame: Any) -> None:
-        x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real_vector, (), (self.dimension,)))
-        with numpyro.handlers.block():  # sites of the user's model
-            latents, log_det, residual = self._latents(x, data, frame)
-            log_prior = self._coordinates.split.log_prior(latents, data[1])
-        numpyro.factor("log_density", log_prior + log_det - 0.5 * jnp.sum(residual**2))
-
-    def _latents(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any, Any]:
-        """Latents, the log determinant of their derivatives, and their residual."""
-        t, log_det = self._place(x, data, frame)
-        return self._unravel(frame["centre"] + frame["scales"] * t), log_det, self._at(frame, data)(t)
-
-    def _at(self, frame: Any, data: Any) -> Callable[[Any], Any]:
-        """The residual of latents in units of their prior's spread."""
-        (mean, offset, slope), public = data
-
-        def residual(t: Any) -> Any:
-            latents = self._unravel(frame["centre"] + frame["scales"] * t)
-            return offset - slope @ (self._coordinates.vector(latents, public) - mean)
-
-        return residual
-
-    def white(self, data: Any, draws: Any) -> dict[str, Any]:
-        """What `place` needs; `draws`: from the prior, by site, (m, ...).
-
-        Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
-        linear residual around these, which needs no search."""
-        points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
-        middle, width = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
-        covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
-        frame = {"centre": jnp.asarray(middle, jnp.float32), "scales": jnp.asarray(width, jnp.float32)}
-        precision, start, free = np.linalg.inv(covariance), np.zeros(len(middle)), self._free
-        for _ in range(3):  # exact after two: first the latents that are measured, then those that move
-            found = self._slopes(jnp.asarray(start, jnp.float32), frame, data)
-            value, slope = (np.asarray(v, np.float64) for v in found)
-            total = slope[:, free].T @ slope[:, free] + precision[np.ix_(free, free)]
-            start[free] = np.linalg.solve(total, slope[:, free].T @ (slope[:, free] @ start[free] - value))
-        given, own = self._given, self._own
-        root = np.linalg.cholesky(np.linalg.inv(slope.T @ slope + precision)[np.ix_(given, given)])
-        prior_root = np.linalg.cholesky(np.linalg.inv(covariance[np.ix_(own, own)])).T
-        arrays = {"around": start[given], "root": root, "prior_root": prior_root}
-        return frame | {name: jnp.asarray(a, jnp.float32) for name, a in arrays.items()}
-
-    def _place(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any]:
-        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x.
-
-        The residual is affine in the latents that are `moves`, given all others: these get the mean and covariance that they
-        would have under a normal prior, given the others."""
-        given, own, at = self._given, self._own, self._at(frame, data)
-        t = jnp.zeros_like(x).at[given].set(frame["around"] + frame["root"] @ x[given])
-        if not len(own):
-            return t, 0.0
-        along = lambda moved: at(t.at[own].set(moved))  # noqa: E731
-        value, slope = along(t[own]), jax.jacfwd(along)(t[own])
-        q, r = jnp.linalg.qr(jnp.concatenate([slope, frame["prior_root"]]))
-        moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
-        return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
-
-
-def _point(surrogate: Surrogate, prior: Prior) -> Array:
-    return prior.mean + surrogate.metric @ surrogate.centre

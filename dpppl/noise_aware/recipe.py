@@ -18,19 +18,21 @@ from dpppl.noise_aware.curvature import (
     error_in_variables,
     from_vector,
     positive_part,
+    times,
     variance_of_scores,
 )
+from dpppl.noise_aware.geometry import Dense
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.statistics import J_SHARE
 from dpppl.norms import Norms
 
 TAIL = 0.9
 """The share of a stage's gradients that is averaged."""
-_CARRIED = 4.0  # how much wider than its posterior what a stage found is believed by the walk of the next
-_BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
+CARRIED = 4.0  # how much wider than its posterior what a stage found is believed by the walk of the next
+BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _EVENING = 0.25  # power of the curvature in the metric; one half undoes it all, and is unstable
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
-_LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 
 
 class Prior(NamedTuple):
@@ -38,6 +40,19 @@ class Prior(NamedTuple):
 
     mean: Array
     covariance: Array
+
+    @property
+    def variance(self) -> Array:
+        return np.diag(self.covariance)
+
+    @property
+    def curvature(self) -> str:
+        """Which curvature is released."""
+        return "full"
+
+    def geometry(self) -> Dense:
+        """For the programs of a run."""
+        return Dense(len(self.mean))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +73,10 @@ class Release(NamedTuple):
 
     def combined(self, other: "Release") -> "Release":
         """The precision-weighted mean of two."""
-        curvature, curvature_std = _weighted(self.curvature, self.curvature_std, other.curvature, other.curvature_std)
-        scores, scores_std = _weighted(self.scores, self.scores_std, other.scores, other.scores_std)
+        curvature, curvature_std = weighted_mean(
+            self.curvature, self.curvature_std, other.curvature, other.curvature_std
+        )
+        scores, scores_std = weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
         return Release(curvature, curvature_std, scores, scores_std)
 
 
@@ -82,6 +99,10 @@ class Surrogate(NamedTuple):
         """The covariance of the gradient around its mean, where E[(u - centre)(u - centre)'] = `spread`."""
         extra = error_in_variables(self.curvature.variance, spread)
         return self.scores + self.noise_variance * np.eye(len(self.centre)) + extra
+
+    def point(self, mean: Array) -> Array:
+        """The latents at the centre, `mean` being those at u = 0."""
+        return mean + self.metric @ self.centre
 
 
 class Stage(NamedTuple):
@@ -108,14 +129,14 @@ def run_recipe(
     *priced, closing = plan.priced(scale)
     scales = np.sqrt(np.diag(prior.covariance))
     precision = np.linalg.inv(prior.covariance)
-    found = Found(np.diag(scales), prior.mean + _BESIDE * scales, prior, 1.0, 1.0)
+    found = Found(np.diag(scales), prior.mean + BESIDE * scales, prior, 1.0, 1.0)
     per_row = len(scales) * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
-    level = _LEVELS[0] + (_LEVELS[1] - _LEVELS[0]) / (1.0 + per_row)
+    level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
         metric = found.metric
         at: dict[str, Any] = {"point": found.point, "metric": metric, "norm": found.norm, "bound": found.bound}
-        at |= _found_bounds(ask, at, bounds, sigma, level, num_rows)
+        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, len(scales))
         here = _released(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at)
         std = at["norm"] * sigma["gradient"]
         inner = metric.T @ precision @ metric
@@ -124,7 +145,7 @@ def run_recipe(
         start = np.linalg.solve(metric, found.point - prior.mean)
         average = Surrogate(metric, start, np.zeros_like(start), std**2 / STEPS, usable, scores, follows)
         known = metric.T @ np.linalg.inv(found.belief.covariance) @ metric
-        gains, offsets = _gains(average, np.linalg.solve(metric, found.belief.mean - prior.mean), known, std)
+        gains, offsets = gains_of(average, np.linalg.solve(metric, found.belief.mean - prior.mean), known, std)
         positions, noisy = ask(
             "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=np.linalg.inv(metric), gains=gains,
             offsets=offsets, curvature=usable.mean, scales=scales,
@@ -166,53 +187,57 @@ def _next(stage: Stage, point: Array, curvature: Array, scales: Array) -> Found:
     new = _evened(curvature, old, scales)
     change = np.linalg.solve(old, new)
     ratio = float(np.trace(change.T @ curvature @ change) / np.trace(curvature))
-    belief = stage.belief._replace(covariance=_CARRIED * stage.belief.covariance)
+    belief = stage.belief._replace(covariance=CARRIED * stage.belief.covariance)
     point = point + np.clip(belief.mean - point, -scales / 2, scales / 2)
     return Found(new, point, belief, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
 
 
-def gaussian_posterior(surrogate: Surrogate, precision: Array) -> tuple[Array, Array]:
-    """Mean and covariance of u under a normal prior of mean 0, the error of the curvature included self-consistently."""
+def gaussian_posterior(surrogate: Any, precision: Array) -> tuple[Array, Array]:
+    """Mean and covariance of u under a normal prior of mean 0, the error of the curvature included self-consistently.
+    `surrogate`: a Surrogate, or one in blocks: vectors (k, b), matrices (k, b, b)."""
     weighted, covariance = _consistent(surrogate, precision)
-    h = surrogate.curvature.mean
-    return covariance @ (weighted.T @ (surrogate.gradient + h @ surrogate.centre)), covariance
+    total = surrogate.gradient + times(surrogate.curvature.mean, surrogate.centre)
+    return times(covariance, times(weighted.swapaxes(-1, -2), total)), covariance
 
 
-def _consistent(surrogate: Surrogate, precision: Array) -> tuple[Array, Array]:
+def _consistent(surrogate: Any, precision: Array) -> tuple[Array, Array]:
     """Noise^-1 h and the posterior covariance, where the covariance is that of what the curvature's error acts on."""
     h = surrogate.curvature.mean
     spread = np.linalg.inv(precision)
     for _ in range(60):
         weighted = np.linalg.solve(surrogate.noise(spread), h)
-        covariance = np.linalg.inv(precision + h.T @ weighted)
+        covariance = np.linalg.inv(precision + h.swapaxes(-1, -2) @ weighted)
+        if np.max(np.abs(covariance - spread)) < 1e-6 * np.max(np.abs(spread)):
+            break
         spread = (spread + covariance) / 2
     return weighted, covariance
 
 
-def _gains(surrogate: Surrogate, mean: Array, precision: Array, std: float) -> tuple[Array, Array]:
+def gains_of(surrogate: Any, mean: Array, precision: Array, std: float) -> tuple[Array, Array]:
     """For each step, the posterior mean as a linear map (STEPS, d, d) of the averaged gradient (at u = 0, linearised), and
     an offset (STEPS, d), where a normal distribution of this `mean` and `precision` stands for what was known before."""
-    h, identity = surrogate.curvature.mean, np.eye(len(precision))
+    h, identity = surrogate.curvature.mean, np.eye(precision.shape[-1])
     fixed = surrogate._replace(noise_variance=0.0).noise(_consistent(surrogate, precision)[1])
     maps = []
     for step in range(STEPS):
         variance = std**2 * (16.0 / 7.0) / (step + 1)  # of the average with weights 4 / (t + 4)
         weighted = np.linalg.solve(fixed + variance * identity, h)
-        both = np.column_stack([weighted.T, precision @ mean])
+        both = np.concatenate([weighted.swapaxes(-1, -2), times(precision, mean)[..., None]], axis=-1)
         maps.append(np.linalg.solve(precision + h @ weighted, both))
-    return np.array(maps)[:, :, :-1], np.array(maps)[:, :, -1]
+    return np.array(maps)[..., :-1], np.array(maps)[..., -1]
 
 
-def _found_bounds(
-    ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int
+def found_bounds(
+    ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int, size: float
 ) -> dict[str, float]:
-    """Bounds that were given; else from the stage's histograms, or, where it has none, those of the stage before."""
+    """Bounds that were given; else from the stage's histograms, or, where it has none, those of the stage before.
+    `size`: the root of how many entries the curvature has."""
     norm, bound = bounds.norm, bounds.curvature
     if "norm_bin" in sigma:
         counts = ask("norm_bin", at, sigma["norm_bin"])
         norm = Norms.fitted(counts, sigma["norm_bin"], num_rows).quantile(level) if norm is None else norm
         counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
-        affordable = len(at["point"]) * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * num_rows)
+        affordable = size * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * num_rows)
         part = 1.0 - np.clip(affordable, 1.0 - _PARTS[1], 1.0 - _PARTS[0])
         expected = (2.0 * float(np.log2(norm)), 1.5)  # as long as the clipped score times one of its length
         fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, expected)
@@ -242,6 +267,6 @@ def _evened(curvature: Array, metric: Array, scales: Array) -> Array:
     return np.diag(scales) @ (vectors * powers) @ vectors.T
 
 
-def _weighted(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
+def weighted_mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
     w, v = std_a**-2, std_b**-2
     return (w * a + v * b) / (w + v), float((w + v) ** -0.5)

@@ -13,9 +13,8 @@ from jax import lax
 from dpppl.centring import draw_key
 from dpppl.clipping import Flat
 from dpppl.mechanism import ROW_NUMBER, Mechanism
-from dpppl.noise_aware.plan import STEPS
 from dpppl.noise_aware.statistics import RowStatistics
-from dpppl.runs.driver import Program, prepare
+from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
@@ -52,24 +51,12 @@ class Releases:
 
 def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int) -> dict[str, Program]:
     """The programs of all kinds of accesses. Raises PrivacyLeakError; looks at no data."""
-    vector, matrix = np.zeros(dimension), np.eye(dimension)
-    at = {"point": vector, "metric": matrix, "norm": 1.0, "bound": 1.0}
-    walk = {
-        "mean": vector,
-        "inverse": matrix,
-        "gains": np.zeros((STEPS, *matrix.shape)),
-        "offsets": np.zeros((STEPS, dimension)),
-        "curvature": matrix,
-        "scales": vector,
-    }
+    at = {"point": np.zeros(dimension), "norm": 1.0, "bound": 1.0} | statistics.geometry.at
+    walk = {"mean": np.zeros(dimension)} | statistics.geometry.walk
     single = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
-    programs = {
-        kind: prepare(partial(_single, getattr(statistics, kind)), (_floats(at) | single, rows, public), rows=1)
-        for kind in KINDS
-    }
-    return programs | {
-        "gradient": prepare(partial(_walk, statistics), (_floats(at | walk) | single, rows, public), rows=1)
-    }
+    alone, along = (_floats(at) | single, rows, public), (_floats(at | walk) | single, rows, public)
+    programs = [(partial(_single, kind, statistics), alone) for kind in KINDS] + [(partial(_walk, statistics), along)]
+    return dict(zip((*KINDS, "gradient"), prepare_all(programs, rows=1)))
 
 
 def _floats(values: Any) -> Any:
@@ -84,17 +71,17 @@ def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), total)
 
 
-def _at(state: Any) -> Any:
-    return {name: state[name] for name in ("point", "metric", "norm", "bound")}
+def _at(statistics: RowStatistics, state: Any) -> Any:
+    return {name: state[name] for name in ("point", "norm", "bound", *statistics.geometry.at)}
 
 
-def _single(statistic: Callable[..., Any], state: Any, rows: Any, public: Any) -> Any:
-    return _access(statistic, state, _at(state), state["i"], rows, public)
+def _single(kind: str, statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
+    return _access(getattr(statistics, kind), state, _at(statistics, state), state["i"], rows, public)
 
 
 def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
-    at, mean, scales = _at(state), state["mean"], state["scales"]
+    at, mean, scales, geometry = _at(statistics, state), state["mean"], state["scales"], statistics.geometry
 
     def limited(value: Any, centre: Any, width: Any) -> Any:
         return centre + jnp.clip(value - centre, -width, width)
@@ -102,14 +89,16 @@ def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
     def body(carry: Any, update: Any) -> Any:
         i, count, point, average = carry
         noisy = _access(statistics.gradient, state, at | {"point": point}, i, rows, public)
-        u = state["inverse"] @ (point - mean)
+        u = geometry.coordinates(state, point - mean)
         weight = 4.0 / (count + 4.0)
-        average = (1.0 - weight) * average + weight * (noisy * at["norm"] + state["curvature"] @ u)
+        average = (1.0 - weight) * average + weight * (
+            geometry.gradient(state, noisy) * at["norm"] + geometry.times(state["curvature"], u)
+        )
         gain, offset = update
-        new = mean + at["metric"] @ (gain @ average + offset)
+        new = mean + geometry.latents(state, geometry.times(gain, average) + offset)
         new = limited(new, point, scales / (1.0 + count / 8.0))
         new = limited(limited(new, at["point"], 2.0 * scales), mean, 4.0 * scales)
         return (i + 1, count + 1.0, new, average), (point, noisy)
 
-    start = (state["i"], jnp.zeros((), jnp.float32), at["point"], jnp.zeros_like(mean))
+    start = (state["i"], jnp.zeros((), jnp.float32), at["point"], jnp.zeros(state["offsets"].shape[1:], jnp.float32))
     return lax.scan(body, start, (state["gains"], state["offsets"]))[1]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,10 +14,12 @@ from dpppl.model import split_model
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails, Verdict
-from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
 from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.wide import run_wide
+from dpppl.noise_aware.wide_posterior import WideMixture
 from dpppl.responses import NUM_DRAWS, Responses
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
@@ -27,7 +29,20 @@ from dpppl.runs.report import MechanismFacts, PrivacyReport, announce, to_infere
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, positive, positive_integer
 
-MOST_LATENTS = 200
+MOST_FULL, MOST_LATENTS = 200, 10_000
+
+
+class _Way(NamedTuple):
+    """What depends on the width of a model."""
+
+    plan: Callable[[bool], Plan]
+    prior: Callable[..., Any]
+    recipe: Callable[..., Any]
+    mixture: Callable[..., Any]
+
+
+_FULL = _Way(default_plan, Coordinates.prior, run_recipe, posterior.Mixture.of)
+_WIDE = _Way(wide_plan, Coordinates.wide_prior, run_wide, WideMixture.of)
 
 
 class NoiseAware(Fixed):
@@ -37,11 +52,12 @@ class NoiseAware(Fixed):
     expects, and then samples from the posterior given these releases: exact prior times a normal surrogate that counts
     the privacy noise, the sampling of the data and the error of the curvature.
 
-    `model`: a NumPyro model with one data plate, proper priors, at most 200 coordinates, and
-    responses that can be simulated (no factor in the data plate). `target_epsilon`, `target_delta`: the budget of this
-    object, all of which one run uses but for the share `reserve`; or `noise_multiplier`, the inverse of mu of
-    mu-Gaussian differential privacy, for each run. `clipping_norm`, `curvature_bound`: bounds on a row's score and
-    curvature, with latents in units of their prior sd; found from charged private histograms if not given.
+    `model`: a NumPyro model with one data plate, proper priors, at most 10,000 coordinates (above 200, curvatures are
+    released in blocks), and responses that can be simulated (no factor in the data plate). `target_epsilon`,
+    `target_delta`: the budget of this object, all of which one run uses but for the share `reserve`; or
+    `noise_multiplier`, the inverse of mu of mu-Gaussian differential privacy, for each run. `clipping_norm`,
+    `curvature_bound`: bounds on a row's score and curvature, with latents in units of their prior sd; found from charged
+    private histograms if not given.
     `coordinates`: the sites, by name, in which the likelihood is measured: all those through which it depends on latents,
     be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside of the data
     plate and real; found if not given.
@@ -108,7 +124,6 @@ class NoiseAware(Fixed):
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
-        self._plan = default_plan(is_adaptive=None in (self.bounds.norm, self.bounds.curvature))
         self._provenance = Provenance()
         self._coordinates: Coordinates | None = None
         self._samples: dict[str, Any] | None = None
@@ -116,15 +131,18 @@ class NoiseAware(Fixed):
 
     # Budget
 
-    def _charge(self) -> tuple[Charge, float]:
+    def _plan(self, way: _Way) -> Plan:
+        return way.plan(None in (self.bounds.norm, self.bounds.curvature))
+
+    def _charge(self, way: _Way) -> tuple[Charge, float]:
         """A run's charge at the noise that the budget gives, and that noise as 1 / mu. Looks at no data."""
-        charge_at = lambda scale: Charge(MECHANISM, self._plan.noise_multipliers(scale))  # noqa: E731
+        charge_at = lambda scale: Charge(MECHANISM, self._plan(way).noise_multipliers(scale))  # noqa: E731
         scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
         return charge_at(scale), scale
 
     def privacy_plan(self) -> PrivacyReport:
-        """The report that the next `run` would add up to, without data."""
-        charges = [*self.budget.charged, self._charge()[0]]
+        """The report that the next `run` would add up to, without data: the same for models of any width."""
+        charges = [*self.budget.charged, self._charge(_FULL)[0]]
         return self._report(charges, self._provenance.and_now(Status.PLANNED, start=Start.PRIOR_MEAN), None)
 
     def privacy_report(self) -> PrivacyReport:
@@ -140,7 +158,7 @@ class NoiseAware(Fixed):
             delta=self.budget.target_delta,
             mechanism=MechanismFacts.of(MECHANISM, num_rows),
             provenance=provenance,
-            details=NoiseAwareDetails(num_accesses=self._plan.num_accesses, verdict=verdict),
+            details=NoiseAwareDetails(num_accesses=self._plan(_FULL).num_accesses, verdict=verdict),
             num_data=self.num_data,
             num_rows=num_rows,
             assumed_public=() if split is None else split.assumed_public,
@@ -162,14 +180,15 @@ class NoiseAware(Fixed):
             coordinates = Coordinates.of(split, public, self.coordinates)
             if coordinates.dimension > MOST_LATENTS:
                 raise ConfigurationError(
-                    f"{coordinates.dimension} coordinates enter the likelihood, and a full curvature is released for at most "
-                    f"{MOST_LATENTS}; use dpppl.SVI for wider models."
+                    f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
+                    f"than {MOST_LATENTS:,}; use dpppl.SVI."
                 )
+            way = _FULL if coordinates.dimension <= MOST_FULL else _WIDE
             responses = Responses.of(split, self.num_draws)
-            prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
-        charge, scale = self._charge()
+            prior, is_normal = way.prior(coordinates, public, random.stream(run.key, "prior"))
+        charge, scale = self._charge(way)
         self.budget.admit([charge], run.run_id)
-        statistics = RowStatistics(responses, coordinates.latents)
+        statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
         access_key = random.stream(run.key, "accesses")
         programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
         before = self.budget.events
@@ -177,15 +196,15 @@ class NoiseAware(Fixed):
             origin = claim(run.key)
             announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
             releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
-            stages, scalars = run_recipe(releases.asker(), self._plan, scale, prior, self.bounds, split.num_rows)
+            ask = releases.asker()
+            stages, scalars = way.recipe(ask, self._plan(way), scale, prior, self.bounds, split.num_rows)
         scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
-        surrogate = posterior.widened(stages[-1].surrogate, prior)
-        mixture = posterior.Mixture.of(surrogate, prior)
+        mixture = way.mixture(stages[-1].surrogate, prior)
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
         with TRACING:
             key = random.stream(run.key, "posterior")
             z, problem = posterior.draw(
-                coordinates, mixture, surrogate, prior, is_normal, public, key, self.num_samples
+                coordinates, mixture, stages[-1].surrogate, prior, is_normal, public, key, self.num_samples
             )
             self._verdict = replace(self._verdict, sampler=problem)
             self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
@@ -226,7 +245,7 @@ class NoiseAware(Fixed):
         print_summary(kept, prob=prob, group_by_chain=True)
         verdict = self.verdict
         print(f"verdict: {verdict.line()}")
-        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit])):
+        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit, verdict.released])):
             print(f"verdict: {line}")
         shares = verdict.share_learned()
         for word in ("learned", "partly", "prior"):

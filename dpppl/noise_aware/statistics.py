@@ -1,7 +1,7 @@
 """What an access asks of a row: a score clipped around its centre, its curvature, and where its norms lie.
 
-All are computed in coordinates u with `point + metric @ u` for the model's latents, from the scores s (1 + m, d) of the
-responses that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
+All are computed in coordinates u (see `geometry`), from the scores s (1 + m, d) of the responses
+that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
 curvature A = sym(E[psi s']) is longer than `bound` is weighed down, by w = min(1, bound / |A|), in every release alike:
 w depends on no response, so sum w psi still has mean zero at the truth, and its curvature is the sum of w A exactly.
 """
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
+from dpppl.noise_aware.geometry import Geometry
 from dpppl.norms import in_bin
 from dpppl.responses import Responses
 
@@ -22,11 +23,11 @@ J_SHARE = 0.15
 
 
 class RowStatistics:
-    """The statistics of a row, each a function of (at, row, (public, key)); `at`: "point" (d,), "metric" (d, d),
-    "norm", "bound". `latents(point)` gives the model's."""
+    """The statistics of a row, each a function of (at, row, (public, key)); `at`: "point" (d,), "norm", "bound", and what
+    `geometry` needs. `latents(point)` gives the model's."""
 
-    def __init__(self, responses: Responses, latents: Callable[[Any], Any]) -> None:
-        self._responses, self._latents = responses, latents
+    def __init__(self, responses: Responses, latents: Callable[[Any], Any], geometry: Geometry) -> None:
+        self._responses, self._latents, self.geometry = responses, latents, geometry
 
     def _log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
         return self._responses.split.log_likelihood(self._latents(point), row, public, responses)
@@ -37,7 +38,7 @@ class RowStatistics:
     def _own(self, at: Any, row: Any, public: Any) -> tuple[Any, Any]:
         """The log probability of the row's own response, and its score in u, (d,)."""
         log_prob, score = jax.value_and_grad(self._log_likelihood)(at["point"], unnumbered(row), public)
-        return log_prob, score @ at["metric"]
+        return log_prob, self.geometry.pulled(at, score)
 
     def _influence(self, at: Any, row: Any, public_and_key: Any) -> "_Influence":
         norm = at["norm"]
@@ -51,12 +52,12 @@ class RowStatistics:
                 factor * score,
                 bounded[0],
                 expected,
-                factor * odds * square,
+                factor * odds * self.geometry.length(at, score, square),
                 factor < 1.0,
-                lambda: factor * odds * jnp.outer(score, score),
+                lambda: factor * odds * self.geometry.square(at, score),
             )
         scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
-        scores = scores @ at["metric"]
+        scores = self.geometry.pulled(at, scores)
         centred = scores - centre(scores, weights, norm)
         psi = clipped(centred, norm)
         # A real score that is not finite takes its row out; another one is left out.
@@ -65,8 +66,7 @@ class RowStatistics:
         scores = jnp.where(jnp.isfinite(scores), scores, 0.0)
 
         def matrix() -> Any:
-            product = jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
-            return (product + product.T) / 2
+            return self.geometry.curvature(at, weights, psi, scores)
 
         if self._responses.supports is None:
             weights = weights.at[0].set(0.0) / (1.0 - weights[0])  # what is expected of the real one does not know it
@@ -98,8 +98,8 @@ class RowStatistics:
         w = self._weight(at, found.length)
         own = found.psi * (w / at["norm"])
         return {
-            "A": np.sqrt(1.0 - J_SHARE) * _isometric(found.matrix()) * (w / at["bound"]),
-            "J": np.sqrt(J_SHARE) * _isometric(jnp.outer(own, own)),
+            "A": np.sqrt(1.0 - J_SHARE) * self.geometry.numbers(found.matrix()) * (w / at["bound"]),
+            "J": np.sqrt(J_SHARE) * self.geometry.outer(at, own),
         }
 
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
@@ -113,7 +113,7 @@ class RowStatistics:
 class _Influence(NamedTuple):
     """`psi` (d,): the real response's score, centred and clipped; `square`: of the score, in units of (2 norm)^2, at most
     1; `expected`: what the model expects of it; `length`: the Frobenius norm of the row's curvature, which `matrix`
-    computes, (d, d); `is_clipped`: whether the centred score was longer than the norm."""
+    computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than the norm."""
 
     psi: Any
     square: Any
@@ -121,8 +121,3 @@ class _Influence(NamedTuple):
     length: Any
     is_clipped: Any
     matrix: Callable[[], Any]
-
-
-def _isometric(matrix: Any) -> Any:
-    upper = np.triu_indices(matrix.shape[0])
-    return matrix[upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)).astype(np.float32)

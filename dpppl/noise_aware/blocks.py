@@ -1,0 +1,159 @@
+"""Coordinates of wide models: diagonal blocks, after a turn that makes the directions that couple everything one of them.
+
+A covariate that all others follow gives the curvature a few large eigenvalues whose vectors run through all latents. A
+reflection maps as many axes, the pivots, to these vectors; the pivots form the first block, and what is left is nearly
+block-diagonal. All matrices are (k, b, b), all vectors in blocks (k, b); padding is 0 (1 on the diagonal of roots).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import qr
+
+from dpppl.noise_aware.curvature import Array, positive_part, times
+
+RANK = 24
+_EVENING = 0.25  # power of the curvature in the metric, as for full curvatures
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which coordinate stands where: `index` (k, b) holds numbers below `dimension`, which itself is padding."""
+
+    index: Array
+    dimension: int
+
+    @classmethod
+    def of(cls, homes: Sequence[Array], pivots: Array) -> "Layout":
+        """A first block of the pivots; then the `homes`, (n,) each, without these."""
+        width = max(RANK, max(map(len, homes)))
+        dimension = sum(map(len, homes))
+        index = np.full((1 + len(homes), width), dimension)
+        index[0, : len(pivots)] = pivots
+        for row, home in zip(index[1:], homes):
+            row[: len(home)] = np.where(np.isin(home, pivots), dimension, home)
+        return cls(index, dimension)
+
+    @cached_property
+    def real(self) -> Array:
+        return self.index < self.dimension
+
+    @cached_property
+    def place(self) -> Array:
+        """Where each coordinate (d,) stands in the flattened blocks."""
+        places = np.zeros(self.dimension + 1, int)
+        places[self.index.ravel()] = np.arange(self.index.size)
+        return places[:-1]
+
+    def gathered(self, vectors: Array) -> Array:
+        """(..., d) as blocks (..., k, b)."""
+        return np.concatenate([vectors, np.zeros((*vectors.shape[:-1], 1))], axis=-1)[..., self.index]
+
+    def scattered(self, blocks: Array) -> Array:
+        """The inverse."""
+        return blocks.reshape(*blocks.shape[:-2], self.index.size)[..., self.place]
+
+    def padded(self, matrices: Array) -> Array:
+        """The same with 1 on the diagonal of padding."""
+        return matrices + np.eye(self.index.shape[1]) * ~self.real[:, :, None]
+
+    def entries(self, matrices: Array, rows: Array, columns: Array) -> Array:
+        """Entries of the block-diagonal matrix at coordinates `rows`, `columns`, which may be padding."""
+        width, places = self.index.shape[1], np.append(self.place, -1)
+        i, j = places[rows], places[columns]
+        within = (i // width == j // width) & (i >= 0) & (j >= 0)
+        return np.where(within, matrices[i // width, i % width, j % width], 0.0)
+
+
+def homes(sizes: Sequence[int], most: int) -> list[Array]:
+    """Numbers 0, 1, ... of the coordinates of sites of these sizes, in pieces of at most `most`: large sites in equal
+    pieces, small ones next to each other together."""
+    pieces: list[list[int]] = []
+    start = 0
+    for size in sizes:
+        for part in np.array_split(np.arange(start, start + size), -(-size // most)):
+            if pieces and len(pieces[-1]) + size <= most:
+                pieces[-1] += list(part)
+            else:
+                pieces.append(list(part))
+        start += size
+    return [np.array(piece) for piece in pieces]
+
+
+class Frame(NamedTuple):
+    """latents = m0 + `scales` * turned(`roots` u): u in the blocks of `layout`, turned(v) = v - Y Y' v with `turn` Y (d,
+    RANK) a reflection."""
+
+    scales: Array
+    turn: Array
+    layout: Layout
+    roots: Array
+
+    @classmethod
+    def of(cls, scales: Array, directions: Array, pieces: Sequence[Array]) -> "Frame":
+        """The one whose first block is the span of `directions` (d, r), orthonormal; not evened yet."""
+        pivots, turn = _reflection(directions)
+        layout = Layout.of(pieces, pivots)
+        roots = np.tile(np.eye(layout.index.shape[1]), (len(layout.index), 1, 1))
+        return cls(scales, turn, layout, roots)
+
+    def evened(self, curvature: Array) -> "Frame":
+        """With roots (curvature + 1)^(-1/4), where `curvature` is that of the scaled and turned latents, of size 1 or so."""
+        values, vectors = np.linalg.eigh(positive_part(curvature) + np.eye(curvature.shape[-1]))
+        logs = np.log(values)
+        powers = np.exp(_EVENING * (logs.sum() / self.layout.dimension - logs))  # padding: 0
+        roots = (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
+        real = self.layout.real
+        return self._replace(roots=self.layout.padded(roots * real[:, :, None] * real[:, None, :]))
+
+    @property
+    def inverse(self) -> Array:
+        return np.linalg.inv(self.roots)
+
+    def turned(self, vectors: Array) -> Array:
+        return vectors - (vectors @ self.turn) @ self.turn.T
+
+    def latents(self, u: Array) -> Array:
+        """What blocks (..., k, b) add to m0, (..., d)."""
+        return self.scales * self.turned(self.layout.scattered(times(self.roots, u)))
+
+    def coordinates(self, moved: Array) -> Array:
+        """The inverse."""
+        return times(self.inverse, self.layout.gathered(self.turned(moved / self.scales)))
+
+    def variances(self, covariance: Array) -> Array:
+        """Of the latents (d,), where u has this covariance."""
+        total = self.roots @ covariance @ self.roots
+        gathered = self.layout.gathered(self.turn.T)  # (r, k, b)
+        product = self.layout.scattered(times(total, gathered)).T
+        inside = self.turn.T @ product
+        diagonal = self.layout.scattered(np.diagonal(total, axis1=1, axis2=2))
+        turned = np.einsum("dr,rs,ds->d", self.turn, inside, self.turn)
+        return self.scales**2 * (diagonal - 2.0 * np.sum(self.turn * product, axis=1) + turned)
+
+    def carried(self, matrices: Array, other: "Frame") -> Array:
+        """The blocks, in `other`, of the symmetric matrix with these blocks here, both of scaled and turned latents."""
+        index, ours, theirs = other.layout.index, self.turn, other.turn
+        before = np.concatenate([-ours, ours @ (ours.T @ theirs) - theirs], axis=1)  # the change is 1 + before after'
+        after = other.layout.gathered(np.concatenate([ours, theirs], axis=1).T).transpose(1, 2, 0)
+        product = self.layout.scattered(times(matrices, self.layout.gathered(before.T))).T
+        cross = after @ other.layout.gathered(product.T).transpose(1, 2, 0).swapaxes(1, 2)
+        own = self.layout.entries(matrices, index[:, :, None], index[:, None, :])
+        found = own + cross + cross.swapaxes(1, 2) + after @ (before.T @ product) @ after.swapaxes(1, 2)
+        return (found + found.swapaxes(1, 2)) / 2
+
+
+def _reflection(directions: Array) -> tuple[Array, Array]:
+    """Pivots (r,) and Y (d, RANK) such that 1 - Y Y' swaps the pivots' axes with a basis of the directions (d, r)."""
+    turn = np.zeros((len(directions), RANK))
+    if not directions.shape[1]:
+        return np.zeros(0, int), turn
+    pivots = np.asarray(qr(directions.T, mode="economic", pivoting=True)[2][: directions.shape[1]])
+    left, values, right = np.linalg.svd(directions[pivots])
+    difference = directions @ (right.T @ left.T)
+    difference[pivots] += np.eye(len(pivots))
+    turn[:, : len(pivots)] = difference @ (left / np.sqrt(1.0 + values)) @ left.T
+    return pivots, turn
