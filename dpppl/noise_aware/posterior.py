@@ -11,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.coordinates import NUM_DRAWS, NUM_WIDE, Coordinates
 from dpppl.noise_aware.curvature import Array, positive_part
 from dpppl.noise_aware.recipe import Prior, Surrogate
 from dpppl.noise_aware.wide import WidePrior, WideSurrogate
@@ -112,7 +112,7 @@ def _nuts(
     is_wide = isinstance(mixture, WideMixture)
     linear = mixture.linear() if is_wide else _linear(surrogate, prior, mixture.moments())
     prior_key, key = jax.random.split(key)
-    draws = coordinates.draws(public, prior_key, len(prior.draws)) if is_wide else coordinates.draws(public, prior_key)
+    draws = coordinates.draws(public, prior_key, NUM_WIDE if is_wide else NUM_DRAWS)
     unravel = ravel_pytree({site: values[0] for site, values in draws.items()})[1]
     points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
 
