@@ -17,7 +17,7 @@ from dpppl.noise_aware.recipe import Prior
 from dpppl.noise_aware.search import Search
 from dpppl.noise_aware.wide import WidePrior
 
-_NUM_DRAWS, _NUM_WIDE = 10_000, 2_000
+_NUM_DRAWS, NUM_WIDE = 10_000, 2_000
 _COMPARED, _NUMBERS = 16, 20_100  # of a curvature that is released
 
 
@@ -97,7 +97,7 @@ class Coordinates:
 
     def wide_prior(self, public: Arrays, key: Any) -> tuple[WidePrior, bool]:
         """The same for wide models, whose prior is normal only if the coordinates are independent under it."""
-        points = self._prior_points(public, key, _NUM_WIDE)
+        points = self._prior_points(public, key, NUM_WIDE)
         most = max(RANK, 2 * _NUMBERS // self.dimension)
         pieces = homes([shape.size for shape in self.shapes.values()], most)
         if set(self.sites) == set(self.split.latents) and (exact := self._independent(public, points[:_COMPARED])):

@@ -14,7 +14,7 @@ from jax.scipy.linalg import solve_triangular
 from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer import MCMC, NUTS
 
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.coordinates import NUM_WIDE, Coordinates
 from dpppl.noise_aware.curvature import Array
 from dpppl.noise_aware.recipe import Prior, Surrogate
 from dpppl.noise_aware.wide_posterior import WideMixture, placed_by, scaled
@@ -42,12 +42,10 @@ def dense(
     return _checked(sampler.mcmc, sampler.placed(sampler.mcmc.get_samples()["x"], *state))
 
 
-def wide(
-    coordinates: Coordinates, mixture: WideMixture, num_draws: int, public: Any, key: Any, num_samples: int
-) -> Found:
-    """With a curvature in blocks; `num_draws` of the prior give its scales."""
+def wide(coordinates: Coordinates, mixture: WideMixture, public: Any, key: Any, num_samples: int) -> Found:
+    """With a curvature in blocks."""
     linear, (prior_key, key) = mixture.linear(), jax.random.split(key)
-    draws = coordinates.draws(public, prior_key, num_draws)
+    draws = coordinates.draws(public, prior_key, NUM_WIDE)
     unravel = ravel_pytree({site: values[0] for site, values in draws.items()})[1]
     points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
     measured, moves = (_are_in(coordinates, sites) for sites in (coordinates.sites, coordinates.moves))

@@ -90,7 +90,7 @@ def draw(
     """Unconstrained latents by site, (num_samples, ...): independent draws where the prior is normal, else NUTS; and what
     is wrong with NUTS's draws, if anything."""
     if not is_normal and isinstance(mixture, WideMixture):
-        return nuts.wide(coordinates, mixture, len(prior.draws), public, key, num_samples)
+        return nuts.wide(coordinates, mixture, public, key, num_samples)
     if not is_normal:
         return nuts.dense(coordinates, widened(surrogate, prior), prior, mixture.moments(), public, key, num_samples)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
