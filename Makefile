@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint bench bench-peers docs clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,10 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/adult.py --kernels DPSGLD DPSGHMC DPSGNHT
 	$(BIN)/python benchmarks/posteriors.py
 	$(BIN)/python benchmarks/coverage.py
+
+bench-peers: $(VENV)/installed
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/peers.py --growth
 
 docs: $(VENV)/installed
 	$(BIN)/python -m pytest --doctest-glob="*.md" README.md docs
