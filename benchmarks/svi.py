@@ -221,7 +221,9 @@ def mnist(args):
             jax.nn.softmax(logits(x_test, [(draws[f"w{i}"][s], draws[f"b{i}"][s]) for i in (0, 1)])) for s in range(20)
         ], axis=0)  # fmt: skip
         print(f"{name}: test accuracy {np.mean(probability.argmax(1) == y_test):.4f}", flush=True)
-    print(f"epsilon {result.report.epsilon:.3f}, {args.num_steps} steps, {seconds:.0f} s, {processor:.0f} s of processors")
+    print(
+        f"epsilon {result.report.epsilon:.3f}, {args.num_steps} steps, {seconds:.0f} s, {processor:.0f} s of processors"
+    )
 
 
 def vae(args):
