@@ -42,7 +42,7 @@ def available() -> bool:
         return False
     try:
         library = ctypes.CDLL(str(_compiled()))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, AttributeError, subprocess.SubprocessError):  # AttributeError: no owners of folders here
         return False
     if not _passes(library):
         return False
