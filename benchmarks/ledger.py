@@ -227,11 +227,12 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--kills-a-round", type=int, default=100)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--faults", action="store_true", help="also run workers that are wrong, one round each")
+    parser.add_argument("--faults", action="store_true", help="also run workers that are wrong, until they are found")
     args = parser.parse_args()
     assert "jax" not in sys.modules
     for fault in ("", *FAULTS) if args.faults else ("",):
-        begun, found, totals, left, seed = time.time(), [], collections.Counter(), args.kills, 1
+        begun, found, totals, seed = time.time(), [], collections.Counter(), 1
+        planned = left = args.kills * (4 if fault else 1)  # of a fault: until it is found
         while left > 0 and not (fault and found):
             kills = min(left, args.kills_a_round)
             setting = Setting.of(seed, max(1, kills // 4) if fault else kills)
@@ -239,7 +240,7 @@ def main() -> None:
                 wrong, counts = round_of_kills(Path(folder), setting, kills, args.workers, 10**6 * seed, fault)
             found, left, seed = found + wrong, left - kills, seed + 1
             totals.update(counts)
-        line = {"fault": fault, "kills": args.kills - left, "seconds": round(time.time() - begun), "wrong": found[:5]}
+        line = {"fault": fault, "kills": planned - left, "seconds": round(time.time() - begun), "wrong": found[:5]}
         print(json.dumps({**line, "records": totals}), flush=True)
 
 

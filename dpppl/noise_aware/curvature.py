@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 Array = np.ndarray
 _CORRELATIONS = np.array([0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.6])
@@ -34,7 +34,7 @@ class Curvature(NamedTuple):
 
     def changed(self, log_std: float) -> "Curvature":
         """Where each coordinate's scale may have changed: diagonals times lognormal factors of this sd of the logarithm."""
-        rng, noise = np.random.default_rng(0), norm.ppf(_middles(self.diagonals.shape[1]))
+        rng, noise = np.random.default_rng(0), ndtri(_middles(self.diagonals.shape[1]))
         factors = np.exp(log_std * rng.permuted(np.broadcast_to(noise, self.diagonals.shape), axis=1))
         log_variance = log_std**2 * (0.5 + 0.5 * np.eye(len(self.mean)))
         variance = self.variance + (self.variance + self.mean**2) * np.expm1(log_variance)
@@ -133,7 +133,7 @@ def _diagonal(diagonal: Array, std: float, smallest: Array) -> tuple[Array, Arra
     clear, middles = diagonal > _CLEAR * std, _middles(_NUM_VALUES)
     below = np.cumsum(weight, axis=1)
     values = np.array([np.interp(middles, row / row[-1], grid) for row in below])
-    values = np.where(clear[:, None], diagonal[:, None] + std * norm.ppf(middles), values)
+    values = np.where(clear[:, None], diagonal[:, None] + std * ndtri(middles), values)
     return np.where(clear, diagonal, means), np.where(clear, std**2, variances), values
 
 
