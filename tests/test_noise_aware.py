@@ -151,6 +151,35 @@ def test_curvatures_are_denoised():
     assert 0.5 < np.sqrt(np.mean(z**2)) < 1.6
 
 
+def test_curvatures_are_drawn_from_their_law_and_may_have_changed():
+    """Quantiles of 20,000 draws within .02 of their rank (5 standard errors at most); the variance of logarithms after a change."""
+    found = curvature.denoised(np.diag([100.0, 20.0, 5.0]), 10.0, np.full(3, 0.05))
+    drawn = found.draws(np.random.default_rng(0), 20_000)
+    for number, values in enumerate(found.diagonals):
+        ranks = [np.mean(drawn[:, number, number] <= np.quantile(values, level)) for level in (0.1, 0.5, 0.9)]
+        np.testing.assert_allclose(ranks, (0.1, 0.5, 0.9), atol=0.02)
+    wider = found.changed(0.7)
+    more = np.var(np.log(wider.diagonals[0])) - np.var(np.log(found.diagonals[0]))
+    assert 0.42 < more < 0.56
+    np.testing.assert_allclose(wider.variance[1, 1] - found.variance[1, 1],
+                               np.expm1(0.49) * (found.variance[1, 1] + found.mean[1, 1] ** 2))  # fmt: skip
+
+
+def test_posteriors_count_that_curvatures_change_over_their_width():
+    """By nothing where all is learned; by a twentieth of the sd and more where the posterior is half as wide as the prior."""
+
+    def ratio(precision):
+        law = curvature.denoised(np.diag([precision]), 1e-3 * precision, np.full(1, 0.05))
+        surrogate = recipe.Surrogate(
+            np.eye(1), np.zeros(1), np.array([precision**0.5]), 0.0, law, np.diag([precision]), np.zeros((1, 1))
+        )
+        prior = recipe.Prior(np.zeros(1), np.eye(1))
+        plain = Mixture._drawn(surrogate, prior, 200).moments().covariance
+        return float(np.sqrt(Mixture.of(surrogate, prior).moments().covariance / plain)[0, 0])
+
+    assert ratio(1e4) < 1.01 and 1.05 < ratio(3.0) < 1.5
+
+
 # What is charged
 
 
