@@ -37,20 +37,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from benchmarks import noise_aware_wide
 from benchmarks.noise_aware_models import MODELS, WRONG, normal_covariates
-from dpppl import accounting
+from benchmarks.noise_aware_wide import mu_of
 from dpppl.mechanism import ROW_NUMBER
 from dpppl.model import split_model
-from dpppl.noise_aware import posterior, recipe
+from dpppl.noise_aware import nuts, posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import Verdict
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
+from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.responses import Responses
-from dpppl.runs.budget import Charge
 from models.logistic_regression import gaussian
-
-DELTA = 1e-5
 
 
 class Bench:
@@ -62,6 +59,7 @@ class Bench:
         self.coordinates = Coordinates.of(split_model(model, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
+        self.sampler = None if self.is_normal else nuts.Sampler(self.coordinates, 1_000)
         dimension = self.coordinates.dimension
         statistics = RowStatistics(
             Responses.of(self.coordinates.split), self.coordinates.latents, self.prior.geometry()
@@ -131,12 +129,12 @@ class Bench:
         verdict = Verdict.of(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
         return stages[-1], mixture, verdict
 
-    def draws(self, stage, mixture, seed):
+    def draws(self, mixture, seed):
         """Of the posterior, by site, unconstrained; and what is wrong with them."""
-        key, count = jax.random.key(seed), 2_000 if self.is_normal else 1_000
-        return posterior.draw(
-            self.coordinates, mixture, stage.surrogate, self.prior, self.is_normal, self.public, key, count
-        )
+        key, mean = jax.random.key(seed), self.prior.mean
+        if self.is_normal:
+            return posterior.draw(self.coordinates, mixture, mean, True, self.public, key, 2_000)
+        return nuts.dense(self.sampler, mixture.surrogate, mean, mixture.moments(), self.public, key)
 
     def run(self, seed, mu, clipping):
         """(errors / sd, shares of draws below the truth, sd / non-private sd, sd / oracle's, verdict) of one data set."""
@@ -146,7 +144,7 @@ class Bench:
         truth = {s: dist.biject_to(trace[s]["fn"].support).inv(trace[s]["value"]) for s in latents}
         truth = np.asarray(self.coordinates.vector(truth, self.public), np.float64)
         stage, mixture, verdict = self.released(rows, mu, self.bounds(truth, rows, clipping))
-        drawn, problem = self.draws(stage, mixture, seed)
+        drawn, problem = self.draws(mixture, seed)
         drawn = np.asarray(self.vectors(drawn))
         mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
         verdict = dataclasses.replace(verdict, sampler=problem)
@@ -159,21 +157,13 @@ class Bench:
         weights, x = rng.standard_normal(4), self.covariates(rng, self.num_rows + 1_000)
         y = (x @ weights[1:] + weights[0] + 0.5 * rng.standard_normal(len(x))).astype(np.float32)
         rows, _ = self.coordinates.split.arrays((x[: self.num_rows], y[: self.num_rows]), {})
-        stage, mixture, verdict = self.released(rows, mu, recipe.Bounds(norm=norm))
-        drawn = {n: np.asarray(v, np.float64) for n, v in self.draws(stage, mixture, seed)[0].items()}
+        _, mixture, verdict = self.released(rows, mu, recipe.Bounds(norm=norm))
+        drawn = {n: np.asarray(v, np.float64) for n, v in self.draws(mixture, seed)[0].items()}
         x, y = x[self.num_rows :], y[self.num_rows :]
         predicted = x @ drawn["weights"].T + drawn["intercept"]
         predicted += np.exp(drawn["noise"]) * rng.standard_normal(predicted.shape)
         low, high = np.quantile(predicted, [0.05, 0.95], axis=1)
         return np.mean((low < y) & (y < high)), not verdict.refusals
-
-
-@functools.cache
-def mu_of(epsilon):
-    """mu of the Gaussian mechanism of this epsilon."""
-    return 1.0 / accounting.calibrate_noise_multiplier(
-        lambda sigma: (Charge(MECHANISM, np.full(1, sigma)).event,), epsilon, DELTA
-    )
 
 
 @functools.cache

@@ -116,10 +116,10 @@ def compiled(program):
 
 
 def reference(gradients, mask, norm=NORM):
-    """The sum of clipped rows in units of the norm, float64; and each row's multiplier."""
+    """The sum of clipped rows in units of the norm, float64; and the rows' lengths. Long rows are clipped to a little less."""
     flat = {name: np.asarray(g, np.float64).reshape(len(g), -1) for name, g in gradients.items()}
     length = np.sqrt(sum(np.sum(g**2, axis=1) for g in flat.values()))
-    factor = np.where(mask, np.minimum(1.0 / norm, 1.0 / np.maximum(length, 1e-30)), 0.0)
+    factor = np.where(mask, np.minimum(1.0 / norm, 0.9989 / np.maximum(length, 1e-30)), 0.0)
     return {name: np.einsum("r,r...->...", factor, np.asarray(g, np.float64)) for name, g in gradients.items()}, length
 
 
@@ -136,7 +136,7 @@ def test_it_is_the_sum_of_clipped_gradients(program):
         clipped.append(np.mean(length[mask] > NORM))
         for name, leaf in expected.items():
             assert found[name].dtype == np.float64 and found[name].shape == z[name].shape
-            np.testing.assert_allclose(found[name], leaf, atol=70 * 1e-5, rtol=1.4e-3, err_msg=name)
+            np.testing.assert_allclose(found[name], leaf, atol=70 * 3e-6, rtol=2e-4, err_msg=name)
     assert max(clipped) > 0.5
 
 
@@ -168,7 +168,7 @@ def test_random_networks(widths, bias, transposed, seed, num_rows):
     leaves = dict(enumerate(jax.tree.leaves(gradients)))
     expected, _ = reference(leaves, np.ones(num_rows, bool))
     for leaf, exact in zip(jax.tree.leaves(total), expected.values()):
-        np.testing.assert_allclose(leaf, exact, atol=num_rows * 3e-6, rtol=1.4e-3)
+        np.testing.assert_allclose(leaf, exact, atol=num_rows * 3e-6, rtol=3e-4)
 
 
 # One row moves the sum by at most the norm, whatever the factors are

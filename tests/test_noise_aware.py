@@ -160,7 +160,7 @@ def test_curvatures_are_drawn_from_their_law_and_may_have_changed():
         np.testing.assert_allclose(ranks, (0.1, 0.5, 0.9), atol=0.02)
     wider = found.changed(0.7)
     more = np.var(np.log(wider.diagonals[0])) - np.var(np.log(found.diagonals[0]))
-    assert 0.42 < more < 0.56
+    assert 0.47 < more < 0.50
     np.testing.assert_allclose(wider.variance[1, 1] - found.variance[1, 1],
                                np.expm1(0.49) * (found.variance[1, 1] + found.mean[1, 1] ** 2))  # fmt: skip
 
@@ -177,7 +177,7 @@ def test_posteriors_count_that_curvatures_change_over_their_width():
         plain = Mixture._drawn(surrogate, prior, 200).moments().covariance
         return float(np.sqrt(Mixture.of(surrogate, prior).moments().covariance / plain)[0, 0])
 
-    assert ratio(1e4) < 1.01 and 1.05 < ratio(3.0) < 1.5
+    assert ratio(1e4) < 1.01 and 1.073 < ratio(3.0) < 1.079
 
 
 # What is charged
@@ -212,12 +212,12 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
     np.testing.assert_allclose([noise for _, noise in made], sigma[starts], rtol=1e-6)
 
 
-def test_rows_of_an_access_leave_through_the_door_only(kind="norm_bin"):
+def test_rows_of_an_access_leave_through_the_door_only():
     found = bench()
     single = {"i": np.int32(0), "rng_key": found.key, "noise_multiplier": np.float32(1.0)}
     at = {"point": np.zeros(DIMENSION), "metric": np.eye(DIMENSION), "norm": 1.0, "bound": 1.0}
     state = {name: np.asarray(value, np.float32) for name, value in at.items()} | single
-    program = functools.partial(releases._single, kind, found.statistics)
+    program = functools.partial(releases._single, "norm_bin", found.statistics)
     driver.prove(program, (state, found.rows, found.public), rows=1)
 
 
@@ -357,7 +357,7 @@ def test_the_verdict_sees_data_that_are_too_dispersed():
         assert (found.verdict((stages, scalars), 5.0).misfit is None) == is_right
     last = stages[-1].surrogate
     mixture = Mixture.of(last, found.prior)
-    drawn, problem = posterior.draw(found.coordinates, mixture, last, found.prior, False, found.public, key, 300)
+    drawn, problem = posterior.draw(found.coordinates, mixture, found.prior.mean, False, found.public, key, 300)
     drawn = drawn["w"]
     assert problem is None
     mean, covariance = mixture.moments()

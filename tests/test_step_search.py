@@ -153,9 +153,9 @@ def test_the_histogram_of_norms_is_charged_with_the_run():
         target_delta=1e-5, progress_bar=False, print_cost=False,
     )  # fmt: skip
     plan = mcmc.privacy_plan()
-    mcmc.run(jax.random.key(0), Y)
+    mcmc.run(jax.random.key(2), Y)
     report = mcmc.privacy_report()
-    assert report.num_accesses == plan.num_accesses == 11 and report.epsilon == pytest.approx(plan.epsilon, rel=1e-6)
+    assert report.num_accesses == plan.num_accesses == 11 and report.epsilon == pytest.approx(plan.epsilon, rel=1e-9)
     assert report.epsilon == pytest.approx(2.0, rel=5e-3) and report.epsilon <= 2.0
     costs = sorted((sigma**-2.0, count) for event in report.events for sigma, count in event.noise_multipliers)
     by_count = {count: cost * count for cost, count in costs}

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import qr
 
-from dpppl.noise_aware.curvature import Array, positive_part, times
+from dpppl.noise_aware.curvature import EVENING, Array, positive_part, times
 
 RANK = 24
-_EVENING = 0.25  # power of the curvature in the metric, as for full curvatures
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +103,7 @@ class Frame(NamedTuple):
         """With roots (curvature + 1)^(-1/4), where `curvature` is that of the scaled and turned latents, of size 1 or so."""
         values, vectors = np.linalg.eigh(positive_part(curvature) + np.eye(curvature.shape[-1]))
         logs = np.log(values)
-        powers = np.exp(_EVENING * (logs.sum() / self.layout.dimension - logs))  # padding: 0
+        powers = np.exp(EVENING * (logs.sum() / self.layout.dimension - logs))  # padding: 0
         roots = (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         real = self.layout.real
         return self._replace(roots=self.layout.padded(roots * real[:, :, None] * real[:, None, :]))

@@ -8,6 +8,8 @@ from scipy.special import ndtri
 Array = np.ndarray
 _CORRELATIONS = np.array([0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.6])
 _CLEAR = 10.0  # standard deviations from which a diagonal entry is taken as released
+EVENING = 0.25
+"""The power of the curvature in the metric; one half undoes it all, and is unstable."""
 _EM_STEPS, _NUM_VALUES, _SPECTRAL_STEPS, _STANDS_OUT = 60, 200, 3, 1.05
 
 
@@ -46,15 +48,16 @@ def _middles(count: int) -> Array:
 
 
 def from_vector(vector: Array, dimension: int) -> Array:
-    """The symmetric matrix whose isometric coordinates (upper triangle, off-diagonal entries times sqrt 2) these are.
+    """The symmetric matrices (..., d, d) whose isometric coordinates (upper triangles, off-diagonal entries times sqrt 2) the
+    vectors (..., n) are.
 
     >>> from_vector(np.array([1.0, np.sqrt(2.0), 3.0]), 2).tolist()
     [[1.0, 1.0], [1.0, 3.0]]
     """
-    matrix = np.zeros((dimension, dimension))
+    matrix = np.zeros((*vector.shape[:-1], dimension, dimension))
     upper = np.triu_indices(dimension)
-    matrix[upper] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-    return matrix + matrix.T - np.diag(np.diag(matrix))
+    matrix[..., upper[0], upper[1]] = vector / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+    return matrix + np.triu(matrix, 1).swapaxes(-1, -2)
 
 
 def positive_part(matrix: Array) -> Array:

@@ -1,6 +1,5 @@
 """NumPyro's NUTS over all latents of a model, under its exact prior and a surrogate of the likelihood."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,19 +24,17 @@ Found = tuple[dict[str, Array], str | None]
 """Unconstrained latents by site, and what is wrong with them, if anything."""
 
 
-def dense(
-    coordinates: Coordinates, surrogate: Surrogate, prior: Prior, found: Prior, public: Any, key: Any, num_samples: int
-) -> Found:
+def dense(sampler: "Sampler", surrogate: Surrogate, prior_mean: Array, found: Prior, public: Any, key: Any) -> Found:
     """With a full curvature; `found`: moments of the posterior under a normal prior."""
     inverse = np.linalg.inv(surrogate.metric)
-    spread = inverse @ (found.covariance + np.outer(*[found.mean - surrogate.point(prior.mean)] * 2)) @ inverse.T
+    spread = inverse @ (found.covariance + np.outer(*[found.mean - surrogate.point(prior_mean)] * 2)) @ inverse.T
     whitened = np.linalg.inv(np.linalg.cholesky(surrogate.noise(spread)))  # of the gradient's noise
     h = surrogate.curvature.mean
-    offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior.mean)))
+    offset = whitened @ (surrogate.gradient + h @ (surrogate.centre - inverse @ (found.mean - prior_mean)))
     likelihood = tuple(jnp.asarray(a, jnp.float32) for a in (found.mean, offset, whitened @ h @ inverse))
     prior_key, key = jax.random.split(key)
-    sampler = _Sampler.of(coordinates, num_samples)
-    state = (likelihood, public), sampler.white((likelihood, public), coordinates.draws(public, prior_key))
+    data = likelihood, public
+    state = data, sampler.white(data, sampler.coordinates.draws(public, prior_key))
     sampler.mcmc.run(key, *state, init_params={"x": jnp.zeros(sampler.dimension)})
     return _checked(sampler.mcmc, sampler.placed(sampler.mcmc.get_samples()["x"], *state))
 
@@ -83,16 +80,16 @@ def _are_in(coordinates: Coordinates, sites: tuple[str, ...]) -> Array:
     return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
 
 
-class _Sampler:
+class Sampler:
     """NUTS over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
     surrogates.
 
-    Its `x` (n,) is nearly white: see `place`."""
+    Its `x` (n,) is nearly white: see `_place`."""
 
     def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
         latents = coordinates.split.latents
         zeros, self._unravel = ravel_pytree({site: jnp.zeros(s.shape, s.dtype) for site, s in latents.items()})
-        self.dimension, self._coordinates = len(zeros), coordinates
+        self.dimension, self.coordinates = len(zeros), coordinates
         self._moves = _are_in(coordinates, coordinates.moves)
         self._free = _are_in(coordinates, coordinates.sites) | self._moves
         self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
@@ -103,17 +100,11 @@ class _Sampler:
         )  # fmt: skip
         self.placed = jax.jit(jax.vmap(lambda x, data, frame: self._latents(x, data, frame)[0], (0, None, None)))
 
-    @classmethod
-    @functools.lru_cache(maxsize=4)
-    def of(cls, coordinates: Coordinates, num_samples: int) -> "_Sampler":
-        """The same one for the same coordinates."""
-        return cls(coordinates, num_samples)
-
     def _model(self, data: Any, frame: Any) -> None:
         x = numpyro.sample("x", dist.ImproperUniform(dist.constraints.real_vector, (), (self.dimension,)))
         with numpyro.handlers.block():  # sites of the user's model
             latents, log_det, residual = self._latents(x, data, frame)
-            log_prior = self._coordinates.split.log_prior(latents, data[1])
+            log_prior = self.coordinates.split.log_prior(latents, data[1])
         numpyro.factor("log_density", log_prior + log_det - 0.5 * jnp.sum(residual**2))
 
     def _latents(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any, Any]:
@@ -127,12 +118,12 @@ class _Sampler:
 
         def residual(t: Any) -> Any:
             latents = self._unravel(frame["centre"] + frame["scales"] * t)
-            return offset - slope @ (self._coordinates.vector(latents, public) - mean)
+            return offset - slope @ (self.coordinates.vector(latents, public) - mean)
 
         return residual
 
     def white(self, data: Any, draws: Any) -> dict[str, Any]:
-        """What `place` needs; `draws`: from the prior, by site, (m, ...).
+        """What `_place` needs; `draws`: from the prior, by site, (m, ...).
 
         Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
         linear residual around these, which needs no search."""

@@ -20,10 +20,12 @@ class Mixture(NamedTuple):
     """A posterior under a normal prior: normal given the curvature, which is drawn from what its release left open.
 
     `means` (k, d), `covariances` (k, d, d), of the latents; all weigh alike. Gradients near the posterior mean say next
-    to nothing of the curvature, and weights by their evidence would prefer small ones, whose posteriors are wide."""
+    to nothing of the curvature, and weights by their evidence would prefer small ones, whose posteriors are wide.
+    `surrogate`: the likelihood that they count, widened."""
 
     means: Array
     covariances: Array
+    surrogate: Surrogate
 
     @classmethod
     def of(cls, surrogate: Surrogate, prior: Prior) -> "Mixture":
@@ -40,7 +42,7 @@ class Mixture(NamedTuple):
             weighted = np.linalg.solve(_plus(scores, surrogate.noise_variance), h)
             covariances.append(np.linalg.inv(precision + h @ weighted))
             means.append(covariances[-1] @ weighted.T @ (surrogate.gradient + h @ surrogate.centre))
-        return cls(prior.mean + np.array(means) @ metric.T, metric @ np.array(covariances) @ metric.T)
+        return cls(prior.mean + np.array(means) @ metric.T, metric @ np.array(covariances) @ metric.T, surrogate)
 
     def moments(self) -> Prior:
         """Mean and covariance."""
@@ -79,9 +81,8 @@ def _plus(scores: Array, noise_variance: float) -> Array:
 
 def draw(
     coordinates: Coordinates,
-    mixture: Any,
-    surrogate: Any,
-    prior: Any,
+    mixture: Mixture | WideMixture,
+    prior_mean: Array,
     is_normal: bool,
     public: Any,
     key: Any,
@@ -91,8 +92,9 @@ def draw(
     is wrong with NUTS's draws, if anything."""
     if not is_normal and isinstance(mixture, WideMixture):
         return nuts.wide(coordinates, mixture, public, key, num_samples)
-    if not is_normal:
-        return nuts.dense(coordinates, widened(surrogate, prior), prior, mixture.moments(), public, key, num_samples)
+    if not is_normal and isinstance(mixture, Mixture):
+        sampler = nuts.Sampler(coordinates, num_samples)
+        return nuts.dense(sampler, mixture.surrogate, prior_mean, mixture.moments(), public, key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     points = jnp.asarray(mixture.draw(rng, num_samples), jnp.float32)
     return {site: np.asarray(value) for site, value in jax.vmap(coordinates.latents)(points).items()}, None

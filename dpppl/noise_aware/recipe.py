@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpppl.noise_aware.curvature import (
+    EVENING,
     Array,
     Curvature,
     denoised,
@@ -30,7 +31,6 @@ TAIL = 0.9
 """The share of a stage's gradients that is averaged."""
 CARRIED = 4.0  # how much wider than its posterior what a stage found is believed by the walk of the next
 BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
-_EVENING = 0.25  # power of the curvature in the metric; one half undoes it all, and is unstable
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 
@@ -263,7 +263,7 @@ def _evened(curvature: Array, metric: Array, scales: Array) -> Array:
     """The metric of the next stage: prior scales times (curvature + prior)^(-1/4), of about the size of the scales."""
     from_scales = np.linalg.solve(metric, np.diag(scales))
     values, vectors = np.linalg.eigh(positive_part(from_scales.T @ curvature @ from_scales) + np.eye(len(scales)))
-    powers = values**-_EVENING * np.exp(_EVENING * np.mean(np.log(values)))
+    powers = values**-EVENING * np.exp(EVENING * np.mean(np.log(values)))
     return np.diag(scales) @ (vectors * powers) @ vectors.T
 
 

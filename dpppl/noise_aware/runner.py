@@ -203,9 +203,7 @@ class NoiseAware(Fixed):
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
         with TRACING:
             key = random.stream(run.key, "posterior")
-            z, problem = posterior.draw(
-                coordinates, mixture, stages[-1].surrogate, prior, is_normal, public, key, self.num_samples
-            )
+            z, problem = posterior.draw(coordinates, mixture, prior.mean, is_normal, public, key, self.num_samples)
             self._verdict = replace(self._verdict, sampler=problem)
             self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
         self._provenance = self._provenance.ended(Status.COMPLETE)

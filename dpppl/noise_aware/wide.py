@@ -17,6 +17,7 @@ from dpppl.noise_aware.curvature import (
     Curvature,
     denoised_blocks,
     error_in_variables,
+    from_vector,
     positive_part,
     responsibilities,
     times,
@@ -164,7 +165,8 @@ def run_wide(
         inner = roots @ np.linalg.inv(prior.covariance(frame)) @ roots
         start = frame.coordinates(point - prior.mean)
         flat = np.zeros_like(start)
-        average = _surrogate(here, frame, inner, sketch, num_rows)(start, flat, std**2 / STEPS)
+        surrogate_at = _surrogate(here, frame, inner, sketch, num_rows)
+        average = surrogate_at(start, flat, std**2 / STEPS)
         usable = positive_part(average.curvature.mean)
         average = average._replace(curvature=average.curvature._replace(mean=usable))
         known = roots @ np.linalg.inv(inflation * covariance) @ roots
@@ -178,9 +180,9 @@ def run_wide(
         if number == len(priced) - 1:
             at |= {"point": new_point}
             again = _released(ask("curvature", at, closing["curvature"]), closing["curvature"], at, frame)
-            here = here.combined(again)
+            surrogate_at = _surrogate(here.combined(again), frame, inner, sketch, num_rows)
         centre, gradient = frame.coordinates(new_point - prior.mean), scores.mean(axis=0)
-        surrogate = _surrogate(here, frame, inner, sketch, num_rows)(centre, gradient, std**2 / (STEPS - first))
+        surrogate = surrogate_at(centre, gradient, std**2 / (STEPS - first))
         moved = frame.coordinates(positions[-_LATE:])
         residual = scores[-_LATE:] + times(surrogate.curvature.mean, moved)
         residual -= residual.mean(axis=0)
@@ -242,13 +244,10 @@ class Sketch(NamedTuple):
 
 def _released(values: Any, sigma: float, at: Any, frame: Frame) -> _Wide:
     width, real = frame.layout.index.shape[1], frame.layout.real
-    upper = np.triu_indices(width)
-    numbers = len(real) * len(upper[0])
+    numbers = len(real) * width * (width + 1) // 2
 
     def blocks(vector: Array) -> Array:
-        found = np.zeros((len(real), width, width))
-        found[:, upper[0], upper[1]] = vector.reshape(len(real), -1) / np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
-        return _real(frame, found + np.triu(found, 1).swapaxes(1, 2))
+        return _real(frame, from_vector(vector.reshape(len(real), -1), width))
 
     unit, unit_j = at["bound"] / np.sqrt(1.0 - J_SHARE), at["norm"] ** 2 / np.sqrt(J_SHARE)
     release = Release(blocks(values["A"][:numbers]) * unit, sigma * unit, blocks(values["J"]) * unit_j, sigma * unit_j)
