@@ -7,10 +7,12 @@ import numpy as np
 
 from dpppl.noise_aware.curvature import Array
 from dpppl.noise_aware.recipe import Prior, Stage
+from dpppl.noise_aware.statistics import BESIDE_FIT, FIT
 from dpppl.noise_aware.wide import Known, WidePrior, WideStage
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
-DISPERSED, SURE = 1.1, 3.0
+MISFIT, SURE = 0.02, 9.2
+_VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7)  # of moments of a rank in a continuous law
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,16 +21,19 @@ class Verdict:
 
     `arrival`: the largest distance, in sd, from where the last gradients were taken to the posterior mean. `agreement`:
     that between the last two stages' means, in sd of the earlier. `chi_squared`: the scatter of gradients in units of their
-    known noise, with its `degrees` of freedom. `dispersion`: of the data, in units of the model's, with its standard
-    error. `clipped`: shares of rows whose score and whose curvature was clipped, and their standard error. `learned`: by
-    latent, 1 - posterior / prior variance. `norms`: the last stage's bounds. `curvature`: which of it was released.
-    `sampler`: what is wrong with the draws from the posterior that the releases give, if anything."""
+    known noise, with its `degrees` of freedom. `rank`: the mean rank of responses, by surprise, among those that the model
+    gives in their place, .5 where it is right, with its standard error. `fit`: of moments of that rank, how far they are
+    from the model's and the same in squared standard errors, chi-squared with 2 degrees of freedom. `clipped`: shares of
+    rows whose score and whose curvature was clipped, and their standard error. `learned`: by latent, 1 - posterior / prior
+    variance. `norms`: the last stage's bounds. `curvature`: which of it was released. `sampler`: what is wrong with the
+    draws from the posterior that the releases give, if anything."""
 
     arrival: float
     agreement: float
     chi_squared: float
     degrees: int
-    dispersion: tuple[float, float]
+    rank: tuple[float, float]
+    fit: tuple[float, float]
     clipped: tuple[float, float, float]
     learned: dict[str, float] = field(repr=False)
     norms: tuple[float, float]
@@ -49,17 +54,21 @@ class Verdict:
         """`found`: moments of the posterior; `scalars`: see `RowStatistics.scalars`; `scalar_std`: of their noise."""
         before, sd = stages[-2].belief, np.sqrt(found.variance)
         point = stages[-1].surrogate.point(prior.mean)
-        real, expected = scalars[0], max(scalars[1], scalar_std)
-        error = np.sqrt(2.0 * scalar_std**2 + 0.5 * expected) / expected
-        share, share_std = scalars[2:] * 2.0 / num_rows, 2.0 * scalar_std / num_rows
+        moments, beside = scalars[:2] / (FIT * num_rows), scalars[2:] / (BESIDE_FIT * num_rows)
+        std, beside_std = scalar_std / (FIT * num_rows), scalar_std / (BESIDE_FIT * num_rows)
+        variances = np.minimum(_VARIANCES, np.maximum(beside[:2], 0.0) + 2.0 * beside_std)
+        moments_std = np.sqrt(std**2 + variances / num_rows)
+        rank = np.array([0.5, 0.25])
+        share = np.clip(beside[2:], 0.0, 1.0)
         learned = 1.0 - found.variance / prior.variance
         return cls(
             arrival=float(np.max(np.abs(found.mean - point) / sd)),
             agreement=float(np.max(np.abs(found.mean - before.mean) / np.sqrt(before.variance))),
             chi_squared=stages[-1].chi_squared,
             degrees=stages[-1].degrees,
-            dispersion=(float(real / expected), float(error)),
-            clipped=(float(np.clip(share[0], 0.0, 1.0)), float(np.clip(share[1], 0.0, 1.0)), float(share_std)),
+            rank=(0.5 + float(rank @ moments), float(np.linalg.norm(rank * moments_std))),
+            fit=(float(np.linalg.norm(moments)), float(np.sum((moments / moments_std) ** 2))),
+            clipped=(float(share[0]), float(share[1]), beside_std),
             learned=dict(zip(names, map(float, learned))),
             norms=(stages[-1].norm, stages[-1].bound),
             curvature=prior.curvature,
@@ -85,13 +94,14 @@ class Verdict:
 
     @property
     def misfit(self) -> str | None:
-        """What the data's dispersion says against the model."""
-        ratio, error = self.dispersion
-        if abs(ratio - 1.0) < max(DISPERSED - 1.0, SURE * error):
+        """What the responses' ranks say against the model: in one run of 100 by chance."""
+        departure, chi_squared = self.fit
+        if chi_squared < SURE or departure < MISFIT:
             return None
         return (
-            f"squared scores are {ratio:.2f} ± {error:.2f} times what the model expects: the model is wrong, and clipping is "
-            "centred on what it expects, so estimates move; use a richer model (more dispersion), or a larger clipping_norm."
+            f"the model is wrong: by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than "
+            f".5 if they are more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees); "
+            "clipping is centred on what the model expects, so estimates move; use a richer model."
         )
 
     @property
@@ -142,7 +152,10 @@ class NoiseAwareDetails:
                 "arrival",
                 f"{v.arrival:.2f} sd; stages agree within {v.agreement:.2f} sd; chi-squared {v.chi_squared:.2f}",
             ),
-            ("dispersion", f"{v.dispersion[0]:.2f} ± {v.dispersion[1]:.2f} times the model's"),
+            (
+                "fit",
+                f"responses rank {v.rank[0]:.3f} ± {v.rank[1]:.3f} by surprise (.5 expected); chi-squared {v.fit[1]:.1f} of 2",
+            ),
             ("latents", ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior"))),
         ]
 

@@ -1,4 +1,4 @@
-"""What an access asks of a row: a score clipped around its centre, its curvature, and where its norms lie.
+"""What an access asks of a row: a score clipped around its centre, its curvature, where its norms lie, and how well it fits.
 
 All are computed in coordinates u (see `geometry`), from the scores s (1 + m, d) of the responses
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
@@ -7,6 +7,7 @@ w depends on no response, so sum w psi still has mean zero at the truth, and its
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,12 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
+from dpppl.mechanism import ROW_NUMBER
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.norms import in_bin
 from dpppl.responses import Responses
 
 J_SHARE = 0.15
 """The share of a curvature's cost that goes to the variance of scores."""
+FIT, BESIDE_FIT = 0.93, 0.16
+"""By what two moments of ranks are multiplied, and the four numbers released with them, so that all are at most 1 long."""
+_NUM_DRAWS, _TIED = 32, 1e-3
 
 
 class RowStatistics:
@@ -46,12 +51,8 @@ class RowStatistics:
             log_prob, score = self._own(at, row, public_and_key[0])
             odds, square = odds_of(log_prob), jnp.sum(score**2)
             factor = binary_factor(odds, jnp.sqrt(square), norm)
-            bounded = jnp.minimum(1.0, square * jnp.stack([jnp.ones(()), odds]) ** 2 / (2.0 * norm) ** 2)
-            expected = jnp.exp(log_prob) * bounded[0] - jnp.expm1(log_prob) * bounded[1]
             return _Influence(
                 factor * score,
-                bounded[0],
-                expected,
                 factor * odds * self.geometry.length(at, score, square),
                 factor < 1.0,
                 lambda: factor * odds * self.geometry.square(at, score),
@@ -68,11 +69,8 @@ class RowStatistics:
         def matrix() -> Any:
             return self.geometry.curvature(at, weights, psi, scores)
 
-        if self._responses.supports is None:
-            weights = weights.at[0].set(0.0) / (1.0 - weights[0])  # what is expected of the real one does not know it
-        bounded = jnp.minimum(1.0, jnp.sum(scores**2, axis=1) / (2.0 * norm) ** 2)
         length, is_clipped = jnp.sqrt(jnp.sum(matrix() ** 2)), jnp.sum(centred[0] ** 2) > norm**2
-        return _Influence(psi[0], bounded[0], jnp.sum(weights * bounded), length, is_clipped, matrix)
+        return _Influence(psi[0], length, is_clipped, matrix)
 
     def _weight(self, at: Any, length: Any) -> Any:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
@@ -103,21 +101,41 @@ class RowStatistics:
         }
 
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
-        """Halves of four numbers in [0, 1]: the row's own squared score, in units of (2 norm)^2 and at most 1, what the
-        model expects of it, and whether score and curvature were clipped. Jointly at most 1 long."""
+        """FIT times the moments of the response's rank; BESIDE_FIT times the variances of these under the
+        model, and times whether score and curvature were clipped. Jointly at most 1 long."""
         found = self._influence(at, row, rest)
-        flags = jnp.stack([found.is_clipped, found.length > at["bound"]]).astype(found.square.dtype)
-        return 0.5 * jnp.concatenate([jnp.stack([found.square, found.expected]), flags])
+        moments, variances = moments_of_rank(*self._log_probs(at, row, *rest))
+        flags = jnp.stack([found.is_clipped, found.length > at["bound"]]).astype(moments.dtype)
+        return jnp.concatenate([FIT * moments, BESIDE_FIT * variances, BESIDE_FIT * flags])
+
+    def _log_probs(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any]:
+        """Of the real response, and of those that it could have been; and their weights. All (1 + m,)."""
+        responses = replace(self._responses, num_draws=_NUM_DRAWS)
+        key, row = jax.random.fold_in(key, row[ROW_NUMBER]), unnumbered(row)
+        values, weights = responses(self._latents(at["point"]), row, public, key)
+        log_prob = lambda r=None: self._log_likelihood(at["point"], row, public, r)  # noqa: E731
+        return jnp.append(log_prob(), jax.vmap(log_prob)(values)), weights
+
+
+def moments_of_rank(log_probs: Any, weights: Any) -> tuple[Any, Any]:
+    """Two moments of a response's rank by surprise less what the model expects of them, and their variances under the model.
+    The first member is the real response; ranks of equals are halved.
+
+    With P1 and P3 Legendre's polynomials of the rank, which have mean 0 where the model is right (Neyman 1937), (P1 + P3) / 2
+    for tails and P1 - P3 for shoulders: jointly they are hardly longer than alone, 1 and .96."""
+    log_probs = jnp.maximum(log_probs, -1e30)  # differences of infinities are none
+    is_likelier = jnp.clip(0.5 + (log_probs - log_probs[:, None]) / _TIED, 0.0, 1.0)
+    u = is_likelier @ weights - 0.5
+    moments = jnp.stack([10.0 * u**3 - 0.5 * u, 5.0 * u - 20.0 * u**3])
+    centred = moments - (moments @ weights)[:, None]
+    return centred[:, 0], centred**2 @ weights
 
 
 class _Influence(NamedTuple):
-    """`psi` (d,): the real response's score, centred and clipped; `square`: of the score, in units of (2 norm)^2, at most
-    1; `expected`: what the model expects of it; `length`: the Frobenius norm of the row's curvature, which `matrix`
-    computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than the norm."""
+    """`psi` (d,): the real response's score, centred and clipped; `length`: the Frobenius norm of the row's curvature,
+    which `matrix` computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than the norm."""
 
     psi: Any
-    square: Any
-    expected: Any
     length: Any
     is_clipped: Any
     matrix: Callable[[], Any]
