@@ -76,9 +76,9 @@ def moments(samples):
 def beside(epsilons, delta):
     """Posteriors with and without privacy."""
     print(
-        "| data | epsilon | rms | largest | sd / NUTS | test, private | test, NUTS | verdict | dispersion | seconds |"
+        "| data | epsilon | rms | largest | sd / NUTS | test, private | test, NUTS | verdict | rank | chi-squared | seconds |"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name, (model, rows, test) in sets().items():
         nuts = MCMC(NUTS(model), num_warmup=500, num_samples=1_000, progress_bar=False)
         nuts.run(jax.random.key(0), *rows)
@@ -95,11 +95,11 @@ def beside(epsilons, delta):
             ours, reference = private.get_samples(allow_unconverged=True), nuts.get_samples()
             (mean, sd), (expected, without) = moments(ours), moments(reference)
             off, width = (mean - expected) / sd, np.median(sd / without)
-            ratio, error = private.verdict.dispersion
+            rank, error = private.verdict.rank
             print(
                 f"| {name} | {epsilon:g} | {np.sqrt(np.mean(off**2)):.2f} | {np.abs(off).max():.2f} | {width:.2f} | "
-                f"{score(ours):.4f} | {score(reference):.4f} | {private.verdict.line()[:11]} | {ratio:.2f} ± {error:.2f} | "
-                f"{seconds:.0f} |",
+                f"{score(ours):.4f} | {score(reference):.4f} | {private.verdict.line()[:11]} | {rank:.3f} ± {error:.3f} | "
+                f"{private.verdict.fit[1]:.1f} | {seconds:.0f} |",
                 flush=True,
             )
 

@@ -13,7 +13,7 @@ import dpppl
 from dpppl.centring import ROW_NUMBER
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
-from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
+from dpppl.noise_aware import curvature, posterior, recipe, releases, runner, statistics
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import Verdict
 from dpppl.noise_aware.geometry import Dense
@@ -96,7 +96,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     args = (x, np.array([0, 3, 1], np.int32))
     split = split_model(classes, args, {})
     coordinates = Coordinates.of(split)
-    statistics = RowStatistics(Responses.of(split), coordinates.latents, Dense(8))
+    of_row = RowStatistics(Responses.of(split), coordinates.latents, Dense(8))
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
     at = {"point": point, "metric": np.eye(8, dtype=np.float32), "norm": np.float32(0.6), "bound": np.float32(0.2)}
     rest = ({}, jax.random.key(0))
@@ -107,21 +107,42 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
                 ROW_NUMBER: np.int32(0)
             }
             with_class = lambda k, row=row: {**row, sorted(split.placeholder_rows())[1]: np.int32(k)}  # noqa: E731
-            psi = np.array([statistics.gradient(at, with_class(k), rest) * 0.6 for k in range(4)])
+            psi = np.array([of_row.gradient(at, with_class(k), rest) * 0.6 for k in range(4)])
 
             def expected(theta, number=number, psi=psi):
                 return jax.nn.softmax(x[number] @ theta.reshape(2, 4)) @ psi
 
             slope = np.asarray(jax.jacobian(expected)(jnp.asarray(point)))
             assert np.max(np.abs(expected(jnp.asarray(point)))) < 2e-3  # centred
-            released = statistics.curvature(at, row, rest)
+            released = of_row.curvature(at, row, rest)
             found = curvature.from_vector(np.asarray(released["A"]), 8) * 0.2 / np.sqrt(0.85)
             np.testing.assert_allclose(found, (slope + slope.T) / 2, atol=2e-3)
             norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
-            norms += [
-                np.linalg.norm(f(at, row, rest)) for f in (statistics.gradient, statistics.scalars, statistics.norm_bin)
-            ]
+            norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.scalars, of_row.norm_bin)]
             assert max(norms) <= 1.0 + 1e-5
+
+
+def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
+    """Over listed responses, by their probabilities, and over an exchangeable set, some of which tie; not where probabilities
+    are a tenth off. With both flags they are at most 1 long."""
+    rng = np.random.default_rng(0)
+
+    def mean_of(log_probs, weights, probabilities):
+        found = [statistics.moments_of_rank(np.append(own, log_probs), np.append(0.0, weights)) for own in log_probs]
+        return probabilities @ np.array([moments for moments, _ in found])
+
+    log_probs = np.log([0.5, 0.2, 0.2, 0.1]).astype(np.float32)
+    p = np.exp(log_probs)
+    assert np.abs(mean_of(log_probs, p, p)).max() < 1e-6
+    assert np.abs(mean_of(log_probs, p, np.array([0.45, 0.2, 0.2, 0.15]))).max() > 0.02
+    drawn = np.round(rng.standard_normal(33), 1).astype(np.float32)
+    alike = np.full(33, 1 / 33, np.float32)
+    rolled = [statistics.moments_of_rank(np.roll(drawn, k), alike) for k in range(33)]
+    moments = np.array([moments for moments, _ in rolled])
+    assert np.abs(moments.mean(axis=0)).max() < 1e-6
+    np.testing.assert_allclose(rolled[0][1], np.mean(moments**2, axis=0), rtol=1e-4)
+    long = [np.sum((statistics.FIT * np.asarray(m)) ** 2) for m in moments]
+    assert 0.7 < max(long) + 2 * statistics.BESIDE_FIT**2 + np.sum((statistics.BESIDE_FIT * rolled[0][1]) ** 2) <= 1.0
 
 
 def test_the_error_of_a_curvature_is_counted():
@@ -265,7 +286,7 @@ def test_a_run_spends_its_budget_once(compiled_once, capsys):
     found.print_summary()
     printed = capsys.readouterr().out
     assert "verdict:" in printed and "w[0]" in printed
-    assert {"verdict", "rows clipped", "dispersion", "latents"} <= {name for name, _ in report.rows()}
+    assert {"verdict", "rows clipped", "fit", "latents"} <= {name for name, _ in report.rows()}
     attributes = found.to_arviz(allow_unconverged=True).attrs
     assert "verdict" in attributes["privacy_report"]
     predictive = numpyro.infer.Predictive(model, {"w": samples})
