@@ -19,6 +19,7 @@ from dpppl.noise_aware.wide import WidePrior
 
 _NUM_DRAWS, NUM_WIDE = 10_000, 2_000
 _COMPARED, _NUMBERS = 16, 20_100  # of a curvature that is released
+_TAIL = 6.0  # interquartile ranges: 8 sds of a normal law
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +107,8 @@ class Coordinates:
         return WidePrior(mean, scales, (points - mean) / scales, pieces), False
 
     def _prior_points(self, public: Arrays, key: Any, count: int) -> np.ndarray:
-        """Coordinates (count, d) drawn from the prior. Raises UnsupportedModelError for improper ones."""
+        """Coordinates (count, d) drawn from the prior, cut off where a heavy tail would decide the variance. Raises
+        UnsupportedModelError for improper ones."""
         draws = self.draws(public, key, count)
         points = np.asarray(jax.jit(jax.vmap(self.vector, (0, None)))(draws, public), np.float64)
         for site, values in draws.items():
@@ -114,7 +116,9 @@ class Coordinates:
                 raise UnsupportedModelError(
                     f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
                 )
-        return points
+        low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
+        reach = np.where(high > low, _TAIL * (high - low), np.inf)
+        return np.clip(points, middle - reach, middle + reach)
 
     def _independent(self, public: Arrays, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's
