@@ -36,7 +36,8 @@ class DPSGLD(DPKernel):
 
     `model`: a NumPyro model with one data plate. `clipping_norm`: bound on the norm of one row's gradient, in
     unconstrained space, or a dict with a bound for each latent site, or "auto": 1 % of the cost goes to a histogram of
-    norms at the start, and the norm is 1.25 times its .99 quantile. `subsampling`: FullBatch(), the default,
+    norms at the start, and the norm is 1.25 times its .99 quantile, or its .9 quantile where clipping is centred.
+    `subsampling`: FullBatch(), the default,
     Poisson(rate), Partition(num_batches), WithoutReplacement(...). `step_size`: h in the time of the diffusion; a
     number, a function of the step count from 0 (optax schedules fit), or "matched", the largest at which the noise that
     privacy needs is no more than the temperature's, shortened in the warmup where that would be unstable.

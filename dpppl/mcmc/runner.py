@@ -238,7 +238,7 @@ class MCMC(numpyro.infer.MCMC):
             prove(trial_chunk, (legs[0], rows, public, number, number), rows=1)
             one = unstack(states)[0] if self.num_chains > 1 else states
             norms = private_norms(*kernel.norm_statistic(one), rows, public, run, self.budget, histogram)
-            self._kernel = kernel.with_norm(chosen_norm(norms))
+            self._kernel = kernel.with_norm(chosen_norm(norms, isinstance(kernel.mechanism.clipping, Centred)))
             run = replace(run, claimed=True)
             return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
         self.budget.admit(charges, run.run_id)
