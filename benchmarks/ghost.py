@@ -55,6 +55,20 @@ def text(z, row, public=None):
     return cross_entropy(jnp.tanh(z["table"][words] @ z["w"] + z["b"]).mean(0) @ z["v"], y)
 
 
+def lstm(z, row, public=None):
+    """64 units, 20 positions of 32 numbers."""
+    x, y = row
+
+    def step(carry, x):
+        h, c = carry
+        i, f, o, u = jnp.split(x @ z["w"] + h @ z["r"] + z["b"], 4)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(u)
+        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+    (h, _), _ = lax.scan(step, (jnp.zeros(64), jnp.zeros(64)), x)
+    return cross_entropy(h @ z["v"], y)
+
+
 def dense(inputs, hidden, outputs):
     return {"w0": (inputs, hidden), "b0": (hidden,), "w1": (hidden, outputs), "b1": (outputs,)}
 
@@ -65,6 +79,7 @@ NETWORKS = {  # program, latents, shape of a row, rows
     "CNN": (cnn, {"k0": (8, 8, 1, 16), "c0": (16,), "k1": (4, 4, 16, 32), "c1": (32,)} | dense(512, 32, 10),
             (28, 28, 1), 256),
     "text": (text, {"table": (2000, 64), "w": (64, 64), "b": (64,), "v": (64, 5)}, (32,), 256),
+    "LSTM": (lstm, {"w": (32, 256), "r": (64, 256), "b": (256,), "v": (64, 5)}, (20, 32), 64),
 }  # fmt: skip
 
 

@@ -74,6 +74,21 @@ def recurrent(z, row, public):
     return cross_entropy((h + seen.mean(0)) @ z["v"], y)
 
 
+def loops(z, row, public):
+    """A loop in a loop; "u" is used in both and after them."""
+    x, y = row
+
+    def outer(h, x):
+        def inner(h, k):
+            return jnp.tanh(h @ z["r"].T + x @ z["w"] + h @ z["u"]), k * jnp.sum(h)
+
+        h, sums = lax.scan(inner, h, jnp.arange(3.0))
+        return h @ z["u"], jnp.sum(sums)
+
+    h, sums = lax.scan(outer, jnp.zeros(10), x)
+    return cross_entropy(h @ z["u"] @ z["v"], y) + 0.1 * jnp.sum(sums)
+
+
 NETWORKS = {  # program, shapes of latents, shape of a row, kinds of the latents' gradients
     dense: ({"w": (20, 24), "b": (24,), "v": (8, 24)}, (20,), ["whole", "outer", "outer"]),
     particles: ({"w": (3, 20, 24), "b": (3, 24), "v": (3, 8, 24)}, (20,), ["whole", "outer", "outer"]),
@@ -89,6 +104,11 @@ NETWORKS = {  # program, shapes of latents, shape of a row, kinds of the latents
         {"w": (7, 10), "r": (10, 10), "q": (10, 10), "s": (10,), "v": (10, 8)},
         (5, 7),
         ["whole", "whole", "whole", "outer", "whole"],
+    ),
+    loops: (
+        {"r": (10, 10), "u": (10, 10), "v": (10, 8), "w": (7, 10)},
+        (5, 7),
+        ["whole", "whole", "outer", "whole"],
     ),
 }
 
@@ -138,6 +158,17 @@ def test_it_is_the_sum_of_clipped_gradients(program):
             assert found[name].dtype == np.float64 and found[name].shape == z[name].shape
             np.testing.assert_allclose(found[name], leaf, atol=70 * 3e-6, rtol=2e-4, err_msg=name)
     assert max(clipped) > 0.5
+
+
+def test_products_in_loops_are_found():
+    """Over all turns of each; those of what a loop itself computes of latents are left to JAX."""
+    for program, expected in (
+        (recurrent, [(5, 7, 10), (5, 10, 10)]),
+        (loops, [(15, 10, 10), (15, 7, 10), (15, 10, 10), (5, 10, 10)]),
+    ):
+        z, rows = drawn(program, 2, 0)
+        found = ghost.plan(program, z, jax.tree.map(lambda x: x[0], rows), None)
+        assert [use.sizes()[1:] for use in found.summed] == expected
 
 
 @hypothesis.settings(max_examples=2)

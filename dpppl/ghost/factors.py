@@ -1,14 +1,15 @@
 """The program of one row that gives, for each latent, the row's gradient or two factors of it.
 
 Latents that meet the row in one matrix product with one position, or in one lookup, are differentiated no further than to
-what comes out of it: their gradient is never formed. That of convolutions is, by one matrix product over all positions.
+what comes out of it: their gradient is never formed. That of convolutions, and of products in loops, is, by one matrix
+product over all positions and turns.
 All else is differentiated by JAX.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +25,10 @@ from dpppl.jaxprs import bind, flattened, is_literal
 _MOST_POSITIONS = 128
 """Of lookups of one row: their gradients are added up by a square matrix of them."""
 _SAVING = 4.0
+
+Place = tuple[int, ...]
+Shifts = dict[Place, Any]
+"""See `Use.place`."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ class Form:
 
 @dataclass(frozen=True)
 class Plan:
-    """`forms`: one for each latent, with its one use where the gradient is not formed (`factored`). `summed`: convolutions,
-    whose products over positions are formed. `program`: of one row, flat."""
+    """`forms`: one for each latent, with its one use where the gradient is not formed (`factored`). `summed`: convolutions
+    and uses in loops, whose products over positions are formed. `program`: of one row, flat."""
 
     forms: tuple[Form, ...]
     summed: tuple[Use, ...]
@@ -88,7 +93,7 @@ def plan(log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any = Non
             form = Form(kind, form.shape, form.dtype, use.sizes(), (*_to_operand(use), *use.chain), use.exact)
         forms.append(form)
         factored.append(use)
-    summed = [use for use in uses.found if use not in factored and use.kind == "convolution"]
+    summed = [use for use in uses.found if use not in factored and (use.kind == "convolution" or use.turns)]
     return Plan(tuple(forms), tuple(summed), tuple(factored), program)
 
 
@@ -96,7 +101,7 @@ def _saves(use: Use) -> bool:
     """Whether the factors of a latent's gradient are much smaller than it."""
     _, positions, m, n = use.sizes()
     dtypes = {v.aval.dtype for v in (*use.equation.invars, *use.equation.outvars)}
-    if use.kind == "convolution" or sum(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) != 1:
+    if use.kind == "convolution" or use.turns or sum(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) != 1:
         return False
     if use.kind == "lookup":
         return positions <= _MOST_POSITIONS and _SAVING * positions <= m
@@ -106,7 +111,7 @@ def _saves(use: Use) -> bool:
 def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
     """Of one row: what `plan.forms` describe, given the leaves of (z, row, public)."""
     whole = [number for number, form in enumerate(plan.forms) if form.kind == "whole"]
-    chosen = {use.number: use for use in (*plan.summed, *plan.factored) if use is not None}
+    chosen = {use.place: use for use in (*plan.summed, *plan.factored) if use is not None}
 
     def with_latents(values: Sequence[Any]) -> list[Any]:
         full = list(leaves)
@@ -114,18 +119,19 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
             full[number] = value
         return full
 
-    def run(values: Sequence[Any], shifts: dict[int, Any]) -> Any:
-        return _run(plan.program, with_latents(values), chosen, shifts)
+    def run(values: Sequence[Any], shifts: Shifts) -> Any:
+        (out,), seen = _run(plan.program, with_latents(values), chosen, shifts)
+        return out, seen
 
-    outputs = {number: use.equation.outvars[0].aval for number, use in chosen.items()}
-    shifts = {number: jnp.zeros(out.shape, out.dtype) for number, out in outputs.items()}
+    outputs = {place: (use.turns, use.equation.outvars[0].aval) for place, use in chosen.items()}
+    shifts = {place: jnp.zeros((*turns, *out.shape), out.dtype) for place, (turns, out) in outputs.items()}
     values = [leaves[number] for number in whole]
     out, pull_back, seen = jax.vjp(run, values, shifts, has_aux=True)
     gradients, derivatives = pull_back(jnp.ones_like(out))
     if plan.summed:
         sums: dict[Any, Any] = {}
         for use in plan.summed:
-            a, b = _positions(use, seen[use.number], derivatives[use.number])
+            a, b = _all_positions(use, seen[use.place], derivatives[use.place])
             product = restored(jnp.einsum("gtm,gtn->gmn", a, b), (*_to_operand(use), *use.chain))
             sums[use.source] = sums[use.source] + product if use.source in sums else product
         _, pull_back = jax.vjp(lambda values: _variables(plan.program, list(sums), with_latents(values)), values)
@@ -137,7 +143,7 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
         if own is None:
             found.append((next(of_whole),))
             continue
-        a, b = _positions(own, seen[own.number], derivatives[own.number])
+        a, b = _positions(own, seen[own.place], derivatives[own.place])
         found.append(_distinct(a, b, own.shape[0]) if own.kind == "lookup" else (a[:, 0], b[:, 0]))
     return found
 
@@ -149,21 +155,46 @@ def restored(array: Any, chain: Chain) -> Any:
     return array
 
 
-def _run(
-    program: Any, arguments: Sequence[Any], chosen: dict[int, Use], shifts: dict[int, Any]
-) -> tuple[Any, dict[int, Any]]:
-    """The program's output, with what comes out of each chosen use shifted; and what came in there from the row."""
-    jaxpr, seen = program.jaxpr, {}
+def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts) -> tuple[list[Any], Shifts]:
+    """The program's outputs, with what comes out of each chosen use shifted; and what came in there from the row."""
+    jaxpr, seen = program.jaxpr, cast(Shifts, {})
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *arguments]))
     read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
     for number, equation in enumerate(jaxpr.eqns):
         operands = [read(v) for v in equation.invars]
-        if number in chosen:
-            position = chosen[number].position
-            operands[position], seen[number] = lax.stop_gradient(operands[position]), operands[1 - position]
-        outputs = rule(equation, operands) or bind(equation, operands)
-        values.update(zip(equation.outvars, [outputs[0] + shifts[number]] if number in chosen else outputs))
-    return read(jaxpr.outvars[0]), seen
+        inside = {place[1:]: use for place, use in chosen.items() if place[0] == number}
+        if () in inside:
+            position = inside[()].position
+            operands[position], seen[number,] = lax.stop_gradient(operands[position]), operands[1 - position]
+        elif inside:
+            own = {place: shifts[number, *place] for place in inside}
+            outputs, found = _run_scan(equation, operands, inside, own)
+            seen |= {(number, *place): value for place, value in found.items()}
+        if not inside or () in inside:
+            outputs = rule(equation, operands) or bind(equation, operands)
+            outputs = [outputs[0] + shifts[number,]] if inside else outputs
+        values.update(zip(equation.outvars, outputs))
+    return [read(v) for v in jaxpr.outvars], seen
+
+
+def _run_scan(
+    equation: Any, operands: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts
+) -> tuple[list[Any], Shifts]:
+    """The same of a scan, turn by turn."""
+    parameters = equation.params
+    first = parameters["num_consts"]
+    last = first + parameters["num_carry"]
+
+    def turn(carry: Any, given: Any) -> Any:
+        slices, own = given
+        outputs, seen = _run(parameters["jaxpr"], [*operands[:first], *carry, *slices], chosen, own)
+        return outputs[: last - first], (outputs[last - first :], seen)
+
+    carry, (ys, seen) = lax.scan(
+        turn, operands[first:last], (operands[last:], shifts), parameters["length"], parameters["reverse"],
+        parameters["unroll"],
+    )  # fmt: skip
+    return [*carry, *ys], seen
 
 
 def _variables(program: Any, variables: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
@@ -179,9 +210,19 @@ def _variables(program: Any, variables: Sequence[Any], arguments: Sequence[Any])
 # Both sides of a use as matrices over positions
 
 
+def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
+    """The same as `_positions`, over all turns of loops."""
+    each = lambda a, b: _positions(use, a, b)  # noqa: E731
+    for _ in use.turns:
+        each = jax.vmap(each, out_axes=1)
+    groups, positions, m, n = use.sizes()
+    a, b = each(a, b)
+    return a.reshape(groups, positions, m), b.reshape(groups, positions, n)
+
+
 def _positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
     """What came in from the row (G, T, m) and the derivative (G, T, n); of a lookup, (T,) and (T, n)."""
-    groups, positions, m, n = use.sizes()
+    groups, positions, m, n = replace(use, turns=()).sizes()
     numbers = use.equation.params["dimension_numbers"]
     if use.kind == "lookup":
         outer = [k for k in range(b.ndim) if k not in numbers.offset_dims]

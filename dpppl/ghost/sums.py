@@ -10,13 +10,12 @@ c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the sam
    that N_i is at least the norm of row i; rows with N_i^2 above 1e37, or not a number, get weight zero and are replaced by zeros.
 3. Weights. c_i N_i <= 1 - 1.1e-3 before c_i is rounded to float32, which makes room for 4; and so is the norm of what the
    row adds, also after the product c_i b_i is rounded (2u together).
-4. The sum. Products of BLOCK = k rows are added in float32, in an order that is not known, and the blocks in float64. An
-   entry e of a block is wrong by at most u times the sum over rows of d_e(i) |v_ie|, where d_e(i) <= k + 1 counts the
-   operations through which row i's term goes; in a tree of k leaves the squares of d_e(i) add up to at most
+4. The sum. Products of BLOCK = k rows, and whole gradients, are added in float32, in an order that is not known, and the blocks
+   in float64. An entry e of a block is wrong by at most u times the sum over rows of d_e(i) |v_ie|, where d_e(i) <= k + 1
+   counts the operations through which row i's term goes; in a tree of k leaves the squares of d_e(i) add up to at most
    S = 1 + 2^2 + ... + (k + 1)^2. By Cauchy and Schwarz the block is wrong by at most u sqrt(S) (sum of |v_i|^2)^(1/2) <=
    u sqrt(k S) in L2 norm, over all latents together. Without row i the same holds; blocks without it are the same bits.
-
-5. Blocks, whole gradients and lookups are added in float64 within a chunk, then at most 1,024 chunks: in a tree whose every
+5. Blocks and lookups are added in float64 within a chunk, then at most 1,024 chunks: in a tree whose every
    addition is wrong by at most 2^-53 of a sum of at most B rows. Up to B = 2^27 that is less than 1.8e-5, with and
    without the row together.
 
@@ -37,7 +36,7 @@ from dpppl.ghost.weights import clipped_rows, weigh
 from dpppl.gradients import evenly, over_chunks
 
 BLOCK = 128
-"""Rows whose outer products are added in float32."""
+"""Rows whose outer products and whole gradients are added in float32."""
 _TINY = 2.0**-126
 _ROUNDED = 1.0 + 7e-5
 _LONGEST_FLOAT32_SUM = 1024
@@ -137,7 +136,8 @@ def weighted(form: Form, parts: Sequence[Any], weights: Any) -> Any:
     factor = spread(weights.astype(dtype), last)
     last = jnp.where(factor > 0, last.astype(dtype) * factor, np.zeros((), dtype))
     if form.kind == "whole":
-        return jnp.sum(last.astype(jnp.float64), axis=0)
+        flat = last.reshape(len(last), 1, -1)
+        return _product(jnp.ones((len(last), 1, 1), dtype), flat).reshape(last.shape[1:])
     if form.kind == "lookup":
         table = jnp.zeros((form.sizes[2], last.shape[-1]), jnp.float64)
         flat = last.reshape(-1, last.shape[-1]).astype(jnp.float64)

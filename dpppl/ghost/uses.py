@@ -1,4 +1,4 @@
-"""Where the program of one row uses latents: in which matrix product, convolution or lookup, and how else.
+"""Where the program of one row uses latents: in which matrix product, convolution or lookup, also in loops, and how else.
 
 A latent that meets the row in one operation alone has a gradient that is a product of what comes in at this operation
 and of the derivative with respect to what comes out (Goodfellow 2015, arXiv:1510.01799).
@@ -40,10 +40,12 @@ class Use:
     """One operation of a variable, rearranged, with a value of the row.
 
     `kind`: "dot", "convolution" or "lookup". `position`: number of the variable's operand. `chain`: from the operand's
-    shape back to the variable's. `number`: the equation's. `exact`: see `Value`, of the value of the row."""
+    shape back to the variable's. `place`: the equation's number, after those of the scans that it is in, and `turns` the
+    lengths of these. `exact`: see `Value`, of the value of the row."""
 
     kind: str
-    number: int
+    place: tuple[int, ...]
+    turns: tuple[int, ...]
     equation: Any
     position: int
     source: Any
@@ -68,7 +70,7 @@ class Use:
             groups, n = 1, total // self.shape[0]
             n = self.shape[specification.rhs_spec[0]] if self.kind == "convolution" else n
             m = total // max(n, 1)
-        return groups, out // max(groups * n, 1), m, n
+        return groups, math.prod(self.turns) * (out // max(groups * n, 1)), m, n
 
 
 @dataclass
@@ -86,32 +88,59 @@ def uses_of(program: Any, latents: Sequence[int], row: Sequence[int]) -> Uses:
         values[v] = Value(of_row=number in row, exact=number in row)
         if number in latents:
             values[v] = Value(latents=frozenset({latents.index(number)}), source=(v, ()))
-    for number, equation in enumerate(program.jaxpr.eqns):
-        operands = [Value(exact=True) if is_literal(v) else values[v] for v in equation.invars]
-        exact = all(operand.exact for operand in operands) and _is_exact(equation)
-        if not any(operand.of_row for operand in operands):
-            values.update(_without_row(equation, operands, uses, exact))
-            continue
-        values.update((v, Value(of_row=True, exact=exact)) for v in equation.outvars)
-        mixed = [k for k, operand in enumerate(operands) if operand.latents]
-        if len(mixed) == 1 and operands[mixed[0]].source and (kind := _kind(equation, mixed[0])):
-            source, chain = operands[mixed[0]].source or (None, ())
-            other = operands[1 - mixed[0]]
-            uses.found.append(Use(kind, number, equation, mixed[0], source, chain, other.exact))
-            mixed = []
-        uses.direct.update(*(operands[k].latents for k in mixed))
-    uses.direct.update(*(values[v].latents for v in program.jaxpr.outvars if not is_literal(v)))
+    _walk(program.jaxpr, values, uses)
     return uses
 
 
-def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bool) -> dict[Any, Value]:
-    """The outputs of an equation that no row enters."""
+def _walk(
+    jaxpr: Any, values: dict[Any, Value], uses: Uses, place: tuple[int, ...] = (), turns: tuple[int, ...] = ()
+) -> None:
+    """Through the equations of a program, or of the body of a scan, whose inputs have these `values`."""
+    for number, equation in enumerate(jaxpr.eqns):
+        operands = [Value(exact=True) if is_literal(v) else values[v] for v in equation.invars]
+        exact = all(operand.exact for operand in operands) and _is_exact(equation)
+        if not any(operand.of_row for operand in operands):
+            values.update(_without_row(equation, operands, uses, exact, in_loop=bool(turns)))
+            continue
+        values.update((v, Value(of_row=True, exact=exact)) for v in equation.outvars)
+        here = (*place, number)
+        if equation.primitive.name == "scan":
+            _walk_scan(equation, operands, uses, here, turns)
+            continue
+        mixed = [k for k, operand in enumerate(operands) if operand.latents]
+        if len(mixed) == 1 and operands[mixed[0]].source and (kind := _kind(equation, mixed[0], bool(turns))):
+            source, chain = operands[mixed[0]].source or (None, ())
+            other = operands[1 - mixed[0]]
+            uses.found.append(Use(kind, here, turns, equation, mixed[0], source, chain, other.exact))
+            mixed = []
+        uses.direct.update(*(operands[k].latents for k in mixed))
+    uses.direct.update(*(values[v].latents for v in jaxpr.outvars if not is_literal(v)))
+
+
+def _walk_scan(
+    equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], turns: tuple[int, ...]
+) -> None:
+    """What is carried counts as of the row; latents that are carried, or a slice of which enters a turn, are used directly."""
+    body, first = equation.params["jaxpr"], equation.params["num_consts"]
+    last = first + equation.params["num_carry"]
+    uses.direct.update(*(operand.latents for operand in operands[first:]))
+    carried = [Value(of_row=True)] * (last - first)
+    slices = [Value(of_row=operand.of_row, exact=operand.exact) for operand in operands[last:]]
+    values = dict.fromkeys(body.jaxpr.constvars, Value())
+    values |= dict(zip(body.jaxpr.invars, [*operands[:first], *carried, *slices]))
+    _walk(body.jaxpr, values, uses, place, (*turns, equation.params["length"]))
+
+
+def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bool, in_loop: bool) -> dict[Any, Value]:
+    """The outputs of an equation that no row enters. What a loop computes of latents is left to JAX."""
     latents = frozenset().union(*(operand.latents for operand in operands))
     undo = _undone(equation)
     if latents and undo is not None and operands[0].source is not None:
         variable, chain = operands[0].source
         return {equation.outvars[0]: Value(latents=latents, source=(variable, (undo, *chain)), exact=exact)}
     uses.direct |= latents
+    if in_loop:
+        return dict.fromkeys(equation.outvars, Value(exact=exact))
     return {
         v: Value(latents=latents, source=(v, ()) if latents else None, exact=exact)
         if jnp.issubdtype(v.aval.dtype, jnp.floating)
@@ -142,15 +171,15 @@ def _is_exact(equation: Any) -> bool:
     return equation.primitive.name in _COPIES or (whole and not any(True for _ in programs(equation)))
 
 
-def _kind(equation: Any, position: int) -> str | None:
-    """The kind of use, if an operation with a variable in this place is understood."""
+def _kind(equation: Any, position: int, in_loop: bool) -> str | None:
+    """The kind of use, if an operation with a variable in this place is understood; lookups are not in loops."""
     parameters, name = equation.params, equation.primitive.name
     if name == "dot_general":
         return "dot"
     if name == "conv_general_dilated" and position == 1:
         grouped = parameters["feature_group_count"] != 1 or parameters["batch_group_count"] != 1
         return None if grouped else "convolution"
-    if name == "gather" and position == 0:
+    if name == "gather" and position == 0 and not in_loop:
         numbers, table = parameters["dimension_numbers"], equation.invars[0].aval.shape
         first = tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
         whole = tuple(parameters["slice_sizes"]) == (1, *table[1:]) and not numbers.operand_batching_dims
