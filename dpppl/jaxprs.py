@@ -63,6 +63,23 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return found
 
 
+def scan_parts(equation: Any) -> tuple[int, int]:
+    """How many inputs of a `lax.scan` are constants, and how many of them and of its outputs are carried; the rest are
+    slices. Read from their ranks: versions of JAX differ in what they note.
+
+    >>> program = jax.make_jaxpr(lambda w, x: jax.lax.scan(lambda c, x: (c * w + x, c), 0.0, x))(2.0, np.ones(3))
+    >>> scan_parts(program.eqns[-1])
+    (1, 1)
+    """
+    inner = open_jaxpr(equation.params["jaxpr"])
+
+    def whole(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+        return sum(len(np.shape(a.aval)) == len(np.shape(b.aval)) for a, b in zip(outside, inside))
+
+    carried = whole(equation.outvars, inner.outvars)
+    return whole(equation.invars, inner.invars) - carried, carried
+
+
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 

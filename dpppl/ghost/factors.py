@@ -20,7 +20,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpppl.ghost.convolutions import patches, rule
 from dpppl.ghost.uses import Chain, Use, uses_of
-from dpppl.jaxprs import bind, flattened, is_literal
+from dpppl.jaxprs import bind, flattened, is_literal, scan_parts
 
 _MOST_POSITIONS = 128
 """Of lookups of one row: their gradients are added up by a square matrix of them."""
@@ -181,14 +181,13 @@ def _run_scan(
     equation: Any, operands: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts
 ) -> tuple[list[Any], Shifts]:
     """The same of a scan, turn by turn."""
-    parameters = equation.params
-    first = parameters["num_consts"]
-    last = first + parameters["num_carry"]
+    parameters, (first, num_carry) = equation.params, scan_parts(equation)
+    last = first + num_carry
 
     def turn(carry: Any, given: Any) -> Any:
         slices, own = given
         outputs, seen = _run(parameters["jaxpr"], [*operands[:first], *carry, *slices], chosen, own)
-        return outputs[: last - first], (outputs[last - first :], seen)
+        return outputs[:num_carry], (outputs[num_carry:], seen)
 
     carry, (ys, seen) = lax.scan(
         turn, operands[first:last], (operands[last:], shifts), parameters["length"], parameters["reverse"],

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.jaxprs import is_literal, programs
+from dpppl.jaxprs import is_literal, programs, scan_parts
 
 Chain = tuple[tuple[str, tuple[int, ...]], ...]
 """Reshapes and transposes in order: ("reshape", shape), ("transpose", axes)."""
@@ -121,11 +121,10 @@ def _walk_scan(
     equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], turns: tuple[int, ...]
 ) -> None:
     """What is carried counts as of the row; latents that are carried, or a slice of which enters a turn, are used directly."""
-    body, first = equation.params["jaxpr"], equation.params["num_consts"]
-    last = first + equation.params["num_carry"]
+    body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
     uses.direct.update(*(operand.latents for operand in operands[first:]))
-    carried = [Value(of_row=True)] * (last - first)
-    slices = [Value(of_row=operand.of_row, exact=operand.exact) for operand in operands[last:]]
+    carried = [Value(of_row=True)] * num_carry
+    slices = [Value(of_row=operand.of_row, exact=operand.exact) for operand in operands[first + num_carry :]]
     values = dict.fromkeys(body.jaxpr.constvars, Value())
     values |= dict(zip(body.jaxpr.invars, [*operands[:first], *carried, *slices]))
     _walk(body.jaxpr, values, uses, place, (*turns, equation.params["length"]))

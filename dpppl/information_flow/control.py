@@ -1,7 +1,7 @@
 """Branches, loops and devices: what decides their course flows into what they compute; loops run to a fixed point."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,10 @@ def _deciding(walk: Any, predicate: Value) -> Trail | None:
 
 
 def scan(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
-    """`lax.scan`. Which inputs are constants, state and slices is read from their ranks: versions of JAX differ."""
+    """`lax.scan`."""
     program, length, backwards = equation.params["jaxpr"], equation.params["length"], equation.params["reverse"]
-    jaxpr, turn = jaxprs.open_jaxpr(program), walk.counter(length, id(equation))
-    num_carry = _num_whole(equation.outvars, jaxpr.outvars)
-    end = _num_whole(equation.invars, jaxpr.invars)
+    turn, (num_consts, num_carry) = walk.counter(length, id(equation)), jaxprs.scan_parts(equation)
+    end = num_consts + num_carry
     place = multiple(turn, -1, length - 1) if backwards else multiple(turn)
     back = multiple(("axis", 0), -1, length - 1) if backwards else multiple(("axis", 0))
     slices = [
@@ -64,19 +63,14 @@ def scan(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     ]
 
     def run(carry: list[Value]) -> list[Value]:
-        return list(walk.program(program, [*inputs[: end - num_carry], *carry, *slices]))
+        return list(walk.program(program, [*inputs[:num_consts], *carry, *slices]))
 
-    outputs = _fixed_point(walk, equation, turn, inputs[end - num_carry : end], run)
+    outputs = _fixed_point(walk, equation, turn, inputs[num_consts:end], run)
     stacked = zip(outputs[num_carry:], equation.outvars[num_carry:])
     return [
         *(value.renamed({turn: Number(length)}) for value in outputs[:num_carry]),
         *(value.renamed(_axes(atom, 1) | {turn: back}).derived() for value, atom in stacked),
     ]
-
-
-def _num_whole(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-    """How many values are the same inside a loop and outside, not slices of arrays."""
-    return sum(len(np.shape(a.aval)) == len(np.shape(b.aval)) for a, b in zip(outer, inner))
 
 
 def _axes(atom: Any, by: int) -> Names:
