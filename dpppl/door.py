@@ -69,9 +69,9 @@ class Access:
     @functools.cached_property
     def _halves(self) -> Any:
         """What no row enters, computed once for all chunks of rows, and the rest of the program of one row."""
-        z, rows, public, captured, *_ = self.parts
-        varies = [(captured, False), (z, False), (rows, True), (public, False)]
-        return split(self.program, [varied for part, varied in varies for _ in jax.tree.leaves(part)])
+        z, _, public, captured, *_ = (len(jax.tree.leaves(part)) for part in self.parts)
+        row = len(self.program.invars) - z - public
+        return split(self.program, [False] * (captured + z) + [True] * row + [False] * public)
 
     @property
     def roles(self) -> information_flow.Roles:
@@ -89,13 +89,12 @@ class Access:
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
         before, after = self._halves
-        steady = row_p.bind(*captured, *jax.tree.leaves((z, public)), program=before.jaxpr, x64=self.x64, maps=())
+        traced: dict[str, Any] = dict(x64=self.x64, maps=())
+        steady = row_p.bind(*captured, *jax.tree.leaves((z, public)), program=before.jaxpr, **traced)
 
         def statistic(row: Any) -> Any:
-            leaves = row_p.bind(
-                *steady, *captured, *jax.tree.leaves((z, row, public)), program=after.jaxpr, x64=self.x64, maps=()
-            )
-            return jax.tree.unflatten(self.output, leaves)
+            operands = *steady, *captured, *jax.tree.leaves((z, row, public))
+            return jax.tree.unflatten(self.output, row_p.bind(*operands, program=after.jaxpr, **traced))
 
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 

@@ -91,7 +91,8 @@ def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any]:
     """
     inputs = [*program.constvars, *program.invars]
     steady = [v for v, varied in zip(inputs, varies) if not varied]
-    known, made, crossing = set(steady), set(steady), {}
+    known, made = set(steady), set(steady)
+    crossing: dict[Any, None] = {}  # in order
     for equation in program.eqns:
         operands = [v for v in equation.invars if not is_literal(v)]
         if known.issuperset(operands):

@@ -12,11 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from dpppl.jaxprs import REARRANGEMENTS, computed, flattened, is_literal, open_jaxpr, programs
 
-_OF_MATRICES = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "schur", "svd", "triangular_solve"}
+_OF_MATRICES = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd", "triangular_solve"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
 _DEAR, _PRODUCT = 8, 1 / 8
 """What a number costs in operations such as those, and in products of large matrices, in units of elementwise arithmetic."""
@@ -24,14 +26,14 @@ _PART, _LEAST_SAVED, _MOST_DIRECTIONS, _LARGEST_JACOBIAN = 32, 256, 128, 2**22
 
 
 def gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.grad(log_likelihood)`: see `value_and_gradient`."""
+    """The second of what `value_and_gradient` gives."""
     return lambda *arguments: value_and_gradient(log_likelihood)(*arguments)[1]
 
 
 def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
     """`jax.value_and_grad(log_likelihood)` to be mapped over rows: a function of (z, row, public, *more of the row).
 
-    The same numbers but for rounding. JAX's own program unless another one saves work, as shapes alone tell.
+    JAX's own program, unless another one saves work, as shapes alone tell: the same numbers but for rounding.
 
     >>> row_gradient = gradient(lambda z, row, public: row @ jnp.linalg.cholesky(z * jnp.eye(8) + z * z).sum(0))
     >>> program = jax.make_jaxpr(jax.vmap(row_gradient, (None, 0, None)))(2.0, np.ones((99, 8), np.float32), None)
@@ -39,23 +41,20 @@ def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]
     [(8, 8)]
     """
 
-    def both(z: Any, row: Any, *rest: Any) -> tuple[Any, Any]:
-        latents, tree = jax.tree.flatten(z)
-        if not all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in latents):
-            return jax.value_and_grad(log_likelihood)(z, row, *rest)
-        others, structure = jax.tree.flatten((row, *rest))
-        whole = lambda latents, others: log_likelihood(  # noqa: E731
-            jax.tree.unflatten(tree, latents), *jax.tree.unflatten(structure, others)
-        )
-        program = flattened(jax.make_jaxpr(whole)(latents, others))
-        public = [True] * len(latents)
-        for number, part in enumerate((row, *rest)):
-            public += [number == 1] * len(jax.tree.leaves(part))
-        shared, used = _shared(program, len(latents), public)
-        if not shared:
-            return jax.value_and_grad(log_likelihood)(z, row, *rest)
-        value, slopes = _in_two(program, latents, others, shared, used)
-        return value, jax.tree.unflatten(tree, slopes)
+    def both(z: Any, *rest: Any) -> tuple[Any, Any]:
+        (latents, tree), (others, structure) = jax.tree.flatten(z), jax.tree.flatten(rest)
+
+        def flat(latents: Any, others: Any) -> Any:
+            return log_likelihood(jax.tree.unflatten(tree, latents), *jax.tree.unflatten(structure, others))
+
+        if all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in latents):
+            program = flattened(jax.make_jaxpr(flat)(latents, others))
+            public = [number == 1 for number, part in enumerate(rest) for _ in jax.tree.leaves(part)]
+            shared, used = _shared(program, len(latents), [True] * len(latents) + public)
+            if shared:
+                value, slopes = _in_two(program, latents, others, shared, used)
+                return value, jax.tree.unflatten(tree, slopes)
+        return jax.value_and_grad(log_likelihood)(z, *rest)
 
     return both
 
@@ -63,33 +62,32 @@ def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]
 def _in_two(
     program: Any, latents: Sequence[Any], others: Sequence[Any], shared: Sequence[Any], used: Sequence[int]
 ) -> tuple[Any, list[Any]]:
-    """The output of a flat program and its gradients in `latents`, by way of the variables `shared`, of which those that can
-    be differentiated come first, and are made of the latents with the numbers `used`."""
+    """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
+    can be differentiated come first, and are made of the latents numbered `used`."""
     num_smooth, inputs = sum(map(_is_smooth, shared)), [*program.jaxpr.constvars, *program.jaxpr.invars]
+    flat, unflat = ravel_pytree([latents[k] for k in used])
 
     def values_of(wanted: Sequence[Any], latents: Iterable[Any], given: dict[Any, Any]) -> list[Any]:
         return computed(program.jaxpr, wanted, dict(zip(inputs, [*program.consts, *latents, *others])) | given)
 
-    flat, unflat = ravel_pytree([latents[k] for k in used])
-
-    def once(flat: Any) -> Any:
+    def before(flat: Any) -> Any:
         full = dict(enumerate(latents)) | dict(zip(used, unflat(flat)))
         u = values_of(shared, full.values(), {})
         return ravel_pytree(u[:num_smooth])[0], u
+
+    sizes = [v.aval.size for v in shared[:num_smooth]]
+    if flat.size <= sum(sizes):
+        _, push, u = jax.linearize(before, flat, has_aux=True)
+        jacobian = jax.vmap(push, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
+    else:
+        vector, pull, u = jax.vjp(before, flat, has_aux=True)
+        jacobian = jax.vmap(pull)(jnp.eye(vector.size, dtype=vector.dtype))[0]
 
     def after(latents: Any, smooth: Any) -> Any:
         given = dict(zip(shared, [*smooth, *u[num_smooth:]]))
         return values_of(program.jaxpr.outvars, latents, given)[0]
 
-    sizes = [v.aval.size for v in shared[:num_smooth]]
-    if flat.size <= sum(sizes):
-        _, push, u = jax.linearize(once, flat, has_aux=True)
-        jacobian = jax.vmap(push, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
-    else:
-        vector, pull, u = jax.vjp(once, flat, has_aux=True)
-        jacobian = jax.vmap(pull)(jnp.eye(vector.size, dtype=vector.dtype))[0]
-    value, pull = jax.vjp(after, list(latents), u[:num_smooth])
-    slopes, of_shared = pull(jnp.ones_like(value))
+    value, (slopes, of_shared) = _by_products(jax.value_and_grad(after, (0, 1)))(list(latents), u[:num_smooth])
     parts = jnp.split(jacobian, np.cumsum(sizes)[:-1])
     through = sum(slope.ravel() @ part for slope, part in zip(of_shared, parts))
     for number, slope in zip(used, unflat(through.astype(flat.dtype))):
@@ -97,12 +95,33 @@ def _in_two(
     return value, slopes
 
 
+def _by_products(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, in which sums over all axes, or the last ones, are products with ones: of many short rows XLA
+    computes these several times as fast on a CPU."""
+
+    def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+        if equation.primitive.name != "reduce_sum" or not _is_smooth(equation.outvars[0]):
+            return None
+        x, lead = operands[0], equation.outvars[0].aval.ndim
+        if lead == x.ndim or tuple(equation.params["axes"]) != tuple(range(lead, x.ndim)):
+            return None
+        x = x.reshape(*x.shape[:lead], -1)
+        return [lax.dot(x, jnp.ones(x.shape[-1], x.dtype), precision=lax.Precision.HIGHEST)]
+
+    def run(*arguments: Any) -> Any:
+        program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        leaves = jaxpr_as_fun(flattened(program, rule))(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    return run
+
+
 def _variables(operands: Sequence[Any]) -> list[Any]:
     return [v for v in operands if not is_literal(v)]
 
 
 def _is_smooth(v: Any) -> bool:
-    return bool(jnp.issubdtype(v.aval.dtype, jnp.inexact))
+    return bool(jnp.issubdtype(v.aval.dtype, jnp.floating))
 
 
 # Which values are worth it
@@ -111,17 +130,15 @@ def _is_smooth(v: Any) -> bool:
 def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[list[Any], list[int]]:
     """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
 
-    A minimum cut. Each equation of latents and public inputs alone lies before the cut and is differentiated once, or costs
-    each row its `_work`; each variable at the cut costs each row the product with its part of J. Empty where little is saved."""
-    from scipy.sparse import csgraph, csr_array
-
+    A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
+    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved."""
     inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
     made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
     made_of |= {v: set() for v in program.jaxpr.constvars}
-    makers: dict[Any, int] = {}  # nodes: 0 is the source, 1 the sink
+    makers: dict[Any, int] = {}
     nodes: dict[Any, int] = {}
     edges: dict[tuple[int, int], float] = {}
-    end = 2
+    end = 2  # 0 is where all costs are saved, 1 are the rows
     for equation in program.jaxpr.eqns:
         operands = _variables(equation.invars)
         if any(v not in made_of for v in operands):
@@ -129,32 +146,37 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
             continue
         of = set().union(*(made_of[v] for v in operands))
         made_of |= dict.fromkeys(equation.outvars, of)
-        if not of:
-            continue
-        edges[0, end] = _work(equation) * any(map(_is_smooth, equation.outvars))
-        edges |= {(nodes[v], end): math.inf for v in operands if v in nodes}
-        for k, v in enumerate(equation.outvars):
-            makers[v], nodes[v] = end, end + 1 + k
-            edges[end, nodes[v]] = _price(v, sum(sizes[k] for k in of))
-        end += 1 + len(equation.outvars)
+        if of:
+            edges[0, end] = _work(equation) * any(map(_is_smooth, equation.outvars))
+            edges |= {(nodes[v], end): math.inf for v in operands if v in nodes}
+            for k, v in enumerate(equation.outvars):
+                makers[v], nodes[v] = end, end + 1 + k
+                edges[end, end + 1 + k] = _price(v, sum(sizes[k] for k in of))
+            end += 1 + len(equation.outvars)
     edges |= {(nodes[v], 1): math.inf for v in program.jaxpr.outvars if v in nodes}
     total = sum(work for (start, _), work in edges.items() if start == 0)
     if total < _LEAST_SAVED:
         return [], []
-    unit = max(1.0, total / 2**30)
-    capacities = np.array([min(math.ceil(c / unit), 2**30) if c < math.inf else 2**31 - 1 for c in edges.values()], np.int32)
-    network = csr_array((capacities, np.transpose(list(edges))), shape=(end, end))
-    flow = csgraph.maximum_flow(network, 0, 1)
-    left = csr_array(network - flow.flow)
-    left.eliminate_zeros()
-    before = set(csgraph.breadth_first_order(left, 0, return_predecessors=False))
+    cost, before = _minimum_cut(edges, end, total)
     shared = [v for v, node in nodes.items() if makers[v] in before and node not in before]
     shared.sort(key=_is_smooth, reverse=True)
     used = sorted(set().union(*(made_of[v] for v in shared)))
     numbers, directions = sum(v.aval.size for v in shared), sum(sizes[k] for k in used)
-    saved = total - unit * flow.flow_value
     wide = min(numbers, directions) > _MOST_DIRECTIONS or numbers * directions > _LARGEST_JACOBIAN
-    return ([], []) if saved < _LEAST_SAVED or wide else (shared, used)
+    return ([], []) if total - cost < _LEAST_SAVED or wide else (shared, used)
+
+
+def _minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -> tuple[float, set[int]]:
+    """The cost of the cheapest cut between nodes 0 and 1, of those below `size`, and the nodes on the side of 0."""
+    from scipy.sparse import csgraph, csr_array
+
+    unit = max(1.0, total / 2**30)
+    capacities = [2**31 - 1 if c > 2**30 * unit else math.ceil(c / unit) for c in edges.values()]
+    network = csr_array((np.array(capacities, np.int32), np.transpose(list(edges))), shape=(size, size))
+    flow = csgraph.maximum_flow(network, 0, 1)
+    left = csr_array(network - flow.flow)
+    left.eliminate_zeros()
+    return unit * flow.flow_value, set(csgraph.breadth_first_order(left, 0, return_predecessors=False).tolist())
 
 
 def _price(v: Any, num_latents: int) -> float:
