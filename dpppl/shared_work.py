@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpppl.jaxprs import REARRANGEMENTS, computed, flattened, is_literal, open_jaxpr, programs
 
-_OF_MATRICES = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd", "triangular_solve"}
+_FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
 _DEAR, _PRODUCT = 8, 1 / 8
 """What a number costs in operations such as those, and in products of large matrices, in units of elementwise arithmetic."""
@@ -131,13 +131,19 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
 
     A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
-    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved."""
+    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved. Solutions of
+    triangular systems lie behind the cut, unless they are factorised again: of ill-conditioned ones J is so large, and cancels so
+    much, that little precision would be left."""
     inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
     made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
     made_of |= {v: set() for v in program.jaxpr.constvars}
     makers: dict[Any, int] = {}
     nodes: dict[Any, int] = {}
     edges: dict[tuple[int, int], float] = {}
+    factorised: set[Any] = set()
+    for equation in reversed(program.jaxpr.eqns):
+        if equation.primitive.name in _FACTORISATIONS or factorised.intersection(equation.outvars):
+            factorised.update(_variables(equation.invars))
     end = 2  # 0 is where all costs are saved, 1 are the rows
     for equation in program.jaxpr.eqns:
         operands = _variables(equation.invars)
@@ -149,6 +155,9 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
         if of:
             edges[0, end] = _work(equation) * any(map(_is_smooth, equation.outvars))
             edges |= {(nodes[v], end): math.inf for v in operands if v in nodes}
+            edges |= {(end, makers[v]): math.inf for v in operands if v in nodes}
+            if equation.primitive.name == "triangular_solve" and not factorised.intersection(equation.outvars):
+                edges[end, 1] = math.inf
             for k, v in enumerate(equation.outvars):
                 makers[v], nodes[v] = end, end + 1 + k
                 edges[end, end + 1 + k] = _price(v, sum(sizes[k] for k in of))
@@ -192,7 +201,7 @@ def _work(equation: Any) -> float:
     if name == "dot_general":
         (contracted, _), _ = equation.params["dimension_numbers"]
         return float(numbers + _PRODUCT * math.prod(shapes[-1]) * math.prod(shapes[0][k] for k in contracted))
-    if name in _OF_MATRICES:
+    if name in _FACTORISATIONS or name == "triangular_solve":
         return float(_DEAR * numbers * max(shapes[0][-2:]))
     if name in _OF_PLACES or name.startswith("scatter"):
         return float(_DEAR * numbers)
