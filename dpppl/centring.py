@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from dpppl import random
 from dpppl.clipping import Centred
 from dpppl.mechanism import ROW_NUMBER, Mechanism, NoisySum
+from dpppl.shared_work import gradient, value_and_gradient
 
 _ITERATIONS = 10
 
@@ -73,7 +74,7 @@ def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Callable[...,
     def scores(position: Any, row: Any, public: Any, key: Any) -> Any:
         number, row = row[ROW_NUMBER], unnumbered(row)
         values, weights = respond(position, row, public, jax.random.fold_in(key, number))
-        score = jax.grad(log_likelihood)
+        score = gradient(log_likelihood)
         real = ravel_pytree(score(position, row, public, None))[0]
         others = jax.vmap(lambda r: ravel_pytree(score(position, row, public, r))[0])(values)
         return jnp.concatenate([real[None], others]), weights
@@ -99,7 +100,7 @@ def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Callable[...,
     s(y) min(1, norm / longest)."""
 
     def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
-        log_prob, score = jax.value_and_grad(log_likelihood)(position, unnumbered(row), public_and_key[0], None)
+        log_prob, score = value_and_gradient(log_likelihood)(position, unnumbered(row), public_and_key[0], None)
         length = jnp.sqrt(sum(jnp.sum(s**2) for s in jax.tree.leaves(score)))
         factor = binary_factor(odds_of(log_prob), length, norm)
         return jax.tree.map(lambda s: s * factor.astype(s.dtype), score)

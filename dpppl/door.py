@@ -18,6 +18,7 @@ from jax.interpreters import batching, mlir
 
 from dpppl import chacha, information_flow
 from dpppl.errors import ConfigurationError
+from dpppl.jaxprs import split
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -65,6 +66,13 @@ class Access:
         """The numbers of the operands, in their structure."""
         return jax.tree.unflatten(self.inputs, range(self.inputs.num_leaves))
 
+    @functools.cached_property
+    def _halves(self) -> Any:
+        """What no row enters, computed once for all chunks of rows, and the rest of the program of one row."""
+        z, _, public, captured, *_ = (len(jax.tree.leaves(part)) for part in self.parts)
+        row = len(self.program.invars) - z - public
+        return split(self.program, [False] * (captured + z) + [True] * row + [False] * public)
+
     @property
     def roles(self) -> information_flow.Roles:
         """What the verifier must know of the operands."""
@@ -80,12 +88,13 @@ class Access:
 
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
+        before, after = self._halves
+        traced: dict[str, Any] = dict(x64=self.x64, maps=())
+        steady = row_p.bind(*captured, *jax.tree.leaves((z, public)), program=before.jaxpr, **traced)
 
         def statistic(row: Any) -> Any:
-            leaves = row_p.bind(
-                *captured, *jax.tree.leaves((z, row, public)), program=self.program, x64=self.x64, maps=()
-            )
-            return jax.tree.unflatten(self.output, leaves)
+            operands = *steady, *captured, *jax.tree.leaves((z, row, public))
+            return jax.tree.unflatten(self.output, row_p.bind(*operands, program=after.jaxpr, **traced))
 
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 

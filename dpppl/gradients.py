@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl.shared_work import gradient
+
 _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 """Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""
 _MOST_ROWS = 65_536
@@ -23,7 +25,7 @@ def clipped_sum(
     steps: Any = None,
 ) -> Any:
     """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
-    return sum_of_rows(lambda row: jax.grad(log_likelihood)(z, row), rows, mask, clip, strategy, steps)
+    return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy, steps)
 
 
 def sum_of_rows(

@@ -80,6 +80,55 @@ def scan_parts(equation: Any) -> tuple[int, int]:
     return whole(equation.invars, inner.invars) - carried, carried
 
 
+def computed(program: Any, wanted: Sequence[Any], values: dict[Any, Any]) -> list[Any]:
+    """The values of variables of an open program, from those of its inputs and constants, or of variables on the way."""
+    needed, chosen = {v for v in wanted if not is_literal(v) and v not in values}, []
+    for equation in reversed(program.eqns):
+        if needed.intersection(equation.outvars):
+            chosen.append(equation)
+            needed.update(v for v in equation.invars if not is_literal(v) and v not in values)
+    values = dict(values)
+    read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
+    for equation in reversed(chosen):
+        for v, output in zip(equation.outvars, bind(equation, [read(v) for v in equation.invars])):
+            values.setdefault(v, output)
+    return [read(v) for v in wanted]
+
+
+REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
+
+
+def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any]:
+    """Two closed programs for an open one: `before(*inputs that do not vary)`, and `after(*what it gave, *inputs)`, which gives
+    the outputs. Constants are the first inputs. What costs nothing is left to the second.
+
+    >>> program = jax.make_jaxpr(lambda x, y: jax.numpy.exp(x) * y)(0.0, 0.0).jaxpr
+    >>> [[equation.primitive.name for equation in part.eqns] for part in split(program, (False, True))]
+    [['exp'], ['mul']]
+    """
+    inputs = [*program.constvars, *program.invars]
+    steady = [v for v, varied in zip(inputs, varies) if not varied]
+    known, made = set(steady), set(steady)
+    crossing: dict[Any, None] = {}  # in order
+    for equation in program.eqns:
+        operands = [v for v in equation.invars if not is_literal(v)]
+        if known.issuperset(operands):
+            known.update(equation.outvars)
+            made.update(equation.outvars if made.intersection(operands) else ())
+        else:
+            crossing |= dict.fromkeys(v for v in operands if v in made)
+    crossing |= dict.fromkeys(v for v in program.outvars if not is_literal(v) and v in made)
+    for equation in reversed(program.eqns):
+        if equation.primitive.name in REARRANGEMENTS and equation.outvars[0] in crossing:
+            del crossing[equation.outvars[0]]
+            crossing |= dict.fromkeys(v for v in equation.invars if v in made)
+    found = [v for v in crossing if v not in inputs]
+    like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
+    before = jax.make_jaxpr(lambda *given: computed(program, found, dict(zip(steady, given))))(*like(steady))
+    after = jax.make_jaxpr(lambda *given: computed(program, program.outvars, dict(zip([*found, *inputs], given))))
+    return before, after(*like([*found, *inputs]))
+
+
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 

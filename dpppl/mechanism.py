@@ -15,6 +15,7 @@ from dpppl.clipping import SLACK, Adaptive, Flat, PerSite, with_count
 from dpppl.door import Access, door_p
 from dpppl.errors import ConfigurationError
 from dpppl.gradients import sum_of_rows
+from dpppl.shared_work import gradient
 from dpppl.subsampling import Poisson, Subsampling
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
@@ -91,7 +92,7 @@ class Mechanism:
             found = ghost.factored(log_likelihood, z, _one_of(rows, number), public, always=always)
             if found is not None and (found.worthwhile or always):
                 return self.noisy_statistic(found.statistic, z, rows, public, **settings, forms=found.forms)
-        return self.noisy_statistic(jax.grad(log_likelihood), z, rows, public, **settings)
+        return self.noisy_statistic(gradient(log_likelihood), z, rows, public, **settings)
 
     def noisy_statistic(
         self,

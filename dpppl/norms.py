@@ -11,6 +11,7 @@ import numpy as np
 from dpppl.clipping import Flat
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
+from dpppl.shared_work import gradient
 from dpppl.subsampling import FullBatch
 
 LOWEST, NUM_BINS = -18, 40
@@ -36,7 +37,7 @@ def gradient_norm(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
     """The statistic of a row for `noisy_histogram`: the bin of the norm of its gradient in z."""
 
     def statistic(z: Any, row: Any, public: Any) -> Any:
-        leaves = jax.tree.leaves(jax.grad(log_likelihood)(z, row, public))
+        leaves = jax.tree.leaves(gradient(log_likelihood)(z, row, public))
         return in_bin(jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves)))
 
     return statistic

@@ -132,6 +132,11 @@ MUTATIONS = [
     Mutation("divided by the rows drawn", "dpppl.gradients:_sum_rows", "return jnp.sum(steps, axis=0, dtype=jnp.int32)",
              "return (1.0 / len(rows)) * jnp.sum(steps, axis=0, dtype=jnp.int32)",
              "test_mechanism:test_it_is_the_clipped_sum_plus_noise"),
+    # What no row enters
+    Mutation("latents used twice, once in the gradient", "dpppl.shared_work:_in_two", "slopes[number] += slope",
+             "slopes[number] = slope", "test_shared_work:test_the_gradients_are_jaxs", ("mixed", "x64")),
+    Mutation("the Jacobian of other latents", "dpppl.shared_work:_in_two", "zip(used, unflat(through",
+             "zip(used[::-1], unflat(through", "test_shared_work:test_the_gradients_are_jaxs", ("mixed", "x64")),
     # The sum of factors
     Mutation("a latent left out of the norm", "dpppl.ghost.weights:_shrunk", "sum(jax.tree.leaves(squares))",
              "jax.tree.leaves(squares)[0]", "test_ghost:test_the_bound_is_reached", (1e3, 0.9985)),

@@ -19,6 +19,7 @@ from dpppl.mechanism import ROW_NUMBER
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.norms import in_bin
 from dpppl.responses import Responses
+from dpppl.shared_work import value_and_gradient
 
 J_SHARE = 0.15
 """The share of a curvature's cost that goes to the variance of scores."""
@@ -42,7 +43,7 @@ class RowStatistics:
 
     def _own(self, at: Any, row: Any, public: Any) -> tuple[Any, Any]:
         """The log probability of the row's own response, and its score in u, (d,)."""
-        log_prob, score = jax.value_and_grad(self._log_likelihood)(at["point"], unnumbered(row), public)
+        log_prob, score = value_and_gradient(self._log_likelihood)(at["point"], unnumbered(row), public)
         return log_prob, self.geometry.pulled(at, score)
 
     def _influence(self, at: Any, row: Any, public_and_key: Any) -> "_Influence":

@@ -1,0 +1,210 @@
+"""Gradients of rows that share work: what no row enters is differentiated once, not once a row.
+
+Where the program of one row first computes u = f(z) from latents alone (the Cholesky factor of a covariance, or of a Gaussian
+process's kernel), JAX's gradient takes every row's derivatives back through f. Here a row's gradient is that of
+what follows u, in z and in u, the latter times J = du/dz: no row enters J, so that `jax.vmap` over rows computes it once.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+from jax.flatten_util import ravel_pytree
+
+from dpppl.jaxprs import REARRANGEMENTS, computed, flattened, is_literal, open_jaxpr, programs
+
+_FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
+_OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
+_DEAR, _PRODUCT = 8, 1 / 8
+"""What a number costs in operations such as those, and in products of large matrices, in units of elementwise arithmetic."""
+_PART, _LEAST_SAVED, _MOST_DIRECTIONS, _LARGEST_JACOBIAN = 32, 256, 128, 2**22
+
+
+def gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
+    """The second of what `value_and_gradient` gives."""
+    return lambda *arguments: value_and_gradient(log_likelihood)(*arguments)[1]
+
+
+def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.value_and_grad(log_likelihood)` to be mapped over rows: a function of (z, row, public, *more of the row).
+
+    JAX's own program, unless another one saves work, as shapes alone tell: the same numbers but for rounding.
+
+    >>> row_gradient = gradient(lambda z, row, public: row @ jnp.linalg.cholesky(z * jnp.eye(8) + z * z).sum(0))
+    >>> program = jax.make_jaxpr(jax.vmap(row_gradient, (None, 0, None)))(2.0, np.ones((99, 8), np.float32), None)
+    >>> [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "cholesky"]
+    [(8, 8)]
+    """
+
+    def both(z: Any, *rest: Any) -> tuple[Any, Any]:
+        (latents, tree), (others, structure) = jax.tree.flatten(z), jax.tree.flatten(rest)
+
+        def flat(latents: Any, others: Any) -> Any:
+            return log_likelihood(jax.tree.unflatten(tree, latents), *jax.tree.unflatten(structure, others))
+
+        if all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in latents):
+            program = flattened(jax.make_jaxpr(flat)(latents, others))
+            public = [number == 1 for number, part in enumerate(rest) for _ in jax.tree.leaves(part)]
+            shared, used = _shared(program, len(latents), [True] * len(latents) + public)
+            if shared:
+                value, slopes = _in_two(program, latents, others, shared, used)
+                return value, jax.tree.unflatten(tree, slopes)
+        return jax.value_and_grad(log_likelihood)(z, *rest)
+
+    return both
+
+
+def _in_two(
+    program: Any, latents: Sequence[Any], others: Sequence[Any], shared: Sequence[Any], used: Sequence[int]
+) -> tuple[Any, list[Any]]:
+    """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
+    can be differentiated come first, and are made of the latents numbered `used`."""
+    num_smooth, inputs = sum(map(_is_smooth, shared)), [*program.jaxpr.constvars, *program.jaxpr.invars]
+    flat, unflat = ravel_pytree([latents[k] for k in used])
+
+    def values_of(wanted: Sequence[Any], latents: Iterable[Any], given: dict[Any, Any]) -> list[Any]:
+        return computed(program.jaxpr, wanted, dict(zip(inputs, [*program.consts, *latents, *others])) | given)
+
+    def before(flat: Any) -> Any:
+        full = dict(enumerate(latents)) | dict(zip(used, unflat(flat)))
+        u = values_of(shared, full.values(), {})
+        return ravel_pytree(u[:num_smooth])[0], u
+
+    sizes = [v.aval.size for v in shared[:num_smooth]]
+    if flat.size <= sum(sizes):
+        _, push, u = jax.linearize(before, flat, has_aux=True)
+        jacobian = jax.vmap(push, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
+    else:
+        vector, pull, u = jax.vjp(before, flat, has_aux=True)
+        jacobian = jax.vmap(pull)(jnp.eye(vector.size, dtype=vector.dtype))[0]
+
+    def after(latents: Any, smooth: Any) -> Any:
+        given = dict(zip(shared, [*smooth, *u[num_smooth:]]))
+        return values_of(program.jaxpr.outvars, latents, given)[0]
+
+    value, (slopes, of_shared) = _by_products(jax.value_and_grad(after, (0, 1)))(list(latents), u[:num_smooth])
+    parts = jnp.split(jacobian, np.cumsum(sizes)[:-1])
+    through = sum(slope.ravel() @ part for slope, part in zip(of_shared, parts))
+    for number, slope in zip(used, unflat(through.astype(flat.dtype))):
+        slopes[number] += slope
+    return value, slopes
+
+
+def _by_products(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, in which sums over all axes, or the last ones, are products with ones: of many short rows XLA
+    computes these several times as fast on a CPU."""
+
+    def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+        if equation.primitive.name != "reduce_sum" or not _is_smooth(equation.outvars[0]):
+            return None
+        x, lead = operands[0], equation.outvars[0].aval.ndim
+        if lead == x.ndim or tuple(equation.params["axes"]) != tuple(range(lead, x.ndim)):
+            return None
+        x = x.reshape(*x.shape[:lead], -1)
+        return [lax.dot(x, jnp.ones(x.shape[-1], x.dtype), precision=lax.Precision.HIGHEST)]
+
+    def run(*arguments: Any) -> Any:
+        program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
+        leaves = jaxpr_as_fun(flattened(program, rule))(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    return run
+
+
+def _variables(operands: Sequence[Any]) -> list[Any]:
+    return [v for v in operands if not is_literal(v)]
+
+
+def _is_smooth(v: Any) -> bool:
+    return bool(jnp.issubdtype(v.aval.dtype, jnp.floating))
+
+
+# Which values are worth it
+
+
+def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[list[Any], list[int]]:
+    """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
+
+    A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
+    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved. Solutions of
+    triangular systems lie behind the cut, unless they are factorised again: of ill-conditioned ones J is so large, and cancels so
+    much, that little precision would be left."""
+    inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
+    made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
+    made_of |= {v: set() for v in program.jaxpr.constvars}
+    makers: dict[Any, int] = {}
+    nodes: dict[Any, int] = {}
+    edges: dict[tuple[int, int], float] = {}
+    factorised: set[Any] = set()
+    for equation in reversed(program.jaxpr.eqns):
+        if equation.primitive.name in _FACTORISATIONS or factorised.intersection(equation.outvars):
+            factorised.update(_variables(equation.invars))
+    end = 2  # 0 is where all costs are saved, 1 are the rows
+    for equation in program.jaxpr.eqns:
+        operands = _variables(equation.invars)
+        if any(v not in made_of for v in operands):
+            edges |= {(nodes[v], 1): math.inf for v in operands if v in nodes}
+            continue
+        of = set().union(*(made_of[v] for v in operands))
+        made_of |= dict.fromkeys(equation.outvars, of)
+        if of:
+            edges[0, end] = _work(equation) * any(map(_is_smooth, equation.outvars))
+            edges |= {(nodes[v], end): math.inf for v in operands if v in nodes}
+            edges |= {(end, makers[v]): math.inf for v in operands if v in nodes}
+            if equation.primitive.name == "triangular_solve" and not factorised.intersection(equation.outvars):
+                edges[end, 1] = math.inf
+            for k, v in enumerate(equation.outvars):
+                makers[v], nodes[v] = end, end + 1 + k
+                edges[end, end + 1 + k] = _price(v, sum(sizes[k] for k in of))
+            end += 1 + len(equation.outvars)
+    edges |= {(nodes[v], 1): math.inf for v in program.jaxpr.outvars if v in nodes}
+    total = sum(work for (start, _), work in edges.items() if start == 0)
+    if total < _LEAST_SAVED:
+        return [], []
+    cost, before = _minimum_cut(edges, end, total)
+    shared = [v for v, node in nodes.items() if makers[v] in before and node not in before]
+    shared.sort(key=_is_smooth, reverse=True)
+    used = sorted(set().union(*(made_of[v] for v in shared)))
+    numbers, directions = sum(v.aval.size for v in shared), sum(sizes[k] for k in used)
+    wide = min(numbers, directions) > _MOST_DIRECTIONS or numbers * directions > _LARGEST_JACOBIAN
+    return ([], []) if total - cost < _LEAST_SAVED or wide else (shared, used)
+
+
+def _minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -> tuple[float, set[int]]:
+    """The cost of the cheapest cut between nodes 0 and 1, of those below `size`, and the nodes on the side of 0."""
+    from scipy.sparse import csgraph, csr_array
+
+    unit = max(1.0, total / 2**30)
+    capacities = [2**31 - 1 if c > 2**30 * unit else math.ceil(c / unit) for c in edges.values()]
+    network = csr_array((np.array(capacities, np.int32), np.transpose(list(edges))), shape=(size, size))
+    flow = csgraph.maximum_flow(network, 0, 1)
+    left = csr_array(network - flow.flow)
+    left.eliminate_zeros()
+    return unit * flow.flow_value, set(csgraph.breadth_first_order(left, 0, return_predecessors=False).tolist())
+
+
+def _price(v: Any, num_latents: int) -> float:
+    """What a variable at the cut costs a row, in the same units."""
+    return _PART + v.aval.size * (1 + _PRODUCT * num_latents) if _is_smooth(v) else 1.0
+
+
+def _work(equation: Any) -> float:
+    """What one equation of a row costs, in numbers of elementwise arithmetic, from shapes."""
+    shapes = [v.aval.shape for v in (*equation.invars, *equation.outvars)]
+    numbers, name = sum(map(math.prod, shapes)), equation.primitive.name
+    inside = sum(_work(e) for program in programs(equation) for e in open_jaxpr(program).eqns)
+    if name == "dot_general":
+        (contracted, _), _ = equation.params["dimension_numbers"]
+        return float(numbers + _PRODUCT * math.prod(shapes[-1]) * math.prod(shapes[0][k] for k in contracted))
+    if name in _FACTORISATIONS or name == "triangular_solve":
+        return float(_DEAR * numbers * max(shapes[0][-2:]))
+    if name in _OF_PLACES or name.startswith("scatter"):
+        return float(_DEAR * numbers)
+    if name in REARRANGEMENTS and shapes[0] and math.prod(shapes[0]) == math.prod(shapes[-1]):
+        return 0.0
+    return float(numbers + equation.params.get("length", 1) * inside)
