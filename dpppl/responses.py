@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from dpppl.arguments import Arrays
+from dpppl.draws import drawn, unwrapped
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import depends_on
 from dpppl.model import SplitModel
@@ -19,7 +20,6 @@ from dpppl.model_structure import Site, is_factor, plates_of
 NUM_DRAWS = 8
 _MOST_RESPONSES = 16
 _CENSORED = (dist.LeftCensoredDistribution, dist.RightCensoredDistribution, dist.IntervalCensoredDistribution)
-_WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +78,8 @@ class Responses:
         the real one is exchangeable with them where z is the truth."""
         if self.supports is None:
             keys = jax.random.split(key, self.num_draws)
-            drawn = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
-            return drawn, jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
+            values = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
+            return values, jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
         shapes = self._shapes(z, row, public)
         grid = np.meshgrid(*self.supports.values(), indexing="ij")
         values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
@@ -87,16 +87,16 @@ class Responses:
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
 
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
-        drawn: Arrays = {}
+        found: Arrays = {}
 
         def draw(site: Site) -> Any:
-            site_key = jax.random.fold_in(key, len(drawn))
-            drawn[site["name"]] = site["fn"].sample(site_key, site["kwargs"]["sample_shape"])
-            return drawn[site["name"]]
+            site_key = jax.random.fold_in(key, len(found))
+            found[site["name"]] = drawn(site["fn"], site_key, site["kwargs"]["sample_shape"])
+            return found[site["name"]]
 
         names = dict(self.split.discrete)
         self.split.visit_observed(draw, z, row, public, dict.fromkeys(names, draw))
-        return {name: value for name, value in drawn.items() if name not in names}
+        return {name: value for name, value in found.items() if name not in names}
 
     def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
         trace = self.split.visit_observed(lambda site: None, z, row, public, _first(self.split))
@@ -120,17 +120,10 @@ def _replaced_laws(split: SplitModel, row: Arrays) -> Any:
     ]
 
 
-def _law(fn: Any) -> Any:
-    """A distribution without its masks and axes."""
-    while isinstance(fn, _WRAPPERS):
-        fn = fn.base_dist
-    return fn
-
-
 def _check(split: SplitModel, sites: list[Site]) -> None:
     cure = 'use clipping="flat".'
     for site in sites:
-        name, fn = site["name"], _law(site["fn"])
+        name, fn = site["name"], unwrapped(site["fn"])
         if is_factor(site):
             raise UnsupportedModelError(
                 f"site '{name}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
@@ -146,7 +139,7 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
     try:
         jax.eval_shape(Responses(split)._draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))
     except NotImplementedError as error:
-        names = ", ".join(f"'{s['name']}' ({type(_law(s['fn'])).__name__})" for s in sites)
+        names = ", ".join(f"'{s['name']}' ({type(unwrapped(s['fn'])).__name__})" for s in sites)
         raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {cure}") from None
 
 

@@ -1,0 +1,88 @@
+"""Draws of common responses, fast for many rows at once.
+
+NumPyro's own samplers go on until the slowest of all rows is done, and each turn draws new random bits. Here counts come from
+one uniform number by inversion of their distribution function, and Student-t from two (Bailey 1994, polar method).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import lax
+
+_WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
+_SMALL, _MOST = 40.0, 400
+"""Means below which counts are drawn by inversion, and turns after which it ends."""
+
+
+def unwrapped(fn: Any) -> Any:
+    """A distribution without its masks and axes."""
+    while isinstance(fn, _WRAPPERS):
+        fn = fn.base_dist
+    return fn
+
+
+def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
+    """What `fn.sample(key, sample_shape)` gives in law, up to the rounding of probabilities to float32.
+
+    >>> drawn(dist.Poisson(jnp.array([0.0, 3.0])).to_event(1), jax.random.key(0), (4,)).shape
+    (4, 2)
+    """
+    law, shape = unwrapped(fn), (*sample_shape, *fn.batch_shape, *fn.event_shape)
+    draw = _DRAWS.get(type(law))
+    return fn.sample(key, sample_shape) if draw is None else draw(law, key, shape)
+
+
+def _poisson(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    rate = jnp.broadcast_to(law.rate, shape)
+    is_small = rate < _SMALL
+    few, many = jax.random.split(key)
+    inside = jnp.where(is_small, rate, 0.0)
+    found = _inverted(few, jnp.exp(-inside), lambda k: inside / k)
+    other = jax.random.poisson(many, jnp.where(is_small, _SMALL, rate), shape)
+    return jnp.where(is_small, found.astype(other.dtype), other)
+
+
+def _binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    count, p = jnp.broadcast_to(law.total_count, shape), jnp.broadcast_to(law.probs, shape)
+    rarer = jnp.minimum(p, 1.0 - p)
+    is_small = count * rarer < _SMALL
+    few, many = jax.random.split(key)
+    n, q = jnp.where(is_small, count, 0), jnp.where(is_small, rarer, 0.0)
+    rare = _inverted(few, jnp.exp(n * jnp.log1p(-q)), lambda k: (n - k + 1.0) / k * q / (1.0 - q))
+    found = jnp.where(p > 0.5, n - rare, rare)
+    other = dist.BinomialProbs(jnp.where(is_small, 0.5, p), jnp.where(is_small, 100, count)).sample(many)
+    return jnp.where(is_small, found.astype(other.dtype), other)
+
+
+def _student_t(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    df, dtype = law.df, jnp.result_type(float)
+    u, v = jax.random.uniform(key, (2, *shape), dtype)
+    standard = jnp.sqrt(df * ((1.0 - u) ** (-2.0 / df) - 1.0)) * jnp.cos(2.0 * jnp.pi * v)
+    return law.loc + law.scale * standard
+
+
+def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
+    """Draws of counts with probability `first` of 0, and `ratio(k)` times that of k - 1 of k."""
+    u = jax.random.uniform(key, first.shape, first.dtype)
+
+    def is_above(state: Any) -> Any:
+        return state[2] <= u
+
+    def turn(state: Any) -> Any:
+        k, p, below = state
+        above, p = is_above(state), p * ratio(k + 1.0)
+        return jnp.where(above, k + 1.0, k), jnp.where(above, p, state[1]), jnp.where(above, below + p, below)
+
+    start = (jnp.zeros_like(first), first, first)
+    return lax.while_loop(lambda state: jnp.any(is_above(state) & (state[0] < _MOST)), turn, start)[0]
+
+
+_DRAWS: dict[type, Callable[..., Any]] = {
+    dist.Poisson: _poisson,
+    dist.BinomialProbs: _binomial,
+    dist.BinomialLogits: _binomial,
+    dist.StudentT: _student_t,
+}
