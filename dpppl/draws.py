@@ -37,24 +37,26 @@ def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
 
 def _poisson(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     rate = jnp.broadcast_to(law.rate, shape)
-    is_small = rate < _SMALL
-    few, many = jax.random.split(key)
-    inside = jnp.where(is_small, rate, 0.0)
-    found = _inverted(few, jnp.exp(-inside), lambda k: inside / k)
-    other = jax.random.poisson(many, jnp.where(is_small, _SMALL, rate), shape)
-    return jnp.where(is_small, found.astype(other.dtype), other)
+    inside = jnp.where(rate < _SMALL, rate, 0.0)
+
+    def sample(is_found: Any) -> Any:
+        return jax.random.poisson(jax.random.fold_in(key, 1), jnp.where(is_found, _SMALL, rate), shape)
+
+    return _or_else(rate < _SMALL, _inverted(key, jnp.exp(-inside), lambda k: inside / k), sample)
 
 
 def _binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     count, p = jnp.broadcast_to(law.total_count, shape), jnp.broadcast_to(law.probs, shape)
     rarer = jnp.minimum(p, 1.0 - p)
     is_small = count * rarer < _SMALL
-    few, many = jax.random.split(key)
     n, q = jnp.where(is_small, count, 0), jnp.where(is_small, rarer, 0.0)
-    rare = _inverted(few, jnp.exp(n * jnp.log1p(-q)), lambda k: (n - k + 1.0) / k * q / (1.0 - q))
-    found = jnp.where(p > 0.5, n - rare, rare)
-    other = dist.BinomialProbs(jnp.where(is_small, 0.5, p), jnp.where(is_small, 100, count)).sample(many)
-    return jnp.where(is_small, found.astype(other.dtype), other)
+    rare = _inverted(key, jnp.exp(n * jnp.log1p(-q)), lambda k: (n - k + 1.0) / k * q / (1.0 - q))
+
+    def sample(is_found: Any) -> Any:
+        others = dist.BinomialProbs(jnp.where(is_found, 0.5, p), jnp.where(is_found, 100, count))
+        return others.sample(jax.random.fold_in(key, 1))
+
+    return _or_else(is_small, jnp.where(p > 0.5, n - rare, rare), sample)
 
 
 def _student_t(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
@@ -62,6 +64,17 @@ def _student_t(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     u, v = jax.random.uniform(key, (2, *shape), dtype)
     standard = jnp.sqrt(df * ((1.0 - u) ** (-2.0 / df) - 1.0)) * jnp.cos(2.0 * jnp.pi * v)
     return law.loc + law.scale * standard
+
+
+def _or_else(is_found: Any, found: Any, sample: Callable[[Any], Any]) -> Any:
+    """`found` where it is, else what `sample(is_found)` gives: in a loop, so that of many rows at once nothing is sampled
+    where all are found."""
+    found = found.astype(jax.eval_shape(sample, is_found).dtype)
+
+    def turn(state: Any) -> Any:
+        return jnp.ones_like(state[0]), jnp.where(state[0], state[1], sample(state[0]))
+
+    return lax.while_loop(lambda state: ~jnp.all(state[0]), turn, (is_found, found))[1]
 
 
 def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
