@@ -35,7 +35,7 @@ DOOR = RANDOMNESS | {
     "door",
     "mechanism",
 }
-CENTRING = DOOR | SPLIT | {"responses", "centring"}
+CENTRING = DOOR | SPLIT | {"draws", "responses", "centring"}
 KERNELS = CENTRING | {"validation", "initialization", "norms", "runs"}
 MAY_IMPORT = {
     "errors": set(),
@@ -61,7 +61,8 @@ MAY_IMPORT = {
     "discrete": {"errors"},
     "door": RANDOMNESS | {"information_flow", "jaxprs"},
     "mechanism": DOOR,
-    "responses": SPLIT | {"responses"},
+    "draws": set(),
+    "responses": SPLIT | {"draws", "responses"},
     "centring": CENTRING,
     "norms": DOOR,
     "runs": DOOR | {"norms", "validation"},
