@@ -158,9 +158,9 @@ MUTATIONS = [
              "jnp.eye(len(number), dtype=b.dtype)", "test_ghost:test_it_is_the_sum_of_clipped_gradients", (_words,)),
     Mutation("factors that may be computed twice", "dpppl.ghost.sums:stored", "jnp.where(some == _UNLIKELY, 2, 1)", "1",
              "test_ghost:test_factors_are_stored_once"),
-    Mutation("everything of a row counts as copied", "dpppl.ghost.uses:uses_of", "exact = all(", "exact = True or all(",
+    Mutation("everything of a row counts as copied", "dpppl.ghost.uses:_walk", "exact = all(", "exact = True or all(",
              "test_ghost:test_factors_are_stored_once"),
-    Mutation("another use of a latent forgotten", "dpppl.ghost.uses:uses_of", "if operand.latents]", "if False]",
+    Mutation("another use of a latent forgotten", "dpppl.ghost.uses:_walk", "if operand.latents]", "if False]",
              "test_ghost:test_it_is_the_sum_of_clipped_gradients", (_tied,)),
     # Which rows
     Mutation("a row drawn twice", "dpppl.subsampling.distinct:_by_sorting", "& ~_repeats(value)", "",
