@@ -88,13 +88,16 @@ class Access:
 
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
-        before, after = self._halves
         traced: dict[str, Any] = dict(x64=self.x64, maps=())
-        steady = row_p.bind(*captured, *jax.tree.leaves((z, public)), program=before.jaxpr, **traced)
+        steady, of_row = [], self.program
+        if self._halves is not None:
+            before, after = self._halves
+            steady = row_p.bind(*captured, *jax.tree.leaves((z, public)), program=before.jaxpr, **traced)
+            of_row = after.jaxpr
 
         def statistic(row: Any) -> Any:
             operands = *steady, *captured, *jax.tree.leaves((z, row, public))
-            return jax.tree.unflatten(self.output, row_p.bind(*operands, program=after.jaxpr, **traced))
+            return jax.tree.unflatten(self.output, row_p.bind(*operands, program=of_row, **traced))
 
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 

@@ -98,9 +98,9 @@ def computed(program: Any, wanted: Sequence[Any], values: dict[Any, Any]) -> lis
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
 
 
-def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any]:
+def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any] | None:
     """Two closed programs for an open one: `before(*inputs that do not vary)`, and `after(*what it gave, *inputs)`, which gives
-    the outputs. Constants are the first inputs. What costs nothing is left to the second.
+    the outputs. Constants are the first inputs. What costs nothing is left to the second; None where that is all.
 
     >>> program = jax.make_jaxpr(lambda x, y: jax.numpy.exp(x) * y)(0.0, 0.0).jaxpr
     >>> [[equation.primitive.name for equation in part.eqns] for part in split(program, (False, True))]
@@ -122,14 +122,15 @@ def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any]:
         if equation.primitive.name in REARRANGEMENTS and equation.outvars[0] in crossing:
             del crossing[equation.outvars[0]]
             crossing |= dict.fromkeys(v for v in equation.invars if v in made)
-    found = [v for v in crossing if v not in inputs]
+    if not (found := [v for v in crossing if v not in inputs]):
+        return None
     like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
     before = jax.make_jaxpr(lambda *given: computed(program, found, dict(zip(steady, given))))(*like(steady))
     after = jax.make_jaxpr(lambda *given: computed(program, program.outvars, dict(zip([*found, *inputs], given))))
     return before, after(*like([*found, *inputs]))
 
 
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
 def flattened(program: Any, rule: Callable[[Any, Sequence[Any]], Any] = lambda equation, operands: None) -> Any:
@@ -149,7 +150,7 @@ def flattened(program: Any, rule: Callable[[Any, Sequence[Any]], Any] = lambda e
             operands = [read(v) for v in equation.invars]
             name, inner = equation.primitive.name, next(programs(equation), None)
             outputs = rule(equation, operands)
-            if outputs is None and name in _CALLS:
+            if outputs is None and name in CALLS:
                 outputs = run(open_jaxpr(inner), getattr(inner, "consts", ()), operands)
             elif outputs is None and name == "scan":
                 equation = equation.replace(params=equation.params | {"jaxpr": flattened(inner, rule)})

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from dpppl.jaxprs import REARRANGEMENTS, computed, flattened, is_literal, open_jaxpr, programs
+from dpppl.jaxprs import CALLS, REARRANGEMENTS, computed, flattened, is_literal, open_jaxpr, programs
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
@@ -48,9 +48,11 @@ def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]
             return log_likelihood(jax.tree.unflatten(tree, latents), *jax.tree.unflatten(structure, others))
 
         if all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in latents):
-            program = flattened(jax.make_jaxpr(flat)(latents, others))
+            traced = jax.make_jaxpr(flat)(latents, others)
             public = [number == 1 for number, part in enumerate(rest) for _ in jax.tree.leaves(part)]
-            shared, used = _shared(program, len(latents), [True] * len(latents) + public)
+            steady = [True] * len(latents) + public
+            program = flattened(traced) if _steady_work(traced, steady)[0] >= _LEAST_SAVED else None
+            shared, used = ([], []) if program is None else _shared(program, len(latents), steady)
             if shared:
                 value, slopes = _in_two(program, latents, others, shared, used)
                 return value, jax.tree.unflatten(tree, slopes)
@@ -173,6 +175,21 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     numbers, directions = sum(v.aval.size for v in shared), sum(sizes[k] for k in used)
     wide = min(numbers, directions) > _MOST_DIRECTIONS or numbers * directions > _LARGEST_JACOBIAN
     return ([], []) if total - cost < _LEAST_SAVED or wide else (shared, used)
+
+
+def _steady_work(program: Any, steady: Sequence[bool]) -> tuple[float, list[bool]]:
+    """The work of equations that no row enters, and which outputs are of these alone, given which inputs are."""
+    jaxpr, total = open_jaxpr(program), 0.0
+    known = {v for v, is_steady in zip(jaxpr.invars, steady) if is_steady} | set(jaxpr.constvars)
+    for equation in jaxpr.eqns:
+        inside = [is_literal(v) or v in known for v in equation.invars]
+        if equation.primitive.name in CALLS:
+            work, of_outputs = _steady_work(next(programs(equation)), inside)
+        else:
+            work, of_outputs = _work(equation) * all(inside), [all(inside)] * len(equation.outvars)
+        total += work
+        known.update(v for v, is_steady in zip(equation.outvars, of_outputs) if is_steady)
+    return total, [is_literal(v) or v in known for v in jaxpr.outvars]
 
 
 def _minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -> tuple[float, set[int]]:
