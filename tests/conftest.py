@@ -5,7 +5,10 @@ import os
 import tempfile
 from importlib.metadata import version
 
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=2"
+# Small matrices and arrays, and another worker on the other core.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
+os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
 # Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. Level 0 would
 # make long chains slow. What floating-point arithmetic might do to the sensitivity is tested as users' programs are compiled.
 if os.environ.get("DPPPL_TESTS") != "numerical" and version("jaxlib").startswith("0.10."):

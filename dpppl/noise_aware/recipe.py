@@ -209,7 +209,7 @@ def _consistent(surrogate: Any, precision: Array) -> tuple[Array, Array]:
         covariance = np.linalg.inv(precision + h.swapaxes(-1, -2) @ weighted)
         if np.max(np.abs(covariance - spread)) < 1e-6 * np.max(np.abs(spread)):
             break
-        spread = (spread + covariance) / 2
+        spread = covariance
     return weighted, covariance
 
 
