@@ -141,7 +141,7 @@ def main():
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--kernels", nargs="+", default=list(KERNELS), choices=KERNELS)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[3.0, 10.0, 50.0])
-    parser.add_argument("--clipping", default="flat", choices=["flat", "centred"])
+    parser.add_argument("--clipping", default=None, choices=["flat", "centred"])
     parser.add_argument("--clipping-norm", type=float, default=None, help="by default chosen privately")
     parser.add_argument("--steps", type=int, nargs=2, default=[1000, 1000], help="of warmup and of sampling")
     args = parser.parse_args()

@@ -1,5 +1,7 @@
 """Steps that are found in the warmup, samples in the middle of positions, and what of them may be read."""
 
+from contextlib import nullcontext
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,8 @@ from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl import ConfigurationError
-from dpppl.clipping import Flat, PerSite
-from dpppl.errors import KeyReuseError, PrivacyLeakError
+from dpppl.clipping import Centred, Flat, PerSite
+from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, measure, verdicts
 from dpppl.mechanism import Mechanism
@@ -149,7 +151,7 @@ def test_sum_and_count_together_cost_one_access():
 
 def test_the_histogram_of_norms_is_charged_with_the_run():
     mcmc = dpppl.MCMC(
-        dpppl.DPSGLD(precise, clipping_norm="auto"), num_warmup=5, num_samples=5, target_epsilon=2.0,
+        dpppl.DPSGLD(precise, clipping="flat"), num_warmup=5, num_samples=5, target_epsilon=2.0,
         target_delta=1e-5, progress_bar=False, print_cost=False,
     )  # fmt: skip
     plan = mcmc.privacy_plan()
@@ -165,6 +167,25 @@ def test_the_histogram_of_norms_is_charged_with_the_run():
     assert 0.7 < norm / exact < 1.5
     with pytest.raises(ConfigurationError, match="matched"):
         dpppl.DPSGLD(precise, clipping_norm="auto", step_size=0.1)
+
+
+def test_clipping_is_centred_unless_a_norm_is_given():
+    def unnormalised(y):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.factor("likelihood", -((y[:, 0] - mu) ** 2))
+
+    laws = [type(dpppl.DPSGLD(precise, **given).mechanism.clipping) for given in ({}, {"clipping_norm": 1.0})]
+    assert laws == [Centred, Flat]
+    for clipping, refused in ((None, True), ("flat", False)):
+        mcmc = dpppl.MCMC(
+            dpppl.DPSGLD(unnormalised, clipping=clipping), num_warmup=2, num_samples=2, target_epsilon=2.0,
+            target_delta=1e-5, progress_bar=False, print_cost=False,
+        )  # fmt: skip
+        said = pytest.raises(UnsupportedModelError, match=r"'likelihood'.*flat") if refused else nullcontext()
+        with said:
+            mcmc.run(dpppl.secret_key(), Y)
+        assert bool(mcmc.budget.charged) != refused
 
 
 class Leaky(dpppl.DPSGLD):

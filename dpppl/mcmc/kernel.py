@@ -57,8 +57,8 @@ class DPKernel(Fixed, MCMCKernel):
         self,
         model: Callable[..., Any],
         *,
-        clipping_norm: float | str | Mapping[str, float],
-        clipping: str = "flat",
+        clipping_norm: float | str | Mapping[str, float] = "auto",
+        clipping: str | None = None,
         subsampling: Subsampling | None = None,
         step_size: float | str | Callable[..., Any] = "matched",
         noise_multiplier: float | None = None,
@@ -83,6 +83,8 @@ class DPKernel(Fixed, MCMCKernel):
                 'clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.'
             )
         norm: Any = 1.0 if self.auto_norm else clipping_norm
+        if clipping is None:
+            clipping = "centred" if self.auto_norm else "flat"
         self.mechanism = Mechanism(
             clipping=clipping_of(clipping, norm), subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
             count_share=COUNT_SHARE if measure_clipping else 0.0,

@@ -35,8 +35,11 @@ class DPSGLD(DPKernel):
     every step h below 2 / (its largest curvature).
 
     `model`: a NumPyro model with one data plate. `clipping_norm`: bound on the norm of one row's gradient, in
-    unconstrained space, or a dict with a bound for each latent site, or "auto": 1 % of the cost goes to a histogram of
-    norms at the start, and the norm is 1.25 times its .99 quantile, or its .9 quantile where clipping is centred.
+    unconstrained space, or a dict with a bound for each latent site, or "auto", the default: 1 % of the cost goes to a
+    histogram of norms at the start, and the norm is its .9 quantile, or 1.25 times its .99 quantile where clipping is flat.
+    `clipping`: "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
+    unbiased however many rows are clipped; "flat" shrinks the gradient, and works for every model. By default centred
+    where the norm is "auto", and flat where you give it.
     `subsampling`: FullBatch(), the default,
     Poisson(rate), Partition(num_batches), WithoutReplacement(...). `step_size`: h in the time of the diffusion; a
     number, a function of the step count from 0 (optax schedules fit), or "matched", the largest at which the noise that
