@@ -53,8 +53,7 @@ class ChainDetails:
         note = kernel.temperature_note(s)
         time = 0.0
         if charges:  # a restart begins anew, whatever ran and was charged
-            step_sizes, multipliers = kernel.taken(0, charges[-1].first + charges[-1].num_steps, longest)
-            time = float(np.sum(kernel.diffusion_time(step_sizes, kernel.noise_std(step_sizes, multipliers))))
+            time = kernel.total_time(charges[-1].first + charges[-1].num_steps, longest)
         curved = kernel.row_curvature is not None and kernel.num_data is not None
         return cls(
             num_chains=num_chains,

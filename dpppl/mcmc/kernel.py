@@ -1,6 +1,7 @@
 """What the private kernels share: configuration, NumPyro's calling convention, and what a run of steps costs."""
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -338,6 +339,16 @@ class DPKernel(Fixed, MCMCKernel):
                 f"the step size must be positive and finite at every step; step {first + int(np.argmax(bad))} is not."
             )
         return steps, multipliers
+
+    def total_time(self, count: int, longest: float = np.inf) -> float:
+        """Diffusion time of the first `count` steps of a chain, matched ones no longer than `longest`."""
+        steps, multipliers = self.taken(0, count, longest)
+        return float(np.sum(self.diffusion_time(steps, self.noise_std(steps, multipliers))))
+
+    @property
+    def num_latents(self) -> int:
+        """Coordinates in all, once the kernel is bound."""
+        return sum(math.prod(latent.shape) for latent in self.split.latents.values())
 
     def charge(self, first: int, count: int, chains: int = 1) -> Charge:
         """What steps first .. first+count-1 of so many chains cost."""

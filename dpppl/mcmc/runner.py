@@ -23,7 +23,7 @@ from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Run, drive, forgetful, prove
 from dpppl.runs.ledger import PrivacyLedger
-from dpppl.runs.norm_choice import chosen_norm, histogram_charge, private_norms
+from dpppl.runs.norm_choice import affordable_norm, chosen_norm, histogram_charge, private_norms
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.validation import positive_integer
@@ -238,7 +238,11 @@ class MCMC(numpyro.infer.MCMC):
             prove(trial_chunk, (legs[0], rows, public, number, number), rows=1)
             one = unstack(states)[0] if self.num_chains > 1 else states
             norms = private_norms(*kernel.norm_statistic(one), rows, public, run, self.budget, histogram)
-            self._kernel = kernel.with_norm(chosen_norm(norms, isinstance(kernel.mechanism.clipping, Centred)))
+            affordable = affordable_norm(
+                norms, trial.num_latents, kernel.split.num_rows, trial.total_time(first + steps)
+            )
+            is_centred = isinstance(kernel.mechanism.clipping, Centred)
+            self._kernel = kernel.with_norm(chosen_norm(norms, is_centred, affordable))
             run = replace(run, claimed=True)
             return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
         self.budget.admit(charges, run.run_id)

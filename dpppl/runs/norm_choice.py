@@ -16,7 +16,7 @@ from dpppl.runs.driver import Run, prepare
 
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""
-QUANTILE, MARGIN, CENTRED_QUANTILE = 0.99, 1.25, 0.9
+QUANTILE, MARGIN, CENTRED_QUANTILE, CENTRED_MARGIN = 0.99, 1.25, 0.9, 4.0
 
 
 def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechanism) -> Charge:
@@ -53,16 +53,33 @@ def private_norms(
     return Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0])
 
 
-def chosen_norm(norms: Norms, is_centred: bool) -> float:
-    """To four digits, a norm that few rows exceed: 1.25 times the .99 quantile; centred clipping, which biases nothing, can
-    do with the .9 quantile.
+def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
+    """To four digits, a norm that few rows exceed: 1.25 times the .99 quantile. Centred clipping, which biases nothing but
+    loses what it clips, can do with the .9 quantile; up to four times the .99 quantile it takes what is `affordable`.
 
     >>> from dpppl.norms import NUM_BINS
     >>> counts = np.zeros(NUM_BINS); counts[17:20] = 200.0, 600.0, 200.0      # norms around 2^(-18 + 18.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
-    >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True)
-    (4.601, 2.414)
+    >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.0)
+    (4.601, 2.414, 3.0)
     """
+    high = norms.high_quantile(QUANTILE)
+    norm = MARGIN * high
     if is_centred:
-        return float(f"{norms.quantile(CENTRED_QUANTILE):.4g}")
-    return float(f"{MARGIN * norms.high_quantile(QUANTILE):.4g}")
+        norm = max(norms.quantile(CENTRED_QUANTILE), min(affordable, CENTRED_MARGIN * high))
+    return float(f"{norm:.4g}")
+
+
+def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_time: float) -> float:
+    """The norm at which a chain can still explore most directions, where its `diffusion_time` is that at norm 1.
+
+    The time falls with the square of the norm; 100 / time is the smallest curvature that may be read (`mixing_line`). Rows'
+    squared norms, summed and divided by `num_latents`, are an average direction's; the flattest is taken to have a quarter.
+
+    >>> norms = Norms(np.array([-0.5, 0.5]), np.array([1.0]), 0.0)                 # all of length 1
+    >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
+    2.23606797749979
+    """
+    longest = norms.high_quantile(QUANTILE)
+    curvature = num_rows * norms.mean(lambda norm: np.minimum(norm, longest) ** 2) / num_latents
+    return float((diffusion_time * curvature / (4.0 * 100.0)) ** 0.5)
