@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from dpppl.jaxprs import CALLS, REARRANGEMENTS, computed, flattened, is_literal, open_jaxpr, programs
+from dpppl.jaxprs import CALLS, REARRANGEMENTS, computed, equations, flattened, is_literal, open_jaxpr, programs
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
@@ -78,7 +78,7 @@ def _in_two(
         return ravel_pytree(u[:num_smooth])[0], u
 
     sizes = [v.aval.size for v in shared[:num_smooth]]
-    if flat.size <= sum(sizes):
+    if flat.size <= sum(sizes) and not _backwards_only(program):
         _, push, u = jax.linearize(before, flat, has_aux=True)
         jacobian = jax.vmap(push, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
     else:
@@ -89,9 +89,11 @@ def _in_two(
         given = dict(zip(shared, [*smooth, *u[num_smooth:]]))
         return values_of(program.jaxpr.outvars, latents, given)[0]
 
-    value, (slopes, of_shared) = _by_products(jax.value_and_grad(after, (0, 1)))(list(latents), u[:num_smooth])
-    parts = jnp.split(jacobian, np.cumsum(sizes)[:-1])
-    through = sum(slope.ravel() @ part for slope, part in zip(of_shared, parts))
+    run = _by_products(jax.value_and_grad(after, (0, 1)))
+    (value, (slopes, of_shared)), (_, (_, is_zero)) = run(list(latents), u[:num_smooth])
+    through, parts = jnp.zeros(flat.size, flat.dtype), jnp.split(jacobian, np.cumsum(sizes)[:-1])
+    for slope, zero, part in zip(of_shared, is_zero, parts):
+        through += 0.0 if zero else slope.ravel() @ part  # zero times infinity, where nothing was to be differentiated
     for number, slope in zip(used, unflat(through.astype(flat.dtype))):
         slopes[number] += slope
     return value, slopes
@@ -99,7 +101,7 @@ def _in_two(
 
 def _by_products(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, in which sums over all axes, or the last ones, are products with ones: of many short rows XLA
-    computes these several times as fast on a CPU."""
+    computes these several times as fast on a CPU. It also gives which of its outputs are 0 whatever the arguments."""
 
     def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
         if equation.primitive.name != "reduce_sum" or not _is_smooth(equation.outvars[0]):
@@ -107,15 +109,33 @@ def _by_products(function: Callable[..., Any]) -> Callable[..., Any]:
         x, lead = operands[0], equation.outvars[0].aval.ndim
         if lead == x.ndim or tuple(equation.params["axes"]) != tuple(range(lead, x.ndim)):
             return None
-        x = x.reshape(*x.shape[:lead], -1)
-        return [lax.dot(x, jnp.ones(x.shape[-1], x.dtype), precision=lax.Precision.HIGHEST)]
+        x = x.reshape(*x.shape[:lead], math.prod(x.shape[lead:]))
+        ones, last = jnp.ones(x.shape[-1], x.dtype), (((lead,), (0,)), ((), ()))
+        return [lax.dot_general(x, ones, last, precision=lax.Precision.HIGHEST)]
 
     def run(*arguments: Any) -> Any:
         program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        leaves = jaxpr_as_fun(flattened(program, rule))(*jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+        program, tree = flattened(program, rule), jax.tree.structure(like)
+        zeros = _zeros(program.jaxpr)
+        leaves = jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(tree, leaves), jax.tree.unflatten(tree, zeros)
 
     return run
+
+
+def _zeros(program: Any) -> list[bool]:
+    """Which outputs of an open program are written down as 0."""
+    found: set[Any] = set()
+    is_zero = lambda v: not np.any(v.val) if is_literal(v) else v in found  # noqa: E731
+    for equation in program.eqns:
+        if equation.primitive.name in REARRANGEMENTS and is_zero(equation.invars[0]):
+            found.update(equation.outvars)
+    return [is_zero(v) for v in program.outvars]
+
+
+def _backwards_only(program: Any) -> bool:
+    """Whether something in it has no derivative but its own, from results to arguments."""
+    return any(equation.primitive.name.startswith("custom_vjp") for equation in equations(program))
 
 
 def _variables(operands: Sequence[Any]) -> list[Any]:
@@ -163,6 +183,8 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
             for k, v in enumerate(equation.outvars):
                 makers[v], nodes[v] = end, end + 1 + k
                 edges[end, end + 1 + k] = _price(v, sum(sizes[k] for k in of))
+                if jnp.issubdtype(v.aval.dtype, jnp.complexfloating):
+                    edges[end, end + 1 + k] = math.inf
             end += 1 + len(equation.outvars)
     edges |= {(nodes[v], 1): math.inf for v in program.jaxpr.outvars if v in nodes}
     total = sum(work for (start, _), work in edges.items() if start == 0)
@@ -172,9 +194,10 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     shared = [v for v, node in nodes.items() if makers[v] in before and node not in before]
     shared.sort(key=_is_smooth, reverse=True)
     used = sorted(set().union(*(made_of[v] for v in shared)))
-    numbers, directions = sum(v.aval.size for v in shared), sum(sizes[k] for k in used)
-    wide = min(numbers, directions) > _MOST_DIRECTIONS or numbers * directions > _LARGEST_JACOBIAN
-    return ([], []) if total - cost < _LEAST_SAVED or wide else (shared, used)
+    numbers, directions = sum(v.aval.size for v in shared if _is_smooth(v)), sum(sizes[k] for k in used)
+    passes = numbers if _backwards_only(program) else min(numbers, directions)
+    wide = passes > _MOST_DIRECTIONS or numbers * directions > _LARGEST_JACOBIAN
+    return ([], []) if total - cost < _LEAST_SAVED or wide or not numbers else (shared, used)
 
 
 def _steady_work(program: Any, steady: Sequence[bool]) -> tuple[float, list[bool]]:

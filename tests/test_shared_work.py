@@ -68,6 +68,49 @@ def test_the_gradients_are_jaxs(case, x64):
         assert np.max(np.abs(found[name] - slopes[name])) < tolerance * size and size > 1e-2, name
 
 
+def kernel_of(a):
+    x = jnp.arange(16.0)
+    return jnp.exp(-jnp.exp(a) * (x[:, None] - x) ** 2 / 9) + jnp.eye(16)
+
+
+@jax.custom_vjp
+def root_of(k):
+    return jnp.linalg.cholesky(k)
+
+
+root_of.defvjp(lambda k: (root_of(k), k), lambda k, g: jax.vjp(jnp.linalg.cholesky, k)[1](g))
+
+
+def vectors_as_they_are(z, r, _):
+    values, vectors = jnp.linalg.eigh(jnp.eye(16) * jnp.exp(z))
+    return values @ r**2 + jnp.sum(lax.stop_gradient(vectors @ r))
+
+
+AWKWARD = {
+    "complex numbers": lambda z, r, _: (
+        jnp.sum(jnp.real(jnp.fft.rfft(kernel_of(z)[0]) * jnp.fft.rfft(r)))
+        + jnp.sum(jnp.tanh(jnp.linalg.cholesky(kernel_of(z)) @ r))
+    ),
+    "whole numbers alone": lambda z, r, _: z * r[jnp.argmax(jnp.diag(jnp.linalg.cholesky(kernel_of(z))))],
+    "a derivative of its own": lambda z, r, _: jnp.sum(root_of(kernel_of(z)) @ r),
+    "sums of matrices": lambda z, r, _: jnp.sum(
+        jnp.tanh(jnp.sum(jnp.linalg.cholesky(kernel_of(z)).reshape(4, 4, 16) * r, -1))
+    ),
+    "sums of nothing": lambda z, r, _: (
+        jnp.sum(jnp.linalg.cholesky(kernel_of(z)) @ r) + jnp.sum(jnp.sum(jnp.zeros((0, 3)) * r[0], 1))
+    ),
+    "no derivative where it is infinite": vectors_as_they_are,
+}
+
+
+@pytest.mark.parametrize("case", AWKWARD)
+def test_awkward_gradients_are_jaxs(case):
+    rows = jnp.asarray(RNG.standard_normal((3, 16)), jnp.float32)
+    both = (f(AWKWARD[case]) for f in (value_and_gradient, jax.value_and_grad))
+    found, expected = (jax.vmap(f, (None, 0, None))(jnp.float32(0.3), rows, None) for f in both)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
 def by_row(function, log_likelihood, z, rows, public, names, numbers=1):
     """The equations of these names, in the program for all rows, that compute so many numbers for each row (N is prime)."""
     program = jax.make_jaxpr(jax.vmap(function(log_likelihood), (None, 0, None)))(z, rows, public)

@@ -73,13 +73,14 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
 def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_time: float) -> float:
     """The norm at which a chain can still explore most directions, where its `diffusion_time` is that at norm 1.
 
-    The time falls with the square of the norm; 100 / time is the smallest curvature that may be read (`mixing_line`). Rows'
-    squared norms, summed and divided by `num_latents`, are an average direction's; the flattest is taken to have a quarter.
+    The time falls with the square of the norm; 100 / time is the smallest curvature that may be read (`mixing_line`), and
+    twice that is asked for. Rows' squared norms, summed and divided by `num_latents`, are an average direction's; the
+    flattest is taken to have a quarter.
 
     >>> norms = Norms(np.array([-0.5, 0.5]), np.array([1.0]), 0.0)                 # all of length 1
     >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
-    2.23606797749979
+    1.5811388300841898
     """
     longest = norms.high_quantile(QUANTILE)
     curvature = num_rows * norms.mean(lambda norm: np.minimum(norm, longest) ** 2) / num_latents
-    return float((diffusion_time * curvature / (4.0 * 100.0)) ** 0.5)
+    return float((diffusion_time * curvature / (4.0 * 2.0 * 100.0)) ** 0.5)
