@@ -36,8 +36,8 @@ class DPSGLD(DPKernel):
 
     `model`: a NumPyro model with one data plate. `clipping_norm`: bound on the norm of one row's gradient, in
     unconstrained space, or a dict with a bound for each latent site, or "auto", the default: 1 % of the cost goes to a
-    histogram of norms at the start, and the norm is its .9 quantile, or more where the budget allows; where clipping is
-    flat, 1.25 times its .99 quantile.
+    histogram of norms at the start, and the norm clips a tenth of the rows, or fewer where tails are heavy or the budget
+    allows; where clipping is flat, it is 1.25 times the .99 quantile.
     `clipping`: "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
     unbiased however many rows are clipped; "flat" shrinks the gradient, and works for every model. By default centred
     where the norm is "auto", and flat where you give it.

@@ -16,7 +16,8 @@ from dpppl.runs.driver import Run, prepare
 
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""
-QUANTILE, MARGIN, CENTRED_QUANTILE, CENTRED_MARGIN = 0.99, 1.25, 0.9, 4.0
+QUANTILE, MARGIN = 0.99, 1.25
+CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
 def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechanism) -> Charge:
@@ -54,20 +55,34 @@ def private_norms(
 
 
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
-    """To four digits, a norm that few rows exceed: 1.25 times the .99 quantile. Centred clipping, which biases nothing but
-    loses what it clips, can do with the .9 quantile; up to four times the .99 quantile it takes what is `affordable`.
+    """To four digits, a norm that few rows exceed: 1.25 times the .99 quantile. Centred clipping biases nothing, but loses what
+    it clips: it takes what is `affordable`, if that is no more than four times the .99 quantile, and clips at most a tenth of the
+    rows, or what keeps 60 % of their squared norms.
 
     >>> from dpppl.norms import NUM_BINS
     >>> counts = np.zeros(NUM_BINS); counts[17:20] = 200.0, 600.0, 200.0      # norms around 2^(-18 + 18.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
-    >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.0)
-    (4.601, 2.414, 3.0)
+    >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
+    (4.601, 2.414, 3.2)
     """
-    high = norms.high_quantile(QUANTILE)
-    norm = MARGIN * high
+    norm = MARGIN * norms.high_quantile(QUANTILE)
     if is_centred:
-        norm = max(norms.quantile(CENTRED_QUANTILE), min(affordable, CENTRED_MARGIN * high))
+        least = max(norms.quantile(CENTRED_QUANTILE), _keeping(norms, KEPT))
+        norm = max(least, min(affordable, CENTRED_MARGIN * norms.high_quantile(QUANTILE)))
     return float(f"{norm:.4g}")
+
+
+def _squared(norms: Norms, norm: float) -> float:
+    """The mean of rows' squared norms, clipped to this one, and to the .99 quantile: beyond it a fit's tail is a guess."""
+    longest = min(norm, norms.high_quantile(QUANTILE))
+    return norms.mean(lambda x: np.minimum(x, longest) ** 2)
+
+
+def _keeping(norms: Norms, share: float) -> float:
+    """The norm that keeps this share of the rows' squared norms."""
+    candidates = 2.0**norms.edges
+    kept = [_squared(norms, norm) for norm in candidates]
+    return float(np.interp(share * kept[-1], kept, candidates))
 
 
 def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_time: float) -> float:
@@ -81,6 +96,5 @@ def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_tim
     >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
     1.5811388300841898
     """
-    longest = norms.high_quantile(QUANTILE)
-    curvature = num_rows * norms.mean(lambda norm: np.minimum(norm, longest) ** 2) / num_latents
+    curvature = num_rows * _squared(norms, np.inf) / num_latents
     return float((diffusion_time * curvature / (4.0 * 2.0 * 100.0)) ** 0.5)
