@@ -13,8 +13,9 @@ import numpyro.distributions as dist
 from jax import lax
 
 _WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
-_SMALL, _MOST = 40.0, 400
-"""Means below which counts are drawn by inversion, and turns after which it ends."""
+_SMALL, _MOST, _DISPERSED = 40.0, 400, 16.0
+"""Means below which counts are drawn by inversion, turns after which it ends, and a negative binomial's variance over its mean,
+less one, below which its tail has ended by then."""
 
 
 def unwrapped(fn: Any) -> Any:
@@ -59,6 +60,19 @@ def _binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     return _or_else(is_small, jnp.where(p > 0.5, n - rare, rare), sample)
 
 
+def _negative_binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    concentration, rate = jnp.broadcast_to(law.concentration, shape), jnp.broadcast_to(law.rate, shape)
+    is_small = (concentration < _SMALL * rate) & (1.0 < _DISPERSED * rate)
+    r, b = jnp.where(is_small, concentration, 1.0), jnp.where(is_small, rate, 1.0)
+    found = _inverted(key, jnp.exp(-r * jnp.log1p(1.0 / b)), lambda k: (k - 1.0 + r) / (k * (1.0 + b)))
+
+    def sample(is_found: Any) -> Any:
+        others = dist.GammaPoisson(jnp.where(is_found, 1.0, concentration), jnp.where(is_found, 1.0, rate))
+        return others.sample(jax.random.fold_in(key, 1))
+
+    return _or_else(is_small, found, sample)
+
+
 def _student_t(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     df, dtype = law.df, jnp.result_type(float)
     u, v = jax.random.uniform(key, (2, *shape), dtype)
@@ -97,5 +111,9 @@ _DRAWS: dict[type, Callable[..., Any]] = {
     dist.Poisson: _poisson,
     dist.BinomialProbs: _binomial,
     dist.BinomialLogits: _binomial,
+    dist.GammaPoisson: _negative_binomial,
+    dist.NegativeBinomial2: _negative_binomial,
+    dist.NegativeBinomialLogits: _negative_binomial,
+    dist.NegativeBinomialProbs: _negative_binomial,
     dist.StudentT: _student_t,
 }

@@ -20,6 +20,10 @@ LAWS = {
         stats.binom([30, 20, 50, 500, 7], [0.02, 0.5, 0.97, 0.4, 0.0]),
     ),
     "logits": lambda: (dist.BinomialLogits(jnp.array([-1.0, 2.0]), 12), stats.binom(12, 1 / (1 + np.exp([1.0, -2.0])))),
+    "negative binomial": lambda: (
+        dist.NegativeBinomial2(jnp.array([0.5, 5.0, 30.0, 30.0, 300.0]), jnp.array([2.0, 0.7, 9.0, 2.0, 1.0])),
+        stats.nbinom([2.0, 0.7, 9.0, 2.0, 1.0], [0.8, 0.7 / 5.7, 9.0 / 39.0, 2.0 / 32.0, 1.0 / 301.0]),
+    ),
     "student_t": lambda: (dist.StudentT(jnp.array([1.0, 4.0]), 2.0, 3.0), stats.t([1.0, 4.0], 2.0, 3.0)),
 }
 

@@ -88,13 +88,13 @@ def _keeping(norms: Norms, share: float) -> float:
 def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_time: float) -> float:
     """The norm at which a chain can still explore most directions, where its `diffusion_time` is that at norm 1.
 
-    The time falls with the square of the norm; 100 / time is the smallest curvature that may be read (`mixing_line`), and
-    twice that is asked for. Rows' squared norms, summed and divided by `num_latents`, are an average direction's; the
-    flattest is taken to have a quarter.
+    The time falls with the square of the norm; 100 / time is the smallest curvature that may be read (`mixing_line`). Rows'
+    squared norms, summed and divided by `num_latents`, are that of an average direction; as they are longer at the start
+    than later, and directions differ, 32 times as much is asked for.
 
     >>> norms = Norms(np.array([-0.5, 0.5]), np.array([1.0]), 0.0)                 # all of length 1
     >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
-    1.5811388300841898
+    0.7905694150420949
     """
     curvature = num_rows * _squared(norms, np.inf) / num_latents
-    return float((diffusion_time * curvature / (4.0 * 2.0 * 100.0)) ** 0.5)
+    return float((diffusion_time * curvature / (32.0 * 100.0)) ** 0.5)
