@@ -13,9 +13,9 @@ import numpyro.distributions as dist
 from jax import lax
 
 _WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
-_SMALL, _MOST, _DISPERSED = 40.0, 400, 16.0
-"""Means below which counts are drawn by inversion, turns after which it ends, and a negative binomial's variance over its mean,
-less one, below which its tail has ended by then."""
+_SMALL, _MOST, _DISPERSED = 80.0, 1000, 50.0
+"""Minus log probabilities of zero below which counts are drawn by inversion (float32 ends at 87), turns after which it ends, and
+a negative binomial's variance over its mean, less one, below which its tail has ended by then."""
 
 
 def unwrapped(fn: Any) -> Any:
@@ -49,7 +49,7 @@ def _poisson(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
 def _binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     count, p = jnp.broadcast_to(law.total_count, shape), jnp.broadcast_to(law.probs, shape)
     rarer = jnp.minimum(p, 1.0 - p)
-    is_small = count * rarer < _SMALL
+    is_small = -count * jnp.log1p(-rarer) < _SMALL
     n, q = jnp.where(is_small, count, 0), jnp.where(is_small, rarer, 0.0)
     rare = _inverted(key, jnp.exp(n * jnp.log1p(-q)), lambda k: (n - k + 1.0) / k * q / (1.0 - q))
 

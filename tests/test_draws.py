@@ -12,8 +12,8 @@ from dpppl.draws import drawn
 COUNT = 20_000
 LAWS = {
     "poisson": lambda: (
-        dist.Poisson(jnp.array([0.0, 0.2, 3.0, 35.0, 300.0])),
-        stats.poisson([0.0, 0.2, 3.0, 35.0, 300.0]),
+        dist.Poisson(jnp.array([0.0, 0.2, 3.0, 75.0, 300.0])),
+        stats.poisson([0.0, 0.2, 3.0, 75.0, 300.0]),
     ),
     "binomial": lambda: (
         dist.BinomialProbs(jnp.array([0.02, 0.5, 0.97, 0.4, 0.0]), jnp.array([30, 20, 50, 500, 7])),
@@ -21,8 +21,8 @@ LAWS = {
     ),
     "logits": lambda: (dist.BinomialLogits(jnp.array([-1.0, 2.0]), 12), stats.binom(12, 1 / (1 + np.exp([1.0, -2.0])))),
     "negative binomial": lambda: (
-        dist.NegativeBinomial2(jnp.array([0.5, 5.0, 30.0, 30.0, 300.0]), jnp.array([2.0, 0.7, 9.0, 2.0, 1.0])),
-        stats.nbinom([2.0, 0.7, 9.0, 2.0, 1.0], [0.8, 0.7 / 5.7, 9.0 / 39.0, 2.0 / 32.0, 1.0 / 301.0]),
+        dist.NegativeBinomial2(jnp.array([0.5, 5.0, 70.0, 70.0, 300.0]), jnp.array([2.0, 0.7, 9.0, 2.0, 1.0])),
+        stats.nbinom([2.0, 0.7, 9.0, 2.0, 1.0], [0.8, 0.7 / 5.7, 9.0 / 79.0, 2.0 / 72.0, 1.0 / 301.0]),
     ),
     "student_t": lambda: (dist.StudentT(jnp.array([1.0, 4.0]), 2.0, 3.0), stats.t([1.0, 4.0], 2.0, 3.0)),
 }
