@@ -14,11 +14,13 @@ the share for which the verdict doubts the model; the share of rows that are cli
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -233,7 +235,11 @@ def main():
     parser.add_argument("--clipping", nargs="+", default=["chosen"], choices=["chosen", "none", "two_thirds"])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
+    with contextlib.ExitStack() as stack:
+        # NumPyro compiles NUTS anew for every data set: the same program, which workers find here.
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+        pool = stack.enter_context(ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")))
         if options.what == "bands":
             return bands(pool, options.epsilons, options.num_data_sets)
         if options.what == "wide":

@@ -363,6 +363,23 @@ def test_posteriors_are_as_wide_as_they_should_be():
     assert np.mean(np.square(too_sure)) > 2.0
 
 
+def test_ranks_far_from_the_truth_say_less():
+    """Scores at a point that is r times as far from the truth as sampling would put it move the ranks' moments; their
+    variance is taken as r^2 times as large."""
+    h, precision = np.diag([4.0, 0.5, 0.0]), np.eye(3)
+    sampled, centre = np.linalg.inv(h + precision), np.zeros(3)
+    surrogate = recipe.Surrogate(np.eye(3), centre, centre, 1.0, curvature.Curvature(h, np.zeros((3, 3))), h, None)
+    assert recipe.excess_of(surrogate, precision, centre, sampled) == pytest.approx(0.0, abs=1e-12)
+    assert recipe.excess_of(surrogate, precision, centre, 4.0 * sampled) == pytest.approx(3.0)
+    assert recipe.excess_of(surrogate, precision, np.array([1.0, 0.0, 9.0]), sampled) == pytest.approx(
+        4.0 / (0.8 + 1 / 3)
+    )
+    x, y, _ = data(100)
+    (*stages, last), scalars = bench().run(split_rows(bench(), (x, y)), 0, 0.5)
+    chi_squared = [bench().verdict(([*stages, last._replace(excess=e)], scalars), 0.5).fit[1] for e in (0.0, 8.0)]
+    assert chi_squared[1] < chi_squared[0] < 9.0 * chi_squared[1]
+
+
 @pytest.mark.slow
 def test_the_verdict_sees_data_that_are_too_dispersed():
     """Noise of sd 1 passes, of sd 1.5 is named. The prior is not normal, so that samples are NUTS's: as those of the

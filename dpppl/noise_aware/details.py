@@ -57,7 +57,8 @@ class Verdict:
         moments, beside = scalars[:2] / (FIT * num_rows), scalars[2:] / (BESIDE_FIT * num_rows)
         std, beside_std = scalar_std / (FIT * num_rows), scalar_std / (BESIDE_FIT * num_rows)
         variances = np.minimum(_VARIANCES, np.maximum(beside[:2], 0.0) + 2.0 * beside_std)
-        moments_std = np.sqrt(std**2 + variances / num_rows)
+        # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
+        moments_std = np.sqrt(std**2 + variances / num_rows * (1.0 + stages[-1].excess))
         rank = np.array([0.5, 0.25])
         share = np.clip(beside[2:], 0.0, 1.0)
         learned = 1.0 - found.variance / prior.variance

@@ -107,7 +107,8 @@ class Surrogate(NamedTuple):
 
 class Stage(NamedTuple):
     """What one stage found: the bounds used, the surrogate of its own releases, the posterior `belief` that they give under
-    a normal prior, and the scatter of its gradients in units of their noise, with its degrees of freedom."""
+    a normal prior, the scatter of its gradients in units of their noise, with its degrees of freedom, and the `excess` of
+    the posterior's spread."""
 
     norm: float
     bound: float
@@ -115,6 +116,7 @@ class Stage(NamedTuple):
     belief: Prior
     chi_squared: float
     degrees: int
+    excess: float
 
 
 Ask = Callable[..., Any]
@@ -164,7 +166,8 @@ def run_recipe(
         chi_squared = float((residual**2).sum() / (std**2 * degrees))
         mean, covariance = gaussian_posterior(surrogate, inner)
         belief = Prior(prior.mean + metric @ mean, metric @ covariance @ metric.T)
-        stages.append(Stage(at["norm"], at["bound"], surrogate, belief, chi_squared, degrees))
+        excess = excess_of(surrogate, inner, mean, covariance)
+        stages.append(Stage(at["norm"], at["bound"], surrogate, belief, chi_squared, degrees, excess))
         found = _next(stages[-1], new_point, usable.mean, scales)
     return stages, ask("scalars", at, closing["scalars"])
 
@@ -198,6 +201,14 @@ def gaussian_posterior(surrogate: Any, precision: Array) -> tuple[Array, Array]:
     weighted, covariance = _consistent(surrogate, precision)
     total = surrogate.gradient + times(surrogate.curvature.mean, surrogate.centre)
     return times(covariance, times(weighted.swapaxes(-1, -2), total)), covariance
+
+
+def excess_of(surrogate: Any, precision: Array, mean: Array, covariance: Array) -> float:
+    """By how much a posterior of u lies farther around the surrogate's centre than it would with no noise at the mode: squared
+    distances by the curvature h, over the same for the covariance (h + precision)^-1, less one."""
+    h, off = positive_part(surrogate.curvature.mean), mean - surrogate.centre
+    lengths = np.trace(h @ covariance, axis1=-2, axis2=-1).sum() + np.sum(off * times(h, off))
+    return max(0.0, float(lengths / np.trace(np.linalg.solve(precision + h, h), axis1=-2, axis2=-1).sum()) - 1.0)
 
 
 def _consistent(surrogate: Any, precision: Array) -> tuple[Array, Array]:

@@ -33,6 +33,7 @@ from dpppl.noise_aware.recipe import (
     Ask,
     Bounds,
     Release,
+    excess_of,
     found_bounds,
     gains_of,
     gaussian_posterior,
@@ -138,6 +139,7 @@ class WideStage(NamedTuple):
     covariance: Array
     chi_squared: float
     degrees: int
+    excess: float
 
 
 def run_wide(
@@ -190,9 +192,12 @@ def run_wide(
         chi_squared = float((residual**2).sum() / (std**2 * degrees))
         mean, spread = gaussian_posterior(surrogate, inner)
         spread = surrogate.widened(spread, inner)
+        excess = excess_of(surrogate, inner, mean, spread)
         belief, covariance = prior.mean + frame.latents(mean), roots @ spread @ roots
         known_now = Known(belief, frame.variances(spread * layout.real[:, :, None] * layout.real[:, None, :]))
-        stages.append(WideStage(at["norm"], at["bound"], surrogate, known_now, covariance, chi_squared, degrees))
+        stages.append(
+            WideStage(at["norm"], at["bound"], surrogate, known_now, covariance, chi_squared, degrees, excess)
+        )
         if number < len(priced) - 1:
             new, curvature = _next(frame, here, average, sketch, prior.pieces)
             covariance = new.layout.padded(_real(new, frame.carried(_real(frame, covariance), new)))
