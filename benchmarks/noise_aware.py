@@ -236,10 +236,13 @@ def main():
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
     with contextlib.ExitStack() as stack:
-        # NumPyro compiles NUTS anew for every data set: the same program, which workers find here.
+        # NumPyro compiles NUTS anew for every data set: the same program, which workers find here. They end before the memory maps
+        # of what they have compiled are too many for the kernel.
         os.environ["JAX_COMPILATION_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-        pool = stack.enter_context(ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")))
+        pool = stack.enter_context(
+            ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn"), max_tasks_per_child=80)
+        )
         if options.what == "bands":
             return bands(pool, options.epsilons, options.num_data_sets)
         if options.what == "wide":
