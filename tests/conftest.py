@@ -1,8 +1,11 @@
 """Two host devices for every test, programs that compile fast, reproducible hypothesis runs, and what tests share."""
 
 import collections
+import hashlib
+import itertools
 import os
 import tempfile
+import types
 from importlib.metadata import version
 
 # Small matrices and arrays, and another worker on the other core.
@@ -57,6 +60,17 @@ def pytest_collection_finish(session):
     """Test modules must not make arrays when they are imported: leak tests count the live ones."""
     if jax.live_arrays():
         raise pytest.UsageError("a test module makes JAX arrays at import; make them inside tests or fixtures.")
+
+
+@pytest.fixture(autouse=True)
+def same_secrets(request, monkeypatch):
+    """Secret keys of a test are its own, and the same each time: what holds with noise holds in every run."""
+    numbers = itertools.count()
+
+    def urandom(count):
+        return hashlib.shake_256(f"{request.node.nodeid} {next(numbers)}".encode()).digest(count)
+
+    monkeypatch.setattr("dpppl.random.os", types.SimpleNamespace(urandom=urandom))
 
 
 @pytest.fixture(params=[False, True], ids=["float32", "float64"])

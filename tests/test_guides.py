@@ -102,7 +102,7 @@ def test_lists_of_guides_have_numpyros_gradient():
 
 @pytest.mark.slow
 def test_flows_run():
-    result = run(make(guide=AutoBNAFNormal(logistic), optim=optax.adam(0.01)), 3, X, Y)
+    result = run(make(guide=AutoBNAFNormal(logistic, hidden_factors=[2]), optim=optax.adam(0.01)), 3, X, Y)
     assert result.sample_posterior(jax.random.key(0), 5)["w"].shape == (5, 2)
 
 
