@@ -4,7 +4,7 @@ Ours run through the public API; without privacy there are blackjax's SGLD, NumP
 privacy jax-privacy and Opacus. Each peer has an environment of its own, made here in a cache folder; each measurement is
 a fresh process, and the repeats go round all methods. Prints JSON lines, then tables of medians and of ratios.
 
-python benchmarks/peers.py [--problems "mlp" ...] [--repeats 3] [--growth]
+python benchmarks/peers.py [--problems "mlp" ...] [--repeats 3] [--growth]     (OPENBLAS_NUM_THREADS=1)
 """
 
 import argparse
@@ -41,7 +41,7 @@ PROBLEMS = {
     "mlp": NETWORK, "cnn": NETWORK, "bbb": [("of_dpppl.py", "dpppl SVI", 100), ("of_dpppl.py", "NumPyro SVI", 100)],
 }  # fmt: skip
 GROWTH = {
-    **{f"logistic 181 of 1e{k}": [("of_dpppl.py", "dpppl MCMC", 4_000)] for k in (4, 5, 6, 7)},
+    **{f"logistic 181 of 1e{k}": [("of_dpppl.py", m, 4_000) for m in ("dpppl MCMC", "JAX")] for k in (4, 5, 6, 7)},
     **{f"mlp 256 wide {h}": [("of_dpppl.py", m, 40) for m in ("dpppl SVI", "JAX")] for h in (12, 126, 1258, 12578)},
     "logistic 181": [("of_dpppl.py", "dpppl MCMC", steps) for steps in (400, 4_000, 40_000)],
 }
@@ -71,7 +71,7 @@ def measure(problem, worker, method, steps):
     return found
 
 
-def table(problem, found):
+def summary(problem, found):
     """Medians of each method, and its time in units of the first one's."""
     rows = collections.defaultdict(list)
     for one in found:
@@ -95,12 +95,13 @@ def table(problem, found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="*", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--problems", nargs="*", help="by default all", choices=[*PROBLEMS, *GROWTH])
     parser.add_argument("--methods", nargs="*", help="these alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--growth", action="store_true", help="how ours grows with rows, latents and steps, instead")
     args = parser.parse_args()
-    chosen = GROWTH if args.growth else {name: PROBLEMS[name] for name in args.problems}
+    table = GROWTH if args.growth else PROBLEMS
+    chosen = {name: table[name] for name in args.problems or table}
     found = []
     for _ in range(args.repeats):
         for problem, methods in chosen.items():
@@ -108,7 +109,7 @@ def main():
                 if not args.methods or method in args.methods:
                     found.append(measure(problem, worker, method, steps))
     for problem in chosen:
-        table(problem, found)
+        summary(problem, found)
 
 
 if __name__ == "__main__":

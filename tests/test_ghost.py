@@ -96,7 +96,7 @@ NETWORKS = {  # program, shapes of latents, shape of a row, kinds of the latents
     grouped: ({"w": (2, 10, 16), "v": (32, 8)}, (20,), ["outer", "outer"]),
     words: ({"table": (60, 12), "v": (12, 8)}, (9,), ["lookup", "outer"]),
     convolutions: (
-        {"k": (3, 3, 2, 5), "b": (5,), "l": (6, 2, 2, 5), "v": (54, 8)},
+        {"k": (3, 3, 2, 9), "b": (9,), "l": (6, 2, 2, 9), "v": (54, 8)},
         (8, 8, 2),
         ["whole"] * 3 + ["outer"],
     ),

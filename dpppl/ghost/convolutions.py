@@ -19,6 +19,7 @@ from dpppl.jaxprs import flattened
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _LARGEST_WINDOW = 16
+_FEW_CHANNELS = 8
 
 
 def rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,11 +116,29 @@ def patches(x: Any, parameters: Any, kernel: Sequence[int]) -> Any:
     room = [(low, high, d - 1) for (low, high), d in zip(parameters["padding"], parameters["lhs_dilation"])]
     x = lax.pad(x.transpose(_last(numbers.lhs_spec)), np.zeros((), x.dtype), [(0, 0, 0), *room, (0, 0, 0)])
     spans = [(w - 1) * d + 1 for w, d in zip(window, dilation)]
-    lengths = [(size - span) // s + 1 for size, span, s in zip(x.shape[1:-1], spans, parameters["window_strides"])]
-    seen = []
-    for offset in np.ndindex(*window):
-        start = [o * d for o, d in zip(offset, dilation)]
-        stop = [o + (n - 1) * s + 1 for o, n, s in zip(start, lengths, parameters["window_strides"])]
-        strides = (1, *parameters["window_strides"], 1)
-        seen.append(lax.slice(x, (0, *start, 0), (x.shape[0], *stop, x.shape[-1]), strides))
-    return jnp.stack(seen, axis=-2).reshape(x.shape[0] * math.prod(lengths), -1)
+    strides = parameters["window_strides"]
+    lengths = [(size - span) // s + 1 for size, span, s in zip(x.shape[1:-1], spans, strides)]
+    starts = [[o * d for o, d in zip(offset, dilation)] for offset in np.ndindex(*window)]
+    if x.shape[-1] >= _FEW_CHANNELS:
+        corners = np.stack(np.meshgrid(*(s * np.arange(n) for s, n in zip(strides, lengths)), indexing="ij"), axis=-1)
+        places = corners.reshape(-1, 1, len(window)) + np.asarray(starts)
+        flat = np.ravel_multi_index(tuple(np.moveaxis(places, -1, 0)), x.shape[1:-1])
+        seen = x.reshape(x.shape[0], -1, x.shape[-1]).at[:, flat].get(mode="promise_in_bounds")
+        return seen.reshape(x.shape[0] * len(flat), -1)
+    stops = [[o + (n - 1) * s + 1 for o, n, s in zip(start, lengths, strides)] for start in starts]
+    first, last = (x.shape[0],), (x.shape[-1],)
+    slices = [lax.slice(x, (0, *a, 0), (*first, *b, *last), (1, *strides, 1)) for a, b in zip(starts, stops)]
+    return jnp.stack(slices, axis=-2).reshape(x.shape[0] * math.prod(lengths), -1)
+
+
+def few_channels(parameters: Any, x: Any, w: Any) -> Any:
+    """A convolution as the product of `patches` and the kernel, or None: XLA's are slow for inputs with few channels."""
+    numbers = parameters["dimension_numbers"]
+    if x.shape[numbers.lhs_spec[1]] >= _FEW_CHANNELS:
+        return None
+    out, into, *space = numbers.rhs_spec
+    kernel = w.transpose(*space, into, out).reshape(-1, w.shape[out])
+    y = lax.dot(patches(x, parameters, w.shape), kernel, precision=parameters["precision"])
+    shape = jax.eval_shape(lambda x, w: lax.conv_general_dilated_p.bind(x, w, **parameters), x, w).shape
+    y = y.reshape(*(shape[k] for k in _last(numbers.out_spec)))
+    return y.transpose(np.argsort(_last(numbers.out_spec)))

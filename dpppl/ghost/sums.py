@@ -137,7 +137,7 @@ def weighted(form: Form, parts: Sequence[Any], weights: Any) -> Any:
     last = jnp.where(factor > 0, last.astype(dtype) * factor, np.zeros((), dtype))
     if form.kind == "whole":
         flat = last.reshape(len(last), 1, -1)
-        return _product(jnp.ones((len(last), 1, 1), dtype), flat).reshape(last.shape[1:])
+        return restored(_product(jnp.ones((len(last), 1, 1), dtype), flat).reshape(last.shape[1:]), form.restore)
     if form.kind == "lookup":
         table = jnp.zeros((form.sizes[2], last.shape[-1]), jnp.float64)
         flat = last.reshape(-1, last.shape[-1]).astype(jnp.float64)
