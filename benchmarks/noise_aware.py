@@ -63,9 +63,9 @@ class Bench:
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
         self.sampler = None if self.is_normal else nuts.Sampler(self.coordinates, 1_000)
         dimension = self.coordinates.dimension
-        statistics = RowStatistics(
-            Responses.of(self.coordinates.split), self.coordinates.latents, self.prior.geometry()
-        )
+        responses = Responses.of(self.coordinates.split)
+        self.redrawn = responses.redrawn
+        statistics = RowStatistics(responses, self.coordinates.latents, self.prior.geometry())
         self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, dimension)
 
         def log_joint(x, rows):
@@ -125,7 +125,7 @@ class Bench:
         """The last stage, the posterior and the verdict of one data set."""
         plan = default_plan(is_adaptive=None in (bounds.norm, bounds.curvature))
         ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows)
+        stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows, self.redrawn)
         mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
         std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
         verdict = Verdict.of(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)

@@ -59,7 +59,7 @@ class Access:
     chains: Maps = ()
 
     def __post_init__(self) -> None:
-        information_flow.check_row_program(self.program)
+        information_flow.check_row_program(self.program, _key_types())
 
     @functools.cached_property
     def parts(self) -> Any:

@@ -41,7 +41,8 @@ def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
 
 
 def _poisson(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
-    return _poisson_of(jnp.broadcast_to(law.rate, shape), key)
+    rate = jnp.broadcast_to(law.rate, shape)
+    return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
 
 
 def _poisson_of(rate: Any, key: Any) -> Any:
@@ -95,9 +96,9 @@ def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> Any:
 
 
 def _student_t(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
-    df, dtype = law.df, jnp.result_type(float)
+    df, dtype = jnp.minimum(law.df, 1e30), jnp.result_type(float)
     u, v = jax.random.uniform(key, (2, *shape), dtype)
-    standard = jnp.sqrt(df * ((1.0 - u) ** (-2.0 / df) - 1.0)) * jnp.cos(2.0 * jnp.pi * v)
+    standard = jnp.sqrt(df * jnp.expm1(-2.0 / df * jnp.log1p(-u))) * jnp.cos(2.0 * jnp.pi * v)
     return law.loc + law.scale * standard
 
 

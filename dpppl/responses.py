@@ -27,11 +27,13 @@ class Responses:
     """The law of a row's responses given its other arguments and the latents.
 
     `supports`: for each observed site the values it can take, where they are few enough to list them all jointly;
-    None where responses are drawn, `num_draws` of them. Each is a dict by site, on a batch of one row."""
+    None where responses are drawn, `num_draws` of them. Each is a dict by site, on a batch of one row. `scaled`: observed
+    sites whose log probability counts more or less than once (`handlers.scale`)."""
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
     supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
+    scaled: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
@@ -64,12 +66,18 @@ class Responses:
                 "argument, so it cannot say what else might have been observed; pass responses as an argument of their own, "
                 'or use clipping="flat".'
             )
-        return cls(split, num_draws, _supports(split, sites))
+        scaled = tuple(s["name"] for s in sites if not _counts_once(s))
+        return cls(split, num_draws, None if scaled else _supports(split, sites), scaled)
 
     @property
     def is_binary(self) -> bool:
         """Whether a row has one response, with two values."""
         return self.supports is not None and [len(values) for values in self.supports.values()] == [2]
+
+    @property
+    def redrawn(self) -> float:
+        """The variance that draws give a row's centred score, over that of the score: it is one of as many and itself."""
+        return 0.0 if self.supports is not None else 1.0 / (1 + self.num_draws)
 
     def __call__(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> tuple[Arrays, jax.Array]:
         """Responses by site, (m, ...), and the weights (1 + m,) of what was really observed and of these.
@@ -143,13 +151,16 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
         raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {cure}") from None
 
 
+def _counts_once(site: Site) -> bool:
+    return site["scale"] is None or (isinstance(site["scale"], int | float) and site["scale"] == 1)
+
+
 def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray[Any, Any]] | None:
-    """The values of each site, where all are scalars of few values and count once."""
+    """The values of each site, where all are scalars of few values."""
     found = {}
     for site in sites:
         fn = site["fn"]
-        unscaled = site["scale"] is None or (isinstance(site["scale"], int | float) and site["scale"] == 1)
-        if not unscaled or not fn.has_enumerate_support or math.prod(site["value"].shape) != 1:
+        if not fn.has_enumerate_support or math.prod(site["value"].shape) != 1:
             return None
         try:
             with jax.ensure_compile_time_eval():

@@ -15,6 +15,8 @@ LAWS = {
         dist.Poisson(jnp.array([0.0, 0.2, 3.0, 75.0, 300.0])),
         stats.poisson([0.0, 0.2, 3.0, 75.0, 300.0]),
     ),
+    "half precision": lambda: (dist.Poisson(jnp.float16([30.0, 3.0])), stats.poisson([30.0, 3.0])),
+    "whole rates": lambda: (dist.Poisson(np.array([30, 3])), stats.poisson([30.0, 3.0])),
     "binomial": lambda: (
         dist.BinomialProbs(jnp.array([0.02, 0.5, 0.97, 0.4, 0.0]), jnp.array([30, 20, 50, 500, 7])),
         stats.binom([30, 20, 50, 500, 7], [0.02, 0.5, 0.97, 0.4, 0.0]),
@@ -24,7 +26,10 @@ LAWS = {
         dist.NegativeBinomial2(jnp.array([0.5, 5.0, 70.0, 5.0, 300.0]), jnp.array([2.0, 0.7, 9.0, 0.3, 1.0])),
         stats.nbinom([2.0, 0.7, 9.0, 0.3, 1.0], [0.8, 0.7 / 5.7, 9.0 / 79.0, 0.3 / 5.3, 1.0 / 301.0]),
     ),
-    "student_t": lambda: (dist.StudentT(jnp.array([1.0, 4.0]), 2.0, 3.0), stats.t([1.0, 4.0], 2.0, 3.0)),
+    "student_t": lambda: (
+        dist.StudentT(jnp.array([1.0, 4.0, 1e7, jnp.inf]), 2.0, 3.0),
+        stats.t([1.0, 4.0, 1e7, 1e7], 2.0, 3.0),
+    ),
 }
 
 

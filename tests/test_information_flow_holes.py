@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend.core.primitives import random_fold_in_p
+from jax.extend.random import define_prng_impl
 from test_information_flow import X, Z, access, check, kinds, with_likelihood
 
 from dpppl import information_flow
+from dpppl.clipping import Flat
 from dpppl.errors import PrivacyLeakError
+from dpppl.mechanism import Mechanism
+from dpppl.subsampling import FullBatch
 
 fold = jax.random.fold_in
 
@@ -354,6 +358,37 @@ def test_only_named_generators():
     for name in ("rbg", "unsafe_rbg"):
         found, message = kinds(unsafe_generator, Z, X, keys[name])
         assert found == {"noise"} and "ChaCha20" in message
+
+
+def rbg_of_row(row):
+    return jax.random.bits(jax.random.key(row, impl="rbg"), (), jnp.uint32)
+
+
+def rbg_words_of_row(row):
+    return lax.rng_bit_generator(jnp.full(4, row, jnp.uint32), (), dtype=jnp.uint32)[1]
+
+
+def own_generator_of_row(row):
+    impl = define_prng_impl(
+        key_shape=(1,),
+        seed=lambda seed: jnp.asarray(seed, jnp.uint32).reshape(1),
+        split=lambda key, shape: jnp.broadcast_to(key, (*shape, 1)),
+        random_bits=lambda key, width, shape: jnp.broadcast_to(key[0], shape).astype(jnp.uint32),
+        fold_in=lambda key, data: key,
+    )
+    return jax.random.bits(jax.random.key(row, impl=impl), (), jnp.uint32)
+
+
+@pytest.mark.parametrize("bits", [rbg_of_row, rbg_words_of_row, own_generator_of_row])
+def test_rows_do_not_meet_in_a_generator(bits):
+    """The bits of rbg for all rows of a batch come from the first row's key: replacing it moved the sum by 30 norms."""
+    mechanism = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+    settings = {"key": jax.random.key(0), "noise_multiplier": 1e-6}
+    of = lambda bits: lambda z, row, public: z * jnp.where(bits(row) > np.uint32(2**31), 1.0, -1.0)  # noqa: E731
+    with pytest.raises(PrivacyLeakError, match="random generator"):
+        mechanism.noisy_sum(of(bits), 0.0, jnp.arange(9), None, **settings)
+    threefry = lambda row: jax.random.bits(jax.random.key(row, impl="threefry2x32"), (), jnp.uint32)  # noqa: E731
+    assert jnp.isfinite(mechanism.noisy_sum(of(threefry), 0.0, jnp.arange(9), None, **settings).total)
 
 
 @pytest.mark.parametrize("result", [X, X[0], np.float32(1.0)])

@@ -176,7 +176,7 @@ MUTATIONS = [
     caught("devices may talk", f"{FLOW}rows:_problem_with", "if crosses_devices(equation)", "if False", "exchange", "psum"),
     caught("any rule of batching", f"{FLOW}rows:_problem_with", "kind is Kind.UNKNOWN", "False", "row", "a rule of batching"),
     caught("a row's program is not checked", "dpppl.door:Access.__post_init__",
-           "information_flow.check_row_program(self.program)", "pass", "row", "a callback without rows"),
+           "information_flow.check_row_program(self.program, _key_types())", "pass", "row", "a callback without rows"),
     # The proof
     Mutation("an empty name for secrets", f"{PROOF}verify_jaxpr", "not name for name in secret_outputs", "False for _ in ()",
              "test_information_flow_holes:test_an_empty_name_keeps_no_output_secret"),

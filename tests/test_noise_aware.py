@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro import handlers
 
 import dpppl
 from dpppl.centring import ROW_NUMBER
@@ -324,6 +325,12 @@ def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeyp
 # What is refused
 
 
+def normal_mean(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 2.0), obs=y)
+
+
 def improper(y):
     mu = numpyro.sample("mu", dist.ImproperUniform(dist.constraints.real, (), ()))
     with numpyro.plate("data", y.shape[0]):
@@ -340,6 +347,28 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
     with pytest.raises(UnsupportedModelError, match="'mu' has no proper prior"):
         without.run(dpppl.secret_key(), y)
     assert not without.budget.charged
+    weighed = dpppl.NoiseAware(handlers.scale(normal_mean, 2.0), target_epsilon=1.0, target_delta=1e-5)
+    with pytest.raises(UnsupportedModelError, match="'y' is scaled, and NoiseAware takes each response for one"):
+        weighed.run(dpppl.secret_key(), y)
+    assert not weighed.budget.charged
+
+
+@pytest.mark.slow
+def test_draws_of_responses_are_not_taken_for_scatter(monkeypatch):
+    """A normal likelihood, exactly quadratic, with little noise: eight draws a row at each step scatter more than that.
+
+    The scatter has sd .24; without the draws' own it is above 4."""
+    y = np.random.default_rng(0).normal(1.3, 2.0, 5_000).astype(np.float32)
+
+    def verdict():
+        found = dpppl.NoiseAware(normal_mean, target_epsilon=3.0, target_delta=1e-5, print_cost=False, num_samples=100)
+        found.run(dpppl.secret_key(), y)
+        return found.verdict
+
+    right = verdict()
+    assert right.chi_squared < 1.95 and not right.refusals
+    monkeypatch.setattr(Responses, "redrawn", 0.0)
+    assert verdict().chi_squared > 3.0
 
 
 # Whether it is right

@@ -124,10 +124,10 @@ Ask = Callable[..., Any]
 
 
 def run_recipe(
-    ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int
+    ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0
 ) -> tuple[list[Stage], Any]:
     """All stages in order, the last one with both of its curvatures, and the scalars (see `RowStatistics.scalars`).
-    `scale`: 1 / mu."""
+    `scale`: 1 / mu; `redrawn`: see `Responses`."""
     *priced, closing = plan.priced(scale)
     scales = np.sqrt(np.diag(prior.covariance))
     precision = np.linalg.inv(prior.covariance)
@@ -163,7 +163,8 @@ def run_recipe(
         residual = noisy[first:] * at["norm"] - gradient
         residual += np.linalg.solve(metric, (positions[first:] - new_point).T).T @ likelihood.mean
         degrees = residual.shape[1] * (len(residual) - 1)
-        chi_squared = float((residual**2).sum() / (std**2 * degrees))
+        scatter = std**2 + redrawn * max(0.0, float(np.trace(scores))) / len(scales)
+        chi_squared = float((residual**2).sum() / (scatter * degrees))
         mean, covariance = gaussian_posterior(surrogate, inner)
         belief = Prior(prior.mean + metric @ mean, metric @ covariance @ metric.T)
         excess = excess_of(surrogate, inner, mean, covariance)

@@ -9,7 +9,7 @@ import numpy as np
 from numpyro.diagnostics import print_summary
 
 from dpppl import random
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.coordinates import Coordinates
@@ -185,6 +185,11 @@ class NoiseAware(Fixed):
                 )
             way = _FULL if coordinates.dimension <= MOST_FULL else _WIDE
             responses = Responses.of(split, self.num_draws)
+            if responses.scaled:
+                raise UnsupportedModelError(
+                    f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "
+                    "observation, as its width must; leave the scale out, or use dpppl.DPSGLD or dpppl.SVI."
+                )
             prior, is_normal = way.prior(coordinates, public, random.stream(run.key, "prior"))
         charge, scale = self._charge(way)
         self.budget.admit([charge], run.run_id)
@@ -197,7 +202,8 @@ class NoiseAware(Fixed):
             announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
             releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
             ask = releases.asker()
-            stages, scalars = way.recipe(ask, self._plan(way), scale, prior, self.bounds, split.num_rows)
+            bounds, redrawn = self.bounds, responses.redrawn
+            stages, scalars = way.recipe(ask, self._plan(way), scale, prior, bounds, split.num_rows, redrawn)
         scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
         mixture = way.mixture(stages[-1].surrogate, prior)
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)

@@ -143,9 +143,10 @@ class WideStage(NamedTuple):
 
 
 def run_wide(
-    ask: Ask, plan: Plan, scale: float, prior: WidePrior, bounds: Bounds, num_rows: int
+    ask: Ask, plan: Plan, scale: float, prior: WidePrior, bounds: Bounds, num_rows: int, redrawn: float = 0.0
 ) -> tuple[list[WideStage], Any]:
-    """All stages in order, the last one with both of its curvatures, and the scalars. `scale`: 1 / mu."""
+    """All stages in order, the last one with both of its curvatures, and the scalars. `scale`: 1 / mu; `redrawn`: see
+    `Responses`."""
     *priced, closing = plan.priced(scale)
     scales, dimension = prior.scales, len(prior.mean)
     frame = prior.first()
@@ -189,7 +190,9 @@ def run_wide(
         residual = scores[-_LATE:] + times(surrogate.curvature.mean, moved)
         residual -= residual.mean(axis=0)
         degrees = dimension * (len(residual) - 1)
-        chi_squared = float((residual**2).sum() / (std**2 * degrees))
+        own = float((np.diagonal(surrogate.scores, axis1=1, axis2=2) * layout.real).sum()) / dimension
+        scatter = std**2 + redrawn * max(0.0, own)
+        chi_squared = float((residual**2).sum() / (scatter * degrees))
         mean, spread = gaussian_posterior(surrogate, inner)
         spread = surrogate.widened(spread, inner)
         excess = excess_of(surrogate, inner, mean, spread)
