@@ -96,11 +96,6 @@ class PerSite:
         """L2 norm of the norms of all sites."""
         return math.hypot(*self.norms.values())
 
-    @property
-    def shares(self) -> dict[str, float]:
-        """Each site's norm in units of that of all."""
-        return {site: norm / self.clipping_norm for site, norm in self.norms.items()}
-
     def clip(self, gradients: Any, mask: Any) -> Any:
         """Rows of `gradients`, a dict by site with leaves (B, ...), clipped site by site; joint norm at most 1."""
         if set(gradients) != set(self.norms):
@@ -235,10 +230,9 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[
     >>> clip_rows({"w": jnp.array([[3.0, 4.0], [jnp.inf, 0.0]])}, None, 1.0)["w"].tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
-    dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(gradients)), jnp.float32)
-    scaled = jax.tree.map(lambda g: g.astype(dtype) * np.asarray(1.0 / clipping_norm, dtype), gradients)
+    scaled, squared = _scaled(gradients, 1.0 / clipping_norm)
+    dtype = jnp.result_type(*jax.tree.leaves(scaled))
     with jax.enable_x64(True):
-        squared = sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))
         keep = squared <= np.finfo(dtype).max  # then the factor is no subnormal number, which would be imprecise
         keep = keep if mask is None else keep & mask
         norm = jnp.sqrt(squared)
@@ -252,25 +246,32 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[
         return jax.tree.map(select, scaled)
 
 
-def with_count(clip: Callable[[Any, Any], Any], sites: Mapping[str, float] | None) -> Callable[[Any, Any], Any]:
-    """`clip` for pairs of gradients and zeros (B,), in whose place 1/2 is put for each row that was clipped, -1/2 else.
+def with_count(clipping: "Flat | PerSite") -> Callable[[Any, Any], Any]:
+    """`clipping.clip` for pairs of gradients and zeros (B,), in whose place 1/2 is put for each row that is longer than the
+    norm, or than that of any of its sites, -1/2 for each other.
 
-    A row counts as clipped if its norm after `clip` is 1; with `sites`, shares of the norm, if that of any site is
-    its share. Rows where the mask is False count 0; rows that are not finite count as not clipped."""
+    Rows where the mask is False count 0; rows that are not finite count as not longer."""
 
     def both(pair: Any, mask: Any) -> Any:
         gradients, zeros = pair
-        clipped = clip(gradients, mask)
-        parts = [(clipped, 1.0)] if sites is None else [(clipped[site], share) for site, share in sites.items()]
+        norms = clipping.norms if isinstance(clipping, PerSite) else None
+        parts = [(gradients, clipping.clipping_norm)] if norms is None else [(gradients[s], norms[s]) for s in norms]
+        squares = [_scaled(part, 1.0 / norm)[1] for part, norm in parts]  # as `clip_rows` computes them: once in all
         with jax.enable_x64(True):
-            full = [
-                sum(_squared_norm(leaf) for leaf in jax.tree.leaves(part)) >= ((1.0 - SLACK) * share) ** 2
-                for part, share in parts
-            ]
-            counted = jnp.where(functools.reduce(jnp.logical_or, full), 0.5, -0.5).astype(zeros.dtype)
-            return clipped, counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
+            longer = functools.reduce(jnp.logical_or, [(x > 1.0) & jnp.isfinite(x) for x in squares])
+            counted = jnp.where(longer, 0.5, -0.5).astype(zeros.dtype)
+            counted = counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
+        return clipping.clip(gradients, mask), counted
 
     return both
+
+
+def _scaled(gradients: Any, factor: Any) -> tuple[Any, Any]:
+    """Rows of gradients (a pytree, leaves (B, ...)) times a factor, and their squared norms (B,), float64."""
+    dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(gradients)), jnp.float32)
+    scaled = jax.tree.map(lambda g: g.astype(dtype) * jnp.asarray(factor, dtype), gradients)
+    with jax.enable_x64(True):
+        return scaled, sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))
 
 
 def _squared_norm(leaf: Any) -> Any:

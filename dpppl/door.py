@@ -19,6 +19,7 @@ from jax.interpreters import batching, mlir
 from dpppl import chacha, information_flow
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import split
+from dpppl.stored import Statistic, ending
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -67,11 +68,19 @@ class Access:
         return jax.tree.unflatten(self.inputs, range(self.inputs.num_leaves))
 
     @functools.cached_property
-    def _halves(self) -> Any:
-        """What no row enters, computed once for all chunks of rows, and the rest of the program of one row."""
+    def _parts_of_program(self) -> tuple[Any, Any, Any]:
+        """What no row enters, computed once for all chunks of rows; the program of one row; and the products that
+        need not be stored. The first and the last can be None."""
         z, _, public, captured, *_ = (len(jax.tree.leaves(part)) for part in self.parts)
         row = len(self.program.invars) - z - public
-        return split(self.program, [False] * (captured + z) + [True] * row + [False] * public)
+        of_rows = [False] * (captured + z) + [True] * row + [False] * public
+        before, of_row, last = None, self.program, None
+        if halves := split(self.program, of_rows):
+            before, of_row = (half.jaxpr for half in halves)
+            of_rows = [False] * (len(of_row.invars) - len(of_rows)) + of_rows
+        if self.forms is None and (ends := ending(of_row, of_rows)):
+            of_row, last = (end.jaxpr for end in ends)
+        return before, of_row, last
 
     @property
     def roles(self) -> information_flow.Roles:
@@ -88,17 +97,18 @@ class Access:
 
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
-        traced: dict[str, Any] = dict(x64=self.x64, maps=())
-        steady, of_row = [], self.program
-        if self._halves is not None:
-            before, after = self._halves
-            steady = row_p.bind(*captured, *jax.tree.leaves((z, public)), program=before.jaxpr, **traced)
-            of_row = after.jaxpr
-
-        def statistic(row: Any) -> Any:
-            operands = *steady, *captured, *jax.tree.leaves((z, row, public))
-            return jax.tree.unflatten(self.output, row_p.bind(*operands, program=of_row, **traced))
-
+        run = functools.partial(row_p.bind, x64=self.x64, maps=())
+        before, of_row, last = self._parts_of_program
+        steady = [] if before is None else run(*captured, *jax.tree.leaves((z, public)), program=before)
+        given = lambda row: (*steady, *captured, *jax.tree.leaves((z, row, public)))  # noqa: E731
+        like = functools.partial(jax.tree.unflatten, self.output)
+        if last is None:
+            statistic = Statistic(lambda row: like(run(*given(row), program=of_row)))
+        else:
+            statistic = Statistic(
+                lambda row: run(*given(row), program=of_row),
+                lambda stored, row: like(run(*given(row), *stored, program=last)),
+            )
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.shared_work import gradient
+from dpppl.stored import Statistic
 
 _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 """Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""
@@ -46,11 +47,12 @@ def sum_of_rows(
     Given `fetch`, rows are what it makes of `rows`, chunk by chunk; `likely`: how many places, from the first, usually hold
     all rows of the mask: chunks beyond the last are left out.
 
-    Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Clipped rows are rounded to a fixed
-    grid on which their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its
-    rounding (below 6.2e-5). Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers, those of up
-    to 64 long rows (4e6 latents) steps of 2^-24; others, steps of 2^-26 and float64, exact up to 2^27 rows (and a
-    row's rounding below 6.2e-5 up to 6e7 latents).
+    Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Statistics are stored (`Statistic`), so that
+    the bits that are clipped are those that their norm was computed from. Clipped rows are rounded to a fixed grid on which
+    their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its rounding (below 6.2e-5).
+    Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers, those of up to 64 long rows (4e6 latents) steps
+    of 2^-24; others, steps of 2^-26 and float64, exact up to 2^27 rows (and a row's rounding below 6.2e-5 up to 6e7
+    latents).
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0]
     fetched = (lambda rows: rows) if fetch is None else fetch
@@ -61,8 +63,7 @@ def sum_of_rows(
     bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
 
     def chunk_sum(rows: Any, mask: Any) -> Any:
-        with jax.default_matmul_precision("highest"):
-            statistics = jax.vmap(statistic)(fetched(rows))
+        statistics = Statistic.of(statistic).of_rows(fetched(rows))
         clipped = clip(statistics, mask)
         if steps is None:
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)

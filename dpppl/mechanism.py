@@ -16,6 +16,7 @@ from dpppl.door import Access, door_p
 from dpppl.errors import ConfigurationError
 from dpppl.gradients import sum_of_rows
 from dpppl.shared_work import gradient
+from dpppl.stored import Statistic
 from dpppl.subsampling import Poisson, Subsampling
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
@@ -175,10 +176,9 @@ class Mechanism:
         if isinstance(self.clipping, Adaptive):
             clip = functools.partial(self.clipping.clip, clipping_norm=norm)
         elif self.counts:
-            clip = with_count(clip, self.clipping.shares if isinstance(self.clipping, PerSite) else None)
+            clip = with_count(self.clipping)
         if self.counts:
-            counted, like = statistic, (like, jnp.zeros(()))
-            statistic = (lambda row: (counted(row), jnp.zeros(()))) if forms is None else counted
+            like = like, jnp.zeros(())
         leaves, tree = jax.tree.flatten(like)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         with jax.enable_x64(True):
@@ -190,7 +190,10 @@ class Mechanism:
                 statistic, forms, drawn, mask, self.clipping, norm, self.counts, fetch=fetch, likely=likely
             )
         else:
-            total = sum_of_rows(statistic, drawn, mask, clip, self.strategy, steps, fetch, likely)
+            of_row = Statistic.of(statistic)
+            if self.counts:
+                of_row = Statistic(of_row.first, lambda stored, row, last=of_row.last: (last(stored, row), jnp.zeros(())))
+            total = sum_of_rows(of_row, drawn, mask, clip, self.strategy, steps, fetch, likely)
         draw = discrete.discrete_normal if self.discretise else random.standard_normal
         noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):

@@ -210,7 +210,7 @@ MUTATIONS = [
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (512, "auto")),
     Mutation("1,024 rows in 32 bits", SUM, "chunk <= rows_ and", "chunk <= 2 * rows_ and",
              "test_gradients:test_aligned_rows_do_not_overflow", (1024, "vmap")),
-    Mutation("one site's norm for all", "dpppl.clipping:clip_rows",
+    Mutation("one site's norm for all", "dpppl.clipping:_scaled",
              "sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))", "_squared_norm(jax.tree.leaves(scaled)[0])",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (5, "microbatch")),
     Mutation("counts of rows that were not drawn", "dpppl.clipping:Adaptive.clip", "counted if mask is None else", "counted if True else",

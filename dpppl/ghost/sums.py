@@ -34,13 +34,13 @@ from jax import lax
 from dpppl.ghost.factors import Form, restored
 from dpppl.ghost.weights import clipped_rows, weigh
 from dpppl.gradients import evenly, over_chunks
+from dpppl.stored import once
 
 BLOCK = 128
 """Rows whose outer products and whole gradients are added in float32."""
 _TINY = 2.0**-126
 _ROUNDED = 1.0 + 7e-5
 _LONGEST_FLOAT32_SUM = 1024
-_UNLIKELY = np.float32(0.7356218)
 _NUMBERS = 2**25
 """How many numbers the factors of one chunk of rows may take."""
 _MOST_ROWS = 2048
@@ -85,25 +85,14 @@ def clipped_sum(
 
 
 def stored(statistic: Callable[[Any], Any], forms: Sequence[Form], rows: Any) -> list[tuple[Any, ...]]:
-    """The factors of all rows, each computed once: every use of them sees the same bits.
-
-    The loop's one turn cannot be counted before the data are known, so a compiler can neither leave it out nor compute
-    what comes out of it a second time."""
+    """The factors of all rows, each computed once (`stored.once`), but for those that only copy inputs."""
 
     def computed() -> list[Any]:
         with jax.default_matmul_precision("highest"):
             return list(jax.tree.leaves(jax.vmap(statistic)(rows)))
 
     free = [form.exact and part == 0 for form in forms for part in range(1 if form.kind == "whole" else 2)]
-    like = [shape for shape, copied in zip(jax.eval_shape(computed), free) if not copied]
-    some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
-    turns = jnp.where(some == _UNLIKELY, 2, 1)
-
-    def turn(carry: Any) -> Any:
-        return carry[0] + 1, [part for part, copied in zip(computed(), free) if not copied]
-
-    start = jnp.zeros_like(turns), [jnp.zeros(part.shape, part.dtype) for part in like]
-    kept = iter(lax.while_loop(lambda carry: carry[0] < turns, turn, start)[1])
+    kept = iter(once(lambda: [part for part, copied in zip(computed(), free) if not copied], rows))
     parts = iter([part if copied else next(kept) for part, copied in zip(computed(), free)])
     return [tuple(next(parts) for _ in range(1 if form.kind == "whole" else 2)) for form in forms]
 

@@ -1,0 +1,109 @@
+"""Statistics of rows as stored numbers: what is clipped are the bits that its norm was computed from.
+
+A compiler may compute a value twice, once for its norm and once for the sum, and round differently, as where it makes one
+operation of a product and a sum in only one of the two places. Where terms cancel, one of the two can be 0 and the other huge: a
+row would be clipped by the norm of something else. So what is computed of rows passes through `once`. Products alone of
+stored numbers and of what rows hold have the same bits wherever they are computed: these need not be stored (`ending`),
+such as the gradients of a linear predictor, a number times the row's covariates.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpppl.jaxprs import REARRANGEMENTS, abstract, computed, is_literal
+
+_UNLIKELY = np.float32(0.7356218)
+_PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # conversions may be left out in one of two places
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """A function of a row, in two parts: `first(row)` is to be stored, `last(what it gave, row)` are products alone."""
+
+    first: Callable[[Any], Any]
+    last: Callable[[Any, Any], Any] = lambda stored, row: stored
+
+    @classmethod
+    def of(cls, function: Callable[[Any], Any]) -> "Statistic":
+        """`function` itself if it is one; else all that it gives is stored."""
+        return function if isinstance(function, cls) else cls(function)
+
+    def __call__(self, row: Any) -> Any:
+        """Both."""
+        return self.last(self.first(row), row)
+
+    def of_rows(self, rows: Any) -> Any:
+        """That of each of `rows`, a pytree of arrays (B, ...): every use of it sees the same bits."""
+        stored = once(lambda: jax.vmap(self.first)(rows), rows)
+        with jax.default_matmul_precision("highest"):
+            return jax.vmap(self.last)(stored, rows)
+
+
+def once(function: Callable[[], Any], rows: Any) -> Any:
+    """`function()`, a pytree of arrays made of `rows`, as stored numbers.
+
+    A loop's one turn cannot be counted before the data are known, so a compiler can neither leave the loop out nor compute
+    what comes out of it a second time."""
+    some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
+    turns = jnp.where(some == _UNLIKELY, 2, 1)
+
+    def turn(carry: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return carry[0] + 1, function()
+
+    zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(function))
+    return lax.while_loop(lambda carry: carry[0] < turns, turn, (jnp.zeros_like(turns), zeros))[1]
+
+
+def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Any, Any] | None:
+    """Two closed programs for an open one: `first(*inputs)` gives what is to be stored, and `last(*inputs, *that)` the
+    outputs, by products alone. None where that is not less than half of the outputs. Constants are the first inputs;
+    `of_rows`: which inputs are numbers that a row holds.
+
+    >>> program = jax.make_jaxpr(lambda w, x: jnp.exp(x @ w) * x)(np.ones(9, np.float32), np.ones(9, np.float32)).jaxpr
+    >>> [[equation.primitive.name for equation in part.eqns] for part in ending(program, (False, True))]
+    [['dot_general', 'exp'], ['mul']]
+    """
+    inputs = [*program.constvars, *program.invars]
+    held = {v for v, of_row in zip(inputs, of_rows) if of_row}
+    makers = {v: equation for equation in program.eqns for v in equation.outvars if _multiplies(equation)}
+
+    def factors(v: Any) -> set[Any]:
+        if is_literal(v) or v in held:
+            return set()
+        return set().union(*map(factors, makers[v].invars)) if v in makers else {v}
+
+    stored: dict[Any, None] = {}  # in order
+    for v in program.outvars:
+        if not is_literal(v):
+            found = factors(v)
+            stored |= dict.fromkeys(sorted(found, key=str) if 2 * _numbers(found) < v.aval.size else [v])
+    if 2 * _numbers(stored) >= _numbers(v for v in program.outvars if not is_literal(v)):
+        return None
+    like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
+    first = jax.make_jaxpr(lambda *given: computed(program, [*stored], dict(zip(inputs, given))))
+    last = jax.make_jaxpr(lambda *given: computed(program, program.outvars, dict(zip([*inputs, *stored], given))))
+    return first(*like(inputs)), last(*like([*inputs, *stored]))
+
+
+def _multiplies(equation: Any) -> bool:
+    """Whether each of its outputs is a product of its operands' numbers, in float32 or float64 throughout."""
+    if any(v.aval.dtype not in (jnp.float32, jnp.float64) for v in (*equation.invars, *equation.outvars)):
+        return False
+    name, shape = equation.primitive.name, np.shape(equation.invars[0].aval) if equation.invars else ()
+    if name == "dot_general":
+        return math.prod(shape[k] for k in equation.params["dimension_numbers"][0][0]) == 1
+    if name == "reduce_sum":
+        return math.prod(shape[k] for k in equation.params["axes"]) == 1
+    return name in _PRODUCTS
+
+
+def _numbers(variables: Any) -> int:
+    return sum(v.aval.size for v in variables)
