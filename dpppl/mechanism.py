@@ -192,7 +192,7 @@ class Mechanism:
         else:
             of_row = Statistic.of(statistic)
             if self.counts:
-                of_row = Statistic(of_row.first, lambda stored, row, last=of_row.last: (last(stored, row), jnp.zeros(())))
+                of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(())))
             total = sum_of_rows(of_row, drawn, mask, clip, self.strategy, steps, fetch, likely)
         draw = discrete.discrete_normal if self.discretise else random.standard_normal
         noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))

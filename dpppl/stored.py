@@ -20,7 +20,7 @@ from jax import lax
 from dpppl.jaxprs import REARRANGEMENTS, abstract, computed, is_literal
 
 _UNLIKELY = np.float32(0.7356218)
-_PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # conversions may be left out in one of two places
+_PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conversion may be left out in one place
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,10 @@ class Statistic:
     def of(cls, function: Callable[[Any], Any]) -> "Statistic":
         """`function` itself if it is one; else all that it gives is stored."""
         return function if isinstance(function, cls) else cls(function)
+
+    def then(self, function: Callable[[Any], Any]) -> "Statistic":
+        """`function`, products or a rearrangement, of what it gives."""
+        return Statistic(self.first, lambda stored, row: function(self.last(stored, row)))
 
     def __call__(self, row: Any) -> Any:
         """Both."""

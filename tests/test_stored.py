@@ -122,7 +122,9 @@ def through_the_door(log_likelihood, z, rows):
     """Compiled, and what came out."""
     mechanism = Mechanism(clipping=Flat(0.7), subsampling=FullBatch())
     noisy = jax.jit(
-        lambda rows: mechanism.noisy_sum(log_likelihood, z, rows, {}, key=jax.random.key(0), noise_multiplier=1e-9).total
+        lambda rows: (
+            mechanism.noisy_sum(log_likelihood, z, rows, {}, key=jax.random.key(0), noise_multiplier=1e-9).total
+        )
     )
     return noisy.lower(rows).compile(), noisy(rows)
 
