@@ -19,6 +19,7 @@ from jax.interpreters import batching, mlir
 from dpppl import chacha, information_flow
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import split
+from dpppl.solves import by_products
 from dpppl.stored import Statistic, ending
 
 door_p = Primitive("dpppl_door")
@@ -74,8 +75,8 @@ class Access:
         z, _, public, captured, *_ = (len(jax.tree.leaves(part)) for part in self.parts)
         row = len(self.program.invars) - z - public
         of_rows = [False] * (captured + z) + [True] * row + [False] * public
-        before, of_row, last = None, self.program, None
-        if halves := split(self.program, of_rows):
+        before, of_row, last = None, by_products(self.program, of_rows), None
+        if halves := split(of_row, of_rows):
             before, of_row = (half.jaxpr for half in halves)
             of_rows = [False] * (len(of_row.invars) - len(of_rows)) + of_rows
         if self.forms is None and (ends := ending(of_row, of_rows)):

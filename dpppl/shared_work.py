@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
+from dpppl import solves
 from dpppl.jaxprs import CALLS, REARRANGEMENTS, computed, equations, flattened, is_literal, open_jaxpr, programs
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
@@ -65,32 +66,47 @@ def _in_two(
     program: Any, latents: Sequence[Any], others: Sequence[Any], shared: Sequence[Any], used: Sequence[int]
 ) -> tuple[Any, list[Any]]:
     """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
-    can be differentiated come first, and are made of the latents numbered `used`."""
+    can be differentiated come first, and are made of the latents numbered `used`.
+
+    Of an ill-conditioned triangular system A x = b, dx/dz is so large, and cancels so much, that little precision would be
+    left. So x at the cut is x0 - A0^-1 r, as a function of the residual r(z) = A(z) x0 - b(z), which is 0: J is that of r, and
+    rows solve for the rest."""
     num_smooth, inputs = sum(map(_is_smooth, shared)), [*program.jaxpr.constvars, *program.jaxpr.invars]
     flat, unflat = ravel_pytree([latents[k] for k in used])
 
     def values_of(wanted: Sequence[Any], latents: Iterable[Any], given: dict[Any, Any]) -> list[Any]:
         return computed(program.jaxpr, wanted, dict(zip(inputs, [*program.consts, *latents, *others])) | given)
 
+    makers = {equation.outvars[0]: equation for equation in program.jaxpr.eqns if solves.is_system(equation)}
+    systems = {k: makers[v] for k, v in enumerate(shared) if v in makers}
+
     def before(flat: Any) -> Any:
         full = dict(enumerate(latents)) | dict(zip(used, unflat(flat)))
         u = values_of(shared, full.values(), {})
-        return ravel_pytree(u[:num_smooth])[0], u
+        moving, matrices = u[:num_smooth], {}
+        for k, equation in systems.items():
+            matrices[k], given = values_of(equation.invars, full.values(), {})
+            moving[k] = solves.applied(matrices[k], lax.stop_gradient(u[k]), **equation.params) - given
+        return ravel_pytree(moving)[0], (u, matrices)
 
     sizes = [v.aval.size for v in shared[:num_smooth]]
     if flat.size <= sum(sizes) and not _backwards_only(program):
-        _, push, u = jax.linearize(before, flat, has_aux=True)
+        _, push, (u, matrices) = jax.linearize(before, flat, has_aux=True)
         jacobian = jax.vmap(push, out_axes=1)(jnp.eye(flat.size, dtype=flat.dtype))
     else:
-        vector, pull, u = jax.vjp(before, flat, has_aux=True)
+        vector, pull, (u, matrices) = jax.vjp(before, flat, has_aux=True)
         jacobian = jax.vmap(pull)(jnp.eye(vector.size, dtype=vector.dtype))[0]
 
-    def after(latents: Any, smooth: Any) -> Any:
+    def after(latents: Any, moving: Any) -> Any:
+        smooth = list(moving)
+        for k, equation in systems.items():
+            smooth[k] = u[k] - lax.linalg.triangular_solve(matrices[k], moving[k], **equation.params)
         given = dict(zip(shared, [*smooth, *u[num_smooth:]]))
         return values_of(program.jaxpr.outvars, latents, given)[0]
 
+    start = [jnp.zeros_like(value) if k in systems else value for k, value in enumerate(u[:num_smooth])]
     run = _by_products(jax.value_and_grad(after, (0, 1)))
-    (value, (slopes, of_shared)), (_, (_, is_zero)) = run(list(latents), u[:num_smooth])
+    (value, (slopes, of_shared)), (_, (_, is_zero)) = run(list(latents), start)
     through, parts = jnp.zeros(flat.size, flat.dtype), jnp.split(jacobian, np.cumsum(sizes)[:-1])
     for slope, zero, part in zip(of_shared, is_zero, parts):
         through += 0.0 if zero else slope.ravel() @ part  # zero times infinity, where nothing was to be differentiated
@@ -153,9 +169,8 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
 
     A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
-    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved. Solutions of
-    triangular systems lie behind the cut, unless they are factorised again: of ill-conditioned ones J is so large, and cancels so
-    much, that little precision would be left."""
+    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved. What is made of
+    solutions of triangular systems lies behind the cut, unless they are factorised again (`_in_two`)."""
     inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
     made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
     made_of |= {v: set() for v in program.jaxpr.constvars}
@@ -163,6 +178,7 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     nodes: dict[Any, int] = {}
     edges: dict[tuple[int, int], float] = {}
     factorised: set[Any] = set()
+    solutions: set[Any] = set()
     for equation in reversed(program.jaxpr.eqns):
         if equation.primitive.name in _FACTORISATIONS or factorised.intersection(equation.outvars):
             factorised.update(_variables(equation.invars))
@@ -178,8 +194,10 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
             edges[0, end] = _work(equation) * any(map(_is_smooth, equation.outvars))
             edges |= {(nodes[v], end): math.inf for v in operands if v in nodes}
             edges |= {(end, makers[v]): math.inf for v in operands if v in nodes}
-            if equation.primitive.name == "triangular_solve" and not factorised.intersection(equation.outvars):
+            if solutions.intersection(operands):
                 edges[end, 1] = math.inf
+            if equation.primitive.name == "triangular_solve":
+                solutions.update(set(equation.outvars) - factorised)
             for k, v in enumerate(equation.outvars):
                 makers[v], nodes[v] = end, end + 1 + k
                 edges[end, end + 1 + k] = _price(v, sum(sizes[k] for k in of))

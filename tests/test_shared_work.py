@@ -20,7 +20,7 @@ from models.correlated_normal import correlated_normal
 from models.gaussian_process import gaussian_process
 from models.logistic_regression import gaussian as logistic_regression
 
-N = 37
+N = 43
 RNG = np.random.default_rng(0)
 PAIRS = RNG.uniform(-2.0, 2.0, N).astype(np.float32), RNG.standard_normal(N).astype(np.float32)
 fitc = functools.partial(gaussian_process, residual=True)
@@ -178,7 +178,8 @@ def test_the_door_computes_it_before_any_chunk_of_rows():
     kernel = mcmc.calibrated_kernel()
     access, total, z, rows = access_of(kernel, PAIRS)
     before, after = ([e.primitive.name for e in all_equations(part)] for part in access._parts_of_program[:2])
-    assert "cholesky" in before and "cholesky" not in after and before.count("triangular_solve") > 1
+    assert "cholesky" in before and before.count("triangular_solve") > 1
+    assert "cholesky" not in after and "triangular_solve" not in after
     expected = clipped_sum_of(kernel.split.log_likelihood, z, rows, 2.0)
     assert all(jnp.allclose(total[name], expected[name], rtol=1e-3, atol=1e-3) for name in z)
 
