@@ -1,9 +1,9 @@
 """What a private full-batch step costs where rows share work, in units of a gradient of the log posterior without privacy.
 
 A Gaussian process with 8 inducing points, with a solution common to all rows and with one for each (FITC), and a
-multivariate normal distribution with an LKJ prior; 4,000 rows. Steps of `DPSGLD` on the full batch, and the sum of clipped gradients alone,
-with rows differentiated one by one ("by row") and as the library does; beside them NumPyro's potential energy, which NUTS
-differentiates, all in scans, interleaved. OPENBLAS_NUM_THREADS=1 keeps LAPACK's threads from waiting for each other.
+multivariate normal distribution with an LKJ prior; 4,000 rows. Steps of `DPSGLD` on the full batch, with rows differentiated one by
+one ("by row") and as the library does; beside them NumPyro's potential energy, which NUTS differentiates, all in scans,
+interleaved. OPENBLAS_NUM_THREADS=1 keeps LAPACK's threads from waiting for each other.
 
 python benchmarks/shared_work.py [--seconds 10] [--rows 4000]
 """
@@ -24,8 +24,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from benchmarks.ghost import STEPS, interleaved, looped
 from dpppl import mechanism
-from dpppl.clipping import Flat
-from dpppl.gradients import sum_of_rows
 from dpppl.shared_work import gradient
 from models.correlated_normal import correlated_normal
 from models.gaussian_process import gaussian_process
@@ -60,7 +58,7 @@ def chain(model, arrays, differentiate):
         finally:
             mechanism.gradient = gradient
 
-    return jax.jit(run), (state, arrays), kernel
+    return jax.jit(run), (state, arrays)
 
 
 def main():
@@ -69,20 +67,11 @@ def main():
     parser.add_argument("--rows", type=int, default=4_000)
     args = parser.parse_args()
     for name, model, arrays in problems(args.rows):
-        own, state, kernel = chain(model, arrays, gradient)
-        split = kernel.split
-        rows, _ = split.arrays(arrays, {})
         z = initialize_model(jax.random.key(0), model, model_args=arrays)[0].z
-        one = gradient(split.log_likelihood)
-
-        def clipped(z, rows, one=one):
-            return sum_of_rows(lambda row: one(z, row, {}), rows, None, Flat(1.0).clip)
-
         programs = {
             "NumPyro's gradient": (looped(jax.grad(lambda z, arrays, m=model: potential_energy(m, arrays, {}, z))), (z, arrays)),
-            "clipped sum": (looped(clipped), (z, rows)),
-            "step": (own, state),
-            "step, by row": chain(model, arrays, jax.grad)[:2],
+            "step": chain(model, arrays, gradient),
+            "step, by row": chain(model, arrays, jax.grad),
         }  # fmt: skip
         print(f"{name}, {args.rows} rows")
         interleaved(programs, args.seconds, "NumPyro's gradient")
