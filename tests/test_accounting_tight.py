@@ -112,9 +112,11 @@ def ours(sigma, rate, count, at_delta):
 
 
 @pytest.mark.slow
-def test_200_settings_are_never_below_the_truth_and_at_most_3_percent_above():
-    rng = np.random.default_rng(20)
-    settings = [tight.random_setting(rng) for _ in range(200)]
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("seed", range(4))
+def test_50_settings_are_never_below_the_truth_and_at_most_3_percent_above(seed):
+    rng = np.random.default_rng(20 + seed)
+    settings = [tight.random_setting(rng) for _ in range(50)]
     assert compared(ours, settings) == ([], [])
     assert all(ours(*s)[1] for s in settings[:10])  # PLD's, not RDP's
     # The same test finds accountants that are a little off.

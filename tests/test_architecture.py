@@ -169,23 +169,22 @@ print((time.process_time() - before) / (before - start), *sys.modules)
 """
 
 
-def imported(modules, repeats):
-    """(processor time in units of that of importing numpyro, names of all modules) of fresh interpreters: the least, others
-    having been held up."""
-    runs = [
-        subprocess.run([sys.executable, "-c", COST.format(modules=modules)], capture_output=True, text=True, check=True)
-        for _ in range(repeats)
-    ]
-    outputs = sorted((run.stdout.split() for run in runs), key=lambda output: float(output[0]))
-    return float(outputs[0][0]), set(outputs[0][1:])
+def imported(modules):
+    """(processor time in units of that of importing numpyro, names of all modules) of a fresh interpreter."""
+    code = COST.format(modules=modules)
+    share, *names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    return float(share), set(names)
 
 
 def test_importing_dpppl_is_light():
-    """Less than a third of what NumPyro takes; the accountants alone would exceed the limit."""
-    share, loaded = imported("dpppl", repeats=3)
+    """Less than a third of what NumPyro takes, in one of three interpreters, as others may be held up; the accountants alone
+    would exceed the limit."""
+    share, loaded = imported("dpppl")
     assert not loaded & {"matplotlib", "arviz", "dp_accounting", "scipy.stats", "pandas", "funsor"}
-    assert share < 0.33
-    heavy_share, heavy_loaded = imported("dpppl, dp_accounting, scipy.stats", repeats=1)
+    assert share < 0.33 or any(imported("dpppl")[0] < 0.33 for _ in range(2))
+    heavy_share, heavy_loaded = imported("dpppl, dp_accounting, scipy.stats")
     assert "dp_accounting" in heavy_loaded and heavy_share > 0.5
 
 

@@ -127,7 +127,7 @@ MUTATIONS = [
     Mutation("rows of the last chunk counted twice", "dpppl.gradients:over_chunks", "fresh if mask is None else fresh & take(mask)",
              "mask if mask is None else take(mask)",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (1_003, "microbatch")),
-    Mutation("low precision", SUM, 'jax.default_matmul_precision("highest")', 'jax.default_matmul_precision("bfloat16")',
+    Mutation("low precision", "dpppl.stored:once", 'jax.default_matmul_precision("highest")', 'jax.default_matmul_precision("bfloat16")',
              "test_gradients:test_likelihoods_run_at_full_matrix_precision", ("equations",)),
     Mutation("divided by the rows drawn", "dpppl.gradients:_sum_rows", "return jnp.sum(steps, axis=0, dtype=jnp.int32)",
              "return (1.0 / len(rows)) * jnp.sum(steps, axis=0, dtype=jnp.int32)",
