@@ -367,8 +367,8 @@ def test_noise_differs_between_steps():
     assert not np.allclose(increments[0], increments[1])
 
 
-def mutated(mutation, monkeypatch):
-    """Put the function with the bug in the place of the right one, for one test."""
+def quoted(mutation):
+    """Where the function is, the function, what is in its place, and its source with the bug."""
     module_name, path = mutation.where.split(":")
     module = importlib.import_module(module_name)
     *owners, name = path.split(".")
@@ -378,7 +378,12 @@ def mutated(mutation, monkeypatch):
     source = textwrap.dedent(inspect.getsource(function))
     pattern = r"\s+".join(map(re.escape, mutation.old.split()))
     assert len(re.findall(pattern, source)) == 1, f"{mutation.where} does not contain {mutation.old!r} exactly once"
-    changed = re.sub(pattern, lambda _: mutation.new, source)
+    return module, owners, owner, name, original, function, re.sub(pattern, lambda _: mutation.new, source)
+
+
+def mutated(mutation, monkeypatch):
+    """Put the function with the bug in the place of the right one, for one test."""
+    module, owners, owner, name, original, function, changed = quoted(mutation)
     namespace = dict(vars(module))
     exec(compile(changed, f"<{mutation.bug}>", "exec"), namespace)
     # the library's own functions must stay visible to each other: run in the module's own globals
@@ -422,6 +427,7 @@ def run_named_test(mutation, request, claimed):
 
 
 @pytest.mark.slow
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
 def test_a_privacy_bug_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)
@@ -448,6 +454,13 @@ def check_that_it_is_caught(mutation, request, claimed):
     jax.clear_caches()
     assert not survived, f"{mutation.bug} was not caught by {mutation.test}"
     print(f"{mutation.bug:50} caught by {mutation.test}")
+
+
+def test_every_bug_is_in_the_code_as_it_is_and_named_tests_exist():
+    """Also of those bugs that are left out without --all."""
+    for mutation in MUTATIONS:
+        module, name = mutation.test.split(":")
+        assert quoted(mutation)[-1] and callable(getattr(importlib.import_module(module), name))
 
 
 def test_the_table_is_long_and_spread():

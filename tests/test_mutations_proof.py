@@ -4,7 +4,7 @@ import importlib
 
 import jax
 import pytest
-from test_mutations import Mutation, check_that_it_is_caught, claimed
+from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted
 
 __all__ = ["claimed"]  # a fixture
 
@@ -230,6 +230,10 @@ def _chacha():
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
 def test_a_bug_of_the_proof_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)
+
+
+def test_every_bug_is_in_the_code_as_it_is():
+    assert all(quoted(mutation) for mutation in MUTATIONS)
 
 
 def test_the_table_is_long():
