@@ -206,4 +206,3 @@ def test_gradients_in_the_parameters_of_a_guide_are_jaxs():
     names = {"gather", "scatter-add"}
     assert not by_row(gradient, objective.mean_log_likelihood, *arguments, names)
     assert by_row(jax.grad, objective.mean_log_likelihood, *arguments, names)
-    svi.run(dpppl.secret_key(), 2, *arrays, progress_bar=False)
