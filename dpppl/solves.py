@@ -62,7 +62,7 @@ def applied(
     """op(matrix) x, or x op(matrix), of which `lax.linalg.triangular_solve` with these settings is the inverse."""
     half = jnp.tril(matrix) if lower else jnp.triu(matrix)
     if unit_diagonal:
-        half += jnp.eye(matrix.shape[-1], dtype=matrix.dtype) * (1.0 - matrix)
+        half = jnp.where(jnp.eye(matrix.shape[-1], dtype=bool), jnp.ones((), matrix.dtype), half)
     return _times(jnp.swapaxes(half, -1, -2) if transpose_a else half, x, left_side)
 
 
