@@ -1,6 +1,7 @@
 """Two host devices for every test, programs that compile fast, reproducible hypothesis runs, and what tests share."""
 
 import collections
+import functools
 import hashlib
 import itertools
 import os
@@ -12,14 +13,19 @@ from importlib.metadata import version
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
+IS_KNOWN_JAXLIB = version("jaxlib").startswith("0.10.")
 # Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. Level 0 would
 # make long chains slow. What floating-point arithmetic might do to the sensitivity is tested as users' programs are compiled.
-if os.environ.get("DPPPL_TESTS") != "numerical" and version("jaxlib").startswith("0.10."):
+if os.environ.get("DPPPL_TESTS") != "numerical" and IS_KNOWN_JAXLIB:
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 
 import hypothesis
 import jax
 import pytest
+from jax._src.interpreters import mlir
+
+if IS_KNOWN_JAXLIB:  # which makes a context for each program, in most of the time that small ones take
+    mlir.make_ir_context = functools.partial(lambda context: context, mlir.make_ir_context())
 
 hypothesis.settings.register_profile("dpppl", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("dpppl")

@@ -40,6 +40,7 @@ def attack(make=dpppl.DPSGLD, epsilon=2.0, options=(), **settings):
     return result
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
 def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(make, epsilon):
@@ -56,6 +57,7 @@ def test_other_gradients_and_other_noise_are_attacked_alike(options):
     assert 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.thinned(3)
 @audited
 def test_the_black_box_attack_does_not_find_more_than_is_reported(make):
     result = attack(make, attack="black_box")
@@ -68,6 +70,7 @@ def test_poisson_batches_do_not_lose_more_than_is_reported(make):
     assert 0.1 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
 def test_noise_that_is_halved_is_seen(make, epsilon, monkeypatch):

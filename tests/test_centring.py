@@ -70,6 +70,7 @@ def worst(name, share_clipped=1 / 3):
     return found
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
 def test_centred_scores_have_mean_zero_at_the_truth(name):

@@ -9,6 +9,7 @@ from fuzz_information_flow import attack, collisions, executed
 from test_mutations import Mutation, mutated
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_what_is_accepted_leaks_nothing(first):

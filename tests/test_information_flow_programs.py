@@ -95,6 +95,7 @@ def split_once(number, monkeypatch):
     use_split(split_of(number), monkeypatch)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
 def test_every_kernel_on_every_model_is_accepted(number, split_once):
     args, kwargs = ZOO[number].data(0)
@@ -226,7 +227,7 @@ def accepted_on(number, guide, gradient):
     return accepted(svi_of(ZOO[number].model, guide, gradient, subsampling), *ZOO[number].data(0))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
 def test_guides_on_every_model_are_accepted(number, split_once):
     """AutoNormal; on every second model also another guide, in turns, so that each guide meets both gradients."""
@@ -265,6 +266,7 @@ TIMED = ["logistic_gaussian", "linear_regression", "poisson_regression", "hierar
          "enumerated_gaussian_mixture", "zero_inflated_poisson", *NETWORKS, "vae"]  # fmt: skip
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TIMED)
 def test_the_proof_takes_no_time(name, monkeypatch):
     """The models of `models/`, with long programs. Processor time; usually below 0.06 s."""

@@ -77,7 +77,7 @@ def test_prior_sample_is_a_draw_from_the_prior():
     np.testing.assert_array_equal(z["improper"], np.zeros((50_000, 3)))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("entry", ZOO, ids=repr)
 def test_every_model_has_a_start(entry):
     args, kwargs = entry.data(0)

@@ -90,7 +90,7 @@ def test_the_friction_of_a_thermostat_is_at_most_one_a_step():
 # Every kind of model
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[model.name for model in ZOO])
 def test_steps_are_finite_and_keep_the_state(number):
     """Each model runs under one kernel in turn; the states of all kernels keep their shapes and dtypes on it."""
@@ -219,6 +219,7 @@ def thermostatted(variance):
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variance", [0.5, 1.0, 1.5])
 def test_a_thermostat_keeps_the_temperature_under_excess_noise(variance):
     """s^2 above the sampler's own .2; h^2 lambda = .064. The standard error is below 1 %. DPSGLD whose noise is in the
@@ -329,6 +330,7 @@ def linear_rows(num_rows=40):
     return (SCALES * np.random.default_rng(1).standard_normal((num_rows, 3)) + SCALES).astype(np.float32)
 
 
+@pytest.mark.thinned(2)
 @every_kernel
 def test_a_preconditioner_is_a_change_of_variable(kernel):
     """The same chain, by rounding, as the model written in the rescaled latent, clipping included, under one key."""
@@ -467,6 +469,7 @@ def run_and_accounted(kernel, schedule, count):
     return told, device
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
 def test_a_schedule_is_accounted_as_it_is_run(x64, kernel):
     for schedule in SCHEDULES.values():

@@ -153,6 +153,7 @@ SPLIT = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("model, args, enumerated", SPLIT, ids=[entry[0].__name__ for entry in SPLIT])
 def test_it_splits_into_what_numpyro_computes(model, args, enumerated):
     split = split_model(model, args, {})

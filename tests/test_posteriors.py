@@ -221,6 +221,7 @@ def mean_data():
     return y, y.astype(np.float64).sum(0) / 1_100.0, 1_100.0
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("noise, rate, step", [(1.0, 0.2, 0.07), (1.1, 0.2, 0.07), (1.0, 0.5, 0.1)])
 def test_poisson_rows_whose_noise_the_report_calls_negligible(noise, rate, step, scale_noise):

@@ -363,6 +363,7 @@ CHECKPOINTED = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", CHECKPOINTED.values(), ids=CHECKPOINTED)
 @pytest.mark.parametrize("at", [1, 4, 30])
 def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(way, at, tmp_path, monkeypatch, claimed):

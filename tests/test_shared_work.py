@@ -53,6 +53,7 @@ def of_mixed():
     return mixed, z, {"x": RNG.standard_normal((N, 4)).astype(np.float32)}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", [*MODELS, "mixed"])
 def test_the_gradients_are_jaxs(case, x64):
     log_likelihood, z, rows = of_mixed() if case == "mixed" else of_model(case)

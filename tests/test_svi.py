@@ -127,6 +127,7 @@ def compare_with_numpyro(model, guide, args, kwargs, plain, loss):
     return np.array(jax.jit(differences)(phi))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "guide",
     [AutoDelta, AutoDiagonalNormal, AutoMultivariateNormal, AutoLowRankMultivariateNormal, AutoIAFNormal],
@@ -141,6 +142,7 @@ def test_gradients_of_a_written_guide_are_numpyros():
     assert np.all(compare_with_numpyro(logistic, written_guide, (X, Y), {}, ((X, Y), {}), Trace_ELBO()) < 2e-5)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("closed_form", [False, True])
 @pytest.mark.parametrize("name", ["linear_regression", "hierarchical_logistic_regression", "horseshoe"])
 def test_gradients_of_the_zoo_are_numpyros(name, closed_form):

@@ -81,6 +81,7 @@ GUIDES = {
 # The user's own guide
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_users_guide_works_as_in_numpyro(name):
     """On inputs of another length, without a trace left behind, and for as many more runs as the user likes."""
