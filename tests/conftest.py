@@ -13,10 +13,9 @@ from importlib.metadata import version
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
-IS_KNOWN_JAXLIB = version("jaxlib").startswith("0.10.")
 # Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. Level 0 would
 # make long chains slow. What floating-point arithmetic might do to the sensitivity is tested as users' programs are compiled.
-if os.environ.get("DPPPL_TESTS") != "numerical" and IS_KNOWN_JAXLIB:
+if os.environ.get("DPPPL_TESTS") != "numerical" and version("jaxlib").startswith("0.10."):
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 
 import hypothesis
@@ -24,7 +23,7 @@ import jax
 import pytest
 from jax._src.interpreters import mlir
 
-if IS_KNOWN_JAXLIB:  # which makes a context for each program, in most of the time that small ones take
+if version("jaxlib").startswith("0.10."):  # it makes a context for each program, and keeps most of them
     mlir.make_ir_context = functools.partial(lambda context: context, mlir.make_ir_context())
 
 hypothesis.settings.register_profile("dpppl", derandomize=True, deadline=None, database=None)

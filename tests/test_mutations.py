@@ -426,7 +426,7 @@ def run_named_test(mutation, request, claimed):
         getattr(importlib.import_module(module), name)(*arguments)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
 def test_a_privacy_bug_is_caught(mutation, request, claimed):
