@@ -1,6 +1,7 @@
 """NoiseAware: what it releases, what it charges, and posteriors that are as wide as they should be."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedMod
 from dpppl.model import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner, statistics
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.details import Verdict
+from dpppl.noise_aware.details import NoiseAwareDetails, Verdict, blurred
 from dpppl.noise_aware.geometry import Dense
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
@@ -372,6 +373,21 @@ def test_draws_of_responses_are_not_taken_for_scatter(monkeypatch):
 
 
 # Whether it is right
+
+
+def test_an_sd_among_values_that_are_hardly_known_is_doubted():
+    """30 effects with an sd of 1 among them, known to .6 or to .4; ten of them are too few to say."""
+    means, names = np.append(np.tile([-1.0, 1.0], 15), 5.0), [*(f"effects[{k}]" for k in range(30)), "scale"]
+    known = lambda sd: recipe.Prior(means, np.diag(np.append(np.full(30, sd**2), 25.0)))  # noqa: E731
+    assert blurred(known(0.6), names) == ("effects",) and blurred(known(0.4), names) == ()
+    few = recipe.Prior(means[20:], known(0.6).covariance[20:, 20:])
+    assert blurred(few, names[20:]) == ()
+    numbers = dict.fromkeys(("arrival", "agreement", "chi_squared"), 1.0) | {"degrees": 100, "learned": {}}
+    pairs = dict.fromkeys(("rank", "fit", "norms"), (0.5, 0.5))
+    verdict = Verdict(**numbers, **pairs, clipped=(0.0, 0.0, 0.0), blurred=("effects",), through=("mu", "tau"))
+    (warning,) = NoiseAwareDetails(num_accesses=1, verdict=verdict).warnings()
+    assert "'effects' differ by little more" in warning and "'mu' and 'tau'" in warning and not verdict.refusals
+    assert replace(verdict, through=()).spreads is None and replace(verdict, blurred=()).spreads is None
 
 
 @pytest.mark.slow

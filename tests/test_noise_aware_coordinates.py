@@ -101,19 +101,20 @@ def coordinates_of(model, named=None):
 
 
 @pytest.mark.parametrize(
-    "model, sites",
+    "model, sites, through",
     [
-        (non_centred, {"effects"}),
-        (reparametrised, {"effects"}),
-        (centred, {"effects"}),
-        (spread_out, {"effects", "mu", "tau"}),
-        (linear, {"z"}),
-        (bounded, {"tau", "z"}),
+        (non_centred, {"effects"}, {"tau"}),
+        (reparametrised, {"effects"}, {"tau"}),
+        (centred, {"effects"}, {"mu", "tau"}),
+        (spread_out, {"effects", "mu", "tau"}, set()),
+        (linear, {"z"}, set()),
+        (bounded, {"tau", "z"}, {"mu"}),
     ],
 )
-def test_deterministic_sites_are_found_where_they_replace_latents(model, sites):
+def test_deterministic_sites_are_found_where_they_replace_latents(model, sites, through):
+    """`through`: latents that are known through coordinates only, or not at all."""
     found = coordinates_of(model)
-    assert set(found.sites) == sites
+    assert set(found.sites) == sites and set(found.through) == through
     assert found.dimension == len(found.names()) == sum(NUM_GROUPS if s in ("effects", "z") else 1 for s in sites)
 
 

@@ -53,6 +53,11 @@ class Coordinates:
         return tuple(site for site in self.shapes if site not in self.split.latents)
 
     @property
+    def through(self) -> tuple[str, ...]:
+        """The latents that are known through coordinates only, and are not `moves`."""
+        return tuple(site for site in self.split.latents if site not in (*self.shapes, *self.moves))
+
+    @property
     def dimension(self) -> int:
         return sum(shape.size for shape in self.shapes.values())
 

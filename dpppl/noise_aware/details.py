@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dpppl.model_refusals import quoted
 from dpppl.noise_aware.curvature import Array
 from dpppl.noise_aware.recipe import Prior, Stage
 from dpppl.noise_aware.statistics import BESIDE_FIT, FIT
@@ -12,6 +13,7 @@ from dpppl.noise_aware.wide import Known, WidePrior, WideStage
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
 MISFIT, SURE = 0.02, 9.2
+MANY, BLURRED = 20, 0.5
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7)  # of moments of a rank in a continuous law
 
 
@@ -26,7 +28,8 @@ class Verdict:
     from the model's and the same in squared standard errors, chi-squared with 2 degrees of freedom. `clipped`: shares of
     rows whose score and whose curvature was clipped, and their standard error. `learned`: by latent, 1 - posterior / prior
     variance. `norms`: the last stage's bounds. `curvature`: which of it was released. `sampler`: what is wrong with the
-    draws from the posterior that the releases give, if anything."""
+    draws from the posterior that the releases give, if anything. `blurred`: sites of many coordinates that differ by little more
+    than they are known by; `through`: the latents that the likelihood knows only through coordinates."""
 
     arrival: float
     agreement: float
@@ -39,6 +42,8 @@ class Verdict:
     norms: tuple[float, float]
     curvature: str = "full"
     sampler: str | None = None
+    blurred: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -73,6 +78,7 @@ class Verdict:
             learned=dict(zip(names, map(float, learned))),
             norms=(stages[-1].norm, stages[-1].bound),
             curvature=prior.curvature,
+            blurred=blurred(found, names),
         )
 
     @property
@@ -114,6 +120,17 @@ class Verdict:
             f"curvature released in {self.curvature}: samples know no correlations between blocks but a few directions."
         )
 
+    @property
+    def spreads(self) -> str | None:
+        """Which latents may be too small, if any."""
+        if not (self.blurred and self.through):
+            return None
+        return (
+            f"values of {quoted(self.blurred)} differ by little more than they are known by: an sd among them may come out "
+            f"too small, if {quoted(self.through)} is one, and outlying values are drawn in too far; raise the budget, or "
+            "form fewer and larger groups."
+        )
+
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"."""
         word = lambda share: "prior" if share < 0.1 else "learned" if share > 0.5 else "partly"  # noqa: E731
@@ -122,6 +139,18 @@ class Verdict:
     def line(self) -> str:
         """In one line."""
         return f"do not read: {self.refusals[0]}" if self.refusals else "read: the releases agree with each other"
+
+
+def blurred(found: Prior | Known, names: Sequence[str]) -> tuple[str, ...]:
+    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
+    sites = np.array([name.split("[")[0] for name in names])
+    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
+    sd = np.sqrt(found.variance)
+    return tuple(
+        site
+        for site, own in members.items()
+        if len(own) >= MANY and np.median(sd[own]) > BLURRED * np.std(found.mean[own])
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +193,8 @@ class NoiseAwareDetails:
         """See `Details`."""
         if self.verdict is None:
             return []
-        misfit = self.verdict.misfit
-        return [f"Do not read the samples: {line}" for line in self.verdict.refusals] + ([misfit] if misfit else [])
+        doubts = [self.verdict.misfit, self.verdict.spreads]
+        return [*(f"Do not read the samples: {line}" for line in self.verdict.refusals), *filter(None, doubts)]
 
     def assumptions(self) -> list[str]:
         """See `Details`."""

@@ -210,7 +210,7 @@ class NoiseAware(Fixed):
         with TRACING:
             key = random.stream(run.key, "posterior")
             z, problem = posterior.draw(coordinates, mixture, prior.mean, is_normal, public, key, self.num_samples)
-            self._verdict = replace(self._verdict, sampler=problem)
+            self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through)
             self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
         self._provenance = self._provenance.ended(Status.COMPLETE)
 
@@ -249,7 +249,7 @@ class NoiseAware(Fixed):
         print_summary(kept, prob=prob, group_by_chain=True)
         verdict = self.verdict
         print(f"verdict: {verdict.line()}")
-        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit, verdict.released])):
+        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit, verdict.released, verdict.spreads])):
             print(f"verdict: {line}")
         shares = verdict.share_learned()
         for word in ("learned", "partly", "prior"):
