@@ -145,38 +145,30 @@ class _Canary(Mechanism):
     present: Any
     seen: list[Any]
 
-    def noisy_sum(
-        self,
-        log_likelihood: Any,
-        z: Any,
-        rows: Any,
-        public: Any,
-        *,
-        key: Any,
-        noise_multiplier: Any,
-        step: Any = 0,
-        clipping_norm: Any = None,
-        number: Any = None,
+    def noisy_sum(self, log_likelihood: Any, z: Any, rows: Any, public: Any, **settings: Any) -> Any:
+        return self._attacked(super().noisy_sum, log_likelihood, jax.grad(log_likelihood), z, rows, public, **settings)
+
+    def noisy_statistic(self, statistic: Any, z: Any, rows: Any, public: Any, **settings: Any) -> Any:
+        if _CANARY in rows:  # from `noisy_sum`
+            return super().noisy_statistic(statistic, z, rows, public, **settings)
+        return self._attacked(super().noisy_statistic, statistic, statistic, z, rows, public, **settings)
+
+    def _attacked(
+        self, access: Any, function: Any, direction: Any, z: Any, rows: Any, public: Any, **settings: Any
     ) -> Any:
+        """`access` of `function(z, row, public)`, times the canary's weight; `direction`: where the canary pushes."""
+
         def canary(z: Any, row: Any, public: Any) -> Any:
             row = dict(row)
-            return row.pop(_CANARY) * log_likelihood(z, row, public)
+            weight = row.pop(_CANARY)
+            return jax.tree.map(lambda leaf: weight * leaf, function(z, row, public))
 
         weights = jnp.zeros(len(next(iter(rows.values())))).at[0].set(_CANARY_WEIGHT * self.present)
-        noisy = super().noisy_sum(
-            canary,
-            z,
-            {**rows, _CANARY: weights},
-            public,
-            key=key,
-            noise_multiplier=noise_multiplier,
-            step=step,
-            clipping_norm=clipping_norm,
-            number=number,
-        )
+        noisy = access(canary, z, {**rows, _CANARY: weights}, public, **settings)
+        number = settings.get("number")
         first = jax.tree.map(lambda x: x[0], rows) | ({} if number is None else {number: 0})
-        direction = jax.grad(log_likelihood)(z, first, public)
-        self.seen.append((_along(direction, noisy.total) / self.clipping.clipping_norm, noise_multiplier))
+        along = _along(direction(z, first, public), noisy.total)
+        self.seen.append((along / self.clipping.clipping_norm, settings["noise_multiplier"]))
         return noisy
 
 

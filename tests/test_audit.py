@@ -51,9 +51,17 @@ def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(make, 
     assert result.consistent
 
 
-@pytest.mark.parametrize("options", [{"gradient": "per_parameter", "num_particles": 2}, {"discretise": True}])
-def test_other_gradients_and_other_noise_are_attacked_alike(options):
-    result = attack(svi, options=options)
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (svi, {"gradient": "per_parameter", "num_particles": 2}),
+        (svi, {"discretise": True}),
+        (dpppl.DPSGLD, {"clipping": "centred"}),
+        (svi, {"clipping": "centred"}),
+    ],
+)
+def test_other_gradients_and_other_noise_are_attacked_alike(make, options):
+    result = attack(make, options=options)
     assert 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 

@@ -13,6 +13,7 @@ from numpyro import handlers
 
 import dpppl
 from dpppl.centring import ROW_NUMBER
+from dpppl.clipping import Flat
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner, statistics
@@ -122,6 +123,28 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
             norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.scalars, of_row.norm_bin)]
             assert max(norms) <= 1.0 + 1e-5
+
+
+@pytest.mark.parametrize("model", [model, laplace], ids=["listed", "drawn"])
+def test_a_row_that_is_not_finite_counts_as_zero_in_every_release(model):
+    """Ranks by surprise are finite numbers even of infinities."""
+    x, y = np.ones((11, 2), np.float32), np.ones(11, np.float32)
+    x[1:5, 0], y[5:8] = [np.nan, np.inf, -np.inf, np.nan], [np.nan, np.inf, -np.inf]
+    x[8:, 1], y[4], y[8:] = [np.nan, np.inf, -np.inf], 0.0, 0.0
+    split = split_model(model, (x, y), {})
+    of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, Dense(2))
+    at = {"point": np.float32([0.3, -0.1]), "metric": np.eye(2, dtype=np.float32), "norm": 1.0, "bound": 1.0}
+    rows = split.arrays((x, y), {})[0] | {ROW_NUMBER: np.arange(11, dtype=np.int32)}
+
+    @jax.jit
+    def clipped(rows):
+        found = [getattr(of_row, kind) for kind in (*releases.KINDS, "gradient")]
+        every = [jax.vmap(lambda row, f=f: f(at, row, ({}, jax.random.key(0))))(rows) for f in found]
+        return [Flat(1.0).clip(statistic, None) for statistic in every]
+
+    for statistic in clipped(rows):
+        for leaf in jax.tree.leaves(statistic):
+            assert np.any(leaf[0] != 0.0) and not np.any(leaf[1:])
 
 
 def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():

@@ -103,11 +103,14 @@ class RowStatistics:
 
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
         """FIT times the moments of the response's rank; BESIDE_FIT times the variances of these under the
-        model, and times whether score and curvature were clipped. Jointly at most 1 long."""
+        model, and times whether score and curvature were clipped. Jointly at most 1 long.
+
+        NaN, which the door counts as zero, where the row's `gradient` is not finite: infinities have ranks, too."""
         found = self._influence(at, row, rest)
         moments, variances = moments_of_rank(*self._log_probs(at, row, *rest))
         flags = jnp.stack([found.is_clipped, found.length > at["bound"]]).astype(moments.dtype)
-        return jnp.concatenate([FIT * moments, BESIDE_FIT * variances, BESIDE_FIT * flags])
+        counts = jnp.all(jnp.isfinite(found.psi * self._weight(at, found.length)))
+        return jnp.where(counts, jnp.concatenate([FIT * moments, BESIDE_FIT * variances, BESIDE_FIT * flags]), jnp.nan)
 
     def _log_probs(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any]:
         """Of the real response, and of those that it could have been; and their weights. All (1 + m,)."""
