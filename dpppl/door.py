@@ -17,7 +17,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from dpppl import chacha, information_flow
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.jaxprs import split
 from dpppl.solves import by_products
 from dpppl.stored import Statistic, ending
@@ -38,6 +38,14 @@ def _key_types() -> tuple[Any, ...]:
     return tuple(jax.eval_shape(functools.partial(jax.random.key, 0, impl=one)).dtype for one in generators)
 
 
+_admitted: dict[type, dict[str, tuple[type, ...]]] = {}
+
+
+def admit(mechanism: type, **fields: tuple[type, ...]) -> None:
+    """Let accesses be of this class of mechanism, with these classes in its fields: of no subclass, which may do anything."""
+    _admitted[mechanism] = fields
+
+
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """The parameter of a door: what one access does, hashable, and public all of it.
@@ -48,7 +56,8 @@ class Access:
     statistic. `forms`: of its factors, if it is not the gradient itself (`ghost.Forms`). `number`: see
     `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the maps around it.
 
-    Raises PrivacyLeakError for a program that does more than compute.
+    Raises PrivacyLeakError for a program that does more than compute, and for a mechanism, or clipping or subsampling of one,
+    of a class that is not one of dpppl's own: see `admit`.
     """
 
     mechanism: Any
@@ -61,6 +70,7 @@ class Access:
     chains: Maps = ()
 
     def __post_init__(self) -> None:
+        _check_classes(self)
         information_flow.check_row_program(self.program, _key_types())
 
     @functools.cached_property
@@ -113,7 +123,28 @@ class Access:
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 
 
-information_flow.register_door(door_p, lambda parameters: parameters["access"].roles)
+def _check_classes(access: Any) -> None:
+    """See `Access`. Others could clip, draw or add up as they like: their very class is asked for, never a base."""
+    fields = _admitted.get(type(access.mechanism)) if type(access) is Access else None
+    if fields is None:
+        strangers = [access if type(access) is not Access else access.mechanism]
+    else:
+        values = ((getattr(access.mechanism, name), classes) for name, classes in fields.items())
+        strangers = [value for value, classes in values if type(value) not in classes]
+    if strangers:
+        raise PrivacyLeakError(
+            f"an access with a {type(strangers[0]).__name__}: the door takes dpppl's own Mechanism, clipping and subsampling "
+            "themselves, no class of yours, even if it is made of one of them; use one of these as it is."
+        )
+
+
+def _roles(parameters: Any) -> information_flow.Roles:
+    _check_classes(parameters["access"])
+    roles: information_flow.Roles = parameters["access"].roles
+    return roles
+
+
+information_flow.register_door(door_p, _roles)
 
 
 @functools.lru_cache(maxsize=64)
@@ -129,6 +160,7 @@ def _run(*operands: Any, access: Access) -> Any:
 
 @door_p.def_abstract_eval
 def _shapes(*operands: Any, access: Access) -> list[Any]:
+    _check_classes(access)
     lead = _lead(operands, access.chains)
     count = jax.core.ShapedArray(lead, jnp.dtype("float64" if access.x64 else "float32"))
     like = [v.aval for v in access.program.outvars] if access.forms is None else jax.tree.leaves(access.forms.like)

@@ -11,13 +11,13 @@ import numpy as np
 
 from dpppl import discrete, ghost, random
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
-from dpppl.clipping import SLACK, Adaptive, Flat, PerSite, with_count
-from dpppl.door import Access, door_p
+from dpppl.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.door import Access, admit, door_p
 from dpppl.errors import ConfigurationError
 from dpppl.gradients import sum_of_rows
 from dpppl.shared_work import gradient
 from dpppl.stored import Statistic
-from dpppl.subsampling import Poisson, Subsampling
+from dpppl.subsampling import FullBatch, Partition, Poisson, Subsampling, WithoutReplacement
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
 """What is accounted of a noise multiplier: less the slack of the sensitivity, and what rounding on the device may take."""
@@ -266,6 +266,13 @@ class Mechanism:
         if not isinstance(self.subsampling, Poisson):
             return self
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
+
+
+admit(
+    Mechanism,
+    clipping=(Flat, Centred, PerSite, Normalised, Adaptive),
+    subsampling=(FullBatch, Poisson, Partition, WithoutReplacement),
+)
 
 
 def _one_of(rows: Any, number: str | None) -> Any:

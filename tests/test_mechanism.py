@@ -1,16 +1,20 @@
 import itertools
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import ClosedJaxpr
 from scipy import stats
 
 from dpppl import chacha
-from dpppl.clipping import SLACK, Adaptive, Flat
+from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.door import Access, door_p
 from dpppl.door import compiled as compiled_access
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, PrivacyLeakError
+from dpppl.information_flow import verify_jaxpr
 from dpppl.mechanism import ACCOUNTED, Mechanism
 from dpppl.subsampling import FullBatch, Partition, Poisson
 
@@ -303,6 +307,71 @@ def test_latents_may_be_shared_by_a_batch_of_keys():
 def test_without_jit_it_is_the_same():
     result = door().noisy_sum(linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0).total
     np.testing.assert_allclose(np.append(result["a"], result["b"]), access(door()), rtol=1e-6)
+
+
+# Whose classes
+
+
+class Loose(Flat):
+    def clip(self, gradients, mask):
+        return gradients
+
+
+class LooseSites(PerSite):
+    def clip(self, gradients, mask):
+        return gradients
+
+
+class EveryRow(FullBatch):
+    def draw(self, key, num_rows, step=0):
+        return super().draw(key, num_rows, step)
+
+
+class Noiseless(Mechanism):
+    def access(self, statistic, rows, *_, **__):
+        return jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(statistic)(rows))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"clipping": Loose(1.0)},
+        {"clipping": LooseSites({"a": 1.0, "b": 1.0})},
+        {"subsampling": EveryRow()},
+    ],
+    ids=lambda changed: type(*changed.values()).__name__,
+)
+def test_clipping_and_subsampling_are_of_the_doors_own_classes(changed):
+    """A class made of one of them may do anything with rows."""
+    mechanism = replace(door(), **changed)
+    with pytest.raises(PrivacyLeakError, match=rf"an access with a {type(*changed.values()).__name__}: the door takes"):
+        mechanism.noisy_sum(linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
+
+
+def test_a_door_bound_with_another_mechanism_is_refused(equations):
+    """Where the access is made, where it is bound, and where an equation that holds one is proved."""
+
+    def function(rows):
+        return door().noisy_sum(flat_sum, jnp.zeros(3), rows, None, key=jax.random.key(0), noise_multiplier=2.0).total
+
+    program, (equation,) = door_programs(function, ROWS, equations=equations)
+    access, stranger = equation.params["access"], Noiseless(clipping=Flat(1.0), subsampling=FullBatch())
+    refused = pytest.raises(PrivacyLeakError, match="the door takes dpppl's own Mechanism")
+    with refused:
+        replace(access, mechanism=stranger)
+
+    class Duck(Access):
+        def __post_init__(self):
+            pass
+
+    forged = Duck(**{field: getattr(access, field) for field in access.__dataclass_fields__})
+    with refused:
+        jax.eval_shape(lambda *given: door_p.bind(*given, access=forged), *(v.aval for v in equation.invars))
+    jaxpr = program.jaxpr.replace(
+        eqns=[e if e is not equation else e.replace(params={"access": forged}) for e in program.jaxpr.eqns]
+    )
+    with refused:
+        verify_jaxpr(ClosedJaxpr(jaxpr, program.consts), [0], public_constants=True)
 
 
 # What can be seen of the rows
