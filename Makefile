@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint bench bench-peers docs clean
 
-$(VENV)/installed: pyproject.toml
+$(VENV)/installed: pyproject.toml setup.py dpppl/native.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]"
@@ -37,4 +37,4 @@ docs: $(VENV)/installed
 	$(BIN)/python -m pytest --doctest-glob="*.md" README.md docs
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build dpppl/*.so *.egg-info .pytest_cache .ruff_cache .mypy_cache

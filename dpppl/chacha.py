@@ -1,7 +1,7 @@
 """ChaCha20 (RFC 8439) as a JAX random number generator with 256-bit keys.
 
 JAX's own threefry keys have 64 bits, and its guarantee is statistical. Privacy noise has to be unpredictable. On CPUs the
-blocks are computed in C where a compiler is found (`native`), elsewhere by XLA: the same words.
+blocks are computed in C where that was built (`native`), elsewhere by XLA: the same words.
 """
 
 from functools import partial

@@ -10,23 +10,39 @@
 
 #include "xla/ffi/api/c_api.h"
 
+// Functions marked VECTORISED are compiled for several processors, where compiler and loader can choose when they run. As
+// setup.py allows no fused multiplications and additions, all of them draw the same numbers.
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__has_attribute)
+#if __has_attribute(target_clones)
+#define VECTORISED __attribute__((target_clones("default", "avx2", "avx512f")))
+#endif
+#endif
+#ifndef VECTORISED
+#define VECTORISED
+#endif
+#define INLINE static inline __attribute__((always_inline))  // what a function so marked calls is compiled with it
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false alarms of GCC 12 for AVX-512
+#endif
+
 #define LANES 16
 typedef uint32_t lanes __attribute__((vector_size(4 * LANES)));
 
+#define ALL(x) ((lanes){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x})
 #define ROTATE(x, by) (((x) << (by)) | ((x) >> (32 - (by))))
 #define QUARTER_ROUND(a, b, c, d)                                       \
   a += b; d ^= a; d = ROTATE(d, 16); c += d; b ^= c; b = ROTATE(b, 12); \
   a += b; d ^= a; d = ROTATE(d, 8);  c += d; b ^= c; b = ROTATE(b, 7);
 
-static const uint32_t CONSTANTS[4] = {0x61707865, 0x3320646e, 0x79622d32, 0x6b206574};
-
 // LANES blocks of the keystream: word w of block number `counter` + b is words[w][b].
-static inline void some_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, lanes words[16]) {
-  lanes start[16];
-  for (int w = 0; w < 4; w++) start[w] = (lanes){0} + CONSTANTS[w];
-  for (int w = 0; w < 8; w++) start[4 + w] = (lanes){0} + key[w];
-  for (int b = 0; b < LANES; b++) start[12][b] = counter + b;
-  for (int w = 0; w < 3; w++) start[13 + w] = (lanes){0} + nonce[w];
+INLINE void some_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, lanes words[16]) {
+  const lanes number = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const lanes start[16] = {
+      ALL(0x61707865), ALL(0x3320646e), ALL(0x79622d32), ALL(0x6b206574),  // "expand 32-byte k"
+      ALL(key[0]), ALL(key[1]), ALL(key[2]), ALL(key[3]), ALL(key[4]), ALL(key[5]), ALL(key[6]), ALL(key[7]),
+      ALL(counter) + number, ALL(nonce[0]), ALL(nonce[1]), ALL(nonce[2]),
+  };
   lanes x[16];
   for (int w = 0; w < 16; w++) x[w] = start[w];
   for (int twice = 0; twice < 10; twice++) {
@@ -51,7 +67,7 @@ typedef struct {
 } stream;
 
 // Blocks `from` to `until`: word w of block number b goes to out[w * count + b].
-static void put_blocks(const stream* of, int64_t from, int64_t until) {
+VECTORISED static void put_blocks(const stream* of, int64_t from, int64_t until) {
   for (int64_t first = from; first < until; first += LANES) {
     lanes words[16];
     some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words);
@@ -60,15 +76,18 @@ static void put_blocks(const stream* of, int64_t from, int64_t until) {
   }
 }
 
-// For tests of the library.
+// For native.py's test of the library.
 void dpppl_blocks(const uint32_t* key, uint32_t counter, const uint32_t* nonce, int64_t count, uint32_t* out) {
   put_blocks(&(stream){key, nonce, counter, count, out}, 0, count);
 }
 
+// word + add, for add 0 or 1/2: signed words are converted faster.
+#define PLUS(word, add) ((double)(int32_t)((word) ^ 0x80000000u) + (0x1p31 + (add)))
+
 // Normal draws as `random._box_muller` makes them of words[0..63], words[64..127], ...: the first half, the second half.
-static inline void box_muller(const uint32_t* words, double* one, double* other) {
+INLINE void box_muller(const uint32_t* words, double* one, double* other) {
   for (int k = 0; k < 64; k++) {
-    double u = (double)words[k] * 0x1p-32 + ((double)words[64 + k] + 0.5) * 0x1p-64;
+    double u = PLUS(words[k], 0) * 0x1p-32 + PLUS(words[64 + k], 0.5) * 0x1p-64;
     uint64_t bits;
     memcpy(&bits, &u, 8);
     int32_t exponent = ((int32_t)(bits >> 32) - 0x3fe6a09e) >> 20;
@@ -81,7 +100,7 @@ static inline void box_muller(const uint32_t* words, double* one, double* other)
                1.479819860511658591e-01))))));
     double radius = sqrt(-2.0 * ((double)exponent * 6.93147180559945309417e-01 + (f - s * (f - p))));
     uint32_t angle = words[128 + k];
-    double t = (double)(int32_t)(angle << 2) * 0x1p-32 + ((double)words[192 + k] + 0.5) * 0x1p-62;
+    double t = (double)(int32_t)(angle << 2) * 0x1p-32 + PLUS(words[192 + k], 0.5) * 0x1p-62;
     double x = t * 1.57079632679489661923, y = x * x;
     double sine = x + x * y * (-1.66666666666666324348e-01 + y * (8.33333333332248946124e-03 + y *
                   (-1.98412698298579493134e-04 + y * (2.75573137070700676789e-06 + y * (-2.50507602534068634195e-08 +
@@ -96,7 +115,7 @@ static inline void box_muller(const uint32_t* words, double* one, double* other)
 }
 
 // 8 normal draws of each block.
-static void put_draws(const stream* of, int64_t from, int64_t until) {
+VECTORISED static void put_draws(const stream* of, int64_t from, int64_t until) {
   for (int64_t first = from; first < until; first += LANES) {
     union { lanes rows[16]; uint32_t flat[256]; } words;
     some_blocks(of->key, of->counter + (uint32_t)first, of->nonce, words.rows);

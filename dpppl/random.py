@@ -135,7 +135,7 @@ def _box_muller(words: Any) -> Any:
     mantissa = lax.bitcast_convert_type(bits - (exponent.astype(jnp.int64).astype(jnp.uint64) << 52), jnp.float64)
     f = mantissa - 1.0
     s = f / (2.0 + f)
-    logarithm = exponent.astype(jnp.float64) * np.log(2.0) + (f - s * (f - _polynomial(_LOG, s * s) * s * s))
+    logarithm = exponent.astype(jnp.float64) * np.log(2.0) + (f - s * (f - s * s * _polynomial(_LOG, s * s)))
     radius = jnp.sqrt(-2.0 * logarithm)
     turn = (angle << 2).astype(jnp.int32).astype(jnp.float64) * 2.0**-32 + (fine.astype(jnp.float64) + 0.5) * 2.0**-62
     x = turn * (0.5 * np.pi)  # within a quarter of pi

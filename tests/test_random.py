@@ -37,13 +37,24 @@ def test_the_distribution_is_standard_normal(key):
 @pytest.mark.parametrize("size", [1, 8, 109, 1_000, 20_001])
 def test_the_native_draws_are_those_of_xla(size):
     if not native.available():
-        pytest.skip("no C compiler")
+        pytest.skip("no C extension")
     keys = jnp.stack([chacha.wrap(np.arange(8)), dpppl.secret_key()])
     drawn = np.asarray(jax.vmap(lambda key: random.standard_normal(key, size))(keys))
     for key, of_key in zip(keys, drawn):
         words = jax.random.bits(key, (4, 4 * -(-size // 8)), jnp.uint32)
         np.testing.assert_allclose(of_key, draws_from(words).ravel()[:size], rtol=4e-15)
         assert np.array_equal(of_key, random.standard_normal(key, size))
+
+
+def test_the_native_draws_are_those_of_ieee_arithmetic_bit_for_bit():
+    """Each operation rounded by itself, so that every processor draws the same; fused multiplications and additions differ."""
+    if not native.available():
+        pytest.skip("no C extension")
+    key = chacha.wrap(np.arange(8))
+    words = jax.random.bits(key, (4, 500), jnp.uint32)
+    with jax.enable_x64(True):
+        each_alone = np.ravel(random._box_muller(words))  # not compiled as one program
+    assert np.array_equal(random.standard_normal(key, 1_000), each_alone)
 
 
 def test_draws_are_exact_functions_of_their_words():
