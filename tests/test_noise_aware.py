@@ -16,7 +16,7 @@ from dpppl.centring import ROW_NUMBER
 from dpppl.clipping import Flat
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
-from dpppl.noise_aware import curvature, posterior, recipe, releases, runner, statistics
+from dpppl.noise_aware import curvature, posterior, progress, recipe, releases, runner, statistics
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails, Verdict, blurred
 from dpppl.noise_aware.geometry import Dense
@@ -320,6 +320,18 @@ def test_a_run_spends_its_budget_once(compiled_once, capsys):
         found.run(dpppl.secret_key(), x, y)
     with pytest.raises(BudgetExceededError):
         found.privacy_plan()
+
+
+@pytest.mark.parametrize("progress_bar", [True, False])
+def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, compiled_once, capsys):
+    x, y, _ = data(1)
+    noise_aware(progress_bar=progress_bar, num_samples=10).run(dpppl.secret_key(), x, y)
+    bar, plan = capsys.readouterr().err, default_plan()
+    phases = [line.split(":")[0] for line in bar.split("\r") if line.strip()]
+    shown = [phase for phase, before in zip(phases, [None, *phases]) if phase != before]
+    of_accesses = [progress._PHASES[block.kind] for block in plan.blocks]
+    assert shown == (["compiling", *of_accesses, "posterior"] if progress_bar else [])
+    assert (f" {plan.num_accesses}/{plan.num_accesses} " in bar) == progress_bar
 
 
 def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeypatch):

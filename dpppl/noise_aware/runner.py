@@ -11,7 +11,7 @@ from numpyro.diagnostics import print_summary
 from dpppl import random
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
-from dpppl.noise_aware import posterior
+from dpppl.noise_aware import posterior, progress
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails, Verdict
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
@@ -61,7 +61,8 @@ class NoiseAware(Fixed):
     `coordinates`: the sites, by name, in which the likelihood is measured: all those through which it depends on latents,
     be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside of the data
     plate and real; found if not given.
-    `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`.
+    `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`. `progress_bar`: show
+    the phase of the run and how many of its accesses are made.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
     outputs and public values. A wrong model or a likelihood far from quadratic makes samples wrong, not public; the
@@ -102,6 +103,7 @@ class NoiseAware(Fixed):
         ledger: PrivacyLedger | None = None,
         reserve: float = 0.0,
         print_cost: bool = True,
+        progress_bar: bool = True,
     ) -> None:
         if not (subsampling is None or isinstance(subsampling, FullBatch)):
             raise ConfigurationError(
@@ -110,7 +112,7 @@ class NoiseAware(Fixed):
             )
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
-        self.model, self.data_plate, self.print_cost = model, data_plate, print_cost
+        self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
         self.noise_multiplier = (
             None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
         )
@@ -195,24 +197,28 @@ class NoiseAware(Fixed):
         self.budget.admit([charge], run.run_id)
         statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
         access_key = random.stream(run.key, "accesses")
-        programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
-        before = self.budget.events
-        with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
-            origin = claim(run.key)
-            announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
-            releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
-            ask = releases.asker()
-            bounds, redrawn = self.bounds, responses.redrawn
-            stages, scalars = way.recipe(ask, self._plan(way), scale, prior, bounds, split.num_rows, redrawn)
-        scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
-        mixture = way.mixture(stages[-1].surrogate, prior)
-        self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
-        with TRACING:
-            key = random.stream(run.key, "posterior")
-            z, problem = posterior.draw(coordinates, mixture, prior.mean, is_normal, public, key, self.num_samples)
-            self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through)
-            self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
-        self._provenance = self._provenance.ended(Status.COMPLETE)
+        plan = self._plan(way)
+        with progress.bar(plan.num_accesses, visible=self.progress_bar) as bar:
+            programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
+            before = self.budget.events
+            with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
+                origin = claim(run.key)
+                with bar.external_write_mode():
+                    announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
+                releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
+                ask = progress.shown(releases.asker(), bar)
+                bounds, redrawn = self.bounds, responses.redrawn
+                stages, scalars = way.recipe(ask, plan, scale, prior, bounds, split.num_rows, redrawn)
+            bar.set_description("posterior")
+            scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
+            mixture = way.mixture(stages[-1].surrogate, prior)
+            self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
+            with TRACING:
+                key = random.stream(run.key, "posterior")
+                z, problem = posterior.draw(coordinates, mixture, prior.mean, is_normal, public, key, self.num_samples)
+                self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through)
+                self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
+            self._provenance = self._provenance.ended(Status.COMPLETE)
 
     def _begin(self, origin: KeyOrigin, coordinates: Coordinates, charge: Charge) -> PrivacyReport:
         self._coordinates, self._samples, self._verdict = coordinates, None, None

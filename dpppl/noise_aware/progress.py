@@ -1,0 +1,33 @@
+"""What a run shows while it works: the phase, and how many of its accesses are made."""
+
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from dpppl.noise_aware.recipe import Ask
+
+_PHASES = {
+    "norm_bin": "scores' norms",
+    "curvature_bin": "curvatures' norms",
+    "curvature": "curvature",
+    "gradient": "gradients",
+    "scalars": "scalars",
+}
+
+
+def bar(num_accesses: int, *, visible: bool) -> Any:
+    """A bar of so many accesses, to be used as a context; without a rate, as phases differ too much."""
+    shape = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
+    return tqdm(total=num_accesses, disable=not visible, desc="compiling", bar_format=shape)
+
+
+def shown(ask: Ask, bar: Any) -> Ask:
+    """`ask`, with each access on the bar: its kind and number alone, which are public."""
+
+    def shown_ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
+        bar.set_description(_PHASES[kind])
+        found = ask(kind, at, noise_multiplier, repeats, **walk)
+        bar.update(repeats)
+        return found
+
+    return shown_ask
