@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.array_likes import with_arrays
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 
@@ -62,19 +63,29 @@ class Arguments:
         static = {}
         for label, is_public, leaf in leaves:
             if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)):
-                static[label] = _checked_static(label, leaf)
+                static[label] = leaf
             else:
                 (public if is_public else rows)[label] = _shape_of(label, leaf)
-        _check_rows(rows)
+        _check_rows(rows, static)
         marks = tuple((label, is_public) for label, is_public, _ in leaves)
-        arguments = cls(tuple(names), len(args), treedef, marks, rows, public, static)
-        _check_lists(names, values, arguments.num_rows)
-        return arguments
+        return cls(tuple(names), len(args), treedef, marks, rows, public, static)
 
     @property
     def num_rows(self) -> int:
         """The length of the private arrays' leading axis."""
         return int(next(iter(self.rows.values())).shape[0])
+
+    @property
+    def unequal(self) -> str | None:
+        """What is wrong with private arrays whose leading axes differ in length; None where they do not."""
+        first, *others = self.rows
+        for label in others:
+            if self.rows[label].shape[0] != self.num_rows:
+                return (
+                    f"arguments '{first}' of shape {self.rows[first].shape} and '{label}' of shape {self.rows[label].shape} "
+                    "have leading axes of different length"
+                )
+        return None
 
     def shapes(self, num_rows: int) -> Shapes:
         """Shapes and dtypes of the private arrays, if they had this many rows."""
@@ -126,14 +137,21 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _named(model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:
-    """Names and values of the arguments: positional ones in order, keywords by name."""
+    """Names and values of the arguments: positional ones in order, keywords by name; array-likes as arrays."""
     try:
-        parameters = list(inspect.signature(model).parameters.values())
+        signature = inspect.signature(model)
     except (TypeError, ValueError):
-        parameters = []
+        signature = inspect.signature(lambda *args, **kwargs: None)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the model cannot be called with these arguments, all that are not the method's own: {error}."
+        ) from None
+    parameters = signature.parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))]
-    return names + sorted(kwargs), [*args, *(kwargs[name] for name in sorted(kwargs))]
+    names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))] + sorted(kwargs)
+    return names, with_arrays(names, [*args, *(kwargs[name] for name in sorted(kwargs))], _is_public)
 
 
 def _flatten(names: list[str], values: list[Any]) -> tuple[list[tuple[str, bool, Any]], Any]:
@@ -157,24 +175,17 @@ def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
         shape: jax.ShapeDtypeStruct = jax.eval_shape(jnp.asarray, array)
     except TypeError:
         raise ConfigurationError(
-            f"argument '{label}' is an array of dtype {array.dtype}; arrays are numbers."
+            f"argument '{label}' is an array of dtype {array.dtype}; arrays are numbers (code classes as 0, 1, ...)."
         ) from None
     return shape
 
 
-def _checked_static(label: str, value: Any) -> Any:
-    """`value`, unless it is an array-like, which would count as a public setting."""
-    is_array_like = hasattr(value, "__array__") or hasattr(value, "__jax_array__")
-    if is_array_like and not isinstance(value, (np.generic, type)):
-        raise ConfigurationError(f"argument '{label}' is a {type(value).__name__}; pass a NumPy or JAX array.")
-    return value
-
-
-def _check_rows(rows: Shapes) -> None:
+def _check_rows(rows: Shapes, static: dict[str, Any]) -> None:
     if not rows:
+        kinds = ", ".join(f"'{label}' is a {type(value).__name__}" for label, value in static.items())
         raise UnsupportedModelError(
             "the model has no private argument: pass the data as array arguments, not by closure and not all of them "
-            "wrapped in dpppl.Public."
+            f"wrapped in dpppl.Public{f' (no array: {kinds})' if kinds else ''}."
         )
     for label, shape in rows.items():
         if not shape.shape:
@@ -183,30 +194,3 @@ def _check_rows(rows: Shapes) -> None:
             )
         if shape.shape[0] == 0:
             raise ConfigurationError(f"argument '{label}' has no rows: its leading axis has length 0.")
-    first, *others = rows
-    for label in others:
-        if rows[label].shape[0] != rows[first].shape[0]:
-            raise ConfigurationError(
-                f"arguments '{first}' of shape {rows[first].shape} and '{label}' of shape {rows[label].shape} have "
-                "leading axes of different length; the leading axis of a private array is the data axis, and every "
-                "other array is wrapped in dpppl.Public."
-            )
-
-
-def _check_lists(names: list[str], values: list[Any], num_rows: int) -> None:
-    """Refuse lists of numbers that may be data: as Python numbers they would count as public settings."""
-
-    def is_column(value: Any) -> bool:
-        return isinstance(value, (list, tuple)) and len(value) == num_rows and _all_numbers(value)
-
-    for name, value in zip(names, values):
-        for leaf in jax.tree.leaves(value, is_leaf=lambda v: is_column(v) or _is_public(v)):
-            if is_column(leaf):
-                raise ConfigurationError(
-                    f"argument '{name}' holds a {type(leaf).__name__} of numbers as long as the data; pass it as an "
-                    "array if it is data, in dpppl.Public if it is not."
-                )
-
-
-def _all_numbers(value: Any) -> bool:
-    return all(isinstance(leaf, (int, float, complex, np.generic)) for leaf in jax.tree.leaves(value))

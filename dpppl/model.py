@@ -17,7 +17,7 @@ from numpyro import handlers
 from dpppl import model_refusals as refusals
 from dpppl.arguments import Arguments, Arrays, Model, Shapes
 from dpppl.errors import UnsupportedModelError
-from dpppl.jaxprs import abstract
+from dpppl.jaxprs import abstract, used_inputs
 from dpppl.model_handlers import (
     BindLatents,
     BindRows,
@@ -226,8 +226,9 @@ def split_model(
     Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
     independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
     arguments = Arguments.of(model, args, kwargs)
+    refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
     with failing_explained(), explained():
-        structure, program = _explore(model, arguments, arguments.num_rows)
+        structure, program = _explore(model, arguments)
 
     @cache
     def more() -> Structure | None:
@@ -246,6 +247,7 @@ def split_model(
         latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, discrete
     )
     deterministic, observed = check_dependence(split._terms, latents, arguments)
+    refusals.check_latents(structure)
     check_coupling(
         split._rows,
         latents,
@@ -258,18 +260,29 @@ def split_model(
     return replace(split, deterministic=deterministic, notes=structure.notes(data_plate, deterministic))
 
 
-def _explore(model: Model, arguments: Arguments, num_rows: int) -> tuple[Structure, Any]:
-    """Run the model abstractly on all rows as NumPyro does: its structure, and the program of all that it computes."""
+def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Any]:
+    """Run the model abstractly as NumPyro does, on all rows or on so many: its structure, and the program of all that it
+    computes. Sites outside of all plates that observe what depends on no row, as handlers.condition makes them, are a part of
+    the prior."""
+    rows = arguments.rows if num_rows is None else arguments.shapes(num_rows)
     found: list[Structure] = []
+    outside: dict[str, Any] = {}
 
     def run(rows: Arrays, public: Arrays) -> Any:
         with handlers.seed(rng_seed=0):
             trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
         found.append(Structure.of(trace))
+        outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
         values = [site["value"] for site in trace.values() if site["type"] == "deterministic"]
-        return values, [_explained_log_prob(site) for site in trace.values() if site["type"] == "sample"]
+        log_probs = [_explained_log_prob(site) for site in trace.values() if site["type"] == "sample"]
+        return list(outside.values()), values, log_probs
 
-    program = jax.make_jaxpr(run)(arguments.shapes(num_rows), arguments.public)
+    program = jax.make_jaxpr(run)(rows, arguments.public)
+    for number, name in enumerate(outside):
+        used = used_inputs(program, [output == number for output in range(len(program.jaxpr.outvars))])
+        if not any(used[: len(rows)]):
+            del found[0].observed[name]
+            found[0].fixed.append(name)
     return found[0], program
 
 

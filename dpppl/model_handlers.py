@@ -19,7 +19,7 @@ from numpyro.primitives import Messenger
 
 from dpppl.arguments import Arguments, Arrays, Model
 from dpppl.errors import DPPPLError, UnsupportedModelError
-from dpppl.model_refusals import control_flow_message, nested_message, random_message
+from dpppl.model_refusals import control_flow_message, nested_message, random_message, repeated_message
 from dpppl.model_structure import Site, Trace, is_factor, plates_of, transform_of
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
@@ -61,9 +61,11 @@ def failing_explained() -> Iterator[None]:
         yield
     except DPPPLError:
         raise
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, AssertionError) as error:
+        by_name = "string indexing" in str(error)
+        cure = "; a data frame arrives as an array: for columns by name pass a dict of them." if by_name else ""
         raise UnsupportedModelError(
-            f"the model fails on arguments of these shapes and dtypes{user_line(error)}: {error}"
+            f"the model fails on arguments of these shapes and dtypes{user_line(error)}: {error}{cure}"
         ) from None
 
 
@@ -90,14 +92,18 @@ class BindLatents(Messenger):
         super().__init__()
 
     def __enter__(self) -> Any:
-        self.trace_state = _trace_state()
+        self.trace_state, self.names = _trace_state(), set[str]()
         return super().__enter__()
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "control_flow":
             raise UnsupportedModelError(control_flow_message())
-        if msg["type"] in ("sample", "deterministic") and self.trace_state != _trace_state():
-            raise UnsupportedModelError(nested_message(msg["name"]))
+        if msg["type"] in ("sample", "deterministic"):
+            if self.trace_state != _trace_state():
+                raise UnsupportedModelError(nested_message(msg["name"]))
+            if msg["name"] in self.names:
+                raise UnsupportedModelError(repeated_message(msg["name"]))
+            self.names.add(msg["name"])
         if msg["type"] == "sample" and not msg["is_observed"] and not msg["fn"].support.is_discrete:
             msg["value"] = self._constrain(msg)
 
@@ -136,8 +142,8 @@ class BindPlate(Messenger):
 class BindRows(BindLatents):
     """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports.
 
-    Deterministic sites get their value in `held`, if there is one, whatever the model computes there. Observed sites get
-    the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
+    Deterministic sites get their value in `held`, if there is one, whatever the model computes there. Observed sites of
+    rows get the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
 
     def __init__(
         self,
@@ -160,7 +166,7 @@ class BindRows(BindLatents):
             choice = self.assignment[name]
             value = choice(msg) if callable(choice) else msg["fn"].enumerate_support(expand=False)[choice]
             msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)
-        elif msg["type"] == "sample" and msg["is_observed"] and self.observe is not None and not is_factor(msg):
+        elif self.observe is not None and self._is_observed_row(msg):
             value = self.observe(msg)
             msg["given"] = msg["value"]
             msg["value"] = msg["given"] if value is None else value
@@ -171,6 +177,10 @@ class BindRows(BindLatents):
         elif msg["type"] == "prng_key":
             raise UnsupportedModelError(random_message())
         super().process_message(msg)
+
+    def _is_observed_row(self, msg: Site) -> bool:
+        is_observed = msg["type"] == "sample" and msg["is_observed"] and not is_factor(msg)
+        return is_observed and self.plate.data_plate in plates_of(msg)
 
 
 def made_up_value(support: Any, noise: Any) -> Any:

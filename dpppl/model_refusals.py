@@ -58,6 +58,11 @@ def random_message() -> str:
     )
 
 
+def repeated_message(name: str) -> str:
+    """For two sites of one name."""
+    return f"two sites are named '{name}'; give each a name of its own (in a loop f\"{name}_{{i}}\", or numpyro.handlers.scope)."
+
+
 def coupled_message(name: str, what: str, structure: Structure, more: Structure | None) -> str:
     """For a site whose log likelihood, or observed value, on a batch is not that of each row by itself."""
     if what == "likelihood" and name in structure.observed and more is not None:
@@ -129,9 +134,33 @@ def check_structure(structure: Structure, variational: bool = False) -> None:
             )
 
 
+def check_lengths(unequal: str | None, explore: Callable[[], Structure]) -> None:
+    """Refuse private arrays that are `unequal`, in words; where no plate is around what is observed, for what they are."""
+    if unequal is None:
+        return
+    try:
+        structure = explore()
+        alone = [name for name in structure.likelihood_sites() if not structure.plates_of[name]]
+    except Exception:  # only asked to explain the refusal
+        alone = []
+    if alone:
+        raise UnsupportedModelError(
+            f"site '{alone[0]}' is observed outside any numpyro.plate, and {unequal}: {_SERIES} What is not private is wrapped "
+            "in dpppl.Public."
+        )
+    raise ConfigurationError(
+        f"{unequal}; the leading axis of a private array is the data axis, and every other array is wrapped in dpppl.Public."
+    )
+
+
 def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None, more: More) -> str:
     """The one plate as long as the private arrays and around every observed site, or the error that says why not."""
     sites, fits = structure.likelihood_sites(), structure.data_plates(num_rows)
+    if not sites and structure.factors:
+        raise UnsupportedModelError(
+            f"nothing is observed, and factor site '{structure.factors[0]}' is outside the data plate; write it in "
+            'numpyro.plate("data", x.shape[0]), one value a row.'
+        )
     if not sites:
         raise UnsupportedModelError(
             "the model has no observed site: pass the private array that it observes (obs=y inside the data plate)."
@@ -180,6 +209,11 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
             f"{where}: around it is plate {found}, but the private arrays have {num_rows} rows, the length of their "
             f"leading axis, and the data plate is as long. {_HINT}"
         )
+    if site is not None and not site.value:
+        return (
+            f'{where}: one number for all rows; observe what belongs to each row, one value a row, in numpyro.plate("data", '
+            "x.shape[0])."
+        )
     single = ", without .to_event" if site is not None and num_rows in site.event else ""
     return (
         f'{where}; wrap it in numpyro.plate("data", x.shape[0]){single}, the plate as long as the private arrays, whose '
@@ -191,7 +225,9 @@ def _lag(site: Observed, longer: Observed | None, num_rows: int) -> int:
     """How many rows less than there are a site observes, however many there are; 0 if it does not."""
     if longer is None or len(longer.value) != len(site.value):
         return 0
-    return max(num_rows - a if b == a + 1 and a < num_rows else 0 for a, b in zip(site.value, longer.value))
+    return max(
+        (num_rows - a if b == a + 1 and a < num_rows else 0 for a, b in zip(site.value, longer.value)), default=0
+    )
 
 
 def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int) -> None:
@@ -254,6 +290,16 @@ def check_sites(
             f"values, too many to sum out (at most {_MOST_COMBINATIONS}); use fewer or sum some out by hand."
         )
     return tuple(local), tuple(discrete)
+
+
+def check_latents(structure: Structure) -> None:
+    """Refuse models with nothing to infer."""
+    if all(latent is None for latent in structure.latents.values()) and not structure.params:
+        given = quoted((*structure.fixed, *structure.observed, *structure.factors))
+        raise UnsupportedModelError(
+            f"the model has no continuous latent site, so there is nothing to infer: {given} have their values given; give "
+            "what is to be inferred a prior, by numpyro.sample without obs, and leave it out of handlers.condition."
+        )
 
 
 def check_captured(program: Any, lengths: set[int]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class Structure:
     supports: dict[str, int | None] = field(default_factory=dict)  # sizes of finite supports
     joint: dict[str, str] = field(default_factory=dict)  # the distributions of latents that are no product of scalars
     observed: dict[str, Observed] = field(default_factory=dict)
+    fixed: list[str] = field(default_factory=list)  # sites that observe what depends on no row, outside of all plates
     factors: list[str] = field(default_factory=list)
     deterministic: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)

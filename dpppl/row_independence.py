@@ -13,7 +13,7 @@ import numpy as np
 from dpppl import jaxprs
 from dpppl.arguments import Arguments, Arrays, Shapes
 from dpppl.errors import UnsupportedModelError
-from dpppl.jaxprs import Dependence
+from dpppl.jaxprs import Dependence, abstract
 from dpppl.model_handlers import user_line
 from dpppl.model_refusals import quoted
 
@@ -47,9 +47,7 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
     except UnsupportedModelError:
         raise
     except Exception as error:  # it ran on all rows, so the cause is their number
-        raise UnsupportedModelError(
-            _fixed_rows(f"the model{user_line(error)}") + _as_long(latents, arguments)
-        ) from None
+        raise UnsupportedModelError(_fixed_rows(f"the model{user_line(error)}", terms, latents, arguments)) from None
     for name in latents:
         _check_prior(one, three, name)
     for name in one.names("prior"):
@@ -63,7 +61,7 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
         if not _rows(one, "observed", name):
             raise UnsupportedModelError(
                 f"the observed value of site '{name}' does not depend on a private argument; observe the private "
-                "array itself (obs=y), or use numpyro.factor."
+                "array itself (obs=y, not marked dpppl.Public), or use numpyro.factor in the data plate."
             )
     likelihood = one.names("likelihood")
     if not any(_rows(one, "likelihood", name) for name in likelihood):
@@ -73,7 +71,7 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
         )
     for name in likelihood:
         if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
-            raise UnsupportedModelError(_fixed_rows(f"site '{name}'"))
+            raise UnsupportedModelError(_fixed_rows(f"site '{name}'", terms, latents, arguments))
     deterministic = tuple(
         name
         for name in one.names("deterministic")
@@ -111,17 +109,31 @@ def _check_number_of_rows(one: Dependence, three: Dependence, role: str, name: s
         )
 
 
-def _fixed_rows(what: str) -> str:
+def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) -> str:
+    """For models that cannot be run on fewer rows; arguments or latents that are as long as the data are likely causes."""
+    marked = [label for label, shape in arguments.public.items() if shape.shape[:1] == (arguments.num_rows,)]
+    if marked and _runs_on_one_row(terms, latents, arguments, marked):
+        return (
+            f"{what} uses argument {quoted(marked)}, which is marked dpppl.Public, as one value for each row: that is private, "
+            "pass it without the mark. A public table is for all rows, which look it up by a private argument: table[group]."
+        )
+    names = [name for name, latent in latents.items() if arguments.num_rows in latent.shape]
     return (
         f"{what} fixes the number of rows: the model cannot be run on fewer rows than it was called with; take the "
         "number of rows from the arrays (x.shape[0]) and pass every array with one entry a row as a private argument."
-    )
+    ) + (f" Site {quoted(names)} has an axis as long as the data; rows share their latents." if names else "")
 
 
-def _as_long(latents: Shapes, arguments: Arguments) -> str:
-    """A likely cause: latents that hold one value for each row."""
-    names = [name for name, latent in latents.items() if arguments.num_rows in latent.shape]
-    return f" Site {quoted(names)} has an axis as long as the data; rows share their latents." if names else ""
+def _runs_on_one_row(terms: Terms, latents: Shapes, arguments: Arguments, marked: list[str]) -> bool:
+    """Whether the model would run on one row if the arguments `marked` as public had one, too."""
+    short = {
+        label: abstract((1, *arguments.public[label].shape[1:]), arguments.public[label].dtype) for label in marked
+    }
+    try:
+        found = Dependence(terms(1), latent=latents, row=arguments.shapes(1), public=arguments.public | short)
+    except Exception:  # only asked to explain a refusal
+        return False
+    return all(found.shape("likelihood", name).shape == (1,) for name in found.names("likelihood"))
 
 
 def check_coupling(

@@ -16,6 +16,7 @@ RANDOMNESS = {"errors", "random", "chacha", "native"}
 SPLIT = {
     "errors",
     "jaxprs",
+    "array_likes",
     "arguments",
     "model_structure",
     "model_refusals",
@@ -50,7 +51,8 @@ MAY_IMPORT = {
     "clipping": {"errors"},
     "jaxprs": set(),
     "validation": {"errors"},
-    "arguments": {"errors", "jaxprs"},
+    "array_likes": {"errors"},
+    "arguments": {"errors", "jaxprs", "array_likes"},
     "model_structure": {"errors", "jaxprs"},
     "model_refusals": {"errors", "jaxprs", "model_structure"},
     "model_handlers": {"errors", "arguments", "model_structure", "model_refusals"},

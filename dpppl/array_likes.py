@@ -1,0 +1,118 @@
+"""What stands for an array among a model's arguments: data frames, series, and lists of numbers."""
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl.errors import ConfigurationError
+
+_NUMBERS = "biufc"
+_ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct)
+IsPublic = Callable[[Any], bool]
+
+
+def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> list[Any]:
+    """Arguments with NumPy arrays in place of data frames and series (of pandas, polars or alike), of other array-likes,
+    and of lists of numbers as long as the data, or as the longest of them where there is no array.
+
+    `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported.
+    Raises ConfigurationError, naming argument and column, for what is no array of numbers; never tells a value."""
+    found = [_map(_as_array, n, v, lambda leaf: isinstance(leaf, Iterator)) for n, v in zip(labels, values)]
+    private = [leaf for leaf in jax.tree.leaves(found, is_leaf=is_public) if not is_public(leaf)]
+    lengths = {np.shape(leaf)[0] for leaf in private if isinstance(leaf, _ARRAYS) and np.shape(leaf)}
+    if not lengths:
+        is_list = lambda value: is_public(value) or _is_numbers(value)  # noqa: E731
+        leaves = [leaf for value in found for leaf in jax.tree.leaves(value, is_leaf=is_list)]
+        lengths = {max((len(leaf) for leaf in leaves if _is_numbers(leaf)), default=0)}
+
+    def is_column(value: Any) -> bool:
+        return _is_numbers(value) and len(value) in lengths
+
+    def taken(label: str, value: Any) -> Any:
+        return _list_as_array(label, value) if is_column(value) else value
+
+    return [_map(taken, n, v, lambda leaf: is_public(leaf) or is_column(leaf)) for n, v in zip(labels, found)]
+
+
+def _map(function: Callable[[str, Any], Any], label: str, value: Any, is_leaf: IsPublic) -> Any:
+    def at(path: Any, leaf: Any) -> Any:
+        return function(label + jax.tree_util.keystr(path).replace("[<flat index 0>]", ""), leaf)  # of Public
+
+    return jax.tree_util.tree_map_with_path(at, value, is_leaf=is_leaf)
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether a value is a list or tuple, maybe of lists, that holds numbers only."""
+    if not isinstance(value, list | tuple):
+        return False
+    leaves = jax.tree.leaves(value)
+    return bool(leaves) and all(isinstance(leaf, int | float | complex | np.number | np.bool) for leaf in leaves)
+
+
+def _list_as_array(label: str, value: Any) -> Any:
+    try:
+        array = np.asarray(value)
+    except ValueError:  # its message tells nothing of values, but of NumPy
+        array = np.empty(0, object)
+    return _checked(
+        array, f"argument '{label}' is a {type(value).__name__} whose entries are not alike; pass an array."
+    )
+
+
+def _as_array(label: str, value: Any) -> Any:
+    """`value` as a NumPy array if it is array-like; itself if it is an array, or nothing like one."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ConfigurationError(
+            f"argument '{label}' is a NumPy masked array; pass {label}.filled(0.0), and what is not masked, "
+            f"~numpy.ma.getmaskarray({label}), as an argument of its own for numpyro.handlers.mask."
+        )
+    if isinstance(value, (*_ARRAYS, np.generic, type)):
+        return value
+    kind = f"argument '{label}' is a {type(value).__name__}"
+    for method in ("toarray", "collect"):  # a sparse matrix, a lazy frame
+        if hasattr(value, method):
+            raise ConfigurationError(f"{kind}; pass {label}.{method}().")
+    if isinstance(value, Iterator | Set):
+        raise ConfigurationError(
+            f"{kind}, which has no order or is read only once; pass an array, or a list of numbers."
+        )
+    if hasattr(value, "to_numpy") and hasattr(value, "columns"):
+        columns = value.iter_columns() if hasattr(value, "iter_columns") else (column for _, column in value.items())
+        arrays = [_column(f"column '{column.name}' of argument '{label}'", column) for column in columns]
+        return np.stack(arrays, axis=1) if arrays else np.empty((len(value), 0))
+    if hasattr(value, "to_numpy"):
+        return _column(f"argument '{label}'", value)
+    if hasattr(value, "__array__"):
+        try:
+            array = np.asarray(value)
+        except Exception:  # what it says may hold values
+            array = np.empty(0, object)
+        return _checked(array, f"{kind} that gives no array of numbers; pass a NumPy or JAX array.")
+    if hasattr(value, "__jax_array__"):
+        raise ConfigurationError(f"{kind}; pass a NumPy or JAX array.")
+    return value
+
+
+def _column(what: str, series: Any) -> Any:
+    """The numbers of a series of pandas, polars or alike, as its own `to_numpy` gives them; missing ones are NaN, and then
+    integers are floats: dtypes are public."""
+    dtype = series.dtype
+    message = (
+        f"{what} is of dtype {str(dtype).split('(')[0]}; arrays are numbers: leave it out, or code it as numbers (text and "
+        "categories as 0, 1, ... or one column for each, dates as days)."
+    )
+    try:
+        array = np.asarray(series.to_numpy())
+        if array.dtype == object and getattr(dtype, "kind", "O") in _NUMBERS:  # pandas, with missing values
+            array = np.asarray(series.to_numpy(dtype=float, na_value=np.nan))
+    except Exception:  # what it says may hold values
+        raise ConfigurationError(message) from None
+    return _checked(array, message)
+
+
+def _checked(array: Any, message: str) -> Any:
+    if array.dtype.kind not in _NUMBERS:
+        raise ConfigurationError(message)
+    return array

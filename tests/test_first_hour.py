@@ -1,0 +1,355 @@
+"""What a NumPyro user tries first: it works, or the error names the site, the cause and a cure that can be followed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import polars as pl
+import pytest
+from numpyro import handlers
+from numpyro.infer.util import log_density
+
+import dpppl
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.model import split_model
+
+N = 12
+SECRET = 98765.25
+X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int32)
+
+
+def latent(name="w", *shape):
+    return numpyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)))
+
+
+def normal(y, ok=True):
+    mu, tau = latent("mu"), numpyro.sample("tau", dist.HalfNormal(1.0))
+    with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
+        numpyro.sample("y", dist.Normal(mu, tau), obs=y)
+
+
+def logistic(x, y=None):
+    w = latent("w", 3)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def split(model, *args, **kwargs):
+    return split_model(model, args, kwargs)
+
+
+def refused(model, *args, kind=UnsupportedModelError, **kwargs):
+    """The error of a split; it tells no data value."""
+    with pytest.raises(kind) as caught:
+        split(model, *args, **kwargs)
+    assert "98765" not in str(caught.value)
+    return str(caught.value)
+
+
+# Models
+
+
+@pytest.mark.parametrize("value", [1.5, jnp.float32, np.float64], ids=["python", "jax", "numpy"])
+def test_a_condition_is_a_part_of_the_prior(value):
+    """Of a site outside the plates: what it observes is public, as the numbers in a factor are."""
+    conditioned = handlers.condition(normal, {"tau": 1.5 if value == 1.5 else value(1.5)})
+    found = split(conditioned, X[:, 0])
+    assert list(found.latents) == ["mu"]
+    for mu in (-0.7, 0.4):
+        z = {"mu": jnp.float32(mu)}
+        rows, public = found.arrays((X[:, 0],), {})
+        ours = found.log_prior(z, public) + sum(found.log_likelihood(z, {"y": y}, public) for y in rows["y"])
+        np.testing.assert_allclose(ours, log_density(conditioned, (X[:, 0],), {}, z)[0], rtol=1e-5)
+
+
+def test_responses_drawn_from_a_model_leave_its_conditions_alone():
+    from dpppl.responses import Responses
+
+    found = split(handlers.condition(normal, {"tau": 1e-4}), X[:, 0])
+    drawn, _ = Responses.of(found)({"mu": jnp.float32(2.0)}, {"y": jnp.float32(0.0)}, {}, jax.random.key(0))
+    assert list(drawn) == ["y"] and np.allclose(drawn["y"], 2.0, atol=1e-2)
+
+
+def test_a_number_computed_from_all_rows_is_not_observed():
+    def of_all(y):
+        mu = latent("mu")
+        numpyro.sample("mean", dist.Normal(mu, 0.1), obs=y.mean())
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    message = refused(of_all, X[:, 0])
+    assert "site 'mean' is observed outside the data plate: one number for all rows; observe what belongs to" in message
+
+
+def test_conditions_follow_the_rules_of_priors():
+    def of_the_number_of_rows(y):
+        numpyro.sample("scale", dist.Normal(mu := latent("mu"), 1.0), obs=1.0 / y.shape[0])
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+    assert "the prior of site 'scale' depends on the number of rows" in refused(of_the_number_of_rows, X[:, 0])
+
+
+def test_nothing_to_infer():
+    everything = handlers.condition(normal, {"tau": 1.0, "mu": 0.0})
+    message = refused(everything, X[:, 0])
+    assert (
+        "no continuous latent site, so there is nothing to infer: 'mu' and 'tau' and 'y' have their values" in message
+    )
+    for run in (
+        lambda: dpppl.NoiseAware(everything, noise_multiplier=1.0).run(dpppl.secret_key(), X[:, 0]),
+        lambda: dpppl.SVI(everything, lambda y: None, noise_multiplier=1.0).run(dpppl.secret_key(), 1, X[:, 0]),
+    ):
+        with pytest.raises(UnsupportedModelError, match="nothing to infer"):
+            run()
+
+
+def test_two_sites_of_one_name():
+    def twice(y):
+        latent("mu"), latent("mu")
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y)
+
+    assert "two sites are named 'mu'; give each a name of its own" in refused(twice, X[:, 0])
+
+
+def test_responses_marked_as_public():
+    message = refused(logistic, X, dpppl.Public(Y))
+    assert "uses argument 'y', which is marked dpppl.Public, as one value for each row: that is private" in message
+    assert split(logistic, X, Y).num_rows == N
+
+
+TABLE = np.arange(float(N), dtype=np.float32)
+
+
+def test_a_table_as_long_as_the_data():
+    """Captured: pass it, as Public. Then either way to use it works, or is told what to do."""
+
+    def looked_up(group, y, table):
+        mu = latent("mu")
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu + table[group], 1.0), obs=y)
+
+    def row_by_row(y, table):
+        mu = latent("mu")
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu + table, 1.0), obs=y)
+
+    def by_position(y, table):
+        mu = latent("mu")
+        with numpyro.plate("data", y.shape[0]) as index:
+            numpyro.sample("y", dist.Normal(mu + table[index], 1.0), obs=y)
+
+    group = np.arange(N) % 5
+    y = X[:, 0]
+    assert "captures an array float32[N]" in refused(lambda group, y: looked_up(group, y, jnp.asarray(TABLE)), group, y)
+    assert split(looked_up, group, y, dpppl.Public(TABLE)).num_rows == N
+    message = refused(row_by_row, y, dpppl.Public(TABLE))
+    assert "argument 'table', which is marked dpppl.Public" in message and "table[group]" in message
+    assert split(row_by_row, y, TABLE).num_rows == N
+    assert "an array indexed by the plate" in refused(by_position, y, dpppl.Public(TABLE))
+    assert split(by_position, y, TABLE).num_rows == N
+
+    def fixed(y, table):
+        mu = latent("mu")
+        with numpyro.plate("data", N):
+            numpyro.sample("y", dist.Normal(mu + table[0], 1.0), obs=y.reshape(N))
+
+    message = refused(fixed, y, dpppl.Public(TABLE))
+    assert "fixes the number of rows" in message and "Public" not in message
+
+
+def test_factors_of_rows():
+    def summed(x, y):
+        numpyro.factor("ll", dist.Normal(x @ latent("w", 3), 1.0).log_prob(y).sum())
+
+    def in_plate(x, y):
+        w = latent("w", 3)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.factor("ll", dist.Normal(x @ w, 1.0).log_prob(y))
+
+    def residuals(x, y):
+        w = latent("w", 3)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("e", dist.Normal(x @ w - y, 1.0), obs=jnp.zeros(x.shape[0]))
+
+    assert "factor site 'll' is outside the data plate; write it in numpyro.plate" in refused(summed, X, Y)
+    assert "or use numpyro.factor in the data plate" in refused(residuals, X, Y)
+    assert split(in_plate, X, Y).num_rows == N
+
+
+def forward(logits, words):
+    """Log probability of words, with states summed out."""
+    initial, transition, emission = logits
+    step = lambda a, word: (jax.nn.logsumexp(a[:, None] + transition, 0) + emission[:, word], None)  # noqa: E731
+    return jax.nn.logsumexp(jax.lax.scan(step, initial + emission[:, words[0]], words[1:])[0])
+
+
+def hidden_markov(num_states, num_words):
+    flat = lambda *shape: dist.Dirichlet(jnp.ones(shape)).to_event(1)  # noqa: E731
+    return numpyro.sample("transition", flat(num_states, num_states)), numpyro.sample(
+        "emission", flat(num_states, num_words)
+    )
+
+
+def semi_supervised(states, words, more_words):
+    """As in NumPyro's gallery: two series, one of them with its states."""
+    transition, emission = hidden_markov(3, 4)
+    numpyro.sample("states", dist.Categorical(transition[states[:-1]]), obs=states[1:])
+    numpyro.sample("words", dist.Categorical(emission[states]), obs=words)
+    numpyro.factor("unsupervised", forward((jnp.zeros(3), jnp.log(transition), jnp.log(emission)), more_words))
+
+
+def many_sequences(states, words, more_words):
+    """The cure: each row holds a sequence with its states, and one without."""
+    transition, emission = hidden_markov(3, 4)
+    with numpyro.plate("data", states.shape[0]):
+        numpyro.sample("states", dist.Categorical(transition[states[:, :-1]]).to_event(1), obs=states[:, 1:])
+        numpyro.sample("words", dist.Categorical(emission[states]).to_event(1), obs=words)
+        logits = jnp.zeros(3), jnp.log(transition), jnp.log(emission)
+        numpyro.factor("unsupervised", jax.vmap(lambda words: forward(logits, words))(more_words))
+
+
+def test_series_are_refused_once_with_a_cure():
+    rng = np.random.default_rng(1)
+    states, words, more = rng.integers(0, 3, 20), rng.integers(0, 4, 20), rng.integers(0, 4, 50)
+    for wrap in (lambda x: x, dpppl.Public):
+        message = refused(semi_supervised, states, words, wrap(more))
+        assert "pass many sequences as rows: arrays of shape (num_sequences, T)" in message
+    found = split(many_sequences, states.reshape(5, 4), words.reshape(5, 4), more.reshape(5, 10))
+    assert found.num_rows == 5 and set(found.latents) == {"transition", "emission"}
+    message = refused(logistic, X, Y[:-1], kind=ConfigurationError)
+    assert "arguments 'x' of shape (12, 3) and 'y' of shape (11,) have leading axes of different length" in message
+
+
+def test_standardising_inside_the_model():
+    def inside(x, y):
+        logistic((x - x.mean(0)) / x.std(0), y)
+
+    def with_public_moments(x, y, mean, std):
+        logistic((x - mean) / std, y)
+
+    message = refused(inside, X, Y)
+    assert "site 'y' couples the rows" in message and "a standard deviation over rows" in message
+    assert "publicly known of all rows as a dpppl.Public one" in message
+    moments = dpppl.Public(np.zeros(3, np.float32)), dpppl.Public(np.ones(3, np.float32))
+    assert split(with_public_moments, X, Y, *moments).num_rows == N
+
+
+# Arguments
+
+
+def test_calls_that_do_not_fit_the_model():
+    for args, kwargs, cause in (
+        ((), {}, "missing a required argument: 'x'"),
+        ((X, Y, Y), {}, "too many positional arguments"),
+        ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
+    ):
+        assert (
+            f"the model cannot be called with these arguments, all that are not the method's own: {cause}."
+            in refused(logistic, *args, **kwargs, kind=ConfigurationError)
+        )
+
+
+FRAME = pd.DataFrame(X, columns=list("abc"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (X.tolist(), Y.tolist()),
+        (X, tuple(Y.tolist())),
+        (FRAME, pd.Series(Y)),
+        (FRAME, pd.Series(Y, dtype="Int64")),
+        (FRAME, Y > 0),
+        (pl.DataFrame(X, schema=list("abc")), pl.Series(Y)),
+        (FRAME.assign(a=pl.Series(X[:, 0]).to_list()), pd.Index(Y)),
+    ],
+    ids=["lists", "tuple", "pandas", "nullable", "bool", "polars", "index"],
+)
+def test_lists_and_data_frames_are_arrays(args):
+    found = split(logistic, *args)
+    rows, _ = found.arrays(args, {})
+    assert np.array_equal(rows["x"], X) and np.array_equal(rows["y"], Y)
+    assert jnp.issubdtype(rows["y"].dtype, jnp.integer) or args[1].dtype == bool
+
+
+def test_data_frames_may_be_public_and_parts():
+    def model(data, table):
+        w = latent()
+        with numpyro.plate("data", data["y"].shape[0]):
+            numpyro.sample("y", dist.Normal(w + table[data["group"], 1], 1.0), obs=data["y"])
+
+    found = split(model, {"y": FRAME["a"], "group": list(range(N))}, dpppl.Public(FRAME))
+    assert set(found.row) == {"data['y']", "data['group']"} and list(found.arguments.public) == ["table"]
+
+
+def test_columns_with_missing_values_are_nan():
+    frame = FRAME.assign(a=pd.array([None] + [1] * (N - 1), dtype="Int64"), b=True)
+    rows, _ = split(logistic, frame, Y).arrays((frame, Y), {})
+    assert np.isnan(rows["x"][0, 0]) and rows["x"][1:, :2].tolist() == [[1.0, 1.0]] * (N - 1)
+
+
+TEXT = [str(SECRET)] * N
+
+
+@pytest.mark.parametrize(
+    ("frame", "dtype"),
+    [
+        (FRAME.assign(job=TEXT), "str"),
+        (FRAME.assign(job=pd.Categorical(TEXT)), "category"),
+        (FRAME.assign(job=pd.Series([SECRET] * N, dtype=object)), "object"),
+        (FRAME.assign(job=pd.Timestamp("2020-01-01")), "datetime64"),
+        (pl.DataFrame({"job": TEXT}), "String"),
+        (pl.DataFrame({"job": pl.Series(TEXT, dtype=pl.Enum(TEXT[:1]))}), "Enum"),
+    ],
+    ids=["text", "category", "object", "date", "polars", "enum"],
+)
+def test_columns_that_are_no_numbers(frame, dtype):
+    message = refused(logistic, frame, Y, kind=ConfigurationError)
+    assert (
+        f"column 'job' of argument 'x' is of dtype {dtype}" in message and "arrays are numbers: leave it out" in message
+    )
+    assert "argument 'y' is of dtype" in refused(normal, frame["job"], kind=ConfigurationError)
+
+
+class Sparse:
+    def toarray(self):
+        return X
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda: (y for y in Y), "argument 'x' is a generator, which has no order or is read only once; pass an array"),
+        (lambda: {1.0, 2.0}, "argument 'x' is a set, which has no order or is read only once"),
+        (lambda: range(N), "(no array: 'x' is a range)"),
+        (lambda: [[1.0]] * (N - 1) + [[1.0, 2.0]], "argument 'x' is a list whose entries are not alike"),
+        (Sparse, "argument 'x' is a Sparse; pass x.toarray()."),
+        (lambda: pl.LazyFrame({"a": [1.0]}), "argument 'x' is a LazyFrame; pass x.collect()."),
+    ],
+    ids=["generator", "set", "range", "ragged", "sparse", "lazy"],
+)
+def test_what_is_no_array(value, message):
+    with pytest.raises((ConfigurationError, UnsupportedModelError)) as caught:
+        split(logistic, value())
+    assert message in str(caught.value) and "closure and" not in message
+
+
+def test_columns_by_name():
+    def model(data):
+        normal(data["a"])
+
+    assert "for columns by name pass a dict of them" in refused(model, FRAME)
+    assert split(model, dict(FRAME.items())).num_rows == N
+
+
+def test_masked_arrays():
+    y = np.ma.masked_greater(X[:, 0], 0.5)
+    message = refused(normal, y, kind=ConfigurationError)
+    assert "argument 'y' is a NumPy masked array; pass y.filled(0.0)" in message
+    assert "~numpy.ma.getmaskarray(y), as an argument of its own for numpyro.handlers.mask" in message
+    assert split(normal, y.filled(0.0), ~np.ma.getmaskarray(y)).num_rows == N
