@@ -66,3 +66,8 @@ __all__ = [
     "polynomial_decay",
     "secret_key",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*__all__, "__doc__", "__version__"]

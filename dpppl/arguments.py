@@ -128,6 +128,11 @@ class Arguments:
         )
 
 
+def name_of(model: Any) -> str:
+    """The name of a model or a guide, for print."""
+    return str(getattr(model, "__name__", type(model).__name__))
+
+
 def _same(one: Any, other: Any) -> bool:
     """Whether two arguments that are no arrays are equal; what cannot be compared is not."""
     try:

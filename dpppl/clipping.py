@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.errors import ConfigurationError
+from dpppl.validation import plain
 
 SLACK = 1e-4
 """Relative slack of the sensitivity in floating point: see `clip_rows` and `gradients.clipped_sum`."""
@@ -32,8 +33,8 @@ class Flat:
     clipping_norm: float
 
     def __post_init__(self) -> None:
-        norm = self.clipping_norm
-        if isinstance(norm, bool) or not isinstance(norm, int | float | np.floating) or not 1e-30 <= norm <= 1e18:
+        norm = plain(self.clipping_norm)
+        if isinstance(norm, bool) or not isinstance(norm, int | float) or not 1e-30 <= norm <= 1e18:
             raise ConfigurationError(
                 f"clipping_norm must be a positive, finite number (1e-30 to 1e18), got {norm!r}. "
                 "It bounds how far one row can move the gradient of the log likelihood."
@@ -204,8 +205,18 @@ class Adaptive:
         )
 
 
+def british(clipping: Any) -> Any:
+    """The name of a kind of clipping as it is written here; American spelling is taken, too."""
+    return (
+        {"centered": "centred", "normalized": "normalised"}.get(clipping, clipping)
+        if isinstance(clipping, str)
+        else clipping
+    )
+
+
 def clipping_of(clipping: str, clipping_norm: Any) -> Flat | PerSite | Centred:
     """What the arguments `clipping` and `clipping_norm` of a kernel mean. Raises ConfigurationError where they clash."""
+    clipping = british(clipping)
     if clipping == "centred":
         if isinstance(clipping_norm, Mapping):
             raise ConfigurationError("centred clipping takes one clipping_norm for all sites together, not a dict.")

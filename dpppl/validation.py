@@ -1,12 +1,27 @@
 """What every number that a user gives is checked for, before anything is run or charged; settings that stay as they are."""
 
+import difflib
+import functools
+import inspect
 import math
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+
+
+def plain(value: Any) -> Any:
+    """A number that is given as an array without axes, or as NumPy's, as Python's; anything else as it is.
+
+    >>> plain(np.array(2.5)), plain("auto")
+    (2.5, 'auto')
+    """
+    is_array = isinstance(value, np.generic | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
+    return value.item() if is_array and np.shape(value) == () else value
 
 
 def positive(value: Any, *, name: str) -> float:
@@ -15,7 +30,8 @@ def positive(value: Any, *, name: str) -> float:
     >>> positive(2, name="temperature")
     2.0
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name} must be a positive number, got {type(value).__name__}.")
     if not 0 < value < math.inf or (isinstance(value, int) and value > sys.float_info.max):
         raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
@@ -28,11 +44,12 @@ def positive_integer(value: Any, *, name: str) -> int:
     >>> positive_integer(3, name="num_steps")
     3
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be a positive integer, got {type(value).__name__}.")
     if value < 1:
         raise ConfigurationError(f"{name} must be a positive integer, got {value!r}.")
-    return int(value)
+    return value
 
 
 def check_target(epsilon: Any, delta: Any) -> None:
@@ -46,6 +63,39 @@ def check_target(epsilon: Any, delta: Any) -> None:
     positive(epsilon, name="target_epsilon")
     if delta is None:
         raise ConfigurationError("target_epsilon needs target_delta.")
+
+
+def checked_call(init: Callable[..., None]) -> Callable[..., None]:
+    """An `__init__` that says which of its arguments are wrong: those that it does not have, and those that it lacks.
+
+    The call then raises ConfigurationError, with the name that was probably meant."""
+    signature = inspect.signature(init)
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            signature.bind(self, *args, **kwargs)
+        except TypeError as error:
+            names = [name for name in inspect.signature(type(self)).parameters if name not in kwargs]
+            unknown = [name for name in kwargs if name not in signature.parameters]
+            close = difflib.get_close_matches(unknown[0], names, 1, 0.55) if unknown else []
+            meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names)}."
+            raise ConfigurationError(f"{type(self).__name__}: {error}; {meant}") from None
+        init(self, *args, **kwargs)
+
+    return checked
+
+
+def full_signature(cls: type) -> inspect.Signature:
+    """Of a class whose `__init__` hands `**settings` on to its base's: its own parameters, then the base's keywords."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        found = inspect.signature(base.__dict__["__init__"]).parameters if "__init__" in base.__dict__ else {}
+        parameters = {**parameters, **{n: p for n, p in found.items() if n not in parameters}}
+        if not any(p.kind is p.VAR_KEYWORD for p in found.values()) and found:
+            break
+    kept = [p for name, p in parameters.items() if name != "self" and p.kind is not p.VAR_KEYWORD]
+    return inspect.Signature(kept)
 
 
 class Fixed:

@@ -1,5 +1,7 @@
 """What a NumPyro user tries first: it works, or the error names the site, the cause and a cure that can be followed."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -353,3 +355,73 @@ def test_masked_arrays():
     assert "argument 'y' is a NumPy masked array; pass y.filled(0.0)" in message
     assert "~numpy.ma.getmaskarray(y), as an argument of its own for numpyro.handlers.mask" in message
     assert split(normal, y.filled(0.0), ~np.ma.getmaskarray(y)).num_rows == N
+
+
+# Settings
+
+KERNELS = dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT
+
+
+@pytest.mark.parametrize("number", [jnp.array, np.array, np.float32], ids=["jax", "numpy", "scalar"])
+def test_numbers_may_be_arrays_without_axes(number):
+    settings = {name: number(2.0) for name in ("clipping_norm", "noise_multiplier", "temperature", "step_size")}
+    kernel = dpppl.DPSGHMC(logistic, friction=number(0.5), subsampling=dpppl.Poisson(number(0.5)), **settings)
+    mechanism = kernel.mechanism
+    values = [kernel.friction, mechanism.clipping.clipping_norm, mechanism.subsampling.rate, kernel.step_size]
+    assert values == [0.5, 2.0, 0.5, 2.0] and all(type(value) is float for value in values)
+    assert type(dpppl.DPSGLD(logistic, clipping_norm={"w": number(2.0)}).mechanism.clipping.clipping_norm) is float
+    assert dpppl.Partition(number(3).astype(int)).num_batches == 3
+    with pytest.raises(ConfigurationError, match="clipping_norm must be a positive"):
+        dpppl.DPSGLD(logistic, clipping_norm=np.ones(2))
+
+
+def test_american_spelling():
+    assert dpppl.DPSGLD(logistic, clipping="centered").mechanism == dpppl.DPSGLD(logistic).mechanism
+    american = dpppl.SVI(logistic, logistic, clipping="normalized", clipping_norm=1.0, noise_multiplier=1.0)
+    assert "normalised" in american.mechanism.clipping.describe()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: dpppl.DPSGHMC(logistic, step=1.0),
+            "DPSGHMC: got an unexpected keyword argument 'step'; did you mean step_size?",
+        ),
+        (lambda: dpppl.DPSGLD(logistic, discretize=True), "DPSGLD: .* 'discretize'; did you mean discretise?"),
+        (
+            lambda: dpppl.DPSGNHT(logistic, frictions=1.0),
+            "DPSGNHT: .* 'frictions'; its arguments are model, diffusion, ",
+        ),
+        (lambda: dpppl.DPSGNHT(), "DPSGNHT: missing a required argument: 'model'"),
+        (
+            lambda: dpppl.DPSGLD(logistic, init_strategy=len),
+            "init_strategy is 'prior_median', 'prior_sample' or a dict",
+        ),
+    ],
+    ids=["close", "american", "unknown", "missing", "strategy"],
+)
+def test_settings_that_are_none(call, message):
+    with pytest.raises(ConfigurationError, match=message):
+        call()
+
+
+def test_signatures_and_names_are_complete():
+    common = {name: p for name, p in inspect.signature(dpppl.DPSGLD).parameters.items() if name != "model"}
+    for kernel in KERNELS:
+        parameters = inspect.signature(kernel).parameters
+        assert common.items() <= parameters.items() and "settings" not in parameters
+    assert list(inspect.signature(dpppl.DPSGHMC).parameters)[:3] == ["model", "friction", "clipping_norm"]
+    documented = inspect.getdoc(dpppl.DPSGLD)
+    assert all(f"\n- `{name}`: " in documented for name in ("model", *common))
+    assert set(dir(dpppl)) == {*dpppl.__all__, "__doc__", "__version__"}
+
+
+def test_kernels_print_in_a_line():
+    for kernel in KERNELS:
+        assert repr(kernel(logistic, noise_multiplier=3.0)).startswith(
+            f'{kernel.__name__}(logistic; clipping_norm "auto"; '
+        )
+    assert repr(dpppl.DPSGLD(logistic, clipping_norm=2.0, step_size=0.1, noise_multiplier=3.0)) == (
+        "DPSGLD(logistic; flat, clipping_norm 2; full batch: every row at every step; step size 0.1; noise multiplier 3)"
+    )

@@ -1,5 +1,6 @@
 """DP-SGHMC: stochastic gradient Hamiltonian Monte Carlo whose friction noise is the privacy noise."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.validation import positive
+from dpppl.validation import checked_call, plain, positive
 
 
 class DPSGHMCState(NamedTuple):
@@ -34,8 +35,9 @@ class DPSGHMC(DPKernel):
     v <- (1 - friction) v + eta * (grad log prior + sum of clipped row gradients / rate) + s * xi; z <- z + v, with
     s = max(sqrt(2 * friction * temperature * eta), eta * clipping_norm * noise_multiplier / rate) and eta = step_size.
 
-    `friction`: in (0, 1), or "matched" together with a number for `step_size`: then the friction that restores the
-    temperature for the noise that privacy needs, eta * (clipping_norm * noise_multiplier / rate)^2 / (2 temperature).
+    - `friction`: in (0, 1), or "matched" together with a number for `step_size`: then the friction that restores the
+      temperature for the noise that privacy needs, eta * (clipping_norm * noise_multiplier / rate)^2 / (2 temperature).
+
     The other arguments, guarantee and errors are `DPSGLD`'s.
     Reference: Li, Chen, Liu, Carin (2019), Algorithm 2, with the sign and the noise variance corrected; Chen, Fox,
     Guestrin (2014), equation 15.
@@ -46,10 +48,12 @@ class DPSGHMC(DPKernel):
     0.00198
     """
 
-    def __init__(self, model: Any, *, friction: float | str = 0.1, **settings: Any) -> None:
+    @checked_call
+    def __init__(self, model: Callable[..., Any], *, friction: float | str = 0.1, **settings: Any) -> None:
+        friction = plain(friction)
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {friction!r}.')
-        if friction == "matched" and not isinstance(settings.get("step_size"), int | float):
+        if friction == "matched" and not isinstance(plain(settings.get("step_size")), int | float):
             raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
         self.friction: Any = friction
         super().__init__(model, **settings)

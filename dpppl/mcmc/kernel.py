@@ -13,7 +13,7 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from dpppl.arguments import Public
+from dpppl.arguments import Public, name_of
 from dpppl.centring import noisy_centred_sum
 from dpppl.clipping import Centred, clipping_of
 from dpppl.errors import ConfigurationError
@@ -30,7 +30,7 @@ from dpppl.runs.budget import Charge
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
-from dpppl.validation import Fixed, positive, positive_integer
+from dpppl.validation import Fixed, checked_call, full_signature, plain, positive, positive_integer
 
 COUNT_SHARE = 0.01
 """The share of a run's cost, in mu^2, that `measure_clipping` spends."""
@@ -54,6 +54,11 @@ class DPKernel(Fixed, MCMCKernel):
 
     sample_field = "midpoint"
 
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.__signature__ = full_signature(cls)
+
+    @checked_call
     def __init__(
         self,
         model: Callable[..., Any],
@@ -78,7 +83,7 @@ class DPKernel(Fixed, MCMCKernel):
             raise ConfigurationError(
                 "subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ..."
             )
-        self.auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
+        self.auto_norm, step_size = isinstance(clipping_norm, str) and clipping_norm == "auto", plain(step_size)
         if self.auto_norm and step_size != "matched":
             raise ConfigurationError(
                 'clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.'
@@ -101,8 +106,10 @@ class DPKernel(Fixed, MCMCKernel):
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
         self.preconditioner = None if preconditioner is None else diagonal_of(preconditioner)
         self.data_plate = data_plate
-        if isinstance(init_strategy, str) and init_strategy not in STRATEGIES:
-            raise ConfigurationError("init_strategy is 'prior_median', 'prior_sample' or a dict of values by site.")
+        if not (init_strategy in STRATEGIES if isinstance(init_strategy, str) else isinstance(init_strategy, Mapping)):
+            raise ConfigurationError(
+                "init_strategy is 'prior_median', 'prior_sample' or a dict of unconstrained values by site."
+            )
         self.init_strategy = init_strategy
         if not (callable(step_size) or step_size == "matched"):
             step_size = positive(step_size, name="step_size")
@@ -114,6 +121,14 @@ class DPKernel(Fixed, MCMCKernel):
         self._scales: dict[str, Any] = {}
         if self.noise_multiplier is not None:
             self.__dict__.update(self._matched(self.noise_multiplier))
+
+    def __repr__(self) -> str:
+        clipping = 'clipping_norm "auto"' if self.auto_norm else self.mechanism.clipping.describe()
+        noise = "" if self.noise_multiplier is None else f"; noise multiplier {self.noise_multiplier:g}"
+        known = f"{self.step_size:.4g}" if isinstance(self.step_size, float) else self.step_size
+        step_size = "scheduled" if callable(known) else known
+        of = f"{type(self).__name__}({name_of(self._model)}"
+        return f"{of}; {clipping}; {self.mechanism.subsampling.describe()}; step size {step_size}{noise})"
 
     @property
     def model(self) -> Any:

@@ -34,28 +34,33 @@ class DPSGLD(DPKernel):
     The samples are midpoints of successive positions z. Where the posterior is Gaussian they have exactly its variance at
     every step h below 2 / (its largest curvature).
 
-    `model`: a NumPyro model with one data plate. `clipping_norm`: bound on the norm of one row's gradient, in
-    unconstrained space, or a dict with a bound for each latent site, or "auto", the default: 1 % of the cost goes to a
-    histogram of norms at the start, and the norm clips a tenth of the rows, or fewer where tails are heavy or the budget
-    allows; where clipping is flat, it is 1.25 times the .99 quantile.
-    `clipping`: "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
-    unbiased however many rows are clipped; "flat" shrinks the gradient, and works for every model. By default centred
-    where the norm is "auto", and flat where you give it.
-    `subsampling`: FullBatch(), the default,
-    Poisson(rate), Partition(num_batches), WithoutReplacement(...). `step_size`: h in the time of the diffusion; a
-    number, a function of the step count from 0 (optax schedules fit), or "matched", the largest at which the noise that
-    privacy needs is no more than the temperature's, shortened in the warmup where that would be unstable.
-    `noise_multiplier`: noise for privacy in units of clipping_norm, where
-    no target_epsilon gives it. `temperature`: 1 targets the (clipped) posterior. `preconditioner`: a public diagonal,
-    by site, in whose coordinates z / sqrt(diagonal) the chain moves and gradients are clipped. `row_curvature`: a public
-    bound on the curvature of one row's log likelihood; with num_data the report then checks that steps are stable.
-    `num_data`: the number of rows, if it may be public. `data_plate`: the plate that holds the rows, where two fit.
-    `init_strategy`: "prior_median", "prior_sample" or unconstrained values by site. `gradient_strategy`: "ghost" sums
-    clipped gradients of rows without forming them, where latents are weights of products (docs/ghost.md); "vmap" forms
-    those of all rows at once, "microbatch" chunk by chunk; "auto" chooses. `discretise`: whole numbers and
-    discrete Gaussian noise inside the mechanism, against attacks on floating-point noise; accounted by RDP, so epsilon
-    is larger (docs/discrete.md). `measure_clipping`: spend 1 % of the cost on the share of rows that are clipped. All are
-    fixed when the kernel is made.
+    All arguments are fixed when the kernel is made:
+
+    - `model`: a NumPyro model with one data plate.
+    - `clipping_norm`: bound on the norm of one row's gradient, in unconstrained space; or a dict with a bound for each latent
+      site; or "auto", the default: 1 % of the cost goes to a histogram of norms at the start, and the norm clips a tenth of the
+      rows, or fewer where tails are heavy or the budget allows; where clipping is flat, it is 1.25 times the .99 quantile.
+    - `clipping`: "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
+      unbiased however many rows are clipped; "flat" shrinks the gradient, and works for every model. By default centred where
+      the norm is "auto", and flat where you give it.
+    - `subsampling`: FullBatch(), the default, Poisson(rate), Partition(num_batches), WithoutReplacement(...).
+    - `step_size`: h in the time of the diffusion; a number, a function of the step count from 0 (optax schedules fit), or
+      "matched", the largest at which the noise that privacy needs is no more than the temperature's, shortened in the warmup
+      where that would be unstable.
+    - `noise_multiplier`: noise for privacy in units of clipping_norm, where no target_epsilon gives it.
+    - `temperature`: 1 targets the (clipped) posterior.
+    - `preconditioner`: a public diagonal, by site, in whose coordinates z / sqrt(diagonal) the chain moves and gradients are
+      clipped.
+    - `row_curvature`: a public bound on the curvature of one row's log likelihood; with num_data the report then checks that
+      steps are stable.
+    - `num_data`: the number of rows, if it may be public.
+    - `data_plate`: the plate that holds the rows, where two fit.
+    - `init_strategy`: "prior_median", "prior_sample" or unconstrained values by site.
+    - `gradient_strategy`: "ghost" sums clipped gradients of rows without forming them, where latents are weights of products
+      (docs/ghost.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
+    - `discretise`: whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;
+      accounted by RDP, so epsilon is larger (docs/discrete.md).
+    - `measure_clipping`: spend 1 % of the cost on the share of rows that are clipped.
 
     Guarantee: each step is one access of the mechanism in `DPKernel.mechanism`; all states may be released.
     Raises ConfigurationError for arguments out of range; UnsupportedModelError when a run binds an unsuitable model.

@@ -1,5 +1,6 @@
 """DP-SGNHT: a Nose-Hoover thermostat that keeps the temperature whatever the privacy noise adds."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from dpppl import random
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.validation import positive
+from dpppl.validation import checked_call, positive
 
 _FRICTION = 0.1
 _COUPLING = 3e-3
@@ -56,8 +57,9 @@ class DPSGNHT(DPKernel):
     zeta <- min(zeta + (0.003 / h) ((m.m / d) / temperature - 1), 1 / h), m the mean of p before and after, with
     s = max(sqrt(2 * diffusion * h * temperature), h * clipping_norm * noise_multiplier / rate).
 
-    `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps. The
-    thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
+    - `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps.
+
+    The thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
     minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic
     noise only. The other arguments, guarantee and errors are `DPSGLD`'s.
     Reference: Ding et al. (2014), Algorithm 1, with the middle of the momenta for a finite step and a thermostat whose
@@ -70,7 +72,8 @@ class DPSGNHT(DPKernel):
     0.044497
     """
 
-    def __init__(self, model: Any, *, diffusion: float | None = None, **settings: Any) -> None:
+    @checked_call
+    def __init__(self, model: Callable[..., Any], *, diffusion: float | None = None, **settings: Any) -> None:
         self.diffusion = None if diffusion is None else positive(diffusion, name="diffusion")
         super().__init__(model, **settings)
 

@@ -9,6 +9,7 @@ from jax import lax
 
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.scheme import Multipliers, Selection, Step, Subsampling
+from dpppl.validation import positive_integer
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,7 @@ class Partition(Subsampling):
     num_batches: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.num_batches, bool) or not isinstance(self.num_batches, int) or self.num_batches < 1:
-            raise ConfigurationError("Partition(num_batches): the number of batches is a positive integer.")
+        object.__setattr__(self, "num_batches", positive_integer(self.num_batches, name="Partition: num_batches"))
 
     @property
     def rate(self) -> float:  # type: ignore[override]

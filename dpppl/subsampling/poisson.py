@@ -11,6 +11,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
+from dpppl.validation import plain
 
 SAMPLING_BITS = 192
 Table = np.ndarray[Any, np.dtype[np.uint32]]
@@ -34,9 +35,10 @@ class Poisson(Subsampling):
     overflow_probability: float = 1e-22
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.rate, int | float | np.floating) and 0.0 < self.rate <= 1.0):
-            raise ConfigurationError(f"Poisson(rate): the rate is a probability in (0, 1], got {self.rate!r}.")
-        object.__setattr__(self, "rate", float(self.rate))
+        rate = plain(self.rate)
+        if not (isinstance(rate, int | float) and 0.0 < rate <= 1.0):
+            raise ConfigurationError(f"Poisson(rate): the rate is a probability in (0, 1], got {rate!r}.")
+        object.__setattr__(self, "rate", float(rate))
         if not 0.0 < self.overflow_probability < 1e-3:
             raise ConfigurationError("overflow_probability must lie in (0, 1e-3).")
 

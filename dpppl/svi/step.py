@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dpppl import random
 from dpppl.centring import noisy_centred_sum
-from dpppl.clipping import Adaptive, Centred, Flat, Normalised, PerSite, clipping_of
+from dpppl.clipping import Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import ROW_NUMBER, Mechanism
 from dpppl.svi import optimizers
@@ -87,4 +87,4 @@ def svi_clipping_of(clipping: str | Adaptive, clipping_norm: Any, num_data: int 
         if clipping.clipping_norm is not None:
             raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
         return replace(clipping, clipping_norm=clipping_norm)
-    return Normalised(clipping_norm) if clipping == "normalised" else clipping_of(clipping, clipping_norm)
+    return Normalised(clipping_norm) if british(clipping) == "normalised" else clipping_of(clipping, clipping_norm)
