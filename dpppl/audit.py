@@ -124,7 +124,7 @@ class _Target:
 def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
-        start, noise = own.init(key, *args, **kwargs), own.noise_multiplier
+        start, noise = own._set_up(key, args, kwargs), own.noise_multiplier
         objective = own.objective()
         rows, public = objective.arrays(args, kwargs)
 

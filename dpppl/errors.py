@@ -1,6 +1,11 @@
 """What can go wrong, one kind for each remedy. No message ever contains a data value."""
 
+import os
+import sys
+import warnings
 from typing import Any
+
+_PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 class DPPPLError(Exception):
@@ -43,3 +48,11 @@ class PrivacyLeakError(DPPPLError):
     def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings
+
+
+def warn(message: str) -> None:
+    """A PrivacyWarning at the line outside of dpppl that led to it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, PrivacyWarning, stacklevel=level)

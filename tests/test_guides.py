@@ -66,7 +66,7 @@ def test_guides_start_alike_whatever_the_data():
 
     for guide in (AutoNormal(positive), mean_guide):
         svi = make(positive, guide)
-        states = [svi.init(jax.random.key(0), scale * np.ones(N, np.float32)) for scale in (2.0, 50.0)]
+        states = [svi._set_up(jax.random.key(0), (s * np.ones(N, np.float32),), {}) for s in (2.0, 50.0)]
         first, second = (jax.tree.leaves(svi.get_params(state)) for state in states)
         assert all(np.array_equal(a, b) for a, b in zip(first, second))
 

@@ -197,7 +197,7 @@ def svi_program_of(svi, args, kwargs):
 
     def steps(key, rows):
         args, kwargs = jax.tree.unflatten(tree, [rows.get(place, leaf) for place, leaf in enumerate(leaves)])
-        state = svi.init(key, *args, **kwargs)
+        state = svi._set_up(key, args, kwargs)
         objective = svi.objective()
         step = svi._step(objective, svi.mechanism, svi.noise_multiplier)
         return lax.fori_loop(0, 3, lambda _, state: step(state, *objective.arrays(args, kwargs))[0], state)

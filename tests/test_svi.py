@@ -390,9 +390,8 @@ def test_a_key_is_used_once_and_no_result_holds_it_or_the_data():
 def test_init_and_update_are_numpyros_and_their_cost_is_in_the_state():
     svi = make()
     state = svi.init(jax.random.key(0), X, Y)
-    step = jax.jit(lambda state: svi.update(state, X, Y)[0])
     for _ in range(3):
-        state = step(state)
+        state, _ = svi.update(state, X, Y)
     report = svi.privacy_report(state)
     assert report.details.num_steps == 3 and "state" in report.provenance.key_origin
     assert set(svi.get_params(state)) == {"w_auto_loc", "w_auto_scale", "scale_auto_loc", "scale_auto_scale"}
@@ -500,7 +499,8 @@ def test_queries_are_right_noised_and_charged():
 def test_every_access_goes_through_one_door(equations):
     svi = make(num_particles=3, gradient="per_parameter")
     state = svi.init(jax.random.key(0), X, Y)
-    jaxpr = jax.make_jaxpr(lambda state, x, y: svi.update(state, x, y)[0])(state, X, Y)
+    step = svi._step(svi.objective(), svi.mechanism, 1.0)
+    jaxpr = jax.make_jaxpr(lambda state, x, y: step(state, *svi.objective().arrays((x, y), {}))[0])(state, X, Y)
     private = set(jaxpr.jaxpr.invars[-2:])
     users = [e.primitive.name for e in jaxpr.jaxpr.eqns if private & {v for v in e.invars if hasattr(v, "count")}]
     doors = [e for e in equations(jaxpr) if e.primitive.name == "dpppl_door"]

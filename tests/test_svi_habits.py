@@ -94,7 +94,7 @@ def test_the_users_guide_works_as_in_numpyro(name):
     predicted = Predictive(model, guide=guide, params=params, num_samples=3)(key, *new, None)
     assert predicted["y"].shape == (3, 7) == predicted["mean"].shape
     other = make(model, guide)  # another object takes it, too, and starts it as it was built
-    again = other.get_params(other.init(key, X[:9], GROUP[:9], Y[:9]))
+    again = other.get_params(other._set_up(key, (X[:9], GROUP[:9], Y[:9]), {}))
     jax.tree.map(np.testing.assert_array_equal, again, params)
     if name == "written":
         return
@@ -137,10 +137,10 @@ def test_a_guide_starts_as_it_was_built_whatever_was_done_with_it():
     guide.prototype_trace = None
     handlers.seed(guide, 5)(Y)
     assert guide._init_locs["mu"] != start["mu_auto_loc"]
-    assert svi.get_params(svi.init(jax.random.key(0), Y)) == start
+    assert svi.get_params(svi._set_up(jax.random.key(0), (Y,), {})) == start
     guide.init_loc_fn = init_to_value(values={"mu": 0.5})
     other = make(tiny, guide)
-    assert other.get_params(other.init(jax.random.key(0), Y))["mu_auto_loc"] == 0.5
+    assert other.get_params(other.init(jax.random.key(1), Y))["mu_auto_loc"] == 0.5
     assert "supplied by the user" in other.privacy_report().provenance.initial_values
 
 
@@ -161,10 +161,11 @@ def test_a_guide_that_was_called_on_data_is_refused():
 def test_a_guide_set_up_within_a_trace_keeps_no_tracer():
     guide = AutoNormal(model)
     svi = make(model, guide)
-    state = jax.jit(svi.init)(jax.random.key(0), X, GROUP, Y)
+    with pytest.raises(dpppl.ConfigurationError, match="cannot be counted"):
+        jax.jit(svi.init)(jax.random.key(0), X, GROUP, Y)
+    jax.jit(lambda key: svi._set_up(key, (X, GROUP, Y), {}))(jax.random.key(0))
     assert guide.prototype_trace is None
-    svi.update(state, X, GROUP, Y)
-    svi.init(jax.random.key(1), X, GROUP, Y)
+    state = svi.init(jax.random.key(0), X, GROUP, Y)
     assert guide.median(svi.get_params(state))["w"].shape == (2,)
 
 
@@ -214,7 +215,7 @@ def test_a_guide_has_a_pickle_of_its_own():
         pickle.loads(pickle.dumps(restored)).sample_posterior(key, params),
     ):
         jax.tree.map(np.testing.assert_array_equal, draws, guide.sample_posterior(key, params))
-    make(model, restored).init(jax.random.key(0), X, GROUP, Y)
+    make(model, restored).init(jax.random.key(1), X, GROUP, Y)
 
 
 # Networks

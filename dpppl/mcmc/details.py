@@ -155,6 +155,7 @@ def chain_report(
     num_rows: int | None = None,
     assumed_public: tuple[str, ...] = (),
     ledger: str | None = None,
+    left_out: tuple[str, ...] = (),
 ) -> PrivacyReport:
     """The report of chains that were charged so, on `num_rows` rows, by a model that captured `assumed_public`."""
     return PrivacyReport(
@@ -168,4 +169,5 @@ def chain_report(
         num_rows=num_rows,
         assumed_public=assumed_public,
         ledger=ledger,
+        left_out=left_out,
     )

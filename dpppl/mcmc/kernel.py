@@ -26,7 +26,7 @@ from dpppl.mechanism import Mechanism
 from dpppl.model import SplitModel, split_model
 from dpppl.norms import gradient_norm
 from dpppl.responses import Responses
-from dpppl.runs.budget import Charge
+from dpppl.runs.budget import Charge, counted
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
@@ -34,6 +34,12 @@ from dpppl.validation import Fixed, checked_call, full_signature, plain, positiv
 
 COUNT_SHARE = 0.01
 """The share of a run's cost, in mu^2, that `measure_clipping` spends."""
+
+
+_COUNTED = (
+    "Counted are the steps of this state, if each was taken once. Other runs add to them; steps from one state on several data "
+    "sets have equal noise, and nothing protects those: use dpppl.MCMC, which claims keys and counts."
+)
 
 
 class DPKernel(Fixed, MCMCKernel):
@@ -373,14 +379,15 @@ class DPKernel(Fixed, MCMCKernel):
         """What a run under plain `numpyro.infer.MCMC` has cost, from the step counter of its last state.
 
         Plain NumPyro keeps the key in the state and may compile the data into the program: both are outside the
-        guarantee, and the report says so."""
+        guarantee, and the report says so. Other runs, and steps from other states, are not in it. Raises
+        ConfigurationError for a state that counts no step."""
         counters = np.atleast_1d(np.asarray(last_state.i))
-        charges = [self.charge(0, int(count)) for count in counters if count]
+        charges = [self.charge(0, counted(count)) for count in counters]
         key = KeyOrigin(KeySource.STATE, "as NumPyro was given")
         provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, start_of(self.init_strategy))
         return chain_report(
             self, charges, provenance, delta=delta, num_chains=len(counters), num_rows=self.split.num_rows,
-            assumed_public=self.split.assumed_public,
+            assumed_public=self.split.assumed_public, left_out=(_COUNTED,),
         )  # fmt: skip
 
 

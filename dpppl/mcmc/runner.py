@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpyro.infer
 from dpppl import random
 from dpppl.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.mcmc.auto_norm import choose_norm
 from dpppl.mcmc.chains import initial_states, mapping_of, not_finite, unstack
 from dpppl.mcmc.collection import Collection, check_fields, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_report
@@ -21,9 +23,9 @@ from dpppl.mcmc.stability import check_prior_stability
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, Run, drive, forgetful, prove
+from dpppl.runs.driver import TRACING, Run, drive, forgetful
 from dpppl.runs.ledger import PrivacyLedger
-from dpppl.runs.norm_choice import affordable_norm, chosen_norm, histogram_charge, private_norms
+from dpppl.runs.norm_choice import after_histogram, histogram_charge
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.validation import positive_integer
@@ -229,34 +231,26 @@ class MCMC(numpyro.infer.MCMC):
             fields=fields, num_steps=steps, first=collect[0], num_collected=collect[1], thinning=self.thinning
         )
         mapping = None if len(legs) == self.num_chains else mapping_of(self.chain_method)
+        start = start_of(kernel.init_strategy) if init_params is None else Start.SUPPLIED
         if kernel.auto_norm:
-            histogram = self._with_histogram(kernel, first, steps)[0]
-            self.budget.admit([histogram, *charges], run.run_id)
-            number, trial = np.asarray(0, np.int32), kernel.with_norm(1.0)
-            trial.bind(args, kwargs)
-            trial_chunk = collection.method(trial.step, mapping).mapped_chunk
-            prove(trial_chunk, (legs[0], rows, public, number, number), rows=1)
-            one = unstack(states)[0] if self.num_chains > 1 else states
-            norms = private_norms(*kernel.norm_statistic(one), rows, public, run, self.budget, histogram)
-            affordable = affordable_norm(
-                norms, trial.num_latents, kernel.split.num_rows, trial.total_time(first + steps)
-            )
-            is_centred = isinstance(kernel.mechanism.clipping, Centred)
-            self._kernel = kernel.with_norm(chosen_norm(norms, is_centred, affordable))
-            run = replace(run, claimed=True)
-            return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
+            with self.budget.turn:
+                if self._fixed_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
+                    histogram = self._with_histogram(kernel, first, steps)[0]
+                    chunk = lambda step: collection.method(step, mapping).mapped_chunk  # noqa: E731
+                    run = choose_norm(
+                        self, run, kernel, chunk, legs, (args, kwargs), first + steps, [histogram, *charges], start
+                    )
+            with after_histogram(run):
+                return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
         self.budget.admit(charges, run.run_id)
         with TRACING:
             check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         method = collection.method(kernel.step, mapping)
-        start = start_of(kernel.init_strategy) if init_params is None else Start.SUPPLIED
 
         def begin(origin: KeyOrigin) -> PrivacyReport:
             self._kernel, self._states, self._states_flat, self._last_state = kernel, None, None, None
             self._warmup_state, self._failed, self._measured = resume, (), None
-            self._num_rows, self._assumed_public = kernel.split.num_rows, kernel.split.assumed_public
-            self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
-            return self._report(charges, self._provenance)
+            return self._begun(kernel, charges, origin, start)
 
         finished = drive(
             run, method, legs, rows, public, self.budget, charges, begin, what=type(kernel).__name__,
@@ -285,6 +279,12 @@ class MCMC(numpyro.infer.MCMC):
                 "shortens matched steps, or give a smaller step_size.",
                 stacklevel=4,
             )
+
+    def _begun(self, kernel: DPKernel, charges: Sequence[Charge], origin: KeyOrigin, start: Start) -> PrivacyReport:
+        """Note that a run begins; the report of its charges alone."""
+        self._num_rows, self._assumed_public = kernel.split.num_rows, kernel.split.assumed_public
+        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
+        return self._report(charges, self._provenance)
 
     def _constrained(self, kernel: DPKernel, collected: dict[str, Any], public: Any, removed: tuple[str, ...]) -> Any:
         with TRACING:

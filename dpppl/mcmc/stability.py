@@ -45,7 +45,7 @@ def check_prior_stability(kernel: DPKernel, state: Any, public: Any, num_steps: 
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(z)):
         step_sizes, _ = kernel.schedule(int(state.i), 1)
         raise ConfigurationError(
-            f"steps of size {step_sizes[0]:.3g} explode on the prior alone, whatever the data: nothing was run and nothing "
-            "was charged. Take more steps (num_samples) or a larger clipping_norm, which make the matched step smaller, a "
+            f"steps of size {step_sizes[0]:.3g} explode on the prior alone, whatever the data: no step was run or "
+            "charged. Take more steps (num_samples) or a larger clipping_norm, which make the matched step smaller, a "
             "smaller step_size, or a wider prior."
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.accounting.events import GaussianEvent
-from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError
 from dpppl.mechanism import Mechanism
 from dpppl.runs.ledger import PrivacyLedger
 from dpppl.validation import check_target
@@ -62,6 +62,16 @@ def events_of(charges: Sequence[Charge]) -> tuple[GaussianEvent, ...]:
     return tuple(charge.event for charge in alike.values())
 
 
+def counted(steps: Any) -> int:
+    """The steps that a state counts. Raises ConfigurationError if there is none: a first state tells nothing of later ones."""
+    count = int(steps)
+    if count < 1:
+        raise ConfigurationError(
+            "this state counts no step, so its cost is not known: give the state after the last step."
+        )
+    return count
+
+
 class Budget:
     """The account of one object. `target_epsilon` at `target_delta` bounds all that it runs; None: no bound.
 
@@ -69,7 +79,8 @@ class Budget:
     account of the data themselves, which must agree to every run as well.
 
     Guarantee: what is reserved and what is charged never exceeds the target, whichever threads ask: a run is admitted
-    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run.
+    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `turn`: a lock for
+    what an object does once, such as finding its clipping norm: threads take turns.
     """
 
     def __init__(
@@ -88,13 +99,14 @@ class Budget:
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
         self.ledger = ledger
         self._runs: dict[str, _Run] = {}
-        self._lock = threading.Lock()
+        self._lock, self.turn = threading.Lock(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_lock": None, "_runs": {name: run.ended() for name, run in self._runs.items()}}
+        runs = {name: run.ended() for name, run in self._runs.items()}
+        return vars(self) | {"_lock": None, "turn": None, "_runs": runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_lock": threading.Lock()})
+        vars(self).update(state | {"_lock": threading.Lock(), "turn": threading.RLock()})
 
     @property
     def charged(self) -> tuple[Charge, ...]:
@@ -172,18 +184,36 @@ class Budget:
             self._runs[name] = _Run(tuple(charges), [] if before is None else list(before.begun))
             return Reservation(self, name)
 
-    def charge_one(self, charge: Charge, what: str, run_id: str) -> None:
-        """Charge one more access like `charge`, now: a step that the caller takes by hand, as part of run `run_id`."""
+    def charge_one(self, charge: Charge, what: str, run_id: str, claim: Callable[[], None]) -> None:
+        """Charge one more access like `charge`, now, as part of run `run_id`; `claim()` refuses one that was made before.
+
+        Raises BudgetExceededError, or KeyReuseError; then nothing was charged."""
         with self._lock:
             before = self._runs.get(run_id)
             all_of_it = charge if before is None else replace(charge, chains=before.planned[0].chains + 1)
             self.admit([all_of_it], run_id)
-            if self.ledger is not None:
-                events = events_of([all_of_it])
-                self.ledger.reserve(run_id, events, what)
-                self.ledger.charge(run_id, events, 0, all_of_it.chains)
-                self.ledger.release(run_id, "complete")
+            if self.ledger is None:
+                claim()
+            else:
+                self._charge_ledger(self.ledger, all_of_it, what, run_id, claim)
             self._runs[run_id] = _Run((all_of_it,), [charge.num_steps], is_open=False)
+
+    @staticmethod
+    def _charge_ledger(
+        ledger: PrivacyLedger, charge: Charge, what: str, run_id: str, claim: Callable[[], None]
+    ) -> None:
+        events = events_of([charge])
+        ledger.reserve(run_id, events, what)
+        try:
+            if len(ledger.charged_steps(run_id)) != charge.chains - 1:
+                raise KeyReuseError(
+                    "the ledger counts other steps of this state's key than this object took: another process, or a copy of "
+                    "this object, took some. Make a new state by init(dpppl.secret_key(), ...). Nothing was charged."
+                )
+            claim()
+            ledger.charge(run_id, events, 0, charge.chains)
+        finally:
+            ledger.release(run_id, "complete")
 
     def _held(self, without: str | None = None) -> list[Charge]:
         """All that is charged or reserved."""
@@ -196,7 +226,7 @@ class Budget:
         kept = f" ({self.reserve:.0%} of it kept for queries)" if self.reserve else ""
         return BudgetExceededError(
             f"epsilon {spent:.4g} of {self.target_epsilon:g}{kept} is spent or reserved{would} at delta "
-            f"{self.target_delta:g}; nothing was run and nothing was charged. A budget is for all that one object runs: "
+            f"{self.target_delta:g}; for this nothing was run and nothing was charged. A budget is for all that one object runs: "
             "plan the steps in one call, or make a new object with its own budget (their costs add up)."
         )
 
@@ -244,6 +274,13 @@ class Reservation:
             run.begun[number] = until
             if budget.ledger is not None and sum(run.begun) > self._known:
                 budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
+
+    def replanned(self, charges: Sequence[Charge]) -> "Reservation":
+        """The same steps through a mechanism whose settings are known by now."""
+        with self._budget._lock:
+            self._budget.admit(charges, self.run_id)
+            self._run.planned = tuple(charges)
+        return self
 
     @property
     def has_begun(self) -> bool:

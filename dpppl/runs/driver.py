@@ -115,17 +115,23 @@ def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -
 
 @dataclass(frozen=True)
 class Run:
-    """A run's key and name, its checkpoint file where one is kept, and whether it has claimed the key."""
+    """A run's key and name, its checkpoint file where one is kept, and the reservation of its steps where it has begun."""
 
     key: Any
     run_id: str
     checkpoint: Checkpoint | None = None
-    claimed: bool = False
+    reservation: Reservation | None = None
 
     @property
     def goes_on(self) -> bool:
         """Whether its key is used up for this run already, by itself or before it was resumed."""
-        return self.claimed or (self.checkpoint is not None and self.checkpoint.resumed)
+        return self.reservation is not None or (self.checkpoint is not None and self.checkpoint.resumed)
+
+    def reserved(self, budget: Budget, charges: Sequence[Charge], what: str) -> Reservation:
+        """The charges of its steps, reserved as `what`, in place of what it has reserved for them."""
+        if self.reservation is None:
+            return budget.reserve_for(charges, what, self.run_id)
+        return self.reservation.replanned(charges)
 
     @classmethod
     def opened(cls, rng_key: Any, path: Any) -> "Run":
@@ -166,9 +172,10 @@ def drive(
     if run.checkpoint is not None:
         run.checkpoint.bind(program.digest, (rows, public, list(legs), np.array([method.num_steps, *settings])))
     before = budget.events
-    with budget.reserve_for(charges, what, run.run_id) as reservation:
-        origin = claim(run.key, again=run.goes_on)
-        announce(begin(origin), before, notes, print_cost)
+    with run.reserved(budget, charges, what) as reservation:
+        report = begin(claim(run.key, again=run.goes_on))
+        if run.reservation is None:  # else it was announced before the clipping norm was looked for
+            announce(report, before, notes, print_cost)
         total = method.num_steps * len(legs)
         with tqdm(total=total, disable=not progress_bar, desc=describe(0)) as bar:
             finished = _chunks(method, program, legs, rows, public, reservation, run.checkpoint, bar, describe)

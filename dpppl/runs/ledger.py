@@ -229,8 +229,8 @@ class PrivacyLedger:
             f"the budget (epsilon {self.epsilon:g}, delta {self.delta:g}) at {self._path} has no room for this {what}: "
             f"{100 * book.rule.used(book.charged()):.3g} % of it is spent, {100 * book.rule.used(now):.3g} % with what "
             f"running runs have reserved, and with this {what} it would be {100 * book.rule.used(others + cost):.3g} %. A "
-            f"run on full batches of epsilon {book.rule.remaining(now):.4g}, alone, is the largest that fits. Nothing was "
-            "run and nothing was charged."
+            f"run on full batches of epsilon {book.rule.remaining(now):.4g}, alone, is the largest that fits. For this "
+            f"{what} nothing was run and nothing was charged."
         )
 
     def _read(self) -> Book:

@@ -1,7 +1,9 @@
 """`clipping_norm="auto"`: a norm from one private histogram of gradients' norms at the start, charged like all else."""
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,6 +15,7 @@ from dpppl.mechanism import Mechanism
 from dpppl.norms import Norms, histogram_mechanism, noisy_histogram
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Run, prepare
+from dpppl.runs.provenance import KeyOrigin, claim
 
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""
@@ -33,25 +36,47 @@ def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechani
 
 
 def private_norms(
-    statistic: Callable[..., Any], z: Any, rows: Any, public: Any, run: Run, budget: Budget, charge: Charge
-) -> Norms:
-    """The norms of all rows by `statistic(z, row, public)` (see `norms.in_bin`), from one access, charged first.
+    statistic: Callable[..., Any], z: Any, rows: Any, public: Any, run: Run, budget: Budget, histogram: Charge,
+    charges: Sequence[Charge], begin: Callable[[KeyOrigin], None], choose: Callable[[Norms], None], *, what: str,
+) -> Run:  # fmt: skip
+    """Let `choose` have the norms of all rows by `statistic(z, row, public)` (see `norms.in_bin`), from one access, charged
+    first. Returns the run, which has its `charges` reserved as `what` since before that access.
 
-    The program is proved before, and the run's key is used up here; what the run itself may be refused for is to be asked
-    before, too."""
-    key, noise = random.stream(run.key, "norms"), float(charge.noise_multipliers[0])
-    discretise = charge.mechanism.discretise
+    The program is proved before, and the run's key is used up here; `begin(origin of the key)` notes that the run begins. What
+    the run itself may be refused for is to be asked before, too."""
+    key, noise = random.stream(run.key, "norms"), float(histogram.noise_multipliers[0])
+    discretise = histogram.mechanism.discretise
 
     def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
         return noisy_histogram(statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
 
     arguments = (z, rows, public, key)
     program = prepare(query, arguments, rows=1)
-    with budget.reserve_for([charge], "clipping norm", f"{run.run_id}.norms") as reservation:
-        random.claim(run.key, again=run.goes_on)
-        reservation.charge(0, 1)
-        counts = np.asarray(jax.block_until_ready(program(*arguments)))
-    return Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0])
+    with contextlib.ExitStack() as held:
+        steps = held.enter_context(budget.reserve_for(charges, what, run.run_id))
+        with budget.reserve_for([histogram], "clipping norm", f"{run.run_id}.norms") as reservation:
+            begin(claim(run.key, again=run.goes_on))
+            reservation.charge(0, 1)
+            counts = np.asarray(jax.block_until_ready(program(*arguments)))
+        choose(Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0]))
+        held.pop_all()  # the run's own steps come next
+    return replace(run, reservation=steps)
+
+
+@contextlib.contextmanager
+def after_histogram(run: Run) -> Iterator[None]:
+    """Inside, what fails gives back what the run reserved and says that the histogram, if there was one, stays charged."""
+    if run.reservation is None:
+        yield
+        return
+    with run.reservation:
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(
+                "Before this, the histogram that the clipping norm came from was charged: see privacy_report()."
+            )
+            raise
 
 
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:

@@ -1,13 +1,12 @@
 """Where a run's randomness and starting values come from, and how far it got: types, and their words for the report."""
 
-import warnings
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from dpppl import random
-from dpppl.errors import PrivacyWarning
+from dpppl.errors import warn
 
 T = TypeVar("T", bound=Hashable)
 
@@ -104,11 +103,9 @@ def claim(key: Any, *, again: bool = False) -> KeyOrigin:
     random.claim(key, again=again)
     origin = KeyOrigin.of(key)
     if origin.source is KeySource.SEED:
-        warnings.warn(
+        warn(
             "rng_key has a guessable seed: whoever guesses it can subtract the noise, and with it goes the guarantee. "
-            "Take keys from dpppl.secret_key().",
-            PrivacyWarning,
-            stacklevel=6,
+            "Take keys from dpppl.secret_key()."
         )
     return origin
 

@@ -3,7 +3,6 @@
 import html
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any, Protocol
 
 from dpppl import accounting
 from dpppl.accounting.events import GaussianEvent
-from dpppl.errors import ConfigurationError, PrivacyWarning
+from dpppl.errors import ConfigurationError, warn
 from dpppl.mechanism import Mechanism
 from dpppl.runs.provenance import Provenance, Status
 
@@ -299,7 +298,7 @@ def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Se
         for note in () if before else notes:  # once
             print(f"Note: {note}")
     if warning := report.delta_warning():
-        warnings.warn(warning, PrivacyWarning, stacklevel=6)
+        warn(warning)
 
 
 def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:

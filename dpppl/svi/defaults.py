@@ -5,7 +5,7 @@ rate falls from .04 to .004 along a cosine, and the average of the last half of 
 the scale of the gradients, so neither rows, epsilon nor the norm enter.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,10 +13,12 @@ from numpyro.infer import autoguide, init_to_median, init_to_uniform
 
 from dpppl import random
 from dpppl.errors import ConfigurationError
-from dpppl.norms import gradient_norm
+from dpppl.norms import Norms, gradient_norm
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Run
 from dpppl.runs.norm_choice import private_norms
+from dpppl.runs.provenance import KeyOrigin, Start
+from dpppl.runs.report import announce
 from dpppl.svi.elbo import Objective
 
 if TYPE_CHECKING:
@@ -50,12 +52,29 @@ def check_auto(gradient: str, clipping: Any, checkpoint: Any) -> None:
         )
 
 
-def norm_of_start(
-    svi: "SVI", objective: Objective, phi: Any, rows: Any, public: Any, run: Run, charge: Charge
-) -> float:
-    """The .9 quantile of the rows' gradients at a draw of the first guide, to four digits; charged."""
+def choose_norm(
+    svi: "SVI",
+    objective: Objective,
+    phi: Any,
+    rows: Any,
+    public: Any,
+    run: Run,
+    charges: Sequence[Charge],
+    start: Start,
+) -> Run:
+    """Give `svi` the .9 quantile of the rows' gradients at a draw of the first guide, to four digits. `charges`: the
+    histogram's, and that of the steps. Returns the run, which has its steps reserved."""
+    histogram, *steps = charges
+    before = svi.budget.events
     with TRACING:
         _, z = jax.jit(objective.draw)(phi, random.stream(run.key, "start"), public)
-    likelihood: Callable[..., Any] = objective.split.log_likelihood
-    norms = private_norms(gradient_norm(likelihood), z, rows, public, run, svi.budget, charge)
-    return float(f"{norms.high_quantile(QUANTILE):.4g}")
+
+    def begin(origin: KeyOrigin) -> None:
+        announce(svi._begun(objective, charges, origin, start), before, objective.split.notes, svi.print_cost)
+
+    def choose(norms: Norms) -> None:
+        norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
+        svi._mechanism, svi._auto = svi._mechanism.with_norm(norm), False
+
+    statistic = gradient_norm(objective.split.log_likelihood)
+    return private_norms(statistic, z, rows, public, run, svi.budget, histogram, steps, begin, choose, what="SVI")

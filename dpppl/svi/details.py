@@ -50,9 +50,7 @@ class SVIDetails:
         return ["Guides are set up on made-up rows."]
 
 
-def svi_report(
-    svi: "SVI", charges: Sequence[Charge], provenance: Provenance, left_out: tuple[str, ...] = ()
-) -> PrivacyReport:
+def svi_report(svi: "SVI", charges: Sequence[Charge], provenance: Provenance) -> PrivacyReport:
     """The report of what `svi` was charged."""
     objective = svi._objective
     num_rows = None if objective is None else objective.split.num_rows
@@ -69,7 +67,6 @@ def svi_report(
         num_rows=num_rows,
         assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
         ledger=svi.budget.ledger_line(),
-        left_out=left_out,
     )
 
 

@@ -1,9 +1,8 @@
 """Private stochastic variational inference: NumPyro's calls, a budget, parameters, report."""
 
 import os
-import uuid
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,10 +15,11 @@ from dpppl import random
 from dpppl.clipping import Adaptive
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
-from dpppl.runs.budget import Budget, Charge
+from dpppl.runs import single_steps
+from dpppl.runs.budget import Budget, Charge, counted
 from dpppl.runs.driver import TRACING, Method, Program, Run, drive, forgetful, prepare, prove
 from dpppl.runs.ledger import PrivacyLedger
-from dpppl.runs.norm_choice import histogram_charge
+from dpppl.runs.norm_choice import after_histogram, histogram_charge
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Partition, Subsampling
@@ -131,8 +131,6 @@ class SVI(Fixed):
         self._objective: Objective | None = None
         self._provenance, self._start = Provenance(), start_of(guide)
         self._captured: tuple[str, ...] = ()  # by functions of queries
-        self._by_hand: str | None = None
-        self._left_out: tuple[str, ...] = ()
         self._programs: dict[Any, Program] = {}
 
     @property
@@ -148,7 +146,7 @@ class SVI(Fixed):
         return self._mechanism
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_programs": {}, "_by_hand": None}
+        return vars(self) | {"_programs": {}}
 
     # Budget
 
@@ -158,21 +156,20 @@ class SVI(Fixed):
         charges = self._charges(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
         start = None if self._provenance.starts else self._start
         planned = self._provenance.and_now(Status.PLANNED, start=start)
-        return svi_report(self, [*charged, *charges], planned, self._left_out)
+        return svi_report(self, [*charged, *charges], planned)
 
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
         """What everything run so far has cost: runs, interrupted ones too, queries, and steps by `update`.
 
-        With a `state` that `update` returned: what its steps have cost, without all else. Such states hold the key: keep
-        them secret. Steps that `update` took inside jax.jit or lax.scan are counted by their state alone."""
+        With a `state` that `update` returned: what its steps have cost, without all else; ConfigurationError if it counts
+        none. Such states hold the key: keep them secret."""
         if state is not None:
-            count = int(state.i)
-            charges = [Charge(self.mechanism, np.full(count, self._fixed_noise()))] if count else []
+            charges = [Charge(self.mechanism, np.full(counted(state.i), self._fixed_noise()))]
             origin = KeyOrigin(KeySource.STATE, "as init was given")
             return svi_report(self, charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
         start = None if self._provenance.starts else self._start
         provenance = self._provenance.and_now(self._provenance.status, start=start)
-        return svi_report(self, self.budget.charged, provenance, self._left_out)
+        return svi_report(self, self.budget.charged, provenance)
 
     def _charges(self, num_steps: int, first: int, run_id: str | None = None) -> list[Charge]:
         """A run's charges, the last that of its steps, at the noise multiplier that the budget gives. Looks at no data.
@@ -201,50 +198,40 @@ class SVI(Fixed):
 
     @forgetful
     def init(self, rng_key: Any, *args: Any, init_params: Any = None, **kwargs: Any) -> SVIState:
-        """The first state, with the guide's parameters set up without data. Looks at no data and charges nothing.
+        """The first state, for steps by `update`, with the guide's parameters set up without data.
 
-        For steps by `update`. A new key for every call: two states of one key have equal noise, which on different data
-        cancels."""
-        objective, state = self._bound(random.as_key(rng_key), args, kwargs, init_params)
-        self._objective, self._programs = objective, {}
-        self._start = self._start if init_params is None else Start.SUPPLIED
+        `rng_key`: one key, used once, which the state holds; take it from `dpppl.secret_key()`. Looks at no data and charges
+        nothing. Raises KeyReuseError for a key that was used, ConfigurationError inside a function that JAX traces."""
+        single_steps.check_eager("init", rng_key)
+        key = random.as_key(rng_key)
+        state = self._set_up(key, args, kwargs, init_params)
+        single_steps.begin(key)
         return state
 
     @forgetful
     def update(self, state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, None]:
         """One step: one access of the data, charged first. NumPyro's pair of the state and the loss, but there is no loss.
 
-        Compiled by itself. Inside jax.jit or lax.scan no step can be charged: the report then says so, and
-        `privacy_report(state)` says what the steps of a state have cost. Never update one state twice: both steps have
-        the same noise, and on different data their difference has none. Refused where a target sets the budget."""
+        Compiled by itself. A state is updated once, in the process whose `init` made it, because two steps from one state
+        have the same noise. Raises KeyReuseError otherwise; ConfigurationError inside jax.jit and other transformations
+        (use `run`), with a Partition, and where a target sets the budget; then nothing was looked at or charged."""
         objective, noise = self.objective(), self._fixed_noise()
         if isinstance(self.mechanism.subsampling, Partition):
             raise ConfigurationError(
                 "a Partition charges each row once an epoch, which holds only while the rows keep their order; update "
                 "cannot know that they do. Use run, or Poisson(rate)."
             )
-        rows, public = objective.arrays(args, kwargs)
-        step = self._step(objective, self.mechanism, noise)
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((state, rows, public))):
-            if self.budget.ledger is not None:
-                raise ConfigurationError(
-                    "a step inside jax.jit or lax.scan cannot be charged in the ledger before it looks at the data: call "
-                    "update by itself, it is compiled, or use run."
-                )
-            self._left_out = (
-                "Steps taken by update inside jax.jit or lax.scan are not in these numbers: privacy_report(state) of "
-                "their last state says what they cost, and both add up.",
-            )
-            return step(state, rows, public)[0], None
-        arguments = (state, rows, public)
+        arguments = (state, *objective.arrays(args, kwargs))
+        single_steps.check_eager("update", arguments)
+        key, count = single_steps.key_of(state), int(state.i)
         kind = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(arguments))
-        self._by_hand = uuid.uuid4().hex if self._by_hand is None else self._by_hand
         if kind not in self._programs:
+            step = self._step(objective, self.mechanism, noise)
             self._programs[kind] = prepare(lambda *arguments: step(*arguments)[0], arguments, rows=1)
-        run_id = f"{self._by_hand}.{os.getpid()}"  # a copy, or a fork, takes steps of its own
-        self.budget.charge_one(Charge(self.mechanism, np.array([noise])), "SVI.update", run_id)
-        origin = KeyOrigin(KeySource.STATE, "as init was given")
-        self._provenance = self._provenance.and_now(Status.BY_HAND, origin, self._start)
+        charge, take = Charge(self.mechanism, np.array([noise])), partial(single_steps.take, key, count)
+        self.budget.charge_one(charge, "SVI.update", single_steps.name_of(key), take)
+        for origin in (KeyOrigin.of(key), KeyOrigin(KeySource.STATE, "as init was given")):
+            self._provenance = self._provenance.and_now(Status.BY_HAND, origin, self._start)
         return self._programs[kind](*arguments), None
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
@@ -277,40 +264,37 @@ class SVI(Fixed):
         if self._optim is None:
             self._optim = optimizers.without_loss(defaults.default_optimizer(num_steps))
         run = Run.opened(rng_key, self.checkpoint)
-        # A stream of its own: steps by `init` and `update` from the same key, which is not claimed, have other noise.
-        objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
-        state = state if init_state is None else continued(init_state, state)
-        *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
-        self.budget.admit([*histogram, charge], run.run_id)
-        rows, public = objective.arrays(args, kwargs)
-        thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
-        thinning = positive_integer(thinning, name="thinning")
         params_of = lambda state: self.optim.get_params(state.optim_state)  # noqa: E731
-
-        def method_at(mechanism: Mechanism) -> Method:
-            step = self._step(objective, mechanism, charge.noise_multipliers[0])
-            return method_of(step, params_of, num_steps, thinning)
-
-        if histogram:
-            number = np.asarray(0, np.int32)
-            prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, number, number), rows=1)
-            norm = defaults.norm_of_start(self, objective, params_of(state), rows, public, run, histogram[0])
-            self._mechanism, self._auto = self._mechanism.with_norm(norm), False
-            charge, run = replace(charge, mechanism=charge.mechanism.with_norm(norm)), replace(run, claimed=True)
-        method = method_at(charge.mechanism)
         start = Start.STATE if init_state is not None else start_of(self.guide)
         start = start if init_params is None else Start.SUPPLIED
+        with self.budget.turn:  # until the clipping norm is known
+            # A stream of its own: whatever else is made from this key has other noise.
+            objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
+            state = state if init_state is None else continued(init_state, state)
+            *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
+            self.budget.admit([*histogram, charge], run.run_id)
+            rows, public = objective.arrays(args, kwargs)
+            thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
+            thinning = positive_integer(thinning, name="thinning")
 
-        def begin(origin: KeyOrigin) -> PrivacyReport:
-            self._objective, self._programs = objective, {}
-            self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
-            return svi_report(self, [charge], self._provenance)
+            def method_at(mechanism: Mechanism) -> Method:
+                step = self._step(objective, mechanism, charge.noise_multipliers[0])
+                return method_of(step, params_of, num_steps, thinning)
 
-        [(state, (trajectory, gradients))] = drive(
-            run, method, [state], rows, public, self.budget, [charge], begin, what="SVI", settings=(thinning,),
-            notes=objective.split.notes,
-            print_cost=self.print_cost, progress_bar=progress_bar, describe=lambda done: "SVI",
-        )  # fmt: skip
+            if histogram:
+                number = np.asarray(0, np.int32)
+                prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, number, number), rows=1)
+                both = [*histogram, charge]
+                run = defaults.choose_norm(self, objective, params_of(state), rows, public, run, both, start)
+                norm = self.mechanism.clipping.clipping_norm
+                charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
+        with after_histogram(run):
+            [(state, (trajectory, gradients))] = drive(
+                run, method_at(charge.mechanism), [state], rows, public, self.budget, [charge],
+                lambda origin: self._begun(objective, [charge], origin, start), what="SVI", settings=(thinning,),
+                notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
+                describe=lambda done: "SVI",
+            )  # fmt: skip
         params = objective.constrain(params_of(state))
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
@@ -327,6 +311,12 @@ class SVI(Fixed):
             public=public,
             report=self.privacy_report(),
         )
+
+    def _begun(self, objective: Objective, charges: Sequence[Charge], origin: KeyOrigin, start: Start) -> PrivacyReport:
+        """Note that a run begins; the report of its charges alone."""
+        self._objective, self._programs = objective, {}
+        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
+        return svi_report(self, charges, self._provenance)
 
     # Queries: charged accesses that say how good a fit is
 
@@ -358,6 +348,13 @@ class SVI(Fixed):
         return queries.estimate_accuracy(
             self, objective, key, params, correct, args, kwargs, noise_multiplier, num_particles
         )
+
+    def _set_up(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any = None) -> SVIState:
+        """See `init`, without its claim of the key."""
+        objective, state = self._bound(key, args, kwargs, init_params)
+        self._objective, self._programs = objective, {}
+        self._start = self._start if init_params is None else Start.SUPPLIED
+        return state
 
     def _bound(
         self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any

@@ -1,0 +1,166 @@
+"""A phase that has charged is in the report whatever fails after it, and threads do not meet in it."""
+
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+import dpppl
+from dpppl import BudgetExceededError, ConfigurationError
+from dpppl.runs import driver
+
+Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
+TARGET = {"target_epsilon": 1.0, "target_delta": 1e-5}
+STEPS = 40
+
+
+def model(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def mcmc_of(model=model, **options):
+    kernel = dpppl.DPSGLD(model, clipping="flat")
+    return dpppl.MCMC(kernel, num_warmup=10, num_samples=STEPS - 10, progress_bar=False, **(TARGET | options))
+
+
+def svi_of(model=model, **options):
+    return dpppl.SVI(model, AutoNormal(model), **TARGET, **options)
+
+
+def run(thing):
+    if isinstance(thing, dpppl.SVI):
+        return thing.run(dpppl.secret_key(), STEPS, Y, progress_bar=False)
+    return thing.run(dpppl.secret_key(), Y)
+
+
+every_way = pytest.mark.parametrize("make", [mcmc_of, svi_of], ids=["MCMC", "SVI"])
+
+
+def steps_of(thing):
+    return sorted(charge.num_steps for charge in thing.budget.charged)
+
+
+@every_way
+@pytest.mark.parametrize("at", ["compiling", "the first chunk"])
+def test_the_histogram_is_in_the_report_of_a_run_that_failed_after_it(make, at, monkeypatch, tmp_path, capsys):
+    ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 2.0, 1e-5, full_batch_only=True)
+    thing, calls = make(ledger=ledger), []
+
+    def failing(real, number):
+        def call(*arguments, **options):
+            calls.append(None)
+            if len(calls) == number:
+                raise MemoryError
+            return real(*arguments, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        if at == "compiling":  # of the histogram's program, and of the run's
+            patch.setattr(driver, "prepare_all", failing(driver.prepare_all, 2))
+        else:
+            patch.setattr(driver.Program, "__call__", failing(driver.Program.__call__, 2))
+        with pytest.raises(MemoryError) as caught:
+            run(thing)
+    assert "the histogram that the clipping norm came from was charged" in caught.value.__notes__[0]
+    report = thing.privacy_report()
+    begun = [1] if at == "compiling" else [1, 2]
+    assert steps_of(thing) == begun and report.num_accesses == sum(begun) and 0 < report.epsilon < 0.5
+    assert report.status == "interrupted" and "operating system" in str(report) and report.num_rows == 50
+    assert {entry.status for entry in ledger.report().runs} == {"complete", "interrupted"}
+    assert capsys.readouterr().out.startswith("This run will spend epsilon = 0.99")
+    run(thing) if make is svi_of else None  # what was reserved is free again
+    assert thing.privacy_report().epsilon <= 1.0
+
+
+def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged():
+    """Gradients of 1e-8 make a norm whose matched step no prior stands; the histogram was charged by then."""
+
+    def steep(y):
+        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(scale, 1e4), obs=y)
+
+    mcmc = mcmc_of(steep, print_cost=False, target_epsilon=8.0)
+    with pytest.raises(
+        ConfigurationError, match="explode on the prior alone, whatever the data: no step was"
+    ) as caught:
+        run(mcmc)
+    assert "nothing was charged" not in str(caught.value) and "was charged" in caught.value.__notes__[0]
+    assert steps_of(mcmc) == [1] and mcmc.privacy_report().epsilon > 0
+    assert mcmc.privacy_report().status == "interrupted"
+
+
+@every_way
+def test_a_ledger_without_room_for_the_run_refuses_its_histogram(make, tmp_path, monkeypatch):
+    ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 0.5, 1e-5, full_batch_only=True)
+    thing, keys = make(ledger=ledger), set()
+    monkeypatch.setattr(dpppl.random, "_claimed", keys)
+    with pytest.raises(BudgetExceededError, match="has no room for this run"):
+        run(thing)
+    assert not ledger.events and not thing.budget.charged and not keys
+    assert thing.privacy_report().status == "nothing run"
+
+
+@every_way
+def test_the_cost_of_histogram_and_steps_is_printed_once_and_first(make, capsys, monkeypatch):
+    thing, printed, call = make(), [], driver.Program.__call__
+
+    def listening(program, *arguments):
+        printed.append(capsys.readouterr().out)
+        return call(program, *arguments)
+
+    monkeypatch.setattr(driver.Program, "__call__", listening)
+    run(thing)
+    assert printed[0].startswith("This run will spend epsilon = 0.99") and "in all" not in printed[0]
+    assert not any(printed[1:])
+
+
+# Threads
+
+
+@every_way
+def test_threads_on_one_object_take_turns(make):
+    """One charges a histogram and runs; the others find the budget used and have charged nothing."""
+    thing, outcomes, start = make(print_cost=False), [], threading.Barrier(3)
+
+    def go():
+        start.wait()
+        try:
+            run(thing)
+            outcomes.append("ran")
+        except BudgetExceededError:
+            outcomes.append("refused")
+        except BaseException as error:
+            outcomes.append(repr(error))
+
+    threads = [threading.Thread(target=go) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert sorted(outcomes) == ["ran", "refused", "refused"] and steps_of(thing) == [1, STEPS]
+
+
+def test_models_are_traced_by_one_thread_at_a_time():
+    """Wherever a model or a guide of the user's is called, this thread holds the lock of all handlers."""
+    held = []
+
+    def watched(y):
+        held.append(driver.TRACING._is_owned())
+        model(y)
+
+    mcmc, svi = mcmc_of(watched, print_cost=False), svi_of(watched, print_cost=False, reserve=0.5)
+    run(mcmc)
+    mcmc.get_samples(), mcmc.verdicts(), mcmc.get_weights(), mcmc.privacy_report()
+    params = run(svi).params
+    svi.estimate_elbo(dpppl.secret_key(), params, Y, bound=1.0)
+    by_hand = dpppl.SVI(watched, AutoNormal(watched), clipping_norm=1.0, noise_multiplier=1.0)
+    by_hand.update(by_hand.init(dpppl.secret_key(), Y), Y)
+    noise_aware = dpppl.NoiseAware(watched, **TARGET, num_samples=10, print_cost=False)
+    noise_aware.run(dpppl.secret_key(), jnp.asarray(Y))
+    assert len(held) > 20 and all(held)
