@@ -19,6 +19,7 @@ import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
 from dpppl.accounting import GaussianEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
+from dpppl.runs import ledger_file
 from dpppl.runs.ledger_book import PROCESS_GONE
 from dpppl.runs.owner import is_gone, this_process
 from dpppl.runs.privacy_filter import PrivacyFilter
@@ -309,7 +310,7 @@ def test_a_charge_is_on_the_disk_before_it_returns(path, monkeypatch):
         monkeypatch.setattr(module, name, lambda *a, name=name, real=real: (calls.append((name, a[1:])), real(*a))[1])
     ledger.charge("a", gaussian(5), 0, 5)
     names = [name if name != "flock" else ("lock", "unlock")[a == (fcntl.LOCK_UN,)] for name, a in calls]
-    assert names == ["lock", "pwrite", "fsync", "unlock"] and calls[0][1] == (fcntl.LOCK_EX,)
+    assert names == ["lock", "pwrite", "fsync", "pwrite", "fsync", "unlock"] and calls[0][1] == (fcntl.LOCK_EX,)
 
 
 def test_a_disk_that_is_full_charges_nothing_and_says_so(path, monkeypatch):
@@ -335,9 +336,10 @@ def test_a_line_cut_off_anywhere_was_never_written(path):
     """For many lengths of what a crash may have left of the last line, also with zeros in place of unwritten bytes."""
     ledger = full_batch_ledger(path)
     ledger.reserve("a", gaussian(5), "a test")
-    before = path.read_bytes()
+    before, head = path.read_bytes(), head_of(path).read_bytes()
     ledger.charge("a", gaussian(5), 0, 5)
     after = path.read_bytes()
+    head_of(path).write_bytes(head)  # which is replaced after the line
     for length in (*range(len(before), len(before) + 50), *range(len(after) - 50, len(after))):
         for rest in (b"", bytes(50)):
             path.write_bytes(after[:length] + rest)
@@ -348,6 +350,89 @@ def test_a_line_cut_off_anywhere_was_never_written(path):
     again.charge("a", gaussian(4), 0, 4)
     assert [line["kind"] for line in lines(path)] == ["ledger", "reserve", "charge"]
     assert PrivacyLedger.open(path).charged_steps("a") == range(4)
+
+
+def head_of(path):
+    return path.with_name(path.name + ".head")
+
+
+def test_a_line_without_its_head_counts(path):
+    """A crash between the two: the charge stands, and so does it when there was no head yet."""
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(5), "a test")
+    first = head_of(path).read_bytes()
+    head_of(path).unlink()
+    assert PrivacyLedger.open(path).report().runs[0].status == "running"
+    head_of(path).write_bytes(first)
+    ledger.charge("a", gaussian(5), 0, 5)
+    head_of(path).write_bytes(first)
+    again = PrivacyLedger.open(path)
+    assert again.charged_steps("a") == range(5)
+    again.release("a")
+    assert PrivacyLedger.open(path).charged_steps("a") == range(5) and len(lines(path)) == 4
+
+
+def test_a_file_that_lost_its_end_is_refused(path):
+    """The last lines removed were read as fewer charges; also an older copy put in its place, in a new process."""
+    ledger = full_batch_ledger(path)
+    ledger.reserve("a", gaussian(120), "a test")
+    for steps in range(1, 101):
+        ledger.charge("a", gaussian(steps), 0, steps)
+    whole, head = path.read_bytes(), head_of(path).read_bytes()
+    parts = whole.splitlines(keepends=True)
+    assert head == parts[-1]
+    for left in (1, 2, 3, 101):
+        path.write_bytes(b"".join(parts[:left]))
+        for call in (lambda: PrivacyLedger.open(path), lambda: full_batch_ledger(path)):
+            with pytest.raises(LedgerError, match=r"lacks line 102, .* tail -n 1"):
+                call()
+    other = path.with_name("other")
+    run(theirs := full_batch_ledger(other), "b", 50)
+    while len(lines(other)) <= 102:
+        run(theirs, str(len(lines(other))), 1)
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(LedgerError, match="lacks line 102"):
+        PrivacyLedger.open(path)
+    path.write_bytes(whole)
+    head_of(path).unlink()
+    with pytest.raises(LedgerError, match="is missing, without which nobody sees"):
+        PrivacyLedger.open(path)
+    head_of(path).write_bytes(head[:-9])
+    with pytest.raises(LedgerError, match="head is damaged"):
+        ledger.remaining()
+    head_of(path).write_bytes(head)  # what `tail -n 1` gives
+    assert ledger.charged_steps("a") == range(100)
+
+
+def test_a_ledger_of_the_version_without_heads_goes_on(path):
+    """Its charges are read; what is written from now on cannot be cut off unseen."""
+    rule = dataclasses.asdict(PrivacyFilter.of(1.0, DELTA, "zero_out", True))
+    header = {"kind": "ledger", "version": 1, "created": "2025", "name": None, **rule}
+    ledger_file.create(str(path), header)
+    run(PrivacyLedger.open(path), "a", 20)
+    head_of(path).unlink()
+    ledger = PrivacyLedger.open(path)
+    assert ledger.charged_steps("a") == range(20)
+    run(ledger, "b", 20)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(LedgerError, match="lacks line 7"):
+        PrivacyLedger.open(path)
+
+
+def test_a_charge_with_a_little_more_noise_takes_nothing_back(path):
+    """Within what rounding may move; a hundred of them had made .11 of .93."""
+    ledger, noise = full_batch_ledger(path), 50.0
+    ledger.reserve("a", gaussian(160, 50.0), "a test")
+    ledger.charge("a", gaussian(160, noise), 0, 160)
+    spent, left = ledger.spent, ledger.remaining()
+    with pytest.raises(ConfigurationError, match="never less than before"):
+        for _ in range(100):
+            noise *= 1.004
+            ledger.charge("a", gaussian(160, noise), 0, 160)
+    for reader in (ledger, PrivacyLedger.open(path)):
+        assert reader.spent == spent and reader.remaining() == left and reader.report().runs[0].epsilon == spent
+    ledger.release("a")
+    assert ledger.remaining() == left and 50.0 < noise < 51.0
 
 
 def changed(data, number, change):
@@ -390,11 +475,15 @@ def test_a_file_that_is_gone_older_or_another_is_refused(path):
     path.unlink()
     with pytest.raises(LedgerError, match="no ledger"):
         ledger.reserve("c", gaussian(1), "a test")
+    with pytest.raises(LedgerError, match="only its head is left: restore it"):
+        full_batch_ledger(path)
+    head_of(path).unlink()
     other = full_batch_ledger(path)
     for steps in range(9):
         run(other, str(steps), 1)
     with pytest.raises(LedgerError, match="damaged, or does not follow"):
         ledger.remaining()
+    head_of(path).unlink()
     path.write_text("")
     with pytest.raises(LedgerError, match="not a ledger"):
         full_batch_ledger(path)
@@ -468,6 +557,7 @@ def test_the_lock_is_held_from_reading_to_writing(path, monkeypatch, locked, num
     monkeypatch.setattr(PrivacyLedger, "_admit", admit_together)
     if not locked:
         monkeypatch.setattr("fcntl.flock", lambda descriptor, operation: None)
+        monkeypatch.setattr(ledger_file, "_replace", lambda *_: None)
     threads = [threading.Thread(target=attempt, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()

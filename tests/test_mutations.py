@@ -304,6 +304,11 @@ MUTATIONS = [
     # The ledger
     Mutation("a charge that is not on the disk", "dpppl.runs.ledger_file:Session.append", "os.fsync(self._descriptor)", "None",
              "test_ledger:test_a_charge_is_on_the_disk_before_it_returns", ("path", "monkeypatch")),
+    Mutation("a tail cut off", "dpppl.runs.ledger_file:_agrees_with_head", "place >= len(checks)", "False",
+             "test_ledger:test_a_file_that_lost_its_end_is_refused", ("path",)),
+    Mutation("more noise takes charges back", "dpppl.runs.ledger_book:Run.after_charge",
+             "np.maximum(cost, self.charged_cost)", "cost",
+             "test_ledger:test_a_charge_with_a_little_more_noise_takes_nothing_back", ("path",)),
     Mutation("a ledger without force", "dpppl.runs.ledger:PrivacyLedger._admit", "book.rule.admits(others + cost)", "True",
              "test_ledger:test_threads_race_for_the_last_of_the_budget", ("path",)),
     Mutation("room that another run has reserved", "dpppl.runs.ledger_book:Run.taken", "if self.owner is None else", "if True else",

@@ -247,6 +247,23 @@ def test_copies_share_an_account_and_pickles_remember_it(way):
     assert budget.events == thing.budget.events and way.spent(thing) == 2 * way.steps
 
 
+@pytest.mark.parametrize("kind", ["MCMC", "SVI", "NoiseAware"])
+def test_a_copy_of_a_budget_that_is_not_used_up_is_named(kind, tmp_path):
+    """Loaded twice it can be spent twice, unless a ledger counts both."""
+    make = {"MCMC": mcmc_of, "SVI": svi_of, "NoiseAware": lambda **options: dpppl.NoiseAware(model, **options)}[kind]
+    whole = lambda thing: thing.budget if kind == "SVI" else thing  # noqa: E731  (SVI objects hold functions)
+    for load in (lambda thing: pickle.loads(pickle.dumps(thing)), copy.deepcopy):
+        with pytest.warns(PrivacyWarning, match="every copy may spend the rest") as caught:
+            load(whole(make(**TARGET)))
+        assert len(caught) == 1
+        load(whole(make(ledger=dpppl.PrivacyLedger(tmp_path / "y.ledger", 1.0, 1e-5), **TARGET)))
+    copy.copy(make(**TARGET))  # shares the budget
+    if kind == "MCMC":
+        used = make(print_cost=False, **TARGET)
+        used.run(dpppl.secret_key(), Y)
+        assert pickle.loads(pickle.dumps(used)).privacy_report().epsilon == used.privacy_report().epsilon
+
+
 @every_way
 def test_a_reserve_is_kept_for_what_comes_later(way):
     thing = way.make(reserve=0.4, **TARGET)

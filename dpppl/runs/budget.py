@@ -12,7 +12,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.accounting.events import GaussianEvent
-from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError
+from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
 from dpppl.mechanism import Mechanism
 from dpppl.runs.ledger import PrivacyLedger
 from dpppl.validation import check_target
@@ -107,6 +107,12 @@ class Budget:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"_lock": threading.Lock(), "turn": threading.RLock()})
+        if self.target_epsilon is not None and self.ledger is None and not self._is_used_up(self.charged, 1.0):
+            warn(
+                f"this is a copy (by pickle or deepcopy) of a budget of epsilon {self.target_epsilon:g} that is not used up: the "
+                "original and every copy may spend the rest, and what they spend adds up. Give a dpppl.PrivacyLedger, which "
+                "counts them together, or let one of them run."
+            )
 
     @property
     def charged(self) -> tuple[Charge, ...]:
@@ -146,7 +152,7 @@ class Budget:
             return [charges] if isinstance(charges, Charge) else list(charges)
 
         target = self.target_epsilon * (1.0 if charges_at(1.0)[-1].is_query else 1.0 - self.reserve)
-        if spent and accounting.epsilon(events_of(spent), self.target_delta) >= target * (1.0 - 1e-3):
+        if self._is_used_up(spent, target / self.target_epsilon):
             raise self._exceeded(spent, ())
         noise = lambda sigma: events_of([*spent, *charges_at(sigma)])  # noqa: E731
         return accounting.calibrate_noise_multiplier(noise, target, self.target_delta)
@@ -214,6 +220,12 @@ class Budget:
             ledger.charge(run_id, events, 0, charge.chains)
         finally:
             ledger.release(run_id, "complete")
+
+    def _is_used_up(self, charges: Sequence[Charge], share: float) -> bool:
+        """Whether charges leave nothing of a share of the target."""
+        assert self.target_epsilon is not None and self.target_delta is not None
+        limit = share * self.target_epsilon * (1.0 - 1e-3)
+        return bool(charges) and accounting.epsilon(events_of(charges), self.target_delta) >= limit
 
     def _held(self, without: str | None = None) -> list[Charge]:
         """All that is charged or reserved."""

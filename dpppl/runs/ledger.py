@@ -42,8 +42,10 @@ class PrivacyLedger:
     and stands there once, whenever a process is killed. Threads and processes may share a ledger; it can be copied, pickled
     and forked.
 
-    The file holds noise multipliers, counts, times and process numbers, no data value and no key; its mode follows the
-    umask. Raises ConfigurationError for numbers that contradict the file, LedgerError for a file that is damaged.
+    The file holds noise multipliers, counts, times and process numbers, no data value and no key (of a key that steps by hand a
+    digest); its mode follows the umask. Beside it stands `path`.head, a copy of its last line: move and restore both together.
+    Lines changed or lost, at the end too, are seen; an older copy of both files is not, nor what somebody who may write rewrites.
+    Raises ConfigurationError for numbers that contradict the file, LedgerError for a file that is damaged.
 
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -144,7 +146,8 @@ class PrivacyLedger:
         """Charge a run for what it is about to do: look at the data only after this has returned.
 
         `events`: all that the run will have asked of the data then, what was charged before included, which this replaces;
-        `first`, `count`: its steps first, first + 1, ..., count many, are charged then. Nothing charged is ever taken back.
+        `first`, `count`: its steps first, first + 1, ..., count many, are charged then. Nothing charged is ever taken back: of
+        both costs the larger stays.
         Raises ConfigurationError, and charges nothing, if this is less than before, more than reserved, or if
         this process holds no reservation of the run."""
         asked, steps = _accesses(events), range(int(first), int(first) + int(count))
@@ -172,7 +175,7 @@ class PrivacyLedger:
                     f"run {run_id!r} reserved {number(run.reserved)} accesses, and this charge of {number(asked)} is more "
                     "or costs more: reserve the whole run. Nothing was charged."
                 )
-            self._admit(entry.book, run_id, np.maximum(run.reserved_cost, cost), "charge")
+            self._admit(entry.book, run_id, np.maximum(run.taken, cost), "charge")
             entry.add("charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
 
     def release(self, run_id: str, status: str = "released") -> None:
@@ -236,14 +239,14 @@ class PrivacyLedger:
     def _read(self) -> Book:
         book = self._book
         with ledger_file.opened(self._path, book.position, write=False) as session:
-            self._book = book = book.after(session.new, session.position)
+            self._book = book = book.read(session, self._path)
         return book
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Entry]:
         book = self._book
         with ledger_file.opened(self._path, book.position, write=True) as session:
-            entry = _Entry(book.after(session.new, session.position), session)
+            entry = _Entry(book.read(session, self._path), session)
             try:
                 yield entry
             finally:

@@ -13,11 +13,12 @@ import numpy as np
 from dpppl.accounting import GaussianEvent
 from dpppl.errors import ConfigurationError, LedgerError
 from dpppl.runs import ledger_file
-from dpppl.runs.ledger_file import Position, Record
+from dpppl.runs.ledger_file import Position, Record, Session
 from dpppl.runs.owner import Owner, is_gone
 from dpppl.runs.privacy_filter import Costs, PrivacyFilter
 
-VERSION = 1
+VERSION = 2
+"""Of files; those of version 1 had no head until this one wrote to them."""
 PROCESS_GONE = "stopped: its process is gone"
 Events = tuple[GaussianEvent, ...]
 
@@ -33,14 +34,17 @@ class Run:
     reserved: Events
     charged: Events = ()
     steps: range = range(0)
-
-    @functools.cached_property
-    def charged_cost(self) -> Costs:
-        return self.rule.cost(self.charged)
+    charged_cost: Costs
 
     @functools.cached_property
     def reserved_cost(self) -> Costs:
         return self.rule.cost(self.reserved)
+
+    def after_charge(self, events: Events, steps: range) -> Run:
+        """With all that it was charged by then. What it was charged before is never taken back: the larger of both counts."""
+        cost = self.rule.cost(events)
+        charged = self.charged if np.all(cost <= self.charged_cost) else events
+        return replace(self, charged=charged, charged_cost=np.maximum(cost, self.charged_cost), steps=steps)
 
     @property
     def taken(self) -> Costs:
@@ -67,6 +71,12 @@ class Book:
             raise ConfigurationError(f"there is no run {run_id!r} in this ledger: reserve it first.")
         return self.runs[run_id]
 
+    def read(self, session: Session, path: str) -> Book:
+        """With what is new in the file."""
+        if self.header["version"] > 1:
+            ledger_file.check_head(path, session)
+        return self.after(session.new, session.position)
+
     def after(self, records: Iterable[Record], position: Position) -> Book:
         """With what these records say."""
         runs = dict(self.runs)
@@ -74,11 +84,11 @@ class Book:
             run_id, kind = record["run"], record["kind"]
             if kind == "reserve":
                 plan = {"what": record["what"], "reserved": _from_json(record), "owner": Owner(**record["owner"])}
-                run = runs.get(run_id) or Run(rule=self.rule, status="", **plan)
+                run = runs.get(run_id) or Run(rule=self.rule, status="", charged_cost=self.rule.nothing, **plan)
                 runs[run_id] = replace(run, status="running", **plan)
             elif kind == "charge":
                 steps = range(record["first"], record["first"] + record["count"])
-                runs[run_id] = replace(runs[run_id], charged=_from_json(record), steps=steps)
+                runs[run_id] = runs[run_id].after_charge(_from_json(record), steps)
             elif kind == "release":
                 runs[run_id] = replace(runs[run_id], owner=None, reserved=(), status=record["status"])
             else:
@@ -112,12 +122,13 @@ def open_book(path: str) -> Book:
         if not session.new or session.new[0].get("kind") != "ledger":
             raise LedgerError(f"{path} is not a ledger.")
         header = session.new[0]
-        if header["version"] != VERSION:
-            raise LedgerError(f"{path} is a ledger of version {header['version']}; this dpppl reads version {VERSION}.")
+        if header["version"] not in range(1, VERSION + 1):
+            raise LedgerError(f"{path} is a ledger of version {header['version']}; this dpppl reads up to {VERSION}.")
         fields = {field.name: header[field.name] for field in dataclasses.fields(PrivacyFilter)}
         rule = PrivacyFilter(**{**fields, "orders": tuple((alpha, share) for alpha, share in fields["orders"])})
         book = Book(header=header, rule=rule, runs={}, position=Position())
-        return book.after(session.new[1:], session.position)
+        session.new.pop(0)
+        return book.read(session, path)
 
 
 def number(events: Events) -> int:

@@ -3,6 +3,10 @@
 One JSON object a line, in the order of writing. Each ends in a check over itself and the check before it, so a line that was
 changed, lost, doubled or moved is seen. A line without its end was never completed: nobody acted on it, readers pass
 over it, and the next writer cuts it off. The file holds public numbers only, so its mode follows the umask.
+
+The head, a second file, is a copy of the last line, replaced before anybody acts on the line. A file without the head's line has
+lost its end, or is an older copy. What cannot be seen: an older copy of both files, and lines cut by somebody who writes the
+head anew.
 """
 
 import contextlib
@@ -30,10 +34,11 @@ class Position:
 
 
 class Session:
-    """The file under its lock: `new` records since a position; `append` adds one, durable when it returns."""
+    """The file under its lock: `new` records since a position; `append` adds one, durable when it returns. `has_head`:
+    whether there is a head, which agrees."""
 
-    def __init__(self, path: str, descriptor: int, start: Position):
-        self._descriptor = descriptor
+    def __init__(self, path: str, descriptor: int, start: Position, head: str):
+        self._descriptor, self._head = descriptor, head
         size = os.fstat(descriptor).st_size
         if size < start.offset:
             raise LedgerError(
@@ -42,7 +47,8 @@ class Session:
         data = b""
         while piece := os.pread(descriptor, size - start.offset - len(data), start.offset + len(data)):
             data += piece
-        self.new, self.position = _parse(path, data, start)
+        self.new, self.position, checks = _parse(path, data, start)
+        self.has_head = _agrees_with_head(path, head, start.lines, checks)
         self._torn = size > self.position.offset
 
     def append(self, record: Record) -> None:
@@ -50,17 +56,28 @@ class Session:
         line, check = _line(record, self.position)
         if self._torn:
             os.ftruncate(self._descriptor, self.position.offset)
-        self._torn, end, written = True, self.position.offset, 0
-        while written < len(line):
-            written += os.pwrite(self._descriptor, line[written:], end + written)
+        self._torn, end = True, self.position.offset
+        _write(self._descriptor, line, end)
         os.fsync(self._descriptor)
         self._torn, self.position = False, Position(end + len(line), self.position.lines + 1, check)
+        if end:  # a file of one line has nothing to lose
+            _replace(self._head, line)
+
+
+def head_of(path: str) -> str:
+    """Where the head of the file at `path` is."""
+    return path + ".head"
 
 
 def create(path: str, first: Record) -> bool:
     """Make the file with its first record; False if there is one. It appears complete, or not at all."""
     if os.path.exists(path):
         return False
+    if os.path.exists(head_of(path)):
+        raise LedgerError(
+            f"there was a ledger at {path}, and only its head is left: restore it. If a new one is meant, for other data, remove "
+            f"{head_of(path)} first."
+        )
     folder, name = os.path.split(path)
     draft = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
     try:
@@ -68,7 +85,7 @@ def create(path: str, first: Record) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(draft, descriptor, Position()).append(first)
+        Session(draft, descriptor, Position(), head_of(path)).append(first)
         os.link(draft, path)
     except FileExistsError:
         return False
@@ -101,7 +118,7 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
             fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             try:
                 if _stands_at(path, descriptor):
-                    yield Session(path, descriptor, start)
+                    yield Session(path, descriptor, start, head_of(path))
                     return
             finally:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a copy that a fork took along
@@ -127,9 +144,60 @@ def _check(before: str, body: bytes) -> str:
     return hashlib.sha256(before.encode() + body).hexdigest()[:_DIGITS]
 
 
-def _parse(path: str, data: bytes, start: Position) -> tuple[list[Record], Position]:
-    """The records of all complete lines, and where they end."""
-    records, position = [], start
+def _write(descriptor: int, data: bytes, offset: int) -> None:
+    written = 0
+    while written < len(data):
+        written += os.pwrite(descriptor, data[written:], offset + written)
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Put a file in the place of the one at `path`, complete and on the disk."""
+    draft = path + ".draft"
+    descriptor = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o666)
+    try:
+        _write(descriptor, data, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(draft, path)
+
+
+def _agrees_with_head(path: str, head: str, start: int, checks: list[str]) -> bool:
+    """Whether there is a head. Raises LedgerError if the file lacks its line. `checks`: of line `start` and all after it."""
+    try:
+        with open(head, "rb") as file:
+            record = json.loads(file.read())
+        number, check = int(record["seq"]), str(record["check"])
+    except FileNotFoundError:
+        return False
+    except (ValueError, KeyError, TypeError):
+        raise LedgerError(f"{head} is damaged. {_cure(path)}") from None
+    place = number + 1 - start
+    if place >= len(checks) or (place >= 0 and checks[place] != check):
+        raise LedgerError(
+            f"{path} lacks line {number + 1}, which was its last: its end was cut off, or an older copy stands in its place. "
+            f"What was spent cannot be known, so nothing is admitted. {_cure(path)}"
+        )
+    return True
+
+
+def _cure(path: str) -> str:
+    return (
+        f"Restore both files from one copy. If you know that {path} has every line: tail -n 1 {path} > {head_of(path)}"
+    )
+
+
+def check_head(path: str, session: Session) -> None:
+    """Raise LedgerError where the head is missing of a file that has had one."""
+    if not session.has_head and session.position.lines > 2:  # the second line's head may have been cut off by a crash
+        raise LedgerError(
+            f"{head_of(path)} is missing, without which nobody sees whether the end of {path} was cut off. {_cure(path)}"
+        )
+
+
+def _parse(path: str, data: bytes, start: Position) -> tuple[list[Record], Position, list[str]]:
+    """The records of all complete lines, where they end, and the checks of the line before and of each."""
+    records, position, checks = [], start, [start.check]
     suffix = len(f',"check":"{"0" * _DIGITS}"}}')
     for line in data.split(b"\n")[:-1]:
         body = line[:-suffix] + b"}"
@@ -144,4 +212,5 @@ def _parse(path: str, data: bytes, start: Position) -> tuple[list[Record], Posit
             )
         records.append(json.loads(body))
         position = Position(position.offset + len(line) + 1, position.lines + 1, check)
-    return records, position
+        checks.append(check)
+    return records, position, checks
