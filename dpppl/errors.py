@@ -21,7 +21,7 @@ class UnsupportedModelError(DPPPLError, ValueError):
 
 
 class BudgetExceededError(DPPPLError):
-    """The run would spend more than the privacy budget: nothing was run and nothing was charged."""
+    """This would spend more than the privacy budget: for it nothing was run and nothing was charged."""
 
 
 class CheckpointError(DPPPLError):
@@ -37,7 +37,7 @@ class LedgerError(DPPPLError):
 
 
 class KeyReuseError(DPPPLError):
-    """The key was already used in this process: equal keys on changed data cancel the noise. Take a new one."""
+    """The key, or a state that holds it, was already used: equal noise on changed data cancels. Take a new one."""
 
 
 class PrivacyLeakError(DPPPLError):

@@ -157,7 +157,9 @@ def test_models_are_traced_by_one_thread_at_a_time():
     mcmc, svi = mcmc_of(watched, print_cost=False), svi_of(watched, print_cost=False, reserve=0.5)
     run(mcmc)
     mcmc.get_samples(), mcmc.verdicts(), mcmc.get_weights(), mcmc.privacy_report()
-    params = run(svi).params
+    result = run(svi)
+    result.sample_posterior(dpppl.secret_key("threefry"), 2)
+    params = result.params
     svi.estimate_elbo(dpppl.secret_key(), params, Y, bound=1.0)
     by_hand = dpppl.SVI(watched, AutoNormal(watched), clipping_norm=1.0, noise_multiplier=1.0)
     by_hand.update(by_hand.init(dpppl.secret_key(), Y), Y)

@@ -12,6 +12,7 @@ from numpyro.infer import autoguide
 from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
+from dpppl.runs.driver import TRACING
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.svi.convergence import Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective
@@ -97,18 +98,20 @@ class SVIResult:
         noise from the iterates.
         """
         objective = self._with_functions("noise_aware_params")
-        return noise_aware_params(
-            objective, self.public or {}, tail_of(self.trajectory, tail), tail_of(self.gradients, tail)
-        )
+        with TRACING:
+            return noise_aware_params(
+                objective, self.public or {}, tail_of(self.trajectory, tail), tail_of(self.gradients, tail)
+            )
 
     def sample_posterior(
         self, rng_key: Any, num_samples: int, params: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`."""
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
-        if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
-            return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
-        return objective.sample(params, rng_key, num_samples)
+        with TRACING:
+            if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
+                return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
+            return objective.sample(params, rng_key, num_samples)
 
     def to_arviz(self, rng_key: Any, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
         """ArviZ InferenceData of posterior draws, with the privacy report as attributes. Needs the [arviz] extra.
