@@ -19,6 +19,7 @@ from jax.interpreters import batching, mlir
 from dpppl import chacha, information_flow
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.jaxprs import split
+from dpppl.linear_algebra import on_finite
 from dpppl.solves import by_products
 from dpppl.stored import Statistic, ending
 
@@ -89,6 +90,7 @@ class Access:
         if halves := split(of_row, of_rows):
             before, of_row = (half.jaxpr for half in halves)
             of_rows = [False] * (len(of_row.invars) - len(of_rows)) + of_rows
+        of_row = on_finite(of_row, of_rows)
         if self.forms is None and (ends := ending(of_row, of_rows)):
             of_row, last = (end.jaxpr for end in ends)
         return before, of_row, last

@@ -1,0 +1,83 @@
+"""Linear algebra of a row sees finite numbers only: given others, LAPACK may print, once for each matrix, or not return."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr
+
+from dpppl.jaxprs import abstract, bind, equations, is_literal, open_jaxpr
+
+_PRIMITIVES = {primitive for name, primitive in vars(lax.linalg).items() if name.endswith("_p")}
+"""Others that call LAPACK are not public, and a row's program with one is refused."""
+_HALVES = {lax.linalg.cholesky_p: True, lax.linalg.eigh_p: None, lax.linalg.triangular_solve_p: None}
+"""Those that read one half of their first operand: whether the lower one; None where a parameter says so."""
+
+
+def on_finite(program: Any, varies: Sequence[bool]) -> Any:
+    """An open program whose linear algebra, where inputs that vary enter it, is of finite matrices: one that is not, or a vector
+    beside it, is replaced by zeros, and what comes out by NaN. Constants are the first inputs.
+
+    >>> program = jax.make_jaxpr(lax.linalg.triangular_solve)(jnp.eye(3), jnp.ones((1, 3))).jaxpr
+    >>> names = [equation.primitive.name for equation in on_finite(program, (True, True)).eqns]
+    >>> names.count("is_finite"), names.count("triangular_solve")
+    (2, 1)
+    """
+    if not any(equation.primitive in _PRIMITIVES for equation in equations(program)):
+        return program
+    inputs = [*program.constvars, *program.invars]
+    varied = {v for v, does in zip(inputs, varies, strict=True) if does}
+
+    def run(*given: Any) -> list[Any]:
+        values = dict(zip(inputs, given))
+        read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
+        for equation in program.eqns:
+            operands = [read(v) for v in equation.invars]
+            if any(not is_literal(v) and v in varied for v in equation.invars):
+                varied.update(equation.outvars)
+                outputs = _outputs(equation, operands)
+            else:
+                outputs = bind(equation, operands)
+            values.update(zip(equation.outvars, outputs))
+        return [read(v) for v in program.outvars]
+
+    traced = jax.make_jaxpr(run)(*(abstract(v.aval.shape, v.aval.dtype) for v in inputs)).jaxpr
+    constants = len(program.constvars)
+    return traced.replace(constvars=traced.invars[:constants], invars=traced.invars[constants:])
+
+
+def _outputs(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Of an equation that a row may enter, and of the programs in it."""
+    if equation.primitive in _PRIMITIVES:
+        return _of_finite(equation, operands)
+
+    def inside(leaf: Any) -> Any:
+        if (program := open_jaxpr(leaf)) is None:
+            return leaf
+        program = on_finite(program, [True] * len([*program.constvars, *program.invars]))
+        return ClosedJaxpr(program, leaf.consts) if hasattr(leaf, "consts") else program
+
+    params = jax.tree.map(inside, equation.params, is_leaf=lambda leaf: open_jaxpr(leaf) is not None)
+    return bind(equation.replace(params=params), operands)
+
+
+def _of_finite(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Each matrix of a batch by itself."""
+    batch, given = max(jnp.ndim(x) for x in operands) - 2, list(operands)
+    if equation.primitive in _HALVES:
+        lower = _HALVES[equation.primitive] or equation.params["lower"]
+        given[0] = jnp.tril(given[0]) if lower else jnp.triu(given[0])
+    inexact = [jnp.issubdtype(jnp.result_type(x), jnp.inexact) for x in given]
+    finite = [jnp.all(jnp.isfinite(x), axis=tuple(range(batch, x.ndim))) for x, is_one in zip(given, inexact) if is_one]
+    if not finite:
+        return bind(equation, operands)
+    whole = jnp.all(jnp.stack(finite), axis=0)
+
+    def chosen(x: Any, otherwise: float) -> Any:
+        if not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        return jnp.where(whole.reshape(*whole.shape, *[1] * (x.ndim - batch)), x, jnp.asarray(otherwise, x.dtype))
+
+    return [chosen(y, jnp.nan) for y in bind(equation, [chosen(x, 0.0) for x in given])]

@@ -1,0 +1,119 @@
+"""Linear algebra in the program of a row: LAPACK is given finite numbers only, and rows with others count as zero."""
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg as scipy_linalg
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from dpppl.clipping import Flat
+from dpppl.linear_algebra import on_finite
+from dpppl.mechanism import Mechanism
+from dpppl.subsampling import FullBatch
+
+RNG = np.random.default_rng(0)
+SIZE = 4
+
+
+def in_a_loop(a):
+    return lax.scan(lambda carry, x: (carry + jnp.linalg.svd(x * a, compute_uv=False), 0.0), jnp.zeros(SIZE), a)[0]
+
+
+def in_a_branch(a):
+    return lax.cond(a[0, 0] > 0, lambda a: jnp.linalg.svd(a)[1], lambda a: jnp.linalg.eigvalsh(a @ a.T), a)
+
+
+def some_times(a):
+    return lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, jnp.linalg.qr(s[1])[1]), (0, a))[1]
+
+
+SMOOTH = {
+    "svd": lambda a: jnp.linalg.svd(a)[1], "eigh": lambda a: jnp.linalg.eigh(a + a.T), "qr": jnp.linalg.qr,
+    "cholesky": lambda a: jnp.linalg.cholesky(a @ a.T + jnp.eye(SIZE)), "lu": scipy_linalg.lu,
+    "solve": lambda a: jnp.linalg.solve(a, a[0]), "triangular": lambda a: scipy_linalg.solve_triangular(a, a[0]),
+    "tridiagonal": lambda a: lax.linalg.tridiagonal_solve(a[0], a[1], a[2], a), "loop": in_a_loop, "branch": in_a_branch,
+}  # fmt: skip
+FORWARD = {
+    "eig": jnp.linalg.eig, "schur": scipy_linalg.schur, "hessenberg": lambda a: scipy_linalg.hessenberg(a, calc_q=True),
+    "pivoted": lambda a: scipy_linalg.qr(a, pivoting=True), "tridiagonalised": lax.linalg.tridiagonal,
+    "householder": lambda a: lax.linalg.householder_product(a, a[0]), "times": some_times,
+}  # fmt: skip
+
+
+GRADIENTS = ("svd", "eigh", "solve", "loop", "branch")
+
+
+def total(function):
+    return lambda a: sum(
+        jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(function(a)) if jnp.iscomplexobj(x) or x.dtype != int
+    )
+
+
+def guarded(function):
+    program = jax.make_jaxpr(function)(np.zeros((SIZE, SIZE), np.float32))
+    varies = [False] * len(program.consts) + [True]
+    run = jaxpr_as_fun(ClosedJaxpr(on_finite(program.jaxpr, varies), program.consts))
+    return lambda a: run(a)[0]
+
+
+def test_all_of_it_is_nan_of_what_is_not_finite_and_the_same_of_the_rest(capfd):
+    """Forward and in gradients, in calls, loops and branches: LAPACK prints nothing and returns, as it does not of infinities."""
+    rows = RNG.standard_normal((5, SIZE, SIZE)).astype(np.float32)
+    bad = rows.copy()
+    bad[1, 2, 2], bad[3, 0, 0], bad[3, 2, 1] = np.nan, np.inf, -np.inf
+    every = {name: total(f) for name, f in {**SMOOTH, **FORWARD}.items()}
+    every |= {f"gradient of {name}": jax.grad(total(f)) for name, f in SMOOTH.items() if name in GRADIENTS}
+    plain = jax.jit(lambda rows: {name: jax.vmap(f)(rows) for name, f in every.items()})(rows)
+    found = jax.jit(lambda rows: {name: jax.vmap(guarded(f))(rows) for name, f in every.items()})(bad)
+    good = np.array([0, 2, 4])
+    for name in every:
+        np.testing.assert_allclose(found[name][good], plain[name][good], rtol=2e-3, atol=1e-4, err_msg=name)
+        assert np.all(np.isnan(np.reshape(found[name][np.array([1, 3])], (2, -1))).any(axis=1)), name
+    assert "".join(capfd.readouterr()) == ""
+
+
+def access(program, rows, z):
+    mechanism = Mechanism(clipping=Flat(1.0), subsampling=FullBatch(), strategy="vmap")
+    return mechanism.noisy_sum(program, z, rows, None, key=jax.random.key(0), noise_multiplier=1e-6).total
+
+
+@pytest.mark.parametrize("where", ["value", "slope"])
+def test_nothing_is_printed_of_rows_that_are_not_finite(where, capfd):
+    """LAPACK says twice of each matrix of infinities, from 26 columns on, that SLASCL was given an illegal value."""
+    rows = RNG.standard_normal((6, 26 * 26)).astype(np.float32)
+
+    def log_likelihood(z, row, public):
+        matrix = row.reshape(26, 26) * (z if where == "slope" else 1.0)
+        return z * jnp.max(jnp.linalg.svd(matrix, compute_uv=where == "slope")[-1 if where == "value" else 1])
+
+    run = jax.jit(lambda rows: access(log_likelihood, rows, 0.7))
+    bad, zeroed = rows.copy(), rows.copy()
+    bad[[1, 4]], zeroed[[1, 4]] = np.inf, np.nan
+    few = np.delete(rows, [1, 4], axis=0)
+    totals = [run(bad), run(zeroed)]
+    assert "".join(capfd.readouterr()) == ""
+    np.testing.assert_array_equal(*totals)
+    np.testing.assert_allclose(totals[0], access(log_likelihood, few, 0.7), atol=1e-5)
+
+
+def test_what_is_not_read_may_be_infinite():
+    """The other half of a triangular matrix; and a row's other matrices."""
+    matrix = np.tril(RNG.standard_normal((SIZE, SIZE))).astype(np.float32) + 3.0 * np.eye(SIZE, dtype=np.float32)
+    other = matrix.copy()
+    other[np.triu_indices(SIZE, 1)] = np.inf
+    solve = lambda a: lax.linalg.triangular_solve(a, jnp.ones((SIZE, 1)), left_side=True, lower=True)  # noqa: E731
+    np.testing.assert_array_equal(guarded(solve)(other), solve(matrix))
+    program = jax.make_jaxpr(jnp.linalg.svdvals)(np.stack([matrix, matrix]))
+    run = jaxpr_as_fun(ClosedJaxpr(on_finite(program.jaxpr, [True]), program.consts))
+    first, second = run(np.stack([matrix, np.full_like(matrix, np.nan)]))[0]
+    assert np.all(np.isfinite(first)) and np.all(np.isnan(second))
+
+
+def test_programs_without_rows_stay_as_they_are():
+    program = jax.make_jaxpr(lambda a, x: jnp.linalg.svdvals(a)[0] * x)(np.eye(SIZE), 1.0).jaxpr
+    names = [equation.primitive.name for equation in on_finite(program, (False, True)).eqns]
+    assert "is_finite" not in names
+    plain = jax.make_jaxpr(lambda a: jnp.sin(a))(1.0).jaxpr
+    assert on_finite(plain, (True,)) is plain
