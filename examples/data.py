@@ -65,15 +65,61 @@ def adult():
     return (*_read_adult(folder / "adult-train.csv"), *_read_adult(folder / "adult-test.csv"))
 
 
+def adult_in_brief():
+    """UCI Adult in eight columns, centred and scaled by public constants: their names, then as `adult`, x (N, 8)."""
+    folder = data_folder()
+    parts = [_brief(_rows(folder / f"adult-{part}.csv")) for part in ("train", "test")]
+    return list(parts[0][0]), *(array for columns, y in parts for array in (_stacked(columns), y))
+
+
+def _brief(rows):
+    number = lambda name: np.array([float(row[name]) for row in rows])  # noqa: E731
+    among = lambda name, *values: np.array([row[name] in values for row in rows], float)  # noqa: E731
+    age = (number("age") - 40.0) / 20.0
+    columns = {
+        "age, 20 years": age,
+        "its square": np.minimum(age**2, 2.0) - 0.5,
+        "education, 4 years": (number("education-num") - 10.0) / 4.0,
+        "work, 20 hours a week": np.clip((number("hours-per-week") - 40.0) / 20.0, -1.0, 1.0),
+        "married": among("marital-status", "Married-civ-spouse") - 0.5,
+        "male": among("sex", "Male") - 0.5,
+        "manager or professional": among("occupation", "Exec-managerial", "Prof-specialty") - 0.3,
+        "capital gain above 5,000": (number("capital-gain") > 5_000).astype(float),
+    }
+    return columns, among("income", ">50K").astype(np.float32)
+
+
+def _stacked(columns):
+    return np.stack(list(columns.values()), axis=1).astype(np.float32)
+
+
 def _read_adult(path: Path):
-    with open(path) as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows(path)
     columns = [scale(np.array([float(row[name]) for row in rows])) for name, scale in ADULT_NUMBERS.items()]
     for name, categories in ADULT_CATEGORIES.items():
         values = np.array([row[name] for row in rows])
         columns += [ADULT_SCALES.get(name, 1.0) * (values == category) for category in categories.split()]
     labels = np.array([row["income"] == ">50K" for row in rows])
     return np.stack(columns, axis=1).astype(np.float32), labels.astype(np.float32)
+
+
+def _rows(path: Path):
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def breast_cancer():
+    """scikit-learn's bundled breast cancer data, malignant or not: as `adult_in_brief`, x (N, 4), every fifth for testing.
+
+    Centres and widths are round numbers for cells, not computed from rows."""
+    from sklearn.datasets import load_breast_cancer
+
+    data = load_breast_cancer()
+    centred = {"radius": (14.0, 4.0), "texture": (19.0, 4.0), "smoothness": (0.1, 0.015), "concavity": (0.1, 0.1)}
+    values = dict(zip(data.feature_names, data.data.T))
+    x = _stacked({name: (values[f"mean {name}"] - centre) / width for name, (centre, width) in centred.items()})
+    y, test = (data.target == 0).astype(np.float32), np.arange(len(x)) % 5 == 0
+    return list(centred), x[~test], y[~test], x[test], y[test]
 
 
 def digits():
@@ -115,8 +161,7 @@ def abalone_rings():
 
 
 def _abalone_rows():
-    with open(data_folder() / "abalone.csv") as file:
-        return list(csv.DictReader(file))
+    return _rows(data_folder() / "abalone.csv")
 
 
 def mnist(flat: bool = True):

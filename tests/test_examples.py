@@ -21,11 +21,20 @@ def numbers_after(word, text):
 
 
 @pytest.mark.slow
-def test_adult_runs_on_the_digits(capsys):
-    adult.main(["--digits", "--num-warmup", "300", "--num-samples", "100", "--epsilon", "8"])
+def test_the_demo_shows_what_was_learned_beside_nuts(capsys, tmp_path):
+    """A table and a picture; differences in sd, which a posterior that is too narrow or somewhere else would show."""
+    picture = tmp_path / "picture.png"
+    adult.main(["--breast-cancer", "--num-samples", "300", "--epsilon", "8", "--output", str(picture)])
     out = capsys.readouterr().out
-    assert "odd against even" in out and "Privacy report" in out
-    assert numbers_after("accuracy", out)[0] > 0.75
+    product, chain = out.split("2. A private chain")
+    lines = re.findall(r"^(\w+) +(.*)   (learned|partly|prior)$", product, re.MULTILINE)
+    assert [name for name, *_ in lines] == ["radius", "texture", "smoothness", "concavity", "intercept"]
+    numbers = np.array([line.split() for _, line, _ in lines], float)  # mean, sd, mean, sd, difference
+    assert np.all(np.abs(numbers[:, 4]) < 4.0) and np.all(numbers[:, 1] > numbers[:, 3])
+    assert "verdict: read" in product and str(picture) in product and picture.read_bytes()[1:4] == b"PNG"
+    accuracies = numbers_after("accuracy: private", product) + numbers_after(", without privacy", product)
+    assert len(accuracies) == 2 and min(accuracies) > 0.8
+    assert "do not read: too short" in chain
 
 
 @pytest.mark.slow

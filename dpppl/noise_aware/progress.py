@@ -25,7 +25,7 @@ def shown(ask: Ask, bar: Any) -> Ask:
     """`ask`, with each access on the bar: its kind and number alone, which are public."""
 
     def shown_ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
-        bar.set_description(_PHASES[kind])
+        bar.set_description(_PHASES.get(kind, kind))
         found = ask(kind, at, noise_multiplier, repeats, **walk)
         bar.update(repeats)
         return found
