@@ -2,8 +2,11 @@
 
 import ast
 import inspect
+import itertools
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -161,6 +164,15 @@ def test_the_rules_have_no_circle():
 )
 def test_an_upward_import_would_be_found(module, source, wrong):
     assert violations(source, module) == [wrong]
+
+
+def test_what_is_imported_is_declared():
+    """Each package that a module imports, under its name among the dependencies or the extras."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    names = {re.match(r"[\w-]+", each)[0].replace("-", "_") for each in declared}
+    found = {name.split(".")[0] for path, module in modules() for name in imports(path.read_text(), module)}
+    assert "tqdm" in found and found - set(sys.stdlib_module_names) <= names
 
 
 COST = """
