@@ -18,6 +18,8 @@ from dpppl.model import SplitModel
 from dpppl.model_structure import Site, is_factor, plates_of
 
 NUM_DRAWS = 8
+FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
+"""The cure for responses that cannot be simulated: what is not centred needs none."""
 _MOST_RESPONSES = 16
 _CENSORED = (dist.LeftCensoredDistribution, dist.RightCensoredDistribution, dist.IntervalCensoredDistribution)
 
@@ -43,7 +45,7 @@ class Responses:
         if split.local:
             raise UnsupportedModelError(
                 f"site '{split.local[0]}' is a latent of each row, so that the latents which all rows share do not decide "
-                'what else a row might have been; use clipping="flat".'
+                f"what else a row might have been; {FLAT}."
             )
         sites: list[Site] = []
 
@@ -64,7 +66,7 @@ class Responses:
             raise UnsupportedModelError(
                 f"the model observes values of argument '{own[0]}' and lets their law or mask depend on the same "
                 "argument, so it cannot say what else might have been observed; pass responses as an argument of their own, "
-                'or use clipping="flat".'
+                f"or {FLAT}."
             )
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
         return cls(split, num_draws, None if scaled else _supports(split, sites), scaled)
@@ -129,7 +131,7 @@ def _replaced_laws(split: SplitModel, row: Arrays) -> Any:
 
 
 def _check(split: SplitModel, sites: list[Site]) -> None:
-    cure = 'use clipping="flat".'
+    cure = f"{FLAT}."
     for site in sites:
         name, fn = site["name"], unwrapped(site["fn"])
         if is_factor(site):

@@ -77,8 +77,9 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
             signature.bind(self, *args, **kwargs)
         except TypeError as error:
             names = [name for name in inspect.signature(type(self)).parameters if name not in kwargs]
-            unknown = [name for name in kwargs if name not in signature.parameters]
-            close = difflib.get_close_matches(unknown[0], names, 1, 0.55) if unknown else []
+            wrong = [name for name in kwargs if f"'{name}'" in str(error)]
+            close = [known for known in names if wrong and wrong[0] in known]
+            close = close or difflib.get_close_matches("".join(wrong[:1]), names, 1, 0.65)
             meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names)}."
             raise ConfigurationError(f"{type(self).__name__}: {error}; {meant}") from None
         init(self, *args, **kwargs)

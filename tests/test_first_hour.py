@@ -1,16 +1,21 @@
 """What a NumPyro user tries first: it works, or the error names the site, the cause and a cure that can be followed."""
 
+import copy
 import inspect
+import pickle
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import optax
 import pandas as pd
 import polars as pl
 import pytest
 from numpyro import handlers
+from numpyro.infer import NUTS, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoNormal
 from numpyro.infer.util import log_density
 
 import dpppl
@@ -425,3 +430,213 @@ def test_kernels_print_in_a_line():
     assert repr(dpppl.DPSGLD(logistic, clipping_norm=2.0, step_size=0.1, noise_multiplier=3.0)) == (
         "DPSGLD(logistic; flat, clipping_norm 2; full batch: every row at every step; step size 0.1; noise multiplier 3)"
     )
+
+
+# Runs
+
+TARGET = dict(target_epsilon=1.0, target_delta=1e-5)
+
+
+def chains(kernel=None, **settings):
+    steps = dict(num_warmup=5, num_samples=5, progress_bar=False)
+    return dpppl.MCMC(kernel or dpppl.DPSGLD(logistic), **(steps | TARGET | settings))
+
+
+def svi(guide=None, **settings):
+    return dpppl.SVI(logistic, guide or AutoNormal(logistic), **(TARGET | settings))
+
+
+def noise_aware(**settings):
+    return dpppl.NoiseAware(logistic, **(TARGET | settings))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: chains(num_samples=0), "num_samples must be a positive integer, got 0"),
+        (lambda: chains(thinning=0), "thinning must be a positive integer, got 0"),
+        (lambda: chains(thinning=6), "num_samples must be at least thinning"),
+        (lambda: chains(num_warmup=-1), "num_warmup must be a nonnegative integer"),
+        (lambda: chains(chain_method="paralel"), 'draw chains: "sequential", "parallel", or "vectorized"'),
+        (lambda: dpppl.MCMC(dpppl.DPSGLD(logistic), num_warmup=1, num_samples=1, epsilon=1.0), "MCMC: .* 'epsilon'; did you mean target_epsilon?"),
+        (lambda: svi(steps=1.0), "SVI: .* 'steps'; its arguments are model, guide, optim"),
+        (lambda: noise_aware(num_sample=1), "NoiseAware: .* 'num_sample'; did you mean num_samples?"),
+        (lambda: dpppl.MCMC(dpppl.DPSGLD(logistic), 5, 5), "MCMC: too many positional arguments; its arguments are"),
+        (lambda: dpppl.NoiseAware(), "NoiseAware: missing a required argument: 'model'"),
+        (lambda: chains(NUTS(logistic)), "the kernel is a NUTS; dpppl.MCMC runs dpppl.DPSGLD.model, .*read the data without noise"),
+        (lambda: chains(logistic), "the kernel is a function; dpppl.MCMC runs dpppl.DPSGLD.model"),
+        (lambda: chains(dpppl.DPSGLD), "the kernel is the class DPSGLD; dpppl.MCMC runs dpppl.DPSGLD.model"),
+        (lambda: svi(AutoNormal), r"the guide is the class AutoNormal; make one of the model: AutoNormal\(model\)"),
+        (lambda: svi(optim=optax.adam), r"optim must be an optimiser .*, got adam; call it: adam\(0.01\)"),
+        (lambda: svi(optim="adam"), "optim must be an optimiser .*, got str\\."),
+        (lambda: svi(loss=Trace_ELBO), r"such as Trace_ELBO\(\)"),
+        (lambda: svi().get_params(object.__new__(dpppl.SVIResult)), "get_params takes a state; result.params are"),
+        (lambda: svi().run(dpppl.secret_key(), X, Y), "num_steps must be a positive integer"),
+        (lambda: chains(ledger=1.0), "ledger is a dpppl.PrivacyLedger or the path of one, got float"),
+    ],
+)  # fmt: skip
+def test_calls_that_are_slips(call, message):
+    with pytest.raises(ConfigurationError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (chains, "get_samples get_extra_fields get_weights verdicts print_summary to_arviz"),
+        (noise_aware, "get_samples print_summary verdict to_arviz"),
+        (svi, "get_params"),
+    ],
+    ids=["MCMC", "NoiseAware", "SVI"],
+)
+def test_results_before_a_run(make, names):
+    """Say that a run is missing, and which call needs it."""
+    for name in names.split():
+        thing = make()
+        with pytest.raises(ConfigurationError, match=f"must be called before `{name}`|call init or run first"):
+            result = getattr(thing, name)
+            result(*[None] * (name == "get_params"))
+
+
+def test_a_ledger_may_be_named_by_its_path(tmp_path):
+    path = tmp_path / "data.ledger"
+    for make in (chains, svi, noise_aware):
+        with pytest.raises(
+            ConfigurationError, match=r"there is no ledger at .*PrivacyLedger\('.*data.ledger', epsilon, delta\)"
+        ):
+            make(ledger=path)
+        assert not path.exists()
+    ledger = dpppl.PrivacyLedger(path, 1.0, 1e-5)
+    for make in (chains, svi, noise_aware):
+        assert make(ledger=str(path)).budget.ledger.epsilon == ledger.epsilon == 1.0
+    assert repr(ledger) == f"PrivacyLedger('{path}', epsilon=1, delta=1e-05)"
+
+
+def test_objects_print_in_a_line_and_reports_as_tables():
+    start = "nothing run; epsilon 0 of 1 spent at delta 1e-05"
+    line = f"{chains().sampler!r}: 1 x (5 + 5) steps, {start}"
+    assert repr(chains()) == f"MCMC of {line}"
+    assert repr(noise_aware()) == f"NoiseAware of logistic: {start}"
+    assert (
+        repr(svi())
+        == f'SVI of logistic by AutoNormal; clipping_norm "auto"; full batch: every row at every step: {start}'
+    )
+    report = chains().privacy_plan()
+    assert repr(report) == str(report) and "epsilon" in repr(report)
+
+
+def mean(y):
+    mu = latent("mu")
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """SVI with the default optimiser, and its result."""
+    fit = dpppl.SVI(mean, AutoNormal(mean), noise_multiplier=5.0, clipping_norm=1.0, print_cost=False)
+    return fit, fit.run(dpppl.secret_key(), 3, X[:, 0], progress_bar=False)
+
+
+def test_svi_has_a_pickle(fitted, monkeypatch):
+    import sys
+
+    fit, result = fitted
+    restored = pickle.loads(pickle.dumps(fit))
+    assert repr(restored) == repr(fit) and str(restored.privacy_report()) == str(fit.privacy_report())
+    jax.tree.map(np.testing.assert_array_equal, restored.get_params(result.state), result.last_params)
+    assert isinstance(restored.init(jax.random.key(0), X[:, 0]).i, jax.Array) and restored.optim.num_steps == 3
+    chosen = dpppl.SVI(mean, AutoNormal(mean), optax.adam(0.1), noise_multiplier=5.0, clipping_norm=1.0)
+    assert pickle.loads(pickle.dumps(chosen)).optim.init({"x": 1.0}) and copy.deepcopy(chosen).optim is chosen.optim
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    lost = pickle.loads(pickle.dumps(chosen))
+    assert lost.privacy_plan(2).epsilon_at(1e-5) == chosen.privacy_plan(2).epsilon_at(1e-5)
+    with pytest.raises(ConfigurationError, match="pickled without its optimiser"):
+        lost.init(jax.random.key(0), X[:, 0])
+
+
+def test_draws_from_a_fit(fitted):
+    """As NumPyro's users write them."""
+    fit, result = fitted
+    key = jax.random.PRNGKey(0)
+    assert fit.guide.sample_posterior(key, result.params)["mu"].shape == ()
+    for args in ((), (X[:, 0],)):
+        assert Predictive(fit.guide, params=result.params, num_samples=3)(key, *args)["mu"].shape == (3,)
+    drawn = Predictive(mean, guide=fit.guide, params=result.params, num_samples=3)(key, np.zeros(4))
+    assert drawn["y"].shape == (3, 4) and result.sample_posterior(key, 3)["mu"].shape == (3,)
+    with pytest.raises(
+        ConfigurationError, match=r"sample_posterior\(rng_key, num_samples\): num_samples must be a positive"
+    ):
+        result.sample_posterior(key, (3,))
+
+
+def test_arviz_is_told_where_to_go():
+    import arviz
+
+    for make, name in ((noise_aware, "noise_aware"), (chains, "mcmc")):
+        thing = make()
+        thing.get_samples = lambda group_by_chain: {"w": np.zeros((1, 5, 3))}
+        with pytest.raises(ConfigurationError, match=f"{name}.to_arviz"):
+            arviz.from_numpyro(thing)
+
+
+# Remedies, followed to their end
+
+
+def of_rows(y):
+    mu = latent("mu")
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(numpyro.sample("z", dist.Normal(mu, 1.0)), 1.0), obs=y)
+
+
+def amortised(y):
+    loc, slope = numpyro.param("loc", 0.0), numpyro.param("slope", 0.0)
+    numpyro.sample("mu", dist.Normal(loc, 0.1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("z", dist.Normal(slope * y, 1.0))
+
+
+def test_latents_of_rows_are_led_to_per_parameter_gradients():
+    settings = dict(noise_multiplier=1.0, clipping="centred")
+    bind = lambda **more: dpppl.SVI(of_rows, amortised, **(settings | more)).init(jax.random.key(0), X[:, 0])  # noqa: E731
+    with pytest.raises(UnsupportedModelError, match='use gradient="per_parameter" with a number for clipping_norm'):
+        bind()
+    with pytest.raises(UnsupportedModelError, match=r'use clipping="flat", with a dpppl kernel or dpppl\.SVI'):
+        bind(gradient="per_parameter", clipping_norm=1.0)
+    assert bind(gradient="per_parameter", clipping_norm=1.0, clipping="flat").i == 0
+    with pytest.raises(ConfigurationError, match=r"give the norm as a number: clipping_norm=1\.0"):
+        bind(gradient="per_parameter")
+
+
+def hinge(x, y):
+    w = latent("w", 3)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.factor("hinge", -jnp.maximum(0.0, 1.0 - (2 * y - 1) * (x @ w)))
+
+
+def test_factors_of_rows_are_led_to_flat_clipping():
+    """NoiseAware has none: it names the methods that have."""
+    with pytest.raises(UnsupportedModelError, match=r'use clipping="flat", with a dpppl kernel or dpppl\.SVI'):
+        dpppl.NoiseAware(hinge, noise_multiplier=1.0).run(dpppl.secret_key(), X, Y)
+    init = lambda kernel: kernel.init(jax.random.key(0), 0, None, (X, Y), {})  # noqa: E731
+    with pytest.raises(UnsupportedModelError, match='use clipping="flat"'):
+        init(dpppl.DPSGLD(hinge, noise_multiplier=1.0))
+    assert init(dpppl.DPSGLD(hinge, noise_multiplier=1.0, clipping="flat")).i == 0
+    assert (
+        dpppl.SVI(hinge, AutoNormal(hinge), noise_multiplier=1.0, clipping_norm=1.0).init(jax.random.key(0), X, Y).i
+        == 0
+    )
+
+
+def test_labels_of_classes_that_are_floats():
+    def classes(x, y):
+        w = latent("w", 3, 2)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Categorical(logits=x @ w), obs=y)
+
+    def cured(x, y):
+        classes(x, y.astype(int))
+
+    labels = Y.astype(np.float32)
+    assert "labels of classes are integers: observe y.astype(int)" in refused(classes, X, labels)
+    assert split(cured, X, labels).num_rows == N and split(logistic, X, labels).num_rows == N

@@ -258,7 +258,7 @@ def test_errors_of_the_call_tell_no_value(capfd):
     x, y = data(MARKER)
     for args, kwargs in (
         ((3, x, y[:5]), {}),
-        ((3, x, y.tolist()), {}),
+        ((3, x, [None, *y.tolist()]), {}),
         ((3, x, y.astype(object)), {}),
         ((3, x, y), {"nothing": y}),
         ((y, x, y), {}),

@@ -28,7 +28,7 @@ from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.norm_choice import after_histogram, histogram_charge
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
-from dpppl.validation import positive_integer
+from dpppl.validation import checked_call, plain, positive_integer
 
 _MOST_NUMBERS = 2**26
 
@@ -40,9 +40,9 @@ class MCMC(numpyro.infer.MCMC):
     first call is calibrated to use all of it over num_chains * (num_warmup + num_samples) steps, but for the share
     `reserve`, and a later call that would exceed it is refused. Without a target the kernel's own step size and noise
     decide, and the report says what that cost. `ledger`: a dpppl.PrivacyLedger, which counts all that is run on the same
-    data and must agree, too. `checkpoint`: a file that lets a run that was killed go on where it was, with the same
-    numbers and no second charge; it holds the run's keys: keep it secret. `print_cost`: print a line with the cost
-    before a run. The other arguments are `numpyro.infer.MCMC`'s.
+    data and must agree, too, or the path of one that stands there. `checkpoint`: a file that lets a run that was killed go
+    on where it was, with the same numbers and no second charge; it holds the run's keys: keep it secret. `print_cost`: print
+    a line with the cost before a run. The other arguments are `numpyro.infer.MCMC`'s.
 
     Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples,
     states, extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values; no
@@ -63,6 +63,7 @@ class MCMC(numpyro.infer.MCMC):
     (50,)
     """
 
+    @checked_call
     def __init__(
         self,
         kernel: DPKernel,
@@ -73,7 +74,7 @@ class MCMC(numpyro.infer.MCMC):
         thinning: int = 1,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
         chain_method: Any = "parallel",
@@ -82,19 +83,28 @@ class MCMC(numpyro.infer.MCMC):
         print_cost: bool = True,
     ) -> None:
         if not isinstance(kernel, DPKernel):
+            what = f"the class {kernel.__name__}" if isinstance(kernel, type) else f"a {type(kernel).__name__}"
             raise ConfigurationError(
-                "dpppl.MCMC runs dpppl kernels; numpyro.infer.MCMC runs the others, not privately."
+                f"the kernel is {what}; dpppl.MCMC runs dpppl.DPSGLD(model, ...), DPSGHMC and DPSGNHT, whose noise is the "
+                "privacy noise. NumPyro's kernels, such as NUTS, read the data without noise; dpppl.NoiseAware(model, ...) "
+                "runs NUTS on what was released."
             )
-        super().__init__(
-            kernel,
-            num_warmup=num_warmup,
-            num_samples=num_samples,
-            num_chains=positive_integer(num_chains, name="num_chains"),
-            thinning=thinning,
-            chain_method=chain_method,
-            progress_bar=progress_bar,
-            progress_rate=progress_rate,
-        )
+        thinning = positive_integer(thinning, name="thinning")
+        if positive_integer(num_samples, name="num_samples") < thinning:
+            raise ConfigurationError("num_samples must be at least thinning: one sample in so many is kept.")
+        try:
+            super().__init__(
+                kernel,
+                num_warmup=plain(num_warmup),
+                num_samples=plain(num_samples),
+                num_chains=positive_integer(num_chains, name="num_chains"),
+                thinning=thinning,
+                chain_method=chain_method,
+                progress_bar=progress_bar,
+                progress_rate=progress_rate,
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"{error}.") from None
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
         if target_epsilon is not None and kernel.noise_multiplier is not None:
             raise ConfigurationError("give noise_multiplier or target_epsilon, not both: one follows from the other.")
@@ -111,6 +121,10 @@ class MCMC(numpyro.infer.MCMC):
         self._num_rows: int | None = None
         self._assumed_public: tuple[str, ...] = ()
         self._collected = (0, 0, 1)
+
+    def __repr__(self) -> str:
+        steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
+        return f"MCMC of {self.sampler!r}: {steps}, {self._provenance.status}; {self.budget!r}"
 
     # Budget
 
@@ -295,13 +309,26 @@ class MCMC(numpyro.infer.MCMC):
 
     # Results
 
+    def get_samples(self, group_by_chain: bool = False) -> dict[str, Any]:
+        """Samples by site, (num_samples, ...) or, by chain, (num_chains, num_samples, ...). As in NumPyro."""
+        self._check_ran("get_samples")
+        return super().get_samples(group_by_chain)
+
+    def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Any]:
+        """The `extra_fields` of the last run, by name. As in NumPyro."""
+        self._check_ran("get_extra_fields")
+        return super().get_extra_fields(group_by_chain)
+
+    def _check_ran(self, method: str) -> None:
+        if self._states is None:
+            raise ConfigurationError(f"`run` must be called before `{method}`.")
+
     def get_weights(self) -> np.ndarray:
         """Weights of the collected samples in a posterior average, float64 (chains, draws), each chain summing to 1.
 
         A sample stands for the time of the steps since the one collected before it: with decreasing steps later
         samples count less (Li et al. 2019, section 3). Equal for a constant step and no thinning."""
-        if self._states is None:
-            raise ConfigurationError("`run` must be called before `get_weights`.")
+        self._check_ran("get_weights")
         kernel, (first, draws, thinning) = self._fixed_kernel(), self._collected
         step_sizes, _ = kernel.schedule(first, draws * thinning)
         weights = kernel.sample_weight(step_sizes).reshape(draws, thinning).sum(axis=1)
@@ -316,6 +343,7 @@ class MCMC(numpyro.infer.MCMC):
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
         """A table of at most `max_rows` elements, each with its verdict, then the verdicts of all in words."""
+        self._check_ran("print_summary")
         samples, found = self.get_samples(group_by_chain=True), self.verdicts()
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in self._last_state.z}
@@ -334,5 +362,6 @@ class MCMC(numpyro.infer.MCMC):
         """ArviZ InferenceData of the samples and their weights, with the privacy report as attributes.
 
         It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra."""
+        self._check_ran("to_arviz")
         samples = {site: np.asarray(value) for site, value in self.get_samples(group_by_chain=True).items()}
         return to_inference_data(samples, self.privacy_report(), sample_stats={"weight": self.get_weights()})

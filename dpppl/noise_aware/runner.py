@@ -1,14 +1,16 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 from numpyro.diagnostics import print_summary
 
 from dpppl import random
+from dpppl.arguments import name_of
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
 from dpppl.noise_aware import posterior, progress
@@ -27,8 +29,9 @@ from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status, claim
 from dpppl.runs.report import MechanismFacts, PrivacyReport, announce, to_inference_data
 from dpppl.subsampling import FullBatch, Subsampling
-from dpppl.validation import Fixed, positive, positive_integer
+from dpppl.validation import Fixed, checked_call, positive, positive_integer
 
+T = TypeVar("T")
 MOST_FULL, MOST_LATENTS = 200, 10_000
 
 
@@ -85,6 +88,7 @@ class NoiseAware(Fixed):
     (2000,)
     """
 
+    @checked_call
     def __init__(
         self,
         model: Callable[..., Any],
@@ -100,7 +104,7 @@ class NoiseAware(Fixed):
         num_draws: int = NUM_DRAWS,
         num_data: int | None = None,
         data_plate: str | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
         print_cost: bool = True,
         progress_bar: bool = True,
@@ -130,6 +134,16 @@ class NoiseAware(Fixed):
         self._coordinates: Coordinates | None = None
         self._samples: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
+
+    def __repr__(self) -> str:
+        return f"NoiseAware of {name_of(self.model)}: {self._provenance.status}; {self.budget!r}"
+
+    @property
+    def num_chains(self) -> int:  # arviz.from_numpyro reads it
+        raise ConfigurationError(
+            "NoiseAware has no chains: its samples are independent draws. For ArviZ use noise_aware.to_arviz(); the arguments "
+            "of a run are not kept, they hold the data."
+        )
 
     # Budget
 
@@ -230,25 +244,23 @@ class NoiseAware(Fixed):
     @property
     def verdict(self) -> Verdict:
         """What the releases say of the last run."""
-        if self._verdict is None:
-            raise ConfigurationError("`run` must be called first.")
-        return self._verdict
+        return _found(self._verdict, "verdict")
 
     def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:
         """Samples by site, (num_samples, ...), as `numpyro.infer.MCMC.get_samples`; deterministic sites of latents too.
 
         Raises ConfigurationError where the verdict refuses them, unless `allow_unconverged`."""
-        if self._samples is None:
-            raise ConfigurationError("`run` must be called before `get_samples`.")
+        found = _found(self._samples, "get_samples")
         if self.verdict.refusals and not allow_unconverged:
             raise ConfigurationError(
                 f"the samples should not be read: {self.verdict.refusals[0]} get_samples(allow_unconverged=True) returns "
                 "them all the same."
             )
-        return jax.tree.map(lambda x: x[None] if group_by_chain else x, self._samples)
+        return jax.tree.map(lambda x: x[None] if group_by_chain else x, found)
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
         """NumPyro's summary table, then the verdict, and what of each latent was learned from the data."""
+        _found(self._samples, "print_summary")
         samples = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents: Any = {} if self._coordinates is None else self._coordinates.split.latents
         kept = {n: np.asarray(x) for n, x in samples.items() if not exclude_deterministic or n in latents}
@@ -266,5 +278,13 @@ class NoiseAware(Fixed):
 
     def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
         """ArviZ InferenceData of the samples, with the privacy report as attributes; no data, no log likelihood."""
+        _found(self._samples, "to_arviz")
         samples = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
         return to_inference_data({site: np.asarray(x) for site, x in samples.items()}, self.privacy_report())
+
+
+def _found(result: T | None, name: str) -> T:
+    """A result, where there is one."""
+    if result is None:
+        raise ConfigurationError(f"`run` must be called before `{name}`.")
+    return result

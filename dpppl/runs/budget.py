@@ -15,7 +15,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
 from dpppl.mechanism import Mechanism
 from dpppl.runs.ledger import PrivacyLedger
-from dpppl.validation import check_target
+from dpppl.validation import check_target, plain
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
 
@@ -88,16 +88,17 @@ class Budget:
         target_epsilon: float | None = None,
         target_delta: float | None = None,
         *,
-        ledger: PrivacyLedger | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
     ) -> None:
+        target_epsilon, target_delta, reserve = plain(target_epsilon), plain(target_delta), plain(reserve)
         check_target(target_epsilon, target_delta)
         if not (isinstance(reserve, int | float) and 0.0 <= reserve < 1.0):
             raise ConfigurationError(f"reserve is the share of the target to keep, in [0, 1), got {reserve!r}.")
         if reserve and target_epsilon is None:
             raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
-        self.ledger = ledger
+        self.ledger = _ledger_of(ledger)
         self._runs: dict[str, _Run] = {}
         self._lock, self.turn = threading.Lock(), threading.RLock()
 
@@ -113,6 +114,13 @@ class Budget:
                 "original and every copy may spend the rest, and what they spend adds up. Give a dpppl.PrivacyLedger, which "
                 "counts them together, or let one of them run."
             )
+
+    def __repr__(self) -> str:
+        """The target, and what is spent of it."""
+        if self.target_epsilon is None or self.target_delta is None:
+            return "no target"
+        spent = accounting.epsilon(self.events, self.target_delta) if self.events else 0.0
+        return f"epsilon {spent:.4g} of {self.target_epsilon:g} spent at delta {self.target_delta:g}"
 
     @property
     def charged(self) -> tuple[Charge, ...]:
@@ -241,6 +249,20 @@ class Budget:
             f"{self.target_delta:g}; for this nothing was run and nothing was charged. A budget is for all that one object runs: "
             "plan the steps in one call, or make a new object with its own budget (their costs add up)."
         )
+
+
+def _ledger_of(ledger: Any) -> PrivacyLedger | None:
+    """The ledger itself, or the one that stands at a path."""
+    if not isinstance(ledger, str | os.PathLike):
+        if ledger is None or isinstance(ledger, PrivacyLedger):
+            return ledger
+        raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
+    if not os.path.exists(ledger):
+        raise ConfigurationError(
+            f"there is no ledger at {os.fspath(ledger)!r}: make it, with the budget of the data, by "
+            f"dpppl.PrivacyLedger({os.fspath(ledger)!r}, epsilon, delta)."
+        )
+    return PrivacyLedger.open(ledger)
 
 
 @dataclass(eq=False)

@@ -88,6 +88,9 @@ class PrivacyLedger:
         self._book = open_book(self._path)
         return self
 
+    def __repr__(self) -> str:
+        return f"PrivacyLedger({self.path!r}, epsilon={self.epsilon:g}, delta={self.delta:g})"
+
     @property
     def path(self) -> str:
         """Where the file is."""

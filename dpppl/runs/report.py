@@ -232,6 +232,8 @@ class PrivacyReport:
             lines += [title, *(f"  - {sentence}" for sentence in sentences)]
         return "\n".join(lines)
 
+    __repr__ = __str__
+
     def to_html(self) -> str:
         """The same as a table and lists in HTML, as notebooks show it."""
         rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(t)}</td></tr>" for n, t in self.rows())

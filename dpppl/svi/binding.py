@@ -16,7 +16,7 @@ from dpppl.jaxprs import used_inputs
 from dpppl.model import SplitModel, split_model
 from dpppl.model_handlers import explained
 from dpppl.model_refusals import check_captured
-from dpppl.responses import Responses
+from dpppl.responses import FLAT, Responses
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
 
@@ -62,7 +62,9 @@ def bind_objective(
     if reads_rows and svi.gradient == "aligned":
         what = f"the model has parameters {[*own]}"
         what = f"site '{split.local[0]}' is a latent of each row" if split.local else what
-        raise UnsupportedModelError(f'{what}, which has no gradient in common latents: use gradient="per_parameter".')
+        raise UnsupportedModelError(
+            f'{what}, which has no gradient in common latents: use gradient="per_parameter" with a number for clipping_norm.'
+        )
     if reads_rows and split.discrete:
         raise UnsupportedModelError(
             f"site '{split.discrete[0][0]}' is a discrete latent of each row beside continuous ones or parameters of the "
@@ -76,7 +78,7 @@ def bind_objective(
     if isinstance(clipping, Centred) and reads_rows:
         raise UnsupportedModelError(
             "the guide draws latents of rows, or the model has parameters, so that the common latents alone do not decide "
-            'what else a row might have been; use clipping="flat".'
+            f"what else a row might have been; {FLAT}."
         )
     law = Responses.of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
     return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, law), phi

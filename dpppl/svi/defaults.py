@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from numpyro.infer import autoguide, init_to_median, init_to_uniform
+from numpyro.optim import _NumPyroOptim
 
 from dpppl import random
 from dpppl.errors import ConfigurationError
@@ -20,6 +21,7 @@ from dpppl.runs.norm_choice import private_norms
 from dpppl.runs.provenance import KeyOrigin, Start
 from dpppl.runs.report import announce
 from dpppl.svi.elbo import Objective
+from dpppl.svi.optimizers import without_loss
 
 if TYPE_CHECKING:
     from dpppl.svi.runner import SVI
@@ -29,11 +31,17 @@ QUANTILE = 0.9
 """Of the norms at the start: predictions bear some clipping better than the noise of a larger norm."""
 
 
-def default_optimizer(num_steps: int) -> Any:
-    """Adam with a learning rate that falls along a cosine."""
-    import optax
+class DefaultOptimizer(_NumPyroOptim):
+    """Adam with a learning rate that falls along a cosine. Its pickle holds `num_steps`."""
 
-    return optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps, alpha=LAST_SHARE))
+    def __init__(self, num_steps: int) -> None:
+        import optax
+
+        adam = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_steps, alpha=LAST_SHARE))
+        self.__dict__.update(vars(without_loss(adam)), num_steps=num_steps)
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.num_steps,)
 
 
 def start_at_median(guide: Any) -> None:
@@ -47,8 +55,8 @@ def check_auto(gradient: str, clipping: Any, checkpoint: Any) -> None:
     """Refuse what clipping_norm="auto" does not fit."""
     if gradient != "aligned" or not isinstance(clipping, str) or checkpoint is not None:
         raise ConfigurationError(
-            'clipping_norm="auto" is for aligned gradients, flat or normalised clipping, and runs without a checkpoint; '
-            "give the norm as a number."
+            'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
+            "give the norm as a number: clipping_norm=1.0."
         )
 
 

@@ -43,6 +43,10 @@ def check_guide(guide: Any) -> None:
     """Refuse guides that read data, or have been called on them.
 
     Raises ConfigurationError."""
+    if isinstance(guide, type):
+        raise ConfigurationError(
+            f"the guide is the class {guide.__name__}; make one of the model: {guide.__name__}(model)."
+        )
     for part in [guide, *parts_of(guide)]:
         for kind, instead in _READ_DATA.items():
             if isinstance(part, kind):

@@ -1,5 +1,6 @@
 """Optimisers that need no loss value: there is none, since it would be another access of the data."""
 
+import importlib
 from typing import Any
 
 import jax
@@ -14,6 +15,33 @@ _REFUSED = (
     "this optimiser uses the value of the loss, which private inference does not compute (it would be another access "
     "of the data); use one that needs gradients only, such as optax.adam."
 )
+
+
+LOST = "lost"
+"""What stands for an optimiser that could not be pickled."""
+
+
+class Pickled:
+    """Keeps an optimiser in a pickle: its functions are local ones, which `pickle` refuses and `cloudpickle`, where it is
+    installed, takes; otherwise `LOST` is what comes back. A copy shares it."""
+
+    def __init__(self, optim: Any) -> None:
+        self.optim = optim
+
+    def __deepcopy__(self, _: Any) -> "Pickled":
+        return self
+
+    def __reduce__(self) -> Any:
+        for name in ("pickle", "cloudpickle"):
+            try:
+                return _unpickled, (name, importlib.import_module(name).dumps(self.optim))
+            except Exception:  # functions inside functions, or not installed
+                continue
+        return Pickled, (LOST,)
+
+
+def _unpickled(name: str, data: bytes) -> Pickled:
+    return Pickled(importlib.import_module(name).loads(data))
 
 
 def without_loss(optim: Any) -> _NumPyroOptim:
@@ -36,7 +64,11 @@ def without_loss(optim: Any) -> _NumPyroOptim:
             return optax.apply_updates(params, updates), inner
 
         return _NumPyroOptim(lambda *args: args, lambda p: (p, optim.init(p)), update, lambda state: state[0])
-    raise ConfigurationError("optim must be an optimiser of optax, numpyro.optim or jax.example_libraries.")
+    what = f"{getattr(optim, '__name__', type(optim).__name__)}"
+    cure = f"; call it: {what}(0.01)" if callable(optim) else ""
+    raise ConfigurationError(
+        f"optim must be an optimiser of optax, numpyro.optim or jax.example_libraries, got {what}{cure}."
+    )
 
 
 def update(optim: _NumPyroOptim, gradients: Any, state: Any) -> Any:

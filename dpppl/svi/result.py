@@ -18,6 +18,7 @@ from dpppl.svi.convergence import Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of
 from dpppl.svi.noise_aware import noise_aware_params
+from dpppl.validation import positive_integer
 
 _FUNCTIONS = ("guide", "objective", "public")
 """What a pickle of a result leaves out: functions, and the public arrays that they use."""
@@ -107,6 +108,7 @@ class SVIResult:
         self, rng_key: Any, num_samples: int, params: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`."""
+        num_samples = positive_integer(num_samples, name="sample_posterior(rng_key, num_samples): num_samples")
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
         with TRACING:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):

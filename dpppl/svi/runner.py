@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl import random
+from dpppl.arguments import name_of
 from dpppl.clipping import Adaptive
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
@@ -31,7 +32,7 @@ from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
 from dpppl.svi.step import SVIState, continued, svi_clipping_of, svi_step
 from dpppl.svi.trajectory import method_of, thinning_for
-from dpppl.validation import Fixed, positive, positive_integer
+from dpppl.validation import Fixed, checked_call, positive, positive_integer
 
 
 class SVI(Fixed):
@@ -73,6 +74,7 @@ class SVI(Fixed):
     ['mu_auto_loc', 'mu_auto_scale']
     """
 
+    @checked_call
     def __init__(
         self,
         model: Callable[..., Any],
@@ -88,7 +90,7 @@ class SVI(Fixed):
         noise_multiplier: float | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
-        ledger: PrivacyLedger | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
         num_data: int | None = None,
@@ -113,7 +115,9 @@ class SVI(Fixed):
         self.data_plate = data_plate
         self.loss = default_loss(guide) if loss is None else loss
         if getattr(self.loss, "num_particles", None) != 1:
-            raise ConfigurationError("loss must be a NumPyro ELBO with one particle; use SVI's own num_particles.")
+            raise ConfigurationError(
+                "loss must be a NumPyro ELBO with one particle, such as Trace_ELBO(); use SVI's own num_particles."
+            )
         self._auto = isinstance(clipping_norm, str) and clipping_norm == "auto"
         if self._auto:
             defaults.check_auto(gradient, clipping, checkpoint)
@@ -137,7 +141,12 @@ class SVI(Fixed):
     def optim(self) -> Any:
         """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
         if self._optim is None:
-            self._optim = optimizers.without_loss(defaults.default_optimizer(defaults.NUM_STEPS))
+            self._optim = defaults.DefaultOptimizer(defaults.NUM_STEPS)
+        if self._optim == optimizers.LOST:
+            raise ConfigurationError(
+                "this SVI was pickled without its optimiser, whose functions pickle does not take; install cloudpickle before "
+                "you pickle, or make a new SVI."
+            )
         return self._optim
 
     @property
@@ -146,7 +155,15 @@ class SVI(Fixed):
         return self._mechanism
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_programs": {}}
+        return vars(self) | {"_programs": {}, "_optim": optimizers.Pickled(self._optim)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_optim": state["_optim"].optim})
+
+    def __repr__(self) -> str:
+        clipping = 'clipping_norm "auto"' if self._auto else self.mechanism.clipping.describe()
+        of = f"SVI of {name_of(self.model)} by {name_of(self.guide)}; {clipping}; {self.mechanism.subsampling.describe()}"
+        return f"{of}: {self._provenance.status}; {self.budget!r}"
 
     # Budget
 
@@ -236,6 +253,8 @@ class SVI(Fixed):
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
         """The constrained parameters of a state."""
+        if isinstance(state, SVIResult):
+            raise ConfigurationError("get_params takes a state; result.params are the parameters of a result.")
         return self.objective().constrain(self.optim.get_params(state.optim_state))
 
     def evaluate(self, state: SVIState, *args: Any, **kwargs: Any) -> None:
@@ -262,7 +281,7 @@ class SVI(Fixed):
     ) -> SVIResult:  # fmt: skip
         num_steps = positive_integer(defaults.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
         if self._optim is None:
-            self._optim = optimizers.without_loss(defaults.default_optimizer(num_steps))
+            self._optim = defaults.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
         params_of = lambda state: self.optim.get_params(state.optim_state)  # noqa: E731
         start = Start.STATE if init_state is not None else start_of(self.guide)
