@@ -545,14 +545,14 @@ def test_svi_has_a_pickle(fitted, monkeypatch):
     restored = pickle.loads(pickle.dumps(fit))
     assert repr(restored) == repr(fit) and str(restored.privacy_report()) == str(fit.privacy_report())
     jax.tree.map(np.testing.assert_array_equal, restored.get_params(result.state), result.last_params)
-    assert isinstance(restored.init(jax.random.key(0), X[:, 0]).i, jax.Array) and restored.optim.num_steps == 3
+    assert isinstance(restored.init(dpppl.secret_key(), X[:, 0]).i, jax.Array) and restored.optim.num_steps == 3
     chosen = dpppl.SVI(mean, AutoNormal(mean), optax.adam(0.1), noise_multiplier=5.0, clipping_norm=1.0)
     assert pickle.loads(pickle.dumps(chosen)).optim.init({"x": 1.0}) and copy.deepcopy(chosen).optim is chosen.optim
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     lost = pickle.loads(pickle.dumps(chosen))
     assert lost.privacy_plan(2).epsilon_at(1e-5) == chosen.privacy_plan(2).epsilon_at(1e-5)
     with pytest.raises(ConfigurationError, match="pickled without its optimiser"):
-        lost.init(jax.random.key(0), X[:, 0])
+        lost.init(dpppl.secret_key(), X[:, 0])
 
 
 def test_draws_from_a_fit(fitted):
@@ -598,7 +598,7 @@ def amortised(y):
 
 def test_latents_of_rows_are_led_to_per_parameter_gradients():
     settings = dict(noise_multiplier=1.0, clipping="centred")
-    bind = lambda **more: dpppl.SVI(of_rows, amortised, **(settings | more)).init(jax.random.key(0), X[:, 0])  # noqa: E731
+    bind = lambda **more: dpppl.SVI(of_rows, amortised, **(settings | more)).init(dpppl.secret_key(), X[:, 0])  # noqa: E731
     with pytest.raises(UnsupportedModelError, match='use gradient="per_parameter" with a number for clipping_norm'):
         bind()
     with pytest.raises(UnsupportedModelError, match=r'use clipping="flat", with a dpppl kernel or dpppl\.SVI'):
@@ -618,12 +618,12 @@ def test_factors_of_rows_are_led_to_flat_clipping():
     """NoiseAware has none: it names the methods that have."""
     with pytest.raises(UnsupportedModelError, match=r'use clipping="flat", with a dpppl kernel or dpppl\.SVI'):
         dpppl.NoiseAware(hinge, noise_multiplier=1.0).run(dpppl.secret_key(), X, Y)
-    init = lambda kernel: kernel.init(jax.random.key(0), 0, None, (X, Y), {})  # noqa: E731
+    init = lambda kernel: kernel.init(dpppl.secret_key(), 0, None, (X, Y), {})  # noqa: E731
     with pytest.raises(UnsupportedModelError, match='use clipping="flat"'):
         init(dpppl.DPSGLD(hinge, noise_multiplier=1.0))
     assert init(dpppl.DPSGLD(hinge, noise_multiplier=1.0, clipping="flat")).i == 0
     assert (
-        dpppl.SVI(hinge, AutoNormal(hinge), noise_multiplier=1.0, clipping_norm=1.0).init(jax.random.key(0), X, Y).i
+        dpppl.SVI(hinge, AutoNormal(hinge), noise_multiplier=1.0, clipping_norm=1.0).init(dpppl.secret_key(), X, Y).i
         == 0
     )
 
