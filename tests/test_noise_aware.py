@@ -332,6 +332,7 @@ def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, comp
     of_accesses = [progress._PHASES[block.kind] for block in plan.blocks]
     assert shown == (["compiling", *of_accesses, "posterior"] if progress_bar else [])
     assert (f" {plan.num_accesses}/{plan.num_accesses} " in bar) == progress_bar
+    assert ": :" not in bar
 
 
 def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeypatch):

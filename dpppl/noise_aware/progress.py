@@ -17,7 +17,7 @@ _PHASES = {
 
 def bar(num_accesses: int, *, visible: bool) -> Any:
     """A bar of so many accesses, to be used as a context; without a rate, as phases differ too much."""
-    shape = "{desc}: {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
+    shape = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
     return tqdm(total=num_accesses, disable=not visible, desc="compiling", bar_format=shape)
 
 
