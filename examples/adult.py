@@ -105,6 +105,7 @@ def main(arguments=None):
     print(f"picture: {args.output.resolve()}" if drawn else "picture: none, matplotlib is not installed")
 
     print(f"\n2. A private chain, dpppl.DPSGHMC, at epsilon = {args.chain_epsilon:g}")
+    print("Chains need more rows or budget than NoiseAware; the last column says what may be read of them.")
     chain = dpppl.MCMC(
         dpppl.DPSGHMC(gaussian), num_warmup=args.num_samples, num_samples=args.num_samples,
         target_epsilon=args.chain_epsilon, target_delta=args.delta,
