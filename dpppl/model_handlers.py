@@ -19,7 +19,7 @@ from numpyro.primitives import Messenger
 
 from dpppl.arguments import Arguments, Arrays, Model
 from dpppl.errors import DPPPLError, UnsupportedModelError
-from dpppl.model_refusals import control_flow_message, nested_message, random_message, repeated_message
+from dpppl.model_refusals import control_flow_message, nested_message, random_message
 from dpppl.model_structure import Site, Trace, is_factor, plates_of, transform_of
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
@@ -102,7 +102,10 @@ class BindLatents(Messenger):
             if self.trace_state != _trace_state():
                 raise UnsupportedModelError(nested_message(msg["name"]))
             if msg["name"] in self.names:
-                raise UnsupportedModelError(repeated_message(msg["name"]))
+                raise UnsupportedModelError(
+                    f"two sites are named '{msg['name']}'; give each a name of its own (in a loop f\"{msg['name']}_{{i}}\", "
+                    "or numpyro.handlers.scope)."
+                )
             self.names.add(msg["name"])
         if msg["type"] == "sample" and not msg["is_observed"] and not msg["fn"].support.is_discrete:
             msg["value"] = self._constrain(msg)

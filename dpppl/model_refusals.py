@@ -58,11 +58,6 @@ def random_message() -> str:
     )
 
 
-def repeated_message(name: str) -> str:
-    """For two sites of one name."""
-    return f"two sites are named '{name}'; give each a name of its own (in a loop f\"{name}_{{i}}\", or numpyro.handlers.scope)."
-
-
 def coupled_message(name: str, what: str, structure: Structure, more: Structure | None) -> str:
     """For a site whose log likelihood, or observed value, on a batch is not that of each row by itself."""
     if what == "likelihood" and name in structure.observed and more is not None:
@@ -241,6 +236,8 @@ def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int
         cure = "observe y[:, 0], of shape (n,), instead of y of shape (n, 1)"
         if site.batch == (length, length):
             cure = "make the last axis part of a row's event, with .to_event(1) on the distribution, or " + cure
+    if site.value == (length,) and site.event == (1,):
+        cure = "observe y[:, None], of shape (n, 1), instead of y of shape (n,)"
     raise UnsupportedModelError(
         f"site '{name}' observes an array of shape {site.value} under a distribution of shape "
         f"{(*site.batch, *site.event)}, which would broadcast each value against all {length} rows of plate "
@@ -276,7 +273,8 @@ def check_sites(
             raise UnsupportedModelError(
                 f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
                 "the row; integrate it out by hand, move it out of the data plate if it is global, or run dpppl.SVI "
-                "with a guide that computes it from the row."
+                "with a guide that computes it from the row. If each row sums up a group, as a school or a player, pass what was "
+                "summed up, one observation a row, and the groups' latents outside of the data plate: theta[group]."
             )
         elif latent is None:
             raise UnsupportedModelError(

@@ -232,6 +232,37 @@ def test_series_are_refused_once_with_a_cure():
     assert "arguments 'x' of shape (12, 3) and 'y' of shape (11,) have leading axes of different length" in message
 
 
+def test_rows_that_sum_up_groups():
+    """As in the gallery's baseball and eight schools: one latent a row, until the observations are the rows."""
+
+    def players(at_bats, hits):
+        with numpyro.plate("players", at_bats.shape[0]):
+            numpyro.sample("hits", dist.Binomial(at_bats, probs=numpyro.sample("p", dist.Beta(2.0, 5.0))), obs=hits)
+
+    def times_at_bat(player, hit, num_players):
+        with numpyro.plate("players", num_players):
+            p = numpyro.sample("p", dist.Beta(2.0, 5.0))
+        with numpyro.plate("data", player.shape[0]):
+            numpyro.sample("hit", dist.Bernoulli(p[player]), obs=hit)
+
+    message = refused(players, np.full(N, 45), Y)
+    assert (
+        "a continuous latent of each row" in message
+        and "one observation a row, and the groups' latents outside" in message
+    )
+    assert split(times_at_bat, np.arange(N) % 5, Y, 5).num_rows == N
+
+
+def test_responses_without_the_axis_of_an_event():
+    def network(x, y):
+        w = latent("w", 3, 1)
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(jnp.tanh(x @ w), 1.0).to_event(1), obs=y)
+
+    assert "observe y[:, None], of shape (n, 1), instead of y of shape (n,)" in refused(network, X, X[:, 0])
+    assert split(network, X, X[:, :1]).num_rows == N
+
+
 def test_standardising_inside_the_model():
     def inside(x, y):
         logistic((x - x.mean(0)) / x.std(0), y)
