@@ -44,6 +44,7 @@ from dpppl.mechanism import ROW_NUMBER
 from dpppl.model import split_model
 from dpppl.noise_aware import nuts, posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.curvature import from_vector
 from dpppl.noise_aware.details import Verdict
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.releases import Releases, prepared
@@ -61,7 +62,7 @@ class Bench:
         self.coordinates = Coordinates.of(split_model(model, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        self.sampler = None if self.is_normal else nuts.Sampler(self.coordinates, 1_000)
+        self.sampler = None if self.is_normal else nuts.Sampler(self.coordinates, 2_000)
         dimension = self.coordinates.dimension
         responses = Responses.of(self.coordinates.split)
         self.redrawn = responses.redrawn
@@ -73,7 +74,8 @@ class Bench:
             likelihood = jax.vmap(lambda row: split.log_likelihood(z, row, self.public))(rows)
             return jnp.sum(likelihood) - 0.5 * (x - mean) @ precision @ (x - mean)
 
-        mean, precision = jnp.asarray(self.prior.mean), jnp.asarray(np.linalg.inv(self.prior.covariance))
+        covariance = self.prior.correlation * np.outer(self.prior.scales, self.prior.scales)
+        mean, precision = jnp.asarray(self.prior.mean), jnp.asarray(np.linalg.inv(covariance))
         self.hessian = jax.jit(jax.hessian(log_joint))
         self.vectors = jax.jit(lambda drawn: jax.vmap(self.coordinates.vector, (0, None))(drawn, self.public))
 
@@ -82,7 +84,7 @@ class Bench:
             """Sums of rows' curvatures and squared scores, and the lengths of scores: no noise, no bound on curvatures."""
             numbered = rows | {ROW_NUMBER: jnp.arange(num_rows, dtype=jnp.uint32)}
             found = jax.vmap(
-                lambda row: (lambda f: (f.matrix(), jnp.outer(f.psi, f.psi)))(
+                lambda row: (lambda f: (f.matrix(), statistics.geometry.outer(at, f.psi)))(
                     statistics._influence(at, row, (self.public, jax.random.key(0)))
                 )
             )
@@ -102,24 +104,27 @@ class Bench:
         trace = numpyro.handlers.trace(seeded).get_trace(x)
         return (x, np.asarray(trace["y"]["value"])), trace
 
-    def at(self, point, metric, norm):
-        return {n: np.asarray(x, np.float32) for n, x in zip(("point", "metric", "norm"), (point, metric, norm))}
+    def at(self, point, frame, norm):
+        layout = frame.layout
+        found = {"point": point, "norm": norm, "scales": frame.scales, "turn": frame.turn, "roots": frame.roots}
+        found |= {"index": layout.index, "place": layout.place, "sketch": np.zeros((len(point), 0))}
+        return {name: np.asarray(x, np.float32) for name, x in found.items()}
 
     def bounds(self, truth, rows, clipping):
         """The norm that a way of `clipping` asks for, at the truth and in units of prior standard deviations."""
         if clipping == "chosen":
             return recipe.Bounds()
-        lengths = self.exact(self.at(truth, np.diag(np.sqrt(np.diag(self.prior.covariance))), 1.0), rows)[1]
+        lengths = self.exact(self.at(truth, self.prior.first(), 1.0), rows)[1]
         return recipe.Bounds(norm=float(np.quantile(lengths, {"none": 1.0, "two_thirds": 1 / 3}[clipping])))
 
     def oracle(self, stage, rows):
         """The sd of a posterior from the same gradients, had curvature and variance of scores been known."""
-        metric = stage.surrogate.metric
-        point = self.prior.mean + metric @ stage.surrogate.centre
-        h, scores = (np.asarray(x, np.float64) for x in self.exact(self.at(point, metric, stage.norm), rows)[0])
-        noise = scores + stage.surrogate.noise_variance * np.eye(len(h))
-        precision = metric.T @ np.linalg.inv(self.prior.covariance) @ metric + h @ np.linalg.solve(noise, h)
-        return np.sqrt(np.diag(metric @ np.linalg.inv(precision) @ metric.T))
+        surrogate, frame = stage.surrogate, stage.surrogate.frame
+        found = self.exact(self.at(surrogate.point(self.prior.mean), frame, stage.norm), rows)[0]
+        h, scores = (from_vector(np.asarray(x, np.float64), len(frame.scales)) for x in found)
+        noise = scores + surrogate.noise_variance * np.eye(len(h))
+        precision = np.linalg.inv(frame.from_latents(self.prior.covariance(frame))[0]) + h @ np.linalg.solve(noise, h)
+        return np.sqrt(frame.variances(np.linalg.inv(precision)[None]))
 
     def released(self, rows, mu, bounds):
         """The last stage, the posterior and the verdict of one data set."""
@@ -133,10 +138,10 @@ class Bench:
 
     def draws(self, mixture, seed):
         """Of the posterior, by site, unconstrained; and what is wrong with them."""
-        key, mean = jax.random.key(seed), self.prior.mean
+        key = jax.random.key(seed)
         if self.is_normal:
-            return posterior.draw(self.coordinates, mixture, mean, True, self.public, key, 2_000)
-        return nuts.dense(self.sampler, mixture.surrogate, mean, mixture.moments(), self.public, key)
+            return posterior.draw(self.coordinates, mixture, True, self.public, key, 2_000)
+        return self.sampler(*mixture.linear(), self.public, key)
 
     def run(self, seed, mu, clipping):
         """(errors / sd, shares of draws below the truth, sd / non-private sd, sd / oracle's, verdict) of one data set."""

@@ -12,11 +12,10 @@ from dpppl.model import split_model
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import Verdict
 from dpppl.noise_aware.plan import wide_plan
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
-from dpppl.noise_aware.wide import run_wide
-from dpppl.noise_aware.wide_posterior import WideMixture
 from dpppl.responses import Responses
 from dpppl.runs.budget import Charge
 from models.logistic_regression import gaussian
@@ -54,7 +53,7 @@ class Bench:
         args = self.data(0)[:2]
         self.coordinates = Coordinates.of(split_model(gaussian, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
-        self.prior, _ = self.coordinates.wide_prior(self.public, jax.random.key(0))
+        self.prior, _ = self.coordinates.prior(self.public, jax.random.key(0))
         responses = Responses.of(self.coordinates.split)
         statistics = RowStatistics(responses, self.coordinates.latents, self.prior.geometry())
         self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, self.coordinates.dimension)
@@ -75,8 +74,8 @@ class Bench:
         rows, _ = self.coordinates.split.arrays((x, y), {})
         plan = wide_plan()
         ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
-        stages, scalars = run_wide(ask, plan, 1.0 / mu, self.prior, Bounds(), self.num_rows)
-        mixture = WideMixture.of(stages[-1].surrogate, self.prior)
+        stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), self.num_rows)
+        mixture = Mixture.of(stages[-1].surrogate, self.prior)
         found, std = mixture.moments(), plan.noise_multipliers(1.0 / mu)[-1]
         names = self.coordinates.names()
         verdict = Verdict.of(stages, found, scalars, std, self.prior, names, self.num_rows)

@@ -346,9 +346,9 @@ MUTATIONS = [
              "test_noise_aware:test_every_access_is_charged_before_it_is_made_with_noise_of_its_own"),
     Mutation("one noise for all accesses", "dpppl.noise_aware.releases:Releases.asker", "np.int32(done)", "np.int32(0)",
              "test_noise_aware:test_each_access_draws_its_own_noise"),
-    Mutation("a block left out of a row's length", "dpppl.noise_aware.geometry:Blocks.length", "jnp.sum(inside**2)", "jnp.sum(inside[:-1]**2)",
+    Mutation("a block left out of a row's length", "dpppl.noise_aware.geometry:Geometry.length", "jnp.sum(inside**2)", "jnp.sum(inside[:-1]**2)",
              "test_noise_aware_wide:test_a_rows_blocks_are_those_of_its_curvature", ("logistic",)),
-    Mutation("products left out of a row's length", "dpppl.noise_aware.geometry:Blocks.length", "square * jnp", "0.0 * jnp",
+    Mutation("products left out of a row's length", "dpppl.noise_aware.geometry:Geometry.length", "square * jnp", "0.0 * jnp",
              "test_noise_aware_wide:test_a_rows_blocks_are_those_of_its_curvature", ("logistic",)),
     # Keys
     Mutation("a key of 32 bits", "dpppl.random:secret_key", "os.urandom(32)", "os.urandom(4) * 8",

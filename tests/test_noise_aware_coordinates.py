@@ -130,7 +130,8 @@ def test_the_prior_of_coordinates_is_that_of_draws_pushed_through():
     prior, is_normal = coordinates_of(non_centred).prior({}, jax.random.key(0))
     assert not is_normal
     np.testing.assert_allclose(prior.mean, 0.0, atol=0.08)
-    np.testing.assert_allclose(prior.covariance, 1.0 + np.eye(NUM_GROUPS), atol=0.25)
+    covariance = prior.correlation * np.outer(prior.scales, prior.scales)
+    np.testing.assert_allclose(covariance, 1.0 + np.eye(NUM_GROUPS), atol=0.25)
 
 
 # What is computed there

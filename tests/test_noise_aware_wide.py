@@ -13,13 +13,15 @@ import dpppl
 from dpppl.centring import ROW_NUMBER
 from dpppl.errors import ConfigurationError
 from dpppl.model import split_model
-from dpppl.noise_aware import curvature, posterior, recipe, releases, runner, wide
+from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
 from dpppl.noise_aware.blocks import RANK, Frame, homes
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.geometry import Blocks, Dense
+from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import wide_plan
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.sketch import COLUMNS
 from dpppl.noise_aware.statistics import RowStatistics
-from dpppl.noise_aware.wide_posterior import WideMixture
+from dpppl.noise_aware.surrogate import Surrogate
 from dpppl.responses import Responses
 
 DIMENSION, NUM_ROWS = 220, 3_000
@@ -65,6 +67,11 @@ def random_blocks(frame, seed):
     return root @ root.swapaxes(1, 2)
 
 
+def covariance_of(frame):
+    """A prior's, 1 in padding."""
+    return frame.layout.padded(random_blocks(frame, 7) + np.eye(frame.roots.shape[1]) * frame.layout.real[:, :, None])
+
+
 def test_blocks_follow_the_sites():
     assert [len(piece) for piece in homes([1, 1, 50, 3, 7, 90], 20)] == [2, 17, 17, 19, 7, 18, 18, 18, 18, 18]
     np.testing.assert_array_equal(np.concatenate(homes([1, 1, 50, 3, 7, 90], 20)), np.arange(152))
@@ -75,7 +82,7 @@ def test_a_frame_is_a_change_of_coordinates_and_keeps_what_it_can():
     for before in frames():
         turn = np.eye(152) - before.turn @ before.turn.T
         np.testing.assert_allclose(turn @ turn.T, np.eye(152), atol=1e-10)
-        evened = before.evened(random_blocks(before, 1))
+        evened = before.evened(random_blocks(before, 1), covariance_of(before))
         to_latents = np.diag(evened.scales) @ turn @ dense(evened, evened.roots)
         u = evened.layout.gathered(np.random.default_rng(2).standard_normal(152))
         np.testing.assert_allclose(evened.latents(u), to_latents @ evened.layout.scattered(u), atol=1e-10)
@@ -105,7 +112,7 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
     coordinates = Coordinates.of(split)
     directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
     frame = Frame.of(0.5 + rng.random(dimension), directions, homes([dimension], 8))
-    frame = frame.evened(random_blocks(frame, 1))
+    frame = frame.evened(random_blocks(frame, 1), covariance_of(frame))
     sketch = 0.3 * rng.standard_normal((dimension, 3))
     turn = np.eye(dimension) - frame.turn @ frame.turn.T
     metric = np.diag(frame.scales) @ turn @ dense(frame, frame.roots)
@@ -115,9 +122,13 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
         "scales": frame.scales, "turn": frame.turn, "roots": frame.roots, "index": layout.index, "place": layout.place,
         "sketch": sketch,
     }  # fmt: skip
+    whole = shared | {
+        "scales": np.ones(dimension), "turn": np.zeros((dimension, 0)), "roots": metric[None],
+        "index": np.arange(dimension)[None], "place": np.arange(dimension), "sketch": np.zeros((dimension, 0)),
+    }  # fmt: skip
     geometries = [
-        (Blocks(dimension, *frame.roots.shape[:2], RANK, 3), blocks),
-        (Dense(dimension), shared | {"metric": metric}),
+        (Geometry(dimension, *frame.roots.shape[:2], RANK, 3), blocks),
+        (Geometry(dimension, 1, dimension, 0, 0), whole),
     ]
     rest, upper = ({}, jax.random.key(0)), np.triu_indices(layout.index.shape[1])
     for number in range(3):
@@ -145,19 +156,6 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
                 np.testing.assert_allclose(numbers[len(expected) :].reshape(-1, 3), full @ sketch, atol=2e-4)
 
 
-def test_directions_that_many_entries_make_are_kept():
-    """A curvature that is 0 along the sum of 60 coordinates: entries alone are lost in the noise, 60 together are not."""
-    rng = np.random.default_rng(0)
-    noise = rng.standard_normal((60, 60))
-    true, std = 100.0 * (np.eye(60) - 1.0 / 60), 5.0
-    noisy = true + std * np.triu(noise) / np.where(np.eye(60) > 0, 1.0, np.sqrt(2.0))
-    noisy = np.triu(noisy) + np.triu(noisy, 1).T
-    sums = np.ones(60) / np.sqrt(60)
-    by_entries = curvature.denoised(noisy, std, np.full(60, 0.05)).mean
-    found = curvature.denoised_blocks(noisy[None], np.ones((1, 60), bool), std, np.full((1, 60), 0.05)).mean[0]
-    assert sums @ found @ sums < 20.0 < 60.0 < sums @ by_entries @ sums
-
-
 # A run
 
 
@@ -168,7 +166,7 @@ class Wide:
         split = split_model(model, args, {})
         self.coordinates = Coordinates.of(split)
         self.rows, self.public = split.arrays(args, {})
-        self.prior, self.is_normal = self.coordinates.wide_prior(self.public, jax.random.key(0))
+        self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
         statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
         self.key = dpppl.random.as_key(np.arange(8, dtype=np.uint32))
         self.programs = releases.prepared(statistics, self.key, self.rows, self.public, DIMENSION)
@@ -177,7 +175,7 @@ class Wide:
         rows = self.coordinates.split.arrays(args, {})[0]
         key = dpppl.random.stream(self.key, "test")
         ask = releases.Releases(self.programs, key, rows, self.public, lambda count: None).asker()
-        return wide.run_wide(ask, wide_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
+        return recipe.run_recipe(ask, wide_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
 
 
 @functools.cache
@@ -210,7 +208,7 @@ def test_noise_is_that_of_the_charge():
     at = {
         "point": np.zeros(DIMENSION), "norm": 1.0, "bound": 1.0, "scales": np.ones(DIMENSION), "index": layout.index,
         "place": layout.place, "turn": np.zeros((DIMENSION, RANK)), "roots": found.prior.first().roots,
-        "sketch": np.zeros((DIMENSION, wide.COLUMNS)),
+        "sketch": np.zeros((DIMENSION, COLUMNS)),
     }  # fmt: skip
     zero = jax.tree.map(np.zeros_like, found.rows)
     ask = releases.Releases(found.programs, dpppl.secret_key(), zero, found.public, lambda count: None).asker()
@@ -247,8 +245,8 @@ def test_posteriors_count_what_lies_beside_the_blocks(monkeypatch):
 
     right = average(found_at_three())
     assert 0.5 < right < 1.6
-    monkeypatch.setattr(wide.WideSurrogate, "beside_at", lambda self, spread: np.zeros_like(self.beside))
-    monkeypatch.setattr(wide.WideSurrogate, "widened", lambda self, spread, precision: spread)
+    monkeypatch.setattr(Surrogate, "beside_at", lambda self, h, spread: np.zeros_like(self.beside))
+    monkeypatch.setattr(Surrogate, "posteriors", lambda self, c: self.given(self.noise_at(c), c))
     assert average(found_at_three.__wrapped__()) > 1.25 * right
 
 
@@ -256,9 +254,9 @@ def test_posteriors_count_what_lies_beside_the_blocks(monkeypatch):
 def test_nuts_samples_the_exact_prior_times_the_surrogate():
     """Under a normal prior its draws are those of the mixture, but for the mixture's tails."""
     found, last = bench(), found_at_three()
-    mixture = WideMixture.of(last.surrogate, found.prior)
+    mixture = Mixture.of(last.surrogate, found.prior)
     draws = [
-        posterior.draw(found.coordinates, mixture, found.prior.mean, exact, found.public, jax.random.key(3), 600)
+        posterior.draw(found.coordinates, mixture, exact, found.public, jax.random.key(3), 600)
         for exact in (True, False)
     ]
     (own, _), (drawn, problem) = draws

@@ -1,4 +1,4 @@
-"""Coordinates of wide models: diagonal blocks, after a turn that makes the directions that couple everything one of them.
+"""Coordinates u: one block, or for wide models several, after a turn that makes the directions that couple everything one.
 
 A covariate that all others follow gives the curvature a few large eigenvalues whose vectors run through all latents. A
 reflection maps as many axes, the pivots, to these vectors; the pivots form the first block, and what is left is nearly
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import qr
 
-from dpppl.noise_aware.curvature import EVENING, Array, positive_part, times
+from dpppl.noise_aware.curvature import EVENING, Array, times
 
 RANK = 24
 
@@ -27,7 +27,9 @@ class Layout:
 
     @classmethod
     def of(cls, homes: Sequence[Array], pivots: Array) -> "Layout":
-        """A first block of the pivots; then the `homes`, (n,) each, without these."""
+        """A first block of the pivots; then the `homes`, (n,) each, without these. One home alone needs no pivots."""
+        if len(homes) == 1:
+            return cls(homes[0][None], len(homes[0]))
         width = max(RANK, max(map(len, homes)))
         dimension = sum(map(len, homes))
         index = np.full((1 + len(homes), width), dimension)
@@ -84,7 +86,7 @@ def homes(sizes: Sequence[int], most: int) -> list[Array]:
 
 class Frame(NamedTuple):
     """latents = m0 + `scales` * turned(`roots` u): u in the blocks of `layout`, turned(v) = v - Y Y' v with `turn` Y (d,
-    RANK) a reflection."""
+    RANK) a reflection; none, (d, 0), where there is one block."""
 
     scales: Array
     turn: Array
@@ -94,19 +96,33 @@ class Frame(NamedTuple):
     @classmethod
     def of(cls, scales: Array, directions: Array, pieces: Sequence[Array]) -> "Frame":
         """The one whose first block is the span of `directions` (d, r), orthonormal; not evened yet."""
-        pivots, turn = _reflection(directions)
+        pivots, turn = _reflection(directions, RANK if len(pieces) > 1 else 0)
         layout = Layout.of(pieces, pivots)
         roots = np.tile(np.eye(layout.index.shape[1]), (len(layout.index), 1, 1))
         return cls(scales, turn, layout, roots)
 
-    def evened(self, curvature: Array) -> "Frame":
-        """With roots (curvature + 1)^(-1/4), where `curvature` is that of the scaled and turned latents, of size 1 or so."""
-        values, vectors = np.linalg.eigh(positive_part(curvature) + np.eye(curvature.shape[-1]))
-        logs = np.log(values)
+    def evened(self, curvature: Array, covariance: Array) -> "Frame":
+        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, where both are those of the scaled and turned
+        latents, of size 1 or so."""
+        prior, axes = np.linalg.eigh(covariance)
+        root = (axes * np.sqrt(np.maximum(prior, 0.0))[:, None, :]) @ axes.swapaxes(1, 2)
+        values, vectors = np.linalg.eigh(root @ curvature @ root)
+        logs = np.log1p(np.maximum(values, 0.0))
         powers = np.exp(EVENING * (logs.sum() / self.layout.dimension - logs))  # padding: 0
-        roots = (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
-        real = self.layout.real
-        return self._replace(roots=self.layout.padded(roots * real[:, :, None] * real[:, None, :]))
+        roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
+        return self._replace(roots=self.layout.padded(self.real(roots)))
+
+    def real(self, matrices: Array) -> Array:
+        """With 0 in padding."""
+        return matrices * self.layout.real[:, :, None] * self.layout.real[:, None, :]
+
+    def to_latents(self, covariance: Array) -> Array:
+        """The covariance of scaled and turned latents, in blocks, where u has this one."""
+        return self.roots @ covariance @ self.roots.swapaxes(1, 2)
+
+    def from_latents(self, covariance: Array) -> Array:
+        """The inverse."""
+        return self.inverse @ covariance @ self.inverse.swapaxes(1, 2)
 
     @property
     def inverse(self) -> Array:
@@ -125,7 +141,7 @@ class Frame(NamedTuple):
 
     def variances(self, covariance: Array) -> Array:
         """Of the latents (d,), where u has this covariance."""
-        total = self.roots @ covariance @ self.roots
+        total = self.to_latents(self.real(covariance))
         gathered = self.layout.gathered(self.turn.T)  # (r, k, b)
         product = self.layout.scattered(times(total, gathered)).T
         inside = self.turn.T @ product
@@ -145,9 +161,9 @@ class Frame(NamedTuple):
         return (found + found.swapaxes(1, 2)) / 2
 
 
-def _reflection(directions: Array) -> tuple[Array, Array]:
-    """Pivots (r,) and Y (d, RANK) such that 1 - Y Y' swaps the pivots' axes with a basis of the directions (d, r)."""
-    turn = np.zeros((len(directions), RANK))
+def _reflection(directions: Array, rank: int) -> tuple[Array, Array]:
+    """Pivots (r,) and Y (d, rank) such that 1 - Y Y' swaps the pivots' axes with a basis of the directions (d, r)."""
+    turn = np.zeros((len(directions), rank))
     if not directions.shape[1]:
         return np.zeros(0, int), turn
     pivots = np.asarray(qr(directions.T, mode="economic", pivoting=True)[2][: directions.shape[1]])

@@ -15,9 +15,9 @@ from dpppl.model import SplitModel
 from dpppl.noise_aware.blocks import RANK, homes
 from dpppl.noise_aware.recipe import Prior
 from dpppl.noise_aware.search import Search
-from dpppl.noise_aware.wide import WidePrior
 
-_NUM_DRAWS, NUM_WIDE = 10_000, 2_000
+MOST_FULL = 200  # coordinates, of which the whole curvature is released
+NUM_DRAWS, NUM_WIDE = 10_000, 2_000
 _COMPARED, _NUMBERS = 16, 20_100  # of a curvature that is released
 _TAIL = 6.0  # interquartile ranges: 8 sds of a normal law
 
@@ -83,33 +83,32 @@ class Coordinates:
             start += s.size
         return z
 
-    def draws(self, public: Arrays, key: Any, count: int = _NUM_DRAWS) -> Arrays:
+    def draws(self, public: Arrays, key: Any, count: int = NUM_DRAWS) -> Arrays:
         """Latents drawn from the prior, so many each."""
         draw = jax.jit(jax.vmap(lambda key: initial_values(self.split, public, key, "prior_sample")))
         found: Arrays = draw(jax.random.split(key, count))
         return found
 
     def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
-        """Mean and covariance, and whether the prior of all latents is normal and they are the coordinates.
+        """What the prior says of them, and whether the prior of all latents is normal and they are the coordinates.
 
-        Exact where it is; else of draws. Raises UnsupportedModelError for improper priors."""
-        points = self._prior_points(public, key, _NUM_DRAWS)
-        prior = Prior(points.mean(axis=0), np.atleast_2d(np.cov(points.T)))
-        if set(self.sites) != set(self.split.latents):
-            return prior, False
-        log_prior = jax.jit(lambda x: self.split.log_prior(self.latents(x), public))
-        exact = self._normal(log_prior, prior, points[:64])
-        return (prior, False) if exact is None else (exact, True)
-
-    def wide_prior(self, public: Arrays, key: Any) -> tuple[WidePrior, bool]:
-        """The same for wide models, whose prior is normal only if the coordinates are independent under it."""
-        points = self._prior_points(public, key, NUM_WIDE)
-        most = max(RANK, 2 * _NUMBERS // self.dimension)
-        pieces = homes([shape.size for shape in self.shapes.values()], most)
-        if set(self.sites) == set(self.split.latents) and (exact := self._independent(public, points[:_COMPARED])):
-            return WidePrior(*exact, None, pieces), True
+        Exact where it is, else of draws; of wide models it is normal only if the coordinates are independent under it.
+        Raises UnsupportedModelError for improper priors."""
+        is_full = self.dimension <= MOST_FULL
+        points = self._prior_points(public, key, NUM_DRAWS if is_full else NUM_WIDE)
+        are_latents = set(self.sites) == set(self.split.latents)
+        if is_full:
+            mean, covariance = points.mean(axis=0), np.atleast_2d(np.cov(points.T))
+            exact = self._normal(public, mean, points[:64]) if are_latents else None
+            mean, covariance = (mean, covariance) if exact is None else exact
+            scales = np.sqrt(np.diag(covariance))
+            whole = [np.arange(self.dimension)]
+            return Prior(mean, scales, whole, covariance / np.outer(scales, scales)), exact is not None
+        pieces = homes([shape.size for shape in self.shapes.values()], max(RANK, 2 * _NUMBERS // self.dimension))
+        if are_latents and (independent := self._independent(public, points[:_COMPARED])):
+            return Prior(*independent, pieces), True
         mean, scales = points.mean(axis=0), points.std(axis=0)
-        return WidePrior(mean, scales, (points - mean) / scales, pieces), False
+        return Prior(mean, scales, pieces, draws=(points - mean) / scales), False
 
     def _prior_points(self, public: Arrays, key: Any, count: int) -> np.ndarray:
         """Coordinates (count, d) drawn from the prior, cut off where a heavy tail would decide the variance. Raises
@@ -139,16 +138,17 @@ class Coordinates:
             return None
         return mean + values[0] / precision, precision**-0.5
 
-    def _normal(self, log_prior: Any, prior: Prior, points: np.ndarray) -> Prior | None:
-        """The prior's exact moments if it is normal, as compared at some of its draws."""
+    def _normal(self, public: Arrays, mean: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The prior's exact moments if it is normal, as compared at some of its draws, from estimates."""
+        log_prior = jax.jit(lambda x: self.split.log_prior(self.latents(x), public))
         with jax.enable_x64(True):
-            mean = jnp.asarray(prior.mean, jnp.float32)
-            gradient = np.asarray(jax.grad(log_prior)(mean), np.float64)
-            precision = -np.asarray(jax.hessian(log_prior)(mean), np.float64)
-        away = points - prior.mean
+            start = jnp.asarray(mean, jnp.float32)
+            gradient = np.asarray(jax.grad(log_prior)(start), np.float64)
+            precision = -np.asarray(jax.hessian(log_prior)(start), np.float64)
+        away = points - mean
         expected = away @ gradient - 0.5 * np.einsum("ni,ij,nj->n", away, precision, away)
-        found = np.asarray(jax.vmap(log_prior)(jnp.asarray(points, jnp.float32)) - log_prior(mean), np.float64)
+        found = np.asarray(jax.vmap(log_prior)(jnp.asarray(points, jnp.float32)) - log_prior(start), np.float64)
         if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * len(mean)):
             return None
         covariance = np.linalg.inv(precision)
-        return Prior(prior.mean + covariance @ gradient, (covariance + covariance.T) / 2)
+        return mean + covariance @ gradient, (covariance + covariance.T) / 2

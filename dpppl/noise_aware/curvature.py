@@ -1,50 +1,89 @@
-"""What noisy releases of a curvature say of it: a mean and a variance for each entry, and what its error adds elsewhere."""
+"""What noisy releases of a curvature say of it: draws from its posterior, and the variance of scores that goes with each."""
 
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
+
+from dpppl.noise_aware.spectral import eigen_draws
 
 Array = np.ndarray
-_CORRELATIONS = np.array([0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.6])
-_CLEAR = 10.0  # standard deviations from which a diagonal entry is taken as released
 EVENING = 0.25
 """The power of the curvature in the metric; one half undoes it all, and is unstable."""
-_EM_STEPS, _NUM_VALUES, _SPECTRAL_STEPS, _STANDS_OUT = 60, 200, 3, 1.05
+_SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
 
 
 class Curvature(NamedTuple):
-    """Posterior means (d, d) and variances (d, d) of a curvature's entries, symmetric; and values (d, k) of each of its
-    diagonal entries, equally likely. Of blocks (k, b, b) means and variances only."""
+    """Positive definite draws that all weigh alike: eigenvalues `values` (n, ..., d), eigenvectors `vectors` (n, ..., d, d), in
+    columns; and `ratio` (..., d, d), the variance of scores in units of the curvature. Padding is 0."""
 
-    mean: Array
-    variance: Array
-    diagonals: Array = np.empty((0, 0))
+    values: Array
+    vectors: Array
+    ratio: Array
 
-    def draws(self, rng: np.random.Generator, count: int) -> Array:
-        """Symmetric matrices (count, d, d): diagonals from their values, correlations normal, which keep every two coordinates
-        positive definite."""
-        dimension, num_values = self.diagonals.shape
-        diagonals = np.stack([row[rng.integers(num_values, size=count)] for row in self.diagonals], axis=1)
-        upper = np.triu_indices(dimension, 1)
-        scales = np.sqrt(np.diag(self.mean)[upper[0]] * np.diag(self.mean)[upper[1]])
-        noise = np.sqrt(np.maximum(self.variance[upper], 0.0)) * rng.standard_normal((count, len(upper[0])))
-        correlations = np.clip((self.mean[upper] + noise) / scales, -0.95, 0.95)
-        drawn = np.zeros((count, dimension, dimension))
-        drawn[:, upper[0], upper[1]] = correlations * np.sqrt(diagonals[:, upper[0]] * diagonals[:, upper[1]])
-        return drawn + drawn.transpose(0, 2, 1) + diagonals[:, :, None] * np.eye(dimension)
+    @property
+    def matrices(self) -> Array:
+        """(n, ..., d, d)."""
+        return self._powers(1.0)
+
+    @property
+    def mean(self) -> Array:
+        return self.matrices.mean(axis=0)
+
+    @property
+    def scores(self) -> Array:
+        """The variance of the sum of scores that goes with each draw, (n, ..., d, d)."""
+        roots = self._powers(0.5)
+        return roots @ self.ratio @ roots
+
+    def _powers(self, exponent: float) -> Array:
+        return (self.vectors * self.values[..., None, :] ** exponent) @ self.vectors.swapaxes(-1, -2)
+
+    def thinned(self, count: int) -> "Curvature":
+        """About so many of the draws."""
+        step = max(1, len(self.values) // count)
+        return self._replace(values=self.values[::step], vectors=self.vectors[::step])
 
     def changed(self, log_std: float) -> "Curvature":
-        """Where each coordinate's scale may have changed: diagonals times lognormal factors of this sd of the logarithm."""
-        rng, noise = np.random.default_rng(0), ndtri(_middles(self.diagonals.shape[1]))
-        factors = np.exp(log_std * rng.permuted(np.broadcast_to(noise, self.diagonals.shape), axis=1))
-        log_variance = log_std**2 * (0.5 + 0.5 * np.eye(len(self.mean)))
-        variance = self.variance + (self.variance + self.mean**2) * np.expm1(log_variance)
-        return Curvature(self.mean, variance, self.diagonals * factors)
+        """Where each direction's scale may have changed: eigenvalues times lognormal factors of this sd of the logarithm."""
+        noise = np.random.default_rng(0).standard_normal(self.values.shape)
+        return self._replace(values=self.values * np.exp(log_std * noise))
+
+    def error(self, spread: Array) -> Array:
+        """The covariance (..., d, d) of (h - mean) delta, for E[delta delta'] = spread."""
+        off = self.matrices - self.mean
+        return np.mean(off @ spread @ off, axis=0)
 
 
-def _middles(count: int) -> Array:
-    return (np.arange(count) + 0.5) / count
+def drawn(
+    noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int
+) -> Curvature:
+    """Draws of diagonal blocks (k, b, b) of a curvature, given `noisy` = curvature + noise of sd `std` on the diagonal,
+    std / sqrt 2 off it, and `scores`, the variance of scores with noise of sd `scores_std`.
+
+    `real` (k, b): where there is no padding; `covariance` (k, b, b): the prior's."""
+    smallest = _SMALLEST / np.linalg.eigvalsh(covariance).max()
+    values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
+    mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)
+    return Curvature(values, vectors, _ratio(scores, scores_std, mean))
+
+
+def _ratio(noisy: Array, std: float, curvature: Array) -> Array:
+    """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
+
+    J is at most A and much like a multiple of it, so C starts from a multiple of one, with entries of a relative spread of 0.3,
+    and moves to what was released as far as its noise allows. Symmetric, positive semidefinite."""
+    size, error = np.sum(curvature**2), std**2
+    # 1, which is safe, where noise drowns it
+    multiple = (np.sum(noisy * curvature) / size + error / size) / (1.0 + error / size)
+    multiple = float(np.clip(multiple + np.sqrt(error / (size + error)), 0.05, 1.0))
+    values, vectors = np.linalg.eigh(curvature)
+    roots = np.sqrt(np.maximum(values, 1e-30))
+    scales, identity = roots[..., :, None] * roots[..., None, :], np.eye(values.shape[-1])
+    prior = (_RELATIVE_SPREAD * multiple * scales) ** 2
+    gain = prior / (prior + error * np.where(identity > 0, 1.0, 0.5))
+    released = vectors.swapaxes(-1, -2) @ noisy @ vectors / scales
+    found = multiple * identity + gain * (released - multiple * identity)
+    return positive_part(vectors @ found @ vectors.swapaxes(-1, -2))
 
 
 def from_vector(vector: Array, dimension: int) -> Array:
@@ -69,122 +108,3 @@ def positive_part(matrix: Array) -> Array:
 def times(matrix: Array, vector: Array) -> Array:
     """Matrices (..., d, d) times vectors (..., d)."""
     return (matrix @ vector[..., None])[..., 0]
-
-
-def denoised(noisy: Array, std: float, smallest: Array) -> Curvature:
-    """Entries of a curvature, given `noisy` = curvature + noise of sd `std` on the diagonal, std / sqrt 2 off it.
-
-    A diagonal entry is above `smallest` (d,), with a law of its logarithm that is fitted to all of them, and uniform where
-    these say nothing; an off-diagonal one is sqrt(D_i D_j) times a normal correlation whose scale is a mixture, with
-    weights fitted to all of them."""
-    means, variances, values = _diagonal(np.diag(noisy), std, smallest)
-    if len(means) == 1:
-        return Curvature(np.diag(means), np.diag(variances), values)
-    upper = np.triu_indices(len(means), 1)
-    matrix, spread = np.diag(means), np.diag(variances)
-    matrix[upper], spread[upper] = _off_diagonal(noisy[upper], np.outer(means, means)[upper], std)
-    return Curvature(matrix + np.triu(matrix, 1).T, spread + np.triu(spread, 1).T, values)
-
-
-def denoised_blocks(noisy: Array, real: Array, std: float, smallest: Array) -> Curvature:
-    """The same for diagonal blocks (k, b, b) of one curvature, their entries taken together. `real`, `smallest`: (k, b);
-    rows that are not real are padding, and stay 0."""
-    matrix, spread = np.zeros_like(noisy), np.zeros_like(noisy)
-    k, i = np.nonzero(real)
-    matrix[k, i, i], spread[k, i, i] = _diagonal(noisy[k, i, i], std, smallest[real])[:2]
-    k, i, j = np.nonzero(real[:, :, None] & real[:, None, :] & np.triu(np.ones(noisy.shape[1:], bool), 1))
-    matrix[k, i, j], spread[k, i, j] = _off_diagonal(noisy[k, i, j], matrix[k, i, i] * matrix[k, j, j], std)
-    matrix[k, j, i], spread[k, j, i] = matrix[k, i, j], spread[k, i, j]
-    for _ in range(_SPECTRAL_STEPS):
-        matrix += _outlying(np.where(real[:, :, None] & real[:, None, :], noisy - matrix, 0.0), real, std)
-    return Curvature(matrix, spread)
-
-
-def _outlying(residual: Array, real: Array, std: float) -> Array:
-    """What stands out of noise in blocks (k, b, b), off their diagonals: directions which many small entries make, such as
-    those that a curvature does not know because columns add up to the same. They would be lost by entries.
-
-    Eigenvalues beyond those of noise, with the size and the share of their vectors that they have without it."""
-    values, vectors = np.linalg.eigh(residual)
-    edge = std**2 / 2 * real.sum(axis=1, keepdims=True)  # squared: half the radius of the noise's spectrum
-    root = np.sqrt(np.maximum(values**2 - 4.0 * edge, 0.0))
-    size = np.sign(values) * (np.abs(values) + root) / 2
-    kept = np.where(np.abs(values) > 2.0 * _STANDS_OUT * np.sqrt(edge), size - edge / np.where(size, size, 1.0), 0.0)
-    return (vectors * kept[:, None, :]) @ vectors.swapaxes(1, 2) * (np.eye(real.shape[1]) == 0)
-
-
-def block_draws(curvature: Curvature, real: Array, rng: np.random.Generator) -> Array:
-    """One draw of diagonal blocks (k, b, b): lognormal diagonals, normal entries off them."""
-    identity = np.eye(real.shape[1])
-    means = np.where(real, np.diagonal(curvature.mean, axis1=1, axis2=2), 1.0)
-    log_variance = np.log1p(np.diagonal(curvature.variance, axis1=1, axis2=2) / means**2)
-    diagonals = means * np.exp(np.sqrt(log_variance) * rng.standard_normal(real.shape) - log_variance / 2)
-    noise = np.triu(rng.standard_normal(curvature.mean.shape), 1)
-    entries = curvature.mean + np.sqrt(np.maximum(curvature.variance, 0.0)) * (noise + noise.swapaxes(1, 2))
-    largest = 0.95 * np.sqrt(diagonals[:, :, None] * diagonals[:, None, :])
-    return np.where(identity > 0, (diagonals * real)[:, None, :], np.clip(entries, -largest, largest))
-
-
-def _diagonal(diagonal: Array, std: float, smallest: Array) -> tuple[Array, Array, Array]:
-    """Means and variances of diagonal entries (d,), and equally likely values (d, k)."""
-    grid = np.exp(np.linspace(np.log(np.min(smallest)), np.log(np.max(diagonal.clip(smallest)) + 8.0 * std), 400))
-    log_likelihood = np.where(grid >= smallest[:, None], -0.5 * ((diagonal[:, None] - grid) / std) ** 2, -np.inf)
-    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-    weight = responsibilities(likelihood.T, len(diagonal) / len(grid)).T  # half fitted, half uniform
-    means = weight @ grid
-    variances = weight @ grid**2 - means**2
-    clear, middles = diagonal > _CLEAR * std, _middles(_NUM_VALUES)
-    below = np.cumsum(weight, axis=1)
-    values = np.array([np.interp(middles, row / row[-1], grid) for row in below])
-    values = np.where(clear[:, None], diagonal[:, None] + std * ndtri(middles), values)
-    return np.where(clear, diagonal, means), np.where(clear, std**2, variances), values
-
-
-def _off_diagonal(entries: Array, scales: Array, std: float) -> tuple[Array, Array]:
-    """Means and variances of entries (n,) off the diagonal, given the products `scales` (n,) of their diagonal ones."""
-    prior = _CORRELATIONS[:, None] ** 2 * scales
-    marginal = prior + std**2 / 2
-    log_likelihood = -0.5 * entries**2 / marginal - 0.5 * np.log(marginal)
-    responsibility = responsibilities(np.exp(log_likelihood - log_likelihood.max(axis=0)), 1.0)
-    gain = prior / marginal
-    conditional = gain * entries
-    mean = (responsibility * conditional).sum(axis=0)
-    second = (responsibility * (gain * std**2 / 2 + conditional**2)).sum(axis=0)
-    return np.clip(mean, -np.sqrt(scales), np.sqrt(scales)), second - mean**2
-
-
-def responsibilities(likelihood: Array, pseudo_count: float) -> Array:
-    """Of the components (k, n) for n observations, with shares fitted to all of these by expectation maximisation, each
-    component counting `pseudo_count` observations beforehand."""
-    shares = np.full(len(likelihood), 1.0 / len(likelihood))
-    for _ in range(_EM_STEPS):
-        responsibility = shares[:, None] * likelihood
-        responsibility /= responsibility.sum(axis=0)
-        shares = responsibility.sum(axis=1) + pseudo_count
-        shares /= shares.sum()
-    return responsibility
-
-
-def variance_of_scores(noisy: Array, std: float, curvature: Array) -> tuple[Array, Array]:
-    """The variance J of the sum of scores, given `noisy` = J + noise (as in `denoised`), and how it follows the curvature A.
-
-    J is at most A and is much like a multiple of it: entries start from rho A, with a relative spread of 0.3, and move
-    to what was released as far as its noise allows. Returns J (d, d) and its derivatives by entries of A, (d, d);
-    of diagonal blocks (k, d, d), the same."""
-    size, error, identity = np.sum(curvature**2), std**2, np.eye(curvature.shape[-1])
-    # 1, which is safe, where noise drowns it
-    ratio = (np.sum(noisy * curvature) / size + error / size) / (1.0 + error / size)
-    ratio = float(np.clip(ratio + np.sqrt(error / (size + error)), 0.05, 1.0))
-    diagonal = np.maximum(np.diagonal(curvature, axis1=-2, axis2=-1), 1e-30)
-    prior = (0.3 * ratio) ** 2 * (diagonal[..., :, None] * diagonal[..., None, :])
-    gain = prior / (prior + error * np.where(identity > 0, 1.0, 0.5))
-    follows = ratio * (1.0 - gain)
-    return positive_part(follows * curvature + gain * noisy), follows
-
-
-def error_in_variables(variance: Array, spread: Array) -> Array:
-    """The covariance of R delta, for independent entries R_ij = R_ji of these variances and E[delta delta'] = spread; of
-    batches (..., d, d), too."""
-    cross, identity = variance * spread, np.eye(variance.shape[-1])
-    alone = times(variance, np.diagonal(spread, axis1=-2, axis2=-1))
-    return positive_part(np.where(identity > 0, alone[..., None, :], cross))

@@ -7,9 +7,8 @@ import numpy as np
 
 from dpppl.model_refusals import quoted
 from dpppl.noise_aware.curvature import Array
-from dpppl.noise_aware.recipe import Prior, Stage
+from dpppl.noise_aware.recipe import Known, Prior, Stage
 from dpppl.noise_aware.statistics import BESIDE_FIT, FIT
-from dpppl.noise_aware.wide import Known, WidePrior, WideStage
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
 MISFIT, SURE = 0.02, 9.2
@@ -48,11 +47,11 @@ class Verdict:
     @classmethod
     def of(
         cls,
-        stages: Sequence[Stage] | Sequence[WideStage],
-        found: Prior | Known,
+        stages: Sequence[Stage],
+        found: Known,
         scalars: Array,
         scalar_std: float,
-        prior: Prior | WidePrior,
+        prior: Prior,
         names: Sequence[str],
         num_rows: int,
     ) -> "Verdict":
@@ -141,7 +140,7 @@ class Verdict:
         return f"do not read: {self.refusals[0]}" if self.refusals else "read: the releases agree with each other"
 
 
-def blurred(found: Prior | Known, names: Sequence[str]) -> tuple[str, ...]:
+def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
     """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
     sites = np.array([name.split("[")[0] for name in names])
     members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}

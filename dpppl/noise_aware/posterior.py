@@ -8,21 +8,22 @@ import numpy as np
 
 from dpppl.noise_aware import nuts
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.curvature import Array, positive_part
-from dpppl.noise_aware.recipe import Prior, Surrogate
-from dpppl.noise_aware.wide_posterior import WideMixture
+from dpppl.noise_aware.curvature import Array, times
+from dpppl.noise_aware.recipe import Known, Prior
+from dpppl.noise_aware.surrogate import Surrogate, moments, root_of
 
-_NUM_CURVATURES, _FIRST = 200, 40
-_CHANGE = 1.0
+_CHANGE, _CHAINS = 1.0, 30
 
 
 class Mixture(NamedTuple):
     """A posterior under a normal prior: normal given the curvature, which is drawn from what its release left open.
 
-    `means` (k, d), `covariances` (k, d, d), of the latents; all weigh alike. Gradients near the posterior mean say next
-    to nothing of the curvature, and weights by their evidence would prefer small ones, whose posteriors are wide.
-    `surrogate`: the likelihood that they count, widened."""
+    `means` (n, k, b), `covariances` (n, k, b, b) of u, which has the prior covariance `prior` (k, b, b); all weigh alike.
+    Gradients near the posterior mean say next to nothing of the curvature, and weights by their evidence would prefer
+    small ones, whose posteriors are wide. `surrogate`: the likelihood that they count, widened; `mean`: latents at u = 0."""
 
+    mean: Array
+    prior: Array
     means: Array
     covariances: Array
     surrogate: Surrogate
@@ -30,71 +31,52 @@ class Mixture(NamedTuple):
     @classmethod
     def of(cls, surrogate: Surrogate, prior: Prior) -> "Mixture":
         """A function of the releases alone: the draws of curvatures have a seed of their own."""
-        return cls._drawn(widened(surrogate, prior), prior, _NUM_CURVATURES)
+        frame = surrogate.frame
+        covariance = frame.from_latents(prior.covariance(frame))
+        wide = widened(surrogate, covariance) if prior.is_full else surrogate
+        return cls(prior.mean, covariance, *wide.posteriors(covariance), wide)
 
-    @classmethod
-    def _drawn(cls, surrogate: Surrogate, prior: Prior, num_curvatures: int) -> "Mixture":
-        metric = surrogate.metric
-        precision = metric.T @ np.linalg.inv(prior.covariance) @ metric
-        means, covariances = [], []
-        for h in surrogate.curvature.draws(np.random.default_rng(0), num_curvatures):
-            scores = surrogate.scores + surrogate.follows * (h - surrogate.curvature.mean)
-            weighted = np.linalg.solve(_plus(scores, surrogate.noise_variance), h)
-            covariances.append(np.linalg.inv(precision + h @ weighted))
-            means.append(covariances[-1] @ weighted.T @ (surrogate.gradient + h @ surrogate.centre))
-        return cls(prior.mean + np.array(means) @ metric.T, metric @ np.array(covariances) @ metric.T, surrogate)
+    def moments(self) -> Known:
+        """Mean and variances of the coordinates."""
+        frame, (mean, spread) = self.surrogate.frame, moments(self.means, self.covariances)
+        return Known(self.mean + frame.latents(mean), frame.variances(spread))
 
-    def moments(self) -> Prior:
-        """Mean and covariance."""
-        mean = self.means.mean(axis=0)
-        between = (self.means - mean).T @ (self.means - mean) / len(self.means)
-        return Prior(mean, self.covariances.mean(axis=0) + between)
+    def linear(self) -> tuple[nuts.Linear, nuts.Linear, Array]:
+        """Likelihoods: one for each normal distribution of a part of them, and that of all together, whose covariance (k, b, b)
+        is the last."""
+        step, frame = max(1, len(self.means) // _CHAINS), self.surrogate.frame
+        mean, spread = moments(self.means, self.covariances)
+        each = nuts.Linear.of(self.means[::step], self.covariances[::step], self.prior, self.mean, frame)
+        return each, nuts.Linear.of(mean[None], spread[None], self.prior, self.mean, frame), spread
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
-        """Independent draws (count, d)."""
-        chosen = rng.integers(len(self.means), size=count)
-        roots = np.linalg.cholesky(self.covariances)
-        return self.means[chosen] + np.einsum(
-            "nij,nj->ni", roots[chosen], rng.standard_normal((count, self.means.shape[1]))
-        )
+        """Independent draws (count, d), as many of each normal distribution."""
+        chosen, drawn = rng.permutation(np.arange(count) % len(self.means)), np.empty((count, len(self.mean)))
+        for number in np.unique(chosen):
+            own = np.flatnonzero(chosen == number)
+            noise = rng.standard_normal((len(own), *self.means.shape[1:]))
+            u = self.means[number] + times(root_of(self.covariances[number]), noise)
+            drawn[own] = self.mean + self.surrogate.frame.latents(u)
+        return drawn
 
 
-def widened(surrogate: Surrogate, prior: Prior) -> Surrogate:
+def widened(surrogate: Surrogate, covariance: Array) -> Surrogate:
     """The surrogate whose curvature counts that the likelihood is not quadratic: between the point where it was released and the
-    latents, the logarithm of a coordinate's curvature is taken to change by one for each prior sd that the posterior is wide.
+    latents, the logarithm of a direction's curvature is taken to change by one for each prior sd that the posterior is wide.
 
     That is how much a logistic regression's does whose logits have a prior sd of 2."""
-    found = Mixture._drawn(surrogate, prior, _FIRST).moments()
-    width = np.sqrt(np.mean(np.diag(found.covariance) / np.diag(prior.covariance)))
-    return surrogate._replace(curvature=surrogate.curvature.changed(_CHANGE * float(width)))
-
-
-def _plus(scores: Array, noise_variance: float) -> Array:
-    """The variance of scores and of noise; positive definite."""
-    total = scores + noise_variance * np.eye(len(scores))
-    try:
-        np.linalg.cholesky(total)
-    except np.linalg.LinAlgError:
-        return positive_part(scores) + noise_variance * np.eye(len(scores))
-    return total
+    spread = moments(*surrogate.posteriors(covariance))[1]
+    width = np.sqrt(np.mean(np.diagonal(spread, axis1=1, axis2=2) / np.diagonal(covariance, axis1=1, axis2=2)))
+    return surrogate._replace(curvature=surrogate.curvature.changed(_CHANGE * min(1.0, float(width))))
 
 
 def draw(
-    coordinates: Coordinates,
-    mixture: Mixture | WideMixture,
-    prior_mean: Array,
-    is_normal: bool,
-    public: Any,
-    key: Any,
-    num_samples: int,
+    coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Any, key: Any, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:
     """Unconstrained latents by site, (num_samples, ...): independent draws where the prior is normal, else NUTS; and what
     is wrong with NUTS's draws, if anything."""
-    if not is_normal and isinstance(mixture, WideMixture):
-        return nuts.wide(coordinates, mixture, public, key, num_samples)
-    if not is_normal and isinstance(mixture, Mixture):
-        sampler = nuts.Sampler(coordinates, num_samples)
-        return nuts.dense(sampler, mixture.surrogate, prior_mean, mixture.moments(), public, key)
+    if not is_normal:
+        return nuts.Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     points = jnp.asarray(mixture.draw(rng, num_samples), jnp.float32)
     return {site: np.asarray(value) for site, value in jax.vmap(coordinates.latents)(points).items()}, None

@@ -1,73 +1,107 @@
 """From noisy releases to a Gaussian surrogate of the likelihood whose noise is known: staged, each from the one before.
 
-A stage releases the curvature h at its point, then gradients while it walks to the posterior mean given all of them.
-Coordinates: latents = m0 + metric u, with m0 the prior mean. The metric of a stage evens out the curvature that the one
-before released, so that clipping and noise are spread over directions as the posterior needs.
+A stage releases the curvature at its point, then gradients while it walks to the posterior mean given all of them, in the
+coordinates u of a `Frame` that evens out the curvature that the one before released, so that clipping and noise are spread
+over directions as the posterior needs. Of wide models it releases diagonal blocks, and a sketch of the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.curvature import (
-    EVENING,
-    Array,
-    Curvature,
-    denoised,
-    error_in_variables,
-    from_vector,
-    positive_part,
-    times,
-    variance_of_scores,
-)
-from dpppl.noise_aware.geometry import Dense
+from dpppl.noise_aware.blocks import RANK, Frame
+from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, times
+from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
+from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
 from dpppl.noise_aware.statistics import J_SHARE
+from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments
 from dpppl.norms import Norms
 
 TAIL = 0.9
 """The share of a stage's gradients that is averaged."""
-CARRIED = 4.0  # how much wider than its posterior what a stage found is believed by the walk of the next
+CARRIED = 4.0  # covariance inflation when a stage's posterior is what the walk of the next starts from
 BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+_LATE, _MOST_KNOWN = STEPS // 2, RANK // 2
+_DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
 
 
 class Prior(NamedTuple):
-    """Mean (d,) and covariance (d, d) of the latents that enter the likelihood, unconstrained."""
+    """Mean (d,) and standard deviations (d,) of the coordinates, unconstrained. What couples them: `correlation` (d, d), or
+    standardised draws (n, d), or neither where they are independent. `pieces`: the coordinates of each block."""
 
     mean: Array
-    covariance: Array
+    scales: Array
+    pieces: Sequence[Array]
+    correlation: Array | None = None
+    draws: Array | None = None
 
     @property
     def variance(self) -> Array:
-        return np.diag(self.covariance)
+        return self.scales**2
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.pieces) == 1
 
     @property
     def curvature(self) -> str:
         """Which curvature is released."""
-        return "full"
+        return "full" if self.is_full else f"blocks of at most {max(map(len, self.pieces))} coordinates"
 
-    def geometry(self) -> Dense:
+    def geometry(self) -> Geometry:
         """For the programs of a run."""
-        return Dense(len(self.mean))
+        frame = self.first()
+        count, width, _ = frame.roots.shape
+        return Geometry(len(self.mean), count, width, frame.turn.shape[1], 0 if self.is_full else COLUMNS)
+
+    def first(self) -> Frame:
+        """A frame in which the prior is white in each block; of several, the first are directions that the prior knows of."""
+        directions = np.zeros((len(self.mean), 0))
+        if self.draws is not None and not self.is_full:
+            count, dimension = self.draws.shape
+            values, vectors = np.linalg.eigh(self.draws @ self.draws.T / count)
+            chosen = np.flatnonzero(values > 1.5 * (1.0 + np.sqrt(dimension / count)) ** 2)[-_MOST_KNOWN:]
+            directions = np.linalg.qr(self.draws.T @ vectors[:, chosen])[0]
+        frame = Frame.of(self.scales, directions, self.pieces)
+        return frame.evened(np.zeros_like(frame.roots), self.covariance(frame))
+
+    def covariance(self, frame: Frame) -> Array:
+        """Blocks, of scaled and turned latents; 1 in padding."""
+        if self.correlation is not None:
+            return self.correlation[None]
+        if self.draws is None:
+            return np.tile(np.eye(frame.roots.shape[1]), (len(frame.roots), 1, 1))
+        inside = frame.layout.gathered(frame.turned(self.draws)).transpose(1, 2, 0)
+        return frame.layout.padded(inside @ inside.swapaxes(1, 2) / len(self.draws))
+
+
+class Known(NamedTuple):
+    """Mean (d,) and variance (d,) of each coordinate."""
+
+    mean: Array
+    variance: Array
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Norm of a score and of a row's curvature, in the metric; None: found from private histograms."""
+    """Norm of a score and of a row's curvature, in u; None: found from private histograms."""
 
     norm: float | None = None
     curvature: float | None = None
 
 
 class Release(NamedTuple):
-    """A curvature as released, with the sd of its noise, and the variance of scores with its own."""
+    """Blocks (k, b, b) of a curvature as released, with the sd of their noise; products (d, COLUMNS) of it, with the same; and
+    the variance of scores with its own."""
 
     curvature: Array
     curvature_std: float
+    products: Array
     scores: Array
     scores_std: float
 
@@ -76,47 +110,40 @@ class Release(NamedTuple):
         curvature, curvature_std = weighted_mean(
             self.curvature, self.curvature_std, other.curvature, other.curvature_std
         )
+        products, _ = weighted_mean(self.products, self.curvature_std, other.products, other.curvature_std)
         scores, scores_std = weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
-        return Release(curvature, curvature_std, scores, scores_std)
+        return Release(curvature, curvature_std, products, scores, scores_std)
 
-
-class Surrogate(NamedTuple):
-    """`gradient` | u ~ N(h (u - centre), `noise`), h the curvature: all that the releases say of the likelihood.
-
-    `gradient` (d,): the mean noisy score at `centre` (d,), of noise variance `noise_variance`, in u; `curvature`: of the
-    likelihood; `scores`: the variance (d, d) of a score's sum over possible data, `follows`: its derivatives by entries of
-    the curvature."""
-
-    metric: Array
-    centre: Array
-    gradient: Array
-    noise_variance: float
-    curvature: Curvature
-    scores: Array
-    follows: Array
-
-    def noise(self, spread: Array) -> Array:
-        """The covariance of the gradient around its mean, where E[(u - centre)(u - centre)'] = `spread`."""
-        extra = error_in_variables(self.curvature.variance, spread)
-        return self.scores + self.noise_variance * np.eye(len(self.centre)) + extra
-
-    def point(self, mean: Array) -> Array:
-        """The latents at the centre, `mean` being those at u = 0."""
-        return mean + self.metric @ self.centre
+    def posterior(self, frame: Frame, covariance: Array, count: int) -> Curvature:
+        """Draws of the curvature, where u has this prior covariance."""
+        real = frame.layout.real
+        return drawn(self.curvature, self.curvature_std, self.scores, self.scores_std, real, covariance, count)
 
 
 class Stage(NamedTuple):
     """What one stage found: the bounds used, the surrogate of its own releases, the posterior `belief` that they give under
-    a normal prior, the scatter of its gradients in units of their noise, with its degrees of freedom, and the `excess` of
-    the posterior's spread."""
+    a normal prior, with its `covariance` in blocks of scaled and turned latents, the scatter of its gradients in units of
+    their noise, with its degrees of freedom, and the `excess` of the posterior's spread."""
 
     norm: float
     bound: float
     surrogate: Surrogate
-    belief: Prior
+    belief: Known
+    covariance: Array
     chi_squared: float
     degrees: int
     excess: float
+
+
+class _Start(NamedTuple):
+    """Where a stage starts: its frame and point, what is believed of the latents, with a covariance in blocks, and bounds."""
+
+    frame: Frame
+    point: Array
+    mean: Array
+    covariance: Array
+    norm: float
+    bound: float
 
 
 Ask = Callable[..., Any]
@@ -129,114 +156,82 @@ def run_recipe(
     """All stages in order, the last one with both of its curvatures, and the scalars (see `RowStatistics.scalars`).
     `scale`: 1 / mu; `redrawn`: see `Responses`."""
     *priced, closing = plan.priced(scale)
-    scales = np.sqrt(np.diag(prior.covariance))
-    precision = np.linalg.inv(prior.covariance)
-    found = Found(np.diag(scales), prior.mean + BESIDE * scales, prior, 1.0, 1.0)
-    per_row = len(scales) * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
+    frame, dimension = prior.first(), len(prior.mean)
+    start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
+    per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
-        metric = found.metric
-        at: dict[str, Any] = {"point": found.point, "metric": metric, "norm": found.norm, "bound": found.bound}
-        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, len(scales))
-        here = _released(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at)
+        frame, inflation, is_last = start.frame, CARRIED if number else 1.0, number == len(priced) - 1
+        known = frame.from_latents(inflation * start.covariance)
+        covariance = frame.from_latents(prior.covariance(frame))
+        sketch = Sketch.drawn(frame, known / inflation, np.random.default_rng(number))
+        at = _state(start, sketch)
+        entries = np.sqrt(dimension * frame.roots.shape[1])
+        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, entries)
+        here = _released(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame)
         std = at["norm"] * sigma["gradient"]
-        inner = metric.T @ precision @ metric
-        likelihood, scores, follows = _denoised(here, inner)
-        usable = likelihood._replace(mean=positive_part(likelihood.mean))
-        start = np.linalg.solve(metric, found.point - prior.mean)
-        average = Surrogate(metric, start, np.zeros_like(start), std**2 / STEPS, usable, scores, follows)
-        known = metric.T @ np.linalg.inv(found.belief.covariance) @ metric
-        gains, offsets = gains_of(average, np.linalg.solve(metric, found.belief.mean - prior.mean), known, std)
+        curvature = here.posterior(frame, covariance, _DRAWS)
+        flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
+        average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
+        mean = curvature.mean
+        gains, offsets = gains_of(average, frame.coordinates(start.mean - prior.mean), known, std)
         positions, noisy = ask(
-            "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=np.linalg.inv(metric), gains=gains,
-            offsets=offsets, curvature=usable.mean, scales=scales,
+            "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=frame.inverse, gains=gains,
+            offsets=offsets, curvature=mean,
         )  # fmt: skip
-        first = int(STEPS * (1.0 - TAIL))
-        new_point, gradient = positions[first:].mean(axis=0), noisy[first:].mean(axis=0) * at["norm"]
-        if number == len(priced) - 1:
-            at |= {"point": new_point}
-            again = _released(ask("curvature", at, closing["curvature"]), closing["curvature"], at)
-            likelihood, scores, follows = _denoised(here.combined(again), inner)
-        centre = np.linalg.solve(metric, new_point - prior.mean)
-        surrogate = Surrogate(metric, centre, gradient, std**2 / (STEPS - first), likelihood, scores, follows)
-        residual = noisy[first:] * at["norm"] - gradient
-        residual += np.linalg.solve(metric, (positions[first:] - new_point).T).T @ likelihood.mean
-        degrees = residual.shape[1] * (len(residual) - 1)
-        scatter = std**2 + redrawn * max(0.0, float(np.trace(scores))) / len(scales)
-        chi_squared = float((residual**2).sum() / (scatter * degrees))
-        mean, covariance = gaussian_posterior(surrogate, inner)
-        belief = Prior(prior.mean + metric @ mean, metric @ covariance @ metric.T)
-        excess = excess_of(surrogate, inner, mean, covariance)
-        stages.append(Stage(at["norm"], at["bound"], surrogate, belief, chi_squared, degrees, excess))
-        found = _next(stages[-1], new_point, usable.mean, scales)
+        point, scores = positions[-count:].mean(axis=0), frame.layout.gathered(noisy * at["norm"])
+        if is_last:
+            at |= {"point": point}
+            again = _released(ask("curvature", at, closing["curvature"]), closing["curvature"], at, frame)
+            here = here.combined(again)
+            curvature = here.posterior(frame, covariance, _LAST_DRAWS)
+        centre, gradient = frame.coordinates(point - prior.mean), scores[-count:].mean(axis=0)
+        surrogate = _surrogate(here, curvature, frame, sketch, num_rows, (centre, gradient, std**2 / count))
+        late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
+        chi_squared, degrees = _scatter(surrogate, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
+        mean_u, spread = moments(*surrogate.posteriors(covariance))
+        belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
+        excess = excess_of(surrogate, covariance, mean_u, spread)
+        stages.append(
+            Stage(at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess)
+        )
+        start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     return stages, ask("scalars", at, closing["scalars"])
 
 
-class Found(NamedTuple):
-    """Where a stage starts: its metric and point, what is believed of the latents, and bounds, which are those of the
-    stage before in its metric."""
-
-    metric: Array
-    point: Array
-    belief: Prior
-    norm: float
-    bound: float
+def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
+    """What accesses need; see `Geometry`."""
+    frame = start.frame
+    return {
+        "point": start.point, "norm": start.norm, "bound": start.bound, "scales": frame.scales, "turn": frame.turn,
+        "roots": frame.roots, "index": frame.layout.index, "place": frame.layout.place, "sketch": sketch.columns,
+    }  # fmt: skip
 
 
-def _next(stage: Stage, point: Array, curvature: Array, scales: Array) -> Found:
-    """After a stage that ended at `point`. Lengths of scores are taken to change with the metric as their root mean square
+def _scatter(surrogate: Surrogate, u: Array, scores: Array, std: float, redrawn: float) -> tuple[float, int]:
+    """The scatter of noisy scores (t, k, b) at u around the surrogate, in units of their noise, and its degrees of freedom."""
+    residual = scores + times(surrogate.curvature.mean, u)
+    residual -= residual.mean(axis=0)
+    dimension = surrogate.frame.layout.dimension
+    own = np.diagonal(surrogate.curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
+    degrees = dimension * (len(residual) - 1)
+    return float((residual**2).sum() / ((std**2 + redrawn * own) * degrees)), degrees
+
+
+def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: Array, prior: Prior) -> _Start:
+    """After a stage that ended at `point`. Lengths of scores are taken to change with the frame as their root mean square
     does, by the trace of the curvature."""
-    old = stage.surrogate.metric
-    new = _evened(curvature, old, scales)
-    change = np.linalg.solve(old, new)
-    ratio = float(np.trace(change.T @ curvature @ change) / np.trace(curvature))
-    belief = stage.belief._replace(covariance=CARRIED * stage.belief.covariance)
-    point = point + np.clip(belief.mean - point, -scales / 2, scales / 2)
-    return Found(new, point, belief, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
-
-
-def gaussian_posterior(surrogate: Any, precision: Array) -> tuple[Array, Array]:
-    """Mean and covariance of u under a normal prior of mean 0, the error of the curvature included self-consistently.
-    `surrogate`: a Surrogate, or one in blocks: vectors (k, b), matrices (k, b, b)."""
-    weighted, covariance = _consistent(surrogate, precision)
-    total = surrogate.gradient + times(surrogate.curvature.mean, surrogate.centre)
-    return times(covariance, times(weighted.swapaxes(-1, -2), total)), covariance
-
-
-def excess_of(surrogate: Any, precision: Array, mean: Array, covariance: Array) -> float:
-    """By how much a posterior of u lies farther around the surrogate's centre than it would with no noise at the mode: squared
-    distances by the curvature h, over the same for the covariance (h + precision)^-1, less one."""
-    h, off = positive_part(surrogate.curvature.mean), mean - surrogate.centre
-    lengths = np.trace(h @ covariance, axis1=-2, axis2=-1).sum() + np.sum(off * times(h, off))
-    return max(0.0, float(lengths / np.trace(np.linalg.solve(precision + h, h), axis1=-2, axis2=-1).sum()) - 1.0)
-
-
-def _consistent(surrogate: Any, precision: Array) -> tuple[Array, Array]:
-    """Noise^-1 h and the posterior covariance, where the covariance is that of what the curvature's error acts on."""
-    h = surrogate.curvature.mean
-    spread = np.linalg.inv(precision)
-    for _ in range(60):
-        weighted = np.linalg.solve(surrogate.noise(spread), h)
-        covariance = np.linalg.inv(precision + h.swapaxes(-1, -2) @ weighted)
-        if np.max(np.abs(covariance - spread)) < 1e-6 * np.max(np.abs(spread)):
-            break
-        spread = covariance
-    return weighted, covariance
-
-
-def gains_of(surrogate: Any, mean: Array, precision: Array, std: float) -> tuple[Array, Array]:
-    """For each step, the posterior mean as a linear map (STEPS, d, d) of the averaged gradient (at u = 0, linearised), and
-    an offset (STEPS, d), where a normal distribution of this `mean` and `precision` stands for what was known before."""
-    h, identity = surrogate.curvature.mean, np.eye(precision.shape[-1])
-    fixed = surrogate._replace(noise_variance=0.0).noise(_consistent(surrogate, precision)[1])
-    maps = []
-    for step in range(STEPS):
-        variance = std**2 * (16.0 / 7.0) / (step + 1)  # of the average with weights 4 / (t + 4)
-        weighted = np.linalg.solve(fixed + variance * identity, h)
-        both = np.concatenate([weighted.swapaxes(-1, -2), times(precision, mean)[..., None]], axis=-1)
-        maps.append(np.linalg.solve(precision + h @ weighted, both))
-    return np.array(maps)[..., :-1], np.array(maps)[..., -1]
+    frame = stage.surrogate.frame
+    residual = sketch.unexplained(here.products, frame, curvature)
+    left, strength = sketch.directions(residual, here.curvature_std**2)
+    new, of_latents = next_frame(frame, curvature, left, strength, prior.pieces)
+    new = new.evened(of_latents, prior.covariance(new))
+    covariance = new.layout.padded(new.real(frame.carried(frame.real(stage.covariance), new)))
+    squared = np.sum((new.roots @ new.roots.swapaxes(1, 2)) * of_latents)
+    ratio = float(squared / np.trace(curvature, axis1=1, axis2=2).sum())
+    point = point + np.clip(stage.belief.mean - point, -prior.scales / 2, prior.scales / 2)
+    return _Start(new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
 
 
 def found_bounds(
@@ -257,26 +252,34 @@ def found_bounds(
     return {"norm": norm or at["norm"], "bound": bound or at["bound"]}
 
 
-def _released(values: Any, sigma: float, at: Any) -> Release:
-    dimension = len(at["point"])
-    curvature = from_vector(values["A"], dimension) * (at["bound"] / np.sqrt(1.0 - J_SHARE))
-    scores = from_vector(values["J"], dimension) * (at["norm"] ** 2 / np.sqrt(J_SHARE))
-    return Release(
-        curvature, sigma * at["bound"] / np.sqrt(1.0 - J_SHARE), scores, sigma * at["norm"] ** 2 / np.sqrt(J_SHARE)
-    )
+def _released(values: Any, sigma: float, at: Any, frame: Frame) -> Release:
+    blocks, width = frame.roots.shape[:2]
+    numbers = blocks * width * (width + 1) // 2
+    matrices = lambda vector: frame.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
+    unit, unit_j = at["bound"] / np.sqrt(1.0 - J_SHARE), at["norm"] ** 2 / np.sqrt(J_SHARE)
+    products = values["A"][numbers:].reshape(len(frame.scales), -1) * unit
+    curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
+    return Release(curvature, sigma * unit, products, scores, sigma * unit_j)
 
 
-def _denoised(release: Release, precision: Array) -> tuple[Curvature, Array, Array]:
-    curvature = denoised(release.curvature, release.curvature_std, 0.05 * np.diag(precision))
-    return curvature, *variance_of_scores(release.scores, release.scores_std, positive_part(curvature.mean))
-
-
-def _evened(curvature: Array, metric: Array, scales: Array) -> Array:
-    """The metric of the next stage: prior scales times (curvature + prior)^(-1/4), of about the size of the scales."""
-    from_scales = np.linalg.solve(metric, np.diag(scales))
-    values, vectors = np.linalg.eigh(positive_part(from_scales.T @ curvature @ from_scales) + np.eye(len(scales)))
-    powers = values**-EVENING * np.exp(EVENING * np.mean(np.log(values)))
-    return np.diag(scales) @ (vectors * powers) @ vectors.T
+def _surrogate(
+    here: Release,
+    curvature: Curvature,
+    frame: Frame,
+    sketch: Sketch,
+    num_rows: int,
+    measured: tuple[Array, Array, float],
+) -> Surrogate:
+    """`measured`: centre, gradient and its noise variance."""
+    layout, mean = frame.layout, curvature.mean
+    columns = layout.gathered(sketch.columns.T)
+    unsure = np.zeros(layout.dimension)
+    if len(columns):
+        off = curvature.matrices - mean
+        unsure = layout.scattered(np.mean([times(h, c) ** 2 for h in off for c in columns], axis=0))
+    found = sketch.beside(here.products, frame, mean, unsure, here.curvature_std**2, num_rows)
+    beside, trace, unknown = found
+    return Surrogate(frame, *measured, curvature, layout.gathered(beside), trace, unknown * layout.real)
 
 
 def weighted_mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax import lax
 
 from dpppl.centring import draw_key
 from dpppl.clipping import Flat
+from dpppl.errors import ConfigurationError
 from dpppl.mechanism import ROW_NUMBER, Mechanism
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.runs.driver import Program, prepare_all
@@ -45,6 +46,36 @@ class Releases:
             done += repeats
             found = jax.device_get(self.programs[kind](state, self.rows, self.public))
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
+
+        return ask
+
+
+class Released(NamedTuple):
+    """All that a run released and what it took for public: the `prior` of coordinates, whether it `is_normal`, 1 / mu as `scale`,
+    and the `values` of its accesses in order, as arrays on the host. It pickles, and holds nothing that was not released."""
+
+    prior: Any
+    is_normal: bool
+    scale: float
+    values: list[Any]
+
+    def recorded(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, which adds to `values` what it returns."""
+
+        def asked(*args: Any, **walk: Any) -> Any:
+            self.values.append(ask(*args, **walk))
+            return self.values[-1]
+
+        return asked
+
+    def asker(self) -> Callable[..., Any]:
+        """A function that returns the values again, in order. It raises ConfigurationError where there are no more."""
+        values = iter(self.values)
+
+        def ask(*_: Any, **__: Any) -> Any:
+            for found in values:
+                return found
+            raise ConfigurationError("the run was interrupted before it had released all that a posterior needs.")
 
         return ask
 

@@ -12,16 +12,15 @@ from numpyro.diagnostics import print_summary
 from dpppl import random
 from dpppl.arguments import name_of
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
+from dpppl.model import SplitModel, split_model
 from dpppl.noise_aware import posterior, progress
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails, Verdict
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
+from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Bounds, run_recipe
-from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
+from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
-from dpppl.noise_aware.wide import run_wide
-from dpppl.noise_aware.wide_posterior import WideMixture
 from dpppl.responses import NUM_DRAWS, Responses
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
@@ -32,20 +31,17 @@ from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, checked_call, positive, positive_integer
 
 T = TypeVar("T")
-MOST_FULL, MOST_LATENTS = 200, 10_000
+MOST_LATENTS = 10_000
 
 
-class _Way(NamedTuple):
-    """What depends on the width of a model."""
+class _Bound(NamedTuple):
+    """A model with its arguments."""
 
-    plan: Callable[[bool], Plan]
-    prior: Callable[..., Any]
-    recipe: Callable[..., Any]
-    mixture: Callable[..., Any]
-
-
-_FULL = _Way(default_plan, Coordinates.prior, run_recipe, posterior.Mixture.of)
-_WIDE = _Way(wide_plan, Coordinates.wide_prior, run_wide, WideMixture.of)
+    split: SplitModel
+    coordinates: Coordinates
+    responses: Responses
+    rows: Any
+    public: Any
 
 
 class NoiseAware(Fixed):
@@ -134,6 +130,7 @@ class NoiseAware(Fixed):
         self._coordinates: Coordinates | None = None
         self._samples: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
+        self._releases: Released | None = None
 
     def __repr__(self) -> str:
         return f"NoiseAware of {name_of(self.model)}: {self._provenance.status}; {self.budget!r}"
@@ -147,18 +144,19 @@ class NoiseAware(Fixed):
 
     # Budget
 
-    def _plan(self, way: _Way) -> Plan:
-        return way.plan(None in (self.bounds.norm, self.bounds.curvature))
+    def _plan(self, dimension: int = 1) -> Plan:
+        plan = default_plan if dimension <= MOST_FULL else wide_plan
+        return plan(None in (self.bounds.norm, self.bounds.curvature))
 
-    def _charge(self, way: _Way) -> tuple[Charge, float]:
+    def _charge(self, dimension: int = 1) -> tuple[Charge, float]:
         """A run's charge at the noise that the budget gives, and that noise as 1 / mu. Looks at no data."""
-        charge_at = lambda scale: Charge(MECHANISM, self._plan(way).noise_multipliers(scale))  # noqa: E731
+        charge_at = lambda scale: Charge(MECHANISM, self._plan(dimension).noise_multipliers(scale))  # noqa: E731
         scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
         return charge_at(scale), scale
 
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data: the same for models of any width."""
-        charges = [*self.budget.charged, self._charge(_FULL)[0]]
+        charges = [*self.budget.charged, self._charge()[0]]
         return self._report(charges, self._provenance.and_now(Status.PLANNED, start=Start.PRIOR_MEAN), None)
 
     def privacy_report(self) -> PrivacyReport:
@@ -174,7 +172,7 @@ class NoiseAware(Fixed):
             delta=self.budget.target_delta,
             mechanism=MechanismFacts.of(MECHANISM, num_rows),
             provenance=provenance,
-            details=NoiseAwareDetails(num_accesses=self._plan(_FULL).num_accesses, verdict=verdict),
+            details=NoiseAwareDetails(num_accesses=self._plan().num_accesses, verdict=verdict),
             num_data=self.num_data,
             num_rows=num_rows,
             assumed_public=() if split is None else split.assumed_public,
@@ -190,6 +188,40 @@ class NoiseAware(Fixed):
         `rng_key`: one key, used once; take it from `dpppl.secret_key()`. Arrays among the arguments are private unless
         marked `dpppl.Public`."""
         run = Run.opened(rng_key, None)
+        bound = self._bind(args, kwargs)
+        split, coordinates, responses, rows, public = bound
+        with TRACING:
+            prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
+        charge, scale = self._charge(coordinates.dimension)
+        self.budget.admit([charge], run.run_id)
+        statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
+        access_key = random.stream(run.key, "accesses")
+        with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
+            programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
+            before = self.budget.events
+            with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
+                origin = claim(run.key)
+                with bar.external_write_mode():
+                    announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
+                made = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
+                self._releases = Released(prior, is_normal, scale, [])
+                ask = progress.shown(self._releases.recorded(made.asker()), bar)
+                found = self._recipe(bound, self._releases, ask)
+            bar.set_description("posterior")
+            self._conclude(bound, self._releases, found, random.stream(run.key, "posterior"))
+
+    @forgetful
+    def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+        """Samples and verdict anew, from `releases` alone: at no cost, and without a look at the data.
+
+        Arguments are those of `run`; of private arrays only shapes and dtypes count. Raises ConfigurationError before `run`,
+        and where that was interrupted before it had made all accesses."""
+        releases, bound = self.releases, self._bind(args, kwargs)
+        key = random.stream(random.as_key(rng_key), "posterior")
+        self._conclude(bound, releases, self._recipe(bound, releases, releases.asker()), key)
+
+    def _bind(self, args: Any, kwargs: Any) -> _Bound:
+        """Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
         with TRACING:
             split = split_model(self.model, args, kwargs, data_plate=self.data_plate)
             rows, public = split.arrays(args, kwargs)
@@ -199,40 +231,31 @@ class NoiseAware(Fixed):
                     f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
                     f"than {MOST_LATENTS:,}; use dpppl.SVI."
                 )
-            way = _FULL if coordinates.dimension <= MOST_FULL else _WIDE
             responses = Responses.of(split, self.num_draws)
             if responses.scaled:
                 raise UnsupportedModelError(
                     f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "
                     "observation, as its width must; leave the scale out, or use dpppl.DPSGLD or dpppl.SVI."
                 )
-            prior, is_normal = way.prior(coordinates, public, random.stream(run.key, "prior"))
-        charge, scale = self._charge(way)
-        self.budget.admit([charge], run.run_id)
-        statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
-        access_key = random.stream(run.key, "accesses")
-        plan = self._plan(way)
-        with progress.bar(plan.num_accesses, visible=self.progress_bar) as bar:
-            programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
-            before = self.budget.events
-            with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
-                origin = claim(run.key)
-                with bar.external_write_mode():
-                    announce(self._begin(origin, coordinates, charge), before, split.notes, self.print_cost)
-                releases = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
-                ask = progress.shown(releases.asker(), bar)
-                bounds, redrawn = self.bounds, responses.redrawn
-                stages, scalars = way.recipe(ask, plan, scale, prior, bounds, split.num_rows, redrawn)
-            bar.set_description("posterior")
-            scalar_std, names = float(charge.noise_multipliers[-1]), coordinates.names()
-            mixture = way.mixture(stages[-1].surrogate, prior)
-            self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, split.num_rows)
-            with TRACING:
-                key = random.stream(run.key, "posterior")
-                z, problem = posterior.draw(coordinates, mixture, prior.mean, is_normal, public, key, self.num_samples)
-                self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through)
-                self._samples = jax.jit(jax.vmap(split.constrain, (0, None)))(z, public)
-            self._provenance = self._provenance.ended(Status.COMPLETE)
+        return _Bound(split, coordinates, responses, rows, public)
+
+    def _recipe(self, bound: _Bound, releases: Released, ask: Any) -> Any:
+        plan = self._plan(bound.coordinates.dimension)
+        num_rows, redrawn = bound.split.num_rows, bound.responses.redrawn
+        return run_recipe(ask, plan, releases.scale, releases.prior, self.bounds, num_rows, redrawn)
+
+    def _conclude(self, bound: _Bound, releases: Released, found: Any, key: Any) -> None:
+        """The verdict on what a recipe `found`, and samples."""
+        (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
+        scalar_std = float(self._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
+        mixture = Mixture.of(stages[-1].surrogate, prior)
+        names, num_rows = coordinates.names(), bound.split.num_rows
+        self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
+        with TRACING:
+            z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
+            self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through)
+            self._samples = jax.jit(jax.vmap(bound.split.constrain, (0, None)))(z, bound.public)
+        self._provenance = self._provenance.ended(Status.COMPLETE)
 
     def _begin(self, origin: KeyOrigin, coordinates: Coordinates, charge: Charge) -> PrivacyReport:
         self._coordinates, self._samples, self._verdict = coordinates, None, None
@@ -240,6 +263,11 @@ class NoiseAware(Fixed):
         return self._report([charge], self._provenance, None)
 
     # Results
+
+    @property
+    def releases(self) -> Released:
+        """All that the last run has released so far, with its prior; it pickles."""
+        return _found(self._releases, "releases")
 
     @property
     def verdict(self) -> Verdict:

@@ -97,7 +97,7 @@ class RowStatistics:
         w = self._weight(at, found.length)
         own = found.psi * (w / at["norm"])
         return {
-            "A": np.sqrt(1.0 - J_SHARE) * self.geometry.numbers(found.matrix()) * (w / at["bound"]),
+            "A": np.sqrt(1.0 - J_SHARE) * found.matrix() * (w / at["bound"]),
             "J": np.sqrt(J_SHARE) * self.geometry.outer(at, own),
         }
 

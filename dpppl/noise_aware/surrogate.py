@@ -1,0 +1,120 @@
+"""All that the releases say of the likelihood, as a Gaussian surrogate with known noise, and posteriors under normal priors."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dpppl.noise_aware.blocks import Frame
+from dpppl.noise_aware.curvature import Array, Curvature, positive_part, times
+from dpppl.noise_aware.plan import STEPS
+
+_FEW, _PASSES = 20, 8
+_FARTHEST = 1e4  # prior sds, beyond which a posterior mean is rounding
+
+
+class Surrogate(NamedTuple):
+    """`gradient` | u ~ N(h (u - centre), J + noise) in the coordinates u of `frame`, h drawn from `curvature`, with J its scores.
+
+    Vectors are (k, b), matrices (k, b, b), in blocks: one block, but for wide models. `gradient`: the mean noisy score at
+    `centre`, of privacy noise `noise_variance`. `beside` (k, b): the variance that entries beside the blocks add where the
+    trace of curvature times spread is `trace`; `unknown` (k, b): the share of a coordinate that lies in directions of which
+    the data may say nothing, as columns that add up to the same."""
+
+    frame: Frame
+    centre: Array
+    gradient: Array
+    noise_variance: float
+    curvature: Curvature
+    beside: Array
+    trace: float
+    unknown: Array
+
+    def beside_at(self, h: Array, spread: Array) -> Array:
+        """What entries beside the blocks add to the variance of the gradient (k, b), h being the curvature's mean."""
+        return self.beside * (np.sum(h * spread) / self.trace)
+
+    def noise_at(self, covariance: Array) -> Array:
+        """The variances (k, b) of noise, where u has this prior covariance: beside the blocks as the posterior has it."""
+        noise = np.full(self.centre.shape, self.noise_variance)
+        if not np.any(self.beside):
+            return noise
+        few = self._replace(curvature=self.curvature.thinned(_FEW // 4))
+        h, spread = few.curvature.mean, covariance
+        for _ in range(_PASSES):
+            total = noise + self.beside_at(h, spread)
+            spread = few.given(total, covariance)[1].mean(axis=0)
+        return total
+
+    def given(self, noise: Array, covariance: Array) -> tuple[Array, Array]:
+        """Means (n, k, b) and covariances (n, k, b, b) of u given each draw of the curvature, under a normal prior of mean 0.
+
+        By eigenvalues throughout, so that no release makes it fail."""
+        h, root = self.curvature.matrices, root_of(covariance)
+        values, vectors = np.linalg.eigh(self.curvature.scores + np.eye(noise.shape[-1]) * noise[..., None, :])
+        slope = vectors.swapaxes(-1, -2) / np.sqrt(np.maximum(values, noise.min()))[..., None]
+        total = times(slope, self.gradient + times(h, self.centre))
+        slope = slope @ h
+        spread = posterior_covariance(slope.swapaxes(-1, -2) @ slope, root)
+        mean = times(spread, times(slope.swapaxes(-1, -2), total))
+        farthest = _FARTHEST * np.sqrt(np.trace(covariance, axis1=-2, axis2=-1))
+        length = np.linalg.norm(mean, axis=-1)
+        return mean * (farthest / np.maximum(length, farthest))[..., None], spread
+
+    def posteriors(self, covariance: Array) -> tuple[Array, Array]:
+        """The same, where what is unknown is as in the prior."""
+        means, spreads = self.given(self.noise_at(covariance), covariance)
+        share = np.sqrt(self.unknown)
+        return means, spreads + share[:, :, None] * (covariance - spreads) * share[:, None, :]
+
+    def point(self, mean: Array) -> Array:
+        """The latents at the centre, `mean` being those at u = 0."""
+        return mean + self.frame.latents(self.centre)
+
+
+def root_of(covariance: Array) -> Array:
+    """R with R R' = covariance."""
+    values, vectors = np.linalg.eigh((covariance + covariance.swapaxes(-1, -2)) / 2)
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+
+
+def posterior_covariance(information: Array, root: Array) -> Array:
+    """(information + (root root')^-1)^-1, of positive semidefinite information however large."""
+    values, vectors = np.linalg.eigh(root.swapaxes(-1, -2) @ information @ root)
+    half = (root @ vectors) / np.sqrt(1.0 + np.maximum(values, 0.0))[..., None, :]
+    return half @ half.swapaxes(-1, -2)
+
+
+def moments(means: Array, covariances: Array) -> tuple[Array, Array]:
+    """Of an equal mixture of n normal distributions."""
+    mean = means.mean(axis=0)
+    off = np.moveaxis(means - mean, 0, -1)
+    return mean, covariances.mean(axis=0) + off @ off.swapaxes(-1, -2) / len(means)
+
+
+def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -> tuple[Array, Array]:
+    """For each step, the posterior mean as a linear map (STEPS, k, b, b) of the averaged gradient (at u = 0, linearised), and
+    an offset (STEPS, k, b), where a normal distribution of this `mean` and `covariance` stands for what was known before."""
+    few = surrogate.curvature.thinned(_FEW)
+    h, noise = few.mean, surrogate.noise_at(covariance)
+    spread = surrogate._replace(curvature=few).given(noise, covariance)[1].mean(axis=0)
+    fixed = few.scores.mean(axis=0) + few.error(spread)
+    fixed += np.eye(h.shape[-1]) * (noise - surrogate.noise_variance)[:, None, :]
+    values, vectors = np.linalg.eigh(fixed)
+    root, gains, offsets = root_of(covariance), [], []
+    known = times(np.linalg.pinv(covariance, hermitian=True), mean)
+    for step in range(STEPS):
+        variance = std**2 * (16.0 / 7.0) / (step + 1)  # of the average with weights 4 / (t + 4)
+        weighted = (vectors / (np.maximum(values, 0.0) + variance)[..., None, :]) @ vectors.swapaxes(-1, -2) @ h
+        found = posterior_covariance(h @ weighted, root)
+        gains.append(found @ weighted.swapaxes(-1, -2))
+        offsets.append(times(found, known))
+    return np.array(gains), np.array(offsets)
+
+
+def excess_of(surrogate: Surrogate, covariance: Array, mean: Array, spread: Array) -> float:
+    """By how much a posterior of u lies farther around the surrogate's centre than it would with no noise at the mode: squared
+    distances by the curvature h, over the same for the covariance (h + prior precision)^-1, less one."""
+    h, off = surrogate.curvature.mean, mean - surrogate.centre
+    lengths = np.trace(h @ spread, axis1=-2, axis2=-1).sum() + np.sum(off * times(h, off))
+    least = posterior_covariance(positive_part(h), root_of(covariance))
+    return max(0.0, float(lengths / np.trace(h @ least, axis1=-2, axis2=-1).sum()) - 1.0)

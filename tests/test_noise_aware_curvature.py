@@ -1,0 +1,217 @@
+"""Curvatures that are drawn given their noisy releases: the law of the draws, what turns along, and releases that are absurd."""
+
+import pickle
+
+import numpy as np
+import pytest
+from test_noise_aware import bench, compiled_once, data, full, noise_aware  # noqa: F401
+
+import dpppl
+from dpppl.errors import ConfigurationError
+from dpppl.noise_aware import recipe
+from dpppl.noise_aware.curvature import Curvature, drawn
+from dpppl.noise_aware.plan import STEPS, default_plan
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.spectral import eigen_draws
+from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments
+from dpppl.norms import NUM_BINS
+
+WIDTH = 6
+
+
+def noise(rng, *shape):
+    """Symmetric, of sd 1 on the diagonal and 1 / sqrt 2 off it."""
+    entries = rng.standard_normal((*shape, shape[-1]))
+    return (entries + entries.swapaxes(-1, -2)) / 2.0
+
+
+def turning(seed, width=WIDTH):
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((width, width)))[0]
+
+
+def matrices(noisy, std, real=None, count=200, smallest=0.02):
+    real = np.ones(noisy.shape[:2], bool) if real is None else real
+    values, vectors = eigen_draws(noisy, std, real, noise(np.random.default_rng(1), *noisy.shape[:2]), smallest, count)
+    return Curvature(values, vectors, np.eye(noisy.shape[-1])).matrices
+
+
+# The law of the draws
+
+
+def test_draws_have_the_law_of_the_truth():
+    """Truths from the prior itself, 400 at once: ranks of the trace, of an entry and of a quadratic form among 40 draws are
+    uniform (means within 5 standard errors, .014 each), and not where noise is thought half as large."""
+    rng = np.random.default_rng(0)
+    axes = np.linalg.qr(rng.standard_normal((400, 4, 4)))[0]
+    true = (axes * np.exp(1.0 + 1.2 * rng.standard_normal((400, 1, 4)))) @ axes.swapaxes(1, 2)
+    noisy, direction = true + 3.0 * noise(rng, 400, 4), np.array([0.5, 0.5, -0.5, 0.5])
+
+    def ranks(std):
+        found = matrices(noisy, std, count=40, smallest=1e-3)
+        of = lambda h: np.stack([np.trace(h, axis1=-2, axis2=-1), h[..., 0, 1], direction @ h @ direction])  # noqa: E731
+        return np.mean(of(found) < of(true)[:, None], axis=1)
+
+    right, wrong = ranks(3.0), ranks(1.5)
+    assert np.max(np.abs(right.mean(axis=1) - 0.5)) < 0.07
+    np.testing.assert_allclose(np.mean(np.abs(right - 0.5) < 0.4, axis=1), 0.8, atol=0.1)
+    assert np.min(np.mean(np.abs(wrong - 0.5) < 0.4, axis=1)) < 0.65
+
+
+def test_without_noise_draws_are_what_was_released():
+    true = turning(0) @ np.diag(np.geomspace(0.1, 1e4, WIDTH)) @ turning(0).T
+    np.testing.assert_allclose(matrices(true[None], 1e-6)[:, 0], np.broadcast_to(true, (200, WIDTH, WIDTH)), atol=1e-4)
+
+
+def test_a_direction_that_many_entries_make_is_found():
+    """A curvature that is 0 along the sum of 40 columns: entries alone are lost in the noise, 40 together are not."""
+    true, sums = 100.0 * (np.eye(40) - 1.0 / 40), np.ones(40) / np.sqrt(40)
+    found = matrices((true + 5.0 * noise(np.random.default_rng(0), 40))[None], 5.0, count=20)[:, 0].mean(axis=0)
+    assert sums @ found @ sums < 15.0 and 95.0 < np.trace(found) / 39.0 < 105.0
+
+
+def test_padding_stays_empty_and_changes_nothing_else():
+    """Blocks of 5 of 8 places; the same block alone."""
+    rng, real = np.random.default_rng(0), np.arange(8) < np.array([[5], [8]])
+    noisy = 30.0 * np.eye(8) + 3.0 * noise(rng, 2, 8)
+    inside = real[:, :, None] & real[:, None, :]
+    found = matrices(noisy * inside, 3.0, real)
+    assert not np.any(found[:, ~inside]) and np.all(np.linalg.eigvalsh(found[:, 0, :5, :5]) > 0.0)
+    alone = matrices(noisy[:1, :5, :5], 3.0)[:, 0]
+    np.testing.assert_allclose(found[:, 0, :5, :5].mean(axis=0), alone.mean(axis=0), atol=1.5)
+
+
+# What turns along
+
+
+def released(seed):
+    """A release, and a gradient with a centre."""
+    rng = np.random.default_rng(seed)
+    true = np.diag(np.geomspace(2.0, 200.0, WIDTH))[None]
+    products = np.zeros((WIDTH, 0))
+    scores = 0.8 * true + 20.0 * noise(rng, 1, WIDTH)
+    return recipe.Release(true + 10.0 * noise(rng, 1, WIDTH), 10.0, products, scores, 20.0), rng.standard_normal(
+        (2, 1, WIDTH)
+    )
+
+
+def posterior_of(release, centre, gradient, prior, roots):
+    frame = prior.first()._replace(roots=roots)
+    covariance = frame.from_latents(prior.covariance(frame))
+    law = release.posterior(frame, covariance, 60)
+    flat = np.zeros((1, WIDTH))
+    surrogate = Surrogate(frame, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat)
+    gains, offsets = gains_of(surrogate, 0.1 * gradient, covariance, 2.0)
+    return Mixture.of(surrogate, prior), gains, offsets
+
+
+def test_releases_that_are_turned_give_the_posterior_turned():
+    """By any orthogonal matrix, to rounding: means and covariances of every draw, and the maps of walks. An entrywise rule is
+    off by tenths (entries off the diagonal of the release halved)."""
+    (release, (centre, gradient)), q = released(0), turning(3)
+    turned = release._replace(curvature=q @ release.curvature @ q.T, scores=q @ release.scores @ q.T)
+    prior, identity = full(WIDTH), np.eye(WIDTH)[None]
+    one, gains, offsets = posterior_of(release, centre, gradient, prior, identity)
+    two, other_gains, other_offsets = posterior_of(turned, centre @ q.T, gradient @ q.T, prior, identity)
+    np.testing.assert_allclose(two.means, one.means @ q.T, atol=1e-8)
+    np.testing.assert_allclose(two.covariances, q @ one.covariances @ q.T, atol=1e-8)
+    np.testing.assert_allclose(other_gains, q @ gains @ q.T, atol=1e-8)
+    np.testing.assert_allclose(other_offsets, offsets @ q.T, atol=1e-8)
+    halved = lambda a: a * np.where(np.eye(WIDTH) > 0, 1.0, 0.5)  # noqa: E731
+    by_entries = [r._replace(curvature=halved(r.curvature)) for r in (release, turned)]
+    one, two = (posterior_of(r, centre, gradient, prior, identity)[0].covariances for r in by_entries)
+    assert np.abs(two - q @ one @ q.T).max() > 0.05
+
+
+def test_columns_in_other_units_give_the_same_posterior():
+    """Latents in other units, and the prior with them: the first frame makes the same coordinates of both, also where the prior
+    couples them."""
+    (release, (centre, gradient)), scales = released(1), np.geomspace(0.01, 100.0, WIDTH)
+    correlation = 0.5 * np.eye(WIDTH) + 0.5
+    one = recipe.Prior(np.zeros(WIDTH), np.ones(WIDTH), [np.arange(WIDTH)], correlation)
+    two = one._replace(scales=scales)
+    np.testing.assert_allclose(one.first().roots, two.first().roots)
+    root = one.first().roots[0]
+    np.testing.assert_allclose(root @ root.T, correlation, atol=1e-12)
+    found = [posterior_of(release, centre, gradient, prior, prior.first().roots)[0].moments() for prior in (one, two)]
+    np.testing.assert_allclose(found[1].mean, scales * found[0].mean, rtol=1e-9)
+    np.testing.assert_allclose(found[1].variance, scales**2 * found[0].variance, rtol=1e-9)
+
+
+# Releases that are absurd
+
+
+def absurd(rng, width):
+    """A symmetric matrix: ordinary, huge, zero, negative definite or of rank one."""
+    size = 10.0 ** rng.uniform(-30, 30)
+    vector = rng.standard_normal(width)
+    kinds = (
+        lambda: noise(rng, width) * size,
+        lambda: np.zeros((width, width)),
+        lambda: -size * np.eye(width),
+        lambda: size * np.outer(vector, vector),
+        lambda: size * np.ones((width, width)),
+        lambda: np.diag(10.0 ** rng.uniform(-30, 30, width)),
+    )
+    return kinds[rng.integers(len(kinds))]()
+
+
+def test_no_release_makes_the_posterior_fail():
+    """2,000 of them, in blocks of one curvature: nothing is raised, and all is finite."""
+    rng, count, width = np.random.default_rng(0), 100, 3
+    for _ in range(20):
+        noisy, scores = (np.array([absurd(rng, width) for _ in range(count)]) for _ in range(2))
+        std, variance = 10.0 ** rng.uniform(-20, 20, 2)
+        real, covariance = np.ones((count, width), bool), np.tile(np.eye(width), (count, 1, 1))
+        law = drawn(noisy, std, scores, 10.0 ** rng.uniform(-20, 20), real, covariance, 5)
+        vectors = rng.standard_normal((2, count, width)) * 10.0 ** rng.uniform(-20, 20, (2, count, 1))
+        flat = np.zeros((count, width))
+        surrogate = Surrogate(None, *vectors, variance, law, flat, 1.0, flat)
+        mean, spread = moments(*surrogate.posteriors(covariance))
+        gains, offsets = gains_of(surrogate, vectors[0], covariance, std)
+        assert all(np.all(np.isfinite(a)) for a in (mean, spread, gains, offsets, law.matrices))
+        assert np.linalg.eigvalsh(spread).min() > -1e-6
+
+
+def test_no_release_makes_a_run_fail():
+    """The whole recipe, histograms and scalars included: 20 of them. Samples are finite."""
+    rng, width = np.random.default_rng(1), 3
+    prior, upper = full(width), np.triu_indices(width)
+
+    def ask(kind, at, noise_multiplier, repeats=1, **walk):
+        size = 10.0 ** rng.uniform(-20, 20)
+        if kind == "curvature":
+            return {name: absurd(rng, width)[upper] for name in ("A", "J")}
+        if kind == "gradient":
+            return rng.uniform(-4.0, 4.0, (2, STEPS, width)) * np.array([1.0, size])[:, None, None]
+        return size * rng.standard_normal(6 if kind == "scalars" else NUM_BINS)
+
+    for _ in range(20):
+        stages, _ = recipe.run_recipe(ask, default_plan(), 10.0 ** rng.uniform(-3, 3), prior, recipe.Bounds(), 1_000)
+        samples = np.asarray(Mixture.of(stages[-1].surrogate, prior).draw(rng, 100), np.float32)
+        assert np.all(np.isfinite(samples))
+
+
+# Releases that are kept
+
+
+def test_a_posterior_can_be_computed_again_from_what_was_released(compiled_once, monkeypatch):  # noqa: F811
+    """Also where computing it had failed after the charge; at no cost, and whatever the private values are by then."""
+    x, y, _ = data(1)
+    found, of = noise_aware(num_samples=300), Mixture.of
+    with pytest.raises(ConfigurationError, match="`run` must be called before `releases`"):
+        found.sample_again(dpppl.secret_key(), x, y)
+    monkeypatch.setattr(Mixture, "of", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        found.run(dpppl.secret_key(), x, y)
+    assert found.privacy_report().status == "interrupted"
+    monkeypatch.setattr(Mixture, "of", of)
+    found.sample_again(dpppl.secret_key(), np.zeros_like(x), np.zeros_like(y))
+    first, charged = found.get_samples(allow_unconverged=True)["w"], found.privacy_report().epsilon
+    assert found.privacy_report().status == "complete"
+    verdict, kept = found.verdict, pickle.loads(pickle.dumps(found.releases))
+    assert len(kept.values) == 2 * 2 + 5 * 2 + 2 and kept.prior.mean.shape == (3,)
+    found.sample_again(dpppl.secret_key(), x, y)
+    second = found.get_samples(allow_unconverged=True)["w"]
+    assert found.verdict == verdict and found.privacy_report().epsilon == charged
+    assert not np.array_equal(first, second)
+    np.testing.assert_allclose(np.mean(first, axis=0), np.mean(second, axis=0), atol=5 * np.std(second) / np.sqrt(150))
