@@ -314,7 +314,7 @@ MUTATIONS = [
     Mutation("room that another run has reserved", "dpppl.runs.ledger_book:Run.taken", "if self.owner is None else", "if True else",
              "test_ledger:test_what_does_not_fit_is_refused_and_leaves_no_trace", ("path",)),
     Mutation("a run killed is a run free of charge", "dpppl.runs.ledger_book:Book.after", "owner=None, reserved=()",
-             "owner=None, reserved=(), charged=()", "test_ledger:test_a_run_that_goes_on_is_not_charged_twice", ("path",)),
+             "owner=None, reserved=(), charged=(), charged_cost=self.rule.nothing", "test_ledger:test_a_run_that_goes_on_is_not_charged_twice", ("path",)),
     Mutation("decided on what was read before", "dpppl.runs.ledger_file:Session.__init__",
              "self.new, self.position = _parse(path, data, start)",
              "self.new, self.position = _parse(path, data, start); self.new = [] if start.lines else self.new[:1]",
