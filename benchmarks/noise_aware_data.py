@@ -35,7 +35,7 @@ def on_adult(epsilons):
     for epsilon in epsilons:
         start = time.perf_counter()
         private = dpppl.NoiseAware(
-            gaussian, target_epsilon=epsilon, target_delta=1e-5, print_cost=False, num_samples=500
+            gaussian, target_epsilon=epsilon, target_delta=1e-5, print_cost=False, progress_bar=False, num_samples=500
         )
         private.run(dpppl.secret_key(), x, y)
         seconds = time.perf_counter() - start
@@ -89,7 +89,9 @@ def beside(epsilons, delta):
 
         for epsilon in epsilons:
             start = time.perf_counter()
-            private = dpppl.NoiseAware(model, target_epsilon=epsilon, target_delta=delta, print_cost=False)
+            private = dpppl.NoiseAware(
+                model, target_epsilon=epsilon, target_delta=delta, print_cost=False, progress_bar=False
+            )
             private.run(dpppl.secret_key(), *rows)
             seconds = time.perf_counter() - start
             ours, reference = private.get_samples(allow_unconverged=True), nuts.get_samples()

@@ -28,7 +28,7 @@ BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 
 
 def noise_aware(x, y):
-    private = dpppl.NoiseAware(gaussian, **BUDGET)
+    private = dpppl.NoiseAware(gaussian, progress_bar=False, **BUDGET)
     private.run(dpppl.secret_key(), x, y)
     return private.get_samples(allow_unconverged=True), float(not private.verdict.refusals)
 
