@@ -16,7 +16,7 @@ from numpyro import handlers
 
 from dpppl import model_refusals as refusals
 from dpppl.arguments import Arguments, Arrays, Model, Shapes
-from dpppl.errors import UnsupportedModelError
+from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract, used_inputs
 from dpppl.model_handlers import (
     BindLatents,
@@ -225,6 +225,10 @@ def split_model(
 
     Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
     independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
+    if not callable(model):
+        raise ConfigurationError(
+            f"the model is a {type(model).__name__}; pass the function that has the NumPyro sites."
+        )
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
     with failing_explained(), explained():

@@ -206,8 +206,8 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
         )
     if site is not None and not site.value:
         return (
-            f'{where}: one number for all rows; observe what belongs to each row, one value a row, in numpyro.plate("data", '
-            "x.shape[0])."
+            f"{where}: one number, of one row or of all; observe an array with one value a row, once, in "
+            'numpyro.plate("data", x.shape[0]).'
         )
     single = ", without .to_event" if site is not None and num_rows in site.event else ""
     return (

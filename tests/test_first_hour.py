@@ -88,7 +88,9 @@ def test_a_number_computed_from_all_rows_is_not_observed():
             numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
     message = refused(of_all, X[:, 0])
-    assert "site 'mean' is observed outside the data plate: one number for all rows; observe what belongs to" in message
+    assert (
+        "site 'mean' is observed outside the data plate: one number, of one row or of all; observe an array" in message
+    )
 
 
 def test_conditions_follow_the_rules_of_priors():
@@ -275,6 +277,10 @@ def test_standardising_inside_the_model():
     assert "publicly known of all rows as a dpppl.Public one" in message
     moments = dpppl.Public(np.zeros(3, np.float32)), dpppl.Public(np.ones(3, np.float32))
     assert split(with_public_moments, X, Y, *moments).num_rows == N
+
+
+def test_a_model_that_is_no_function():
+    assert "the model is a NoneType; pass the function" in refused(None, X, kind=ConfigurationError)
 
 
 # Arguments
@@ -540,6 +546,7 @@ def test_a_ledger_may_be_named_by_its_path(tmp_path):
     ledger = dpppl.PrivacyLedger(path, 1.0, 1e-5)
     for make in (chains, svi, noise_aware):
         assert make(ledger=str(path)).budget.ledger.epsilon == ledger.epsilon == 1.0
+    assert dpppl.PrivacyLedger(path, jnp.array(1.0), np.array(1e-5)).epsilon == 1.0
     assert repr(ledger) == f"PrivacyLedger('{path}', epsilon=1, delta=1e-05)"
 
 

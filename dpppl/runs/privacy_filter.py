@@ -38,6 +38,7 @@ from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON, check_delta
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, gaussian_mu
 from dpppl.errors import ConfigurationError
+from dpppl.validation import plain
 
 Costs = NDArray[np.float64]
 GAUSSIAN, FAILURE = 0, -1
@@ -69,6 +70,7 @@ class PrivacyFilter:
     @classmethod
     def of(cls, epsilon: float, delta: float, neighboring_relation: str, full_batch_only: bool) -> PrivacyFilter:
         """The rule for a budget. Raises ConfigurationError for a budget that is none."""
+        epsilon, delta = plain(epsilon), plain(delta)
         check_delta(delta)
         number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool)
         if not (number and 0 < epsilon <= LARGEST_MEANINGFUL_EPSILON):
