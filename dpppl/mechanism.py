@@ -152,7 +152,15 @@ class Mechanism:
     @property
     def count_std(self) -> float:
         """The same for the count of clipped rows."""
+        if isinstance(self.clipping, Adaptive):
+            return self.clipping.count_sensitivity / self.clipping.count_share**0.5
         return 0.5 / self.count_share**0.5 if self.count_share else float("nan")
+
+    def clipped_share(self, count: Any, num_drawn: float) -> Any:
+        """The share of clipped rows that a noised count of `num_drawn` rows tells."""
+        if isinstance(self.clipping, Adaptive):
+            return 1.0 - self.clipping.quantile - count / num_drawn
+        return 0.5 + count / num_drawn
 
     def access(
         self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,

@@ -1,6 +1,7 @@
 """Steps that are found in the warmup, samples in the middle of positions, and what of them may be read."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,11 @@ import dpppl
 from dpppl import ConfigurationError
 from dpppl.clipping import Centred, Flat, PerSite
 from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
+from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
-from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, measure, verdicts
+from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped_rows, verdicts
 from dpppl.mechanism import Mechanism
+from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.norm_choice import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 from tests.test_kernels import Telling
@@ -85,8 +88,9 @@ def test_samples_are_right_at_a_large_epsilon(kernel):
     assert np.all(np.abs(samples.std(0) * 5_001**0.5 - 1) < 0.15)
     positions = np.asarray(mcmc.get_extra_fields()["z"]["mean"], np.float64)
     assert np.mean(positions.std(0)) > 1.05 * np.mean(samples.std(0))  # it would see the wrong one of the two
-    assert set(mcmc.verdicts()["mean"]) == {READ} and "of rows were clipped while samples" in str(report)
-    assert abs(report.details.measured.clipped) < 4 * report.details.measured.clipped_error < 0.01
+    assert set(mcmc.verdicts()["mean"]) == {READ} and "of rows were clipped" in str(report)
+    clipped = report.details.measured.clipped
+    assert abs(clipped.share) < 4 * clipped.error < 0.01
 
 
 def test_the_door_is_never_called_with_less_noise_than_was_charged():
@@ -178,17 +182,27 @@ def test_clipping_is_centred_unless_a_norm_is_given():
         with numpyro.plate("data", y.shape[0]):
             numpyro.factor("likelihood", -((y[:, 0] - mu) ** 2))
 
-    laws = [type(dpppl.DPSGLD(precise, **given).mechanism.clipping) for given in ({}, {"clipping_norm": 1.0})]
-    assert laws == [Centred, Flat]
+    budget = {"target_epsilon": 2.0, "target_delta": 1e-5, "print_cost": False}
+
+    def chain(model, **given):
+        return dpppl.MCMC(dpppl.DPSGLD(model, **given), num_warmup=2, num_samples=2, progress_bar=False, **budget)
+
+    def svi(model, **given):
+        return dpppl.SVI(model, AutoNormal(model), **given, **budget)
+
+    def mechanism(given):
+        return [chain(precise, **given).calibrated_kernel().mechanism, svi(precise, **given).mechanism]
+
+    assert [type(door.clipping) for door in mechanism({})] == [Centred, Centred]
+    assert [type(door.clipping) for door in mechanism({"clipping_norm": 1.0})] == [Flat, Flat]
     for clipping, refused in ((None, True), ("flat", False)):
-        mcmc = dpppl.MCMC(
-            dpppl.DPSGLD(unnormalised, clipping=clipping), num_warmup=2, num_samples=2, target_epsilon=2.0,
-            target_delta=1e-5, progress_bar=False, print_cost=False,
-        )  # fmt: skip
         said = pytest.raises(UnsupportedModelError, match=r"'likelihood'.*flat") if refused else nullcontext()
+        method, guide = chain(unnormalised, clipping=clipping), svi(unnormalised, clipping=clipping)
         with said:
-            mcmc.run(dpppl.secret_key(), Y)
-        assert bool(mcmc.budget.charged) != refused
+            method.run(dpppl.secret_key(), Y)
+        with said:
+            guide.run(dpppl.secret_key(), 2, Y, progress_bar=False)
+        assert bool(method.budget.charged) == bool(guide.budget.charged) != refused
 
 
 class Leaky(dpppl.DPSGLD):
@@ -220,12 +234,14 @@ def test_verdicts():
     rng = np.random.default_rng(2)
     white, walk = rng.standard_normal((1, 400, 1)), np.cumsum(rng.standard_normal((1, 400, 1)), axis=1)
     samples = {"w": np.concatenate([white, walk], axis=2), "twice": 2.0 * white}
-    fine = Measured(step_size=0.1, excess={"w": 0.2}, clipped=0.02, clipped_error=0.001)
-    assert list(verdicts(samples, fine, 1_000)["w"]) == [READ, SHORT]
-    assert list(verdicts(samples, fine, 1_000_000)["w"]) == [CLIPPED, SHORT]
-    assert list(verdicts(samples, Measured(step_size=0.1, excess={"w": 0.7}), 1)["twice"]) == [UNSTABLE]
+    few, many = (ClippedRows(share=0.02, error=0.001, num_rows=number) for number in (1_000, 1_000_000))
+    fine = Measured(step_size=0.1, excess={"w": 0.2}, clipped=few)
+    found = lambda measured, draws=samples: verdicts(draws, measured, Arrival())  # noqa: E731
+    assert list(found(fine)["w"]) == [READ, SHORT]
+    assert list(found(replace(fine, clipped=many))["w"]) == [CLIPPED, SHORT]
+    assert list(found(Measured(step_size=0.1, excess={"w": 0.7}))["twice"]) == [UNSTABLE]
     lost = {"w": np.where(np.arange(400)[None, :, None] == 7, np.nan, samples["w"])}
-    assert list(verdicts(lost, fine, 1_000)["w"]) == [UNSTABLE, UNSTABLE]
+    assert list(found(fine, lost)["w"]) == [UNSTABLE, UNSTABLE]
     sums = np.cumsum(np.full((1, 100, 2), [0.25, 0.04]), axis=1)
-    found = measure({"w": white}, {"w": white}, sums, 0.1, thinning=1)
-    assert found.clipped == pytest.approx(0.25) and found.clipped_error == pytest.approx(0.2 / 99**0.5)
+    found = clipped_rows(sums, 1, 1_000)
+    assert found.share == pytest.approx(0.25) and found.error == pytest.approx(0.2 / 99**0.5)

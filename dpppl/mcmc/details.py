@@ -9,6 +9,7 @@ import numpy as np
 
 from dpppl.mcmc.verdict import Measured
 from dpppl.runs.budget import Charge, events_of
+from dpppl.runs.clipped_rows import BIASED
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.report import MechanismFacts, PrivacyReport, noise_range, show_range
 
@@ -30,13 +31,12 @@ class ChainDetails:
     stability: float | None = None
     failed_chains: tuple[int, ...] = ()
     measured: Measured | None = None
-    num_rows: int | None = None
     norm_is_chosen: bool = False
 
     @classmethod
     def of(
         cls, kernel: "DPKernel", charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = (),
-        measured: Measured | None = None, num_rows: int | None = None,
+        measured: Measured | None = None,
     ) -> "ChainDetails":  # fmt: skip
         """Of what has been charged. Raises ConfigurationError if the sampler cannot stand the noise."""
         longest = measured.step_size if measured is not None and kernel.searches else math.inf
@@ -66,7 +66,6 @@ class ChainDetails:
             stability=float(h.max()) * kernel.num_data * kernel.row_curvature if curved else None,  # type: ignore[operator]
             failed_chains=failed_chains,
             measured=measured,
-            num_rows=num_rows,
             norm_is_chosen=num_queries > 0,
         )
 
@@ -98,7 +97,7 @@ class ChainDetails:
                 if self.norm_is_chosen
                 else []
             ),
-            *([("clipped rows", line)] if self.measured and (line := self.measured.clipping_line()) else []),
+            *([("clipped rows", str(self.measured.clipped))] if self.measured and self.measured.clipped else []),
         ]
 
     def warnings(self) -> list[str]:
@@ -109,12 +108,16 @@ class ChainDetails:
                 f"h * N * L = {self.stability:.3g} is not below 2, so the chain may be unstable: raise num_samples, "
                 "which makes the matched step smaller at no cost in privacy."
             )
-        if self.measured is not None and self.num_rows is not None and self.measured.is_biased(self.num_rows):
-            lines.append(f"{self.measured.clipping_line()}: the posterior is biased unless clipping is centred.")
+        if self.measured is not None and self.measured.is_biased:
+            lines.append(f"The posterior is {BIASED}; {self.measured.clipped}.")
         if self.measured is not None and self.measured.over_long:
             lines.append(
                 f"Steps of {self.measured.step_size:.3g} are too long for {', '.join(self.measured.over_long)}: raise "
                 "num_samples, which shortens matched steps, or give a smaller step_size."
+            )
+        if self.measured is not None and self.measured.moving:
+            lines.append(
+                f"Chains had not arrived in {', '.join(self.measured.moving)}: not even means may be read there."
             )
         if self.failed_chains:
             lines.append(
@@ -164,7 +167,7 @@ def chain_report(
         delta=delta,
         mechanism=MechanismFacts.of(kernel.mechanism, num_rows),
         provenance=provenance,
-        details=ChainDetails.of(kernel, charges, num_chains, failed_chains, measured, num_rows),
+        details=ChainDetails.of(kernel, charges, num_chains, failed_chains, measured),
         num_data=kernel.num_data,
         num_rows=num_rows,
         assumed_public=assumed_public,

@@ -96,6 +96,9 @@ class DPSGHMC(DPKernel):
     def diffusion_time(self, step_size: Any, std: Any) -> Any:
         return step_size / self.friction
 
+    def friction_at(self, std: Any) -> float:
+        return float(self.friction)
+
     def sample_weight(self, step_size: Any) -> Any:
         return step_size**0.5
 

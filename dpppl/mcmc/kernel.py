@@ -27,13 +27,11 @@ from dpppl.model import SplitModel, split_model
 from dpppl.norms import gradient_norm
 from dpppl.responses import Responses
 from dpppl.runs.budget import Charge, counted
+from dpppl.runs.clipped_rows import count_share_of
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, checked_call, full_signature, plain, positive, positive_integer
-
-COUNT_SHARE = 0.01
-"""The share of a run's cost, in mu^2, that `measure_clipping` spends."""
 
 
 _COUNTED = (
@@ -97,9 +95,10 @@ class DPKernel(Fixed, MCMCKernel):
         norm: Any = 1.0 if self.auto_norm else clipping_norm
         if clipping is None:
             clipping = "centred" if self.auto_norm else "flat"
+        clip = clipping_of(clipping, norm)
         self.mechanism = Mechanism(
-            clipping=clipping_of(clipping, norm), subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
-            count_share=COUNT_SHARE if measure_clipping else 0.0,
+            clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
+            count_share=count_share_of(clip, measure_clipping),
         )  # fmt: skip
         self._model = model
         self.temperature = positive(temperature, name="temperature")
@@ -165,6 +164,10 @@ class DPKernel(Fixed, MCMCKernel):
     @abstractmethod
     def diffusion_time(self, step_size: Any, std: Any) -> Any:
         """Time of the overdamped diffusion for which one such step stands."""
+
+    def friction_at(self, std: Any) -> float:
+        """The share of its momentum that a chain which nothing pulls loses in a step with noise of this std: 1 without one."""
+        return 1.0
 
     def check_noise(self, std: np.ndarray) -> None:
         """Raise ConfigurationError if the sampler cannot stand noise of these standard deviations."""

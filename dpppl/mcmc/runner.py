@@ -14,6 +14,7 @@ import numpyro.infer
 from dpppl import random
 from dpppl.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.auto_norm import choose_norm
 from dpppl.mcmc.chains import initial_states, mapping_of, not_finite, unstack
 from dpppl.mcmc.collection import Collection, check_fields, fields_to_collect
@@ -118,6 +119,7 @@ class MCMC(numpyro.infer.MCMC):
         self._provenance = Provenance()
         self._failed: tuple[int, ...] = ()
         self._measured: Measured | None = None
+        self._arrival = Arrival()
         self._num_rows: int | None = None
         self._assumed_public: tuple[str, ...] = ()
         self._collected = (0, 0, 1)
@@ -277,10 +279,7 @@ class MCMC(numpyro.infer.MCMC):
         if self.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         self._last_state = states
-        longest = min(float(kernel.found_steps(states).min()), float(kernel.schedule(first, max(1, steps))[0].max()))
-        middle, positions = collected[self._sample_field], collected.get("z")
-        measured = measure(middle, positions, collected.get("clipped"), longest, self.thinning)
-        self._measured = replace(measured, is_centred=isinstance(kernel.mechanism.clipping, Centred))
+        self._measured, self._arrival = measure(kernel, states, collected, first + collect[0], self.thinning)
         self._states = self._constrained(kernel, {name: collected[name] for name in asked}, public, removed)
         self._collected = (first + collect[0], collect[1], self.thinning)
         self._failed = not_finite(states.z, self.num_chains)
@@ -289,8 +288,8 @@ class MCMC(numpyro.infer.MCMC):
             warnings.warn(f"chains {[*self._failed]} hold values that are not finite; see the report.", stacklevel=4)
         elif self._measured.over_long:
             warnings.warn(
-                f"steps of {longest:.3g} are too long for {', '.join(self._measured.over_long)}: raise num_samples, which "
-                "shortens matched steps, or give a smaller step_size.",
+                f"steps of {self._measured.step_size:.3g} are too long for {', '.join(self._measured.over_long)}: raise "
+                "num_samples, which shortens matched steps, or give a smaller step_size.",
                 stacklevel=4,
             )
 
@@ -335,11 +334,12 @@ class MCMC(numpyro.infer.MCMC):
         return np.tile(weights / weights.sum(), (np.size(self._last_state.i), 1))
 
     def verdicts(self) -> dict[str, np.ndarray]:
-        """What may be read of each element of each site, in constrained space: "read", "do not read: too short",
-        "do not read: unstable" or "biased by clipping". Arrays of words, by site. Computed from what was released."""
-        if self._measured is None or self._num_rows is None:
+        """What may be read of each element of each site, in constrained space: "read", "read the mean only",
+        "biased by clipping", "do not read: too short", "do not read: still moving" or "do not read: unstable". Arrays of
+        words, by site. Computed from what was released."""
+        if self._measured is None:
             raise ConfigurationError("`run` must be called before `verdicts`.")
-        return verdicts(self.get_samples(group_by_chain=True), self._measured, self._num_rows)
+        return verdicts(self.get_samples(group_by_chain=True), self._measured, self._arrival)
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
         """A table of at most `max_rows` elements, each with its verdict, then the verdicts of all in words."""
@@ -349,8 +349,8 @@ class MCMC(numpyro.infer.MCMC):
             samples = {site: value for site, value in samples.items() if site in self._last_state.z}
         print_table(samples, self.get_weights(), prob, found, max_rows)
         details = self.privacy_report().details
-        assert isinstance(details, ChainDetails) and self._measured is not None and self._num_rows is not None
-        for line in verdict_lines({site: found[site] for site in samples}, self._measured, self._num_rows):
+        assert isinstance(details, ChainDetails) and self._measured is not None
+        for line in verdict_lines({site: found[site] for site in samples}, self._measured):
             print(line)
         print(f"mixing budget: {details.mixing_line()}")
 

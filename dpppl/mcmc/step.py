@@ -48,7 +48,7 @@ def _gradient(kernel: "DPKernel", state: Any, position: Any, rows: Any, public: 
     if noisy.count is None:
         return gradient, state
     num_drawn = rate * jax.tree.leaves(rows)[0].shape[0]
-    share = 0.5 + noisy.count / num_drawn
+    share = kernel.mechanism.clipped_share(noisy.count, num_drawn)
     variance = (kernel.mechanism.count_std * noise_multiplier / num_drawn) ** 2
     return gradient, state._replace(clipped=state.clipped + jnp.stack([share, variance]).astype(state.clipped.dtype))
 

@@ -113,6 +113,9 @@ class DPSGNHT(DPKernel):
         friction = std**2 / (2.0 * step_size * self.temperature)
         return step_size / friction
 
+    def friction_at(self, std: Any) -> float:
+        return float(np.mean(std)) ** 2 / (2.0 * self.temperature)
+
     def first_state(self, z: Any, rng_key: Any) -> Any:
         leaves, tree = jax.tree.flatten(z)
         keys = jax.random.split(random.stream(rng_key, "momentum"), len(leaves))

@@ -1,15 +1,22 @@
 """What may be read of each site: from samples, steps and counts that a run has released. Free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-READ, SHORT, UNSTABLE, CLIPPED = "read", "do not read: too short", "do not read: unstable", "biased by clipping"
-_FEWEST = 50
-SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS = 50.0, 1.1, 0.5
+from dpppl.mcmc.arrival import FALSE_ALARM, Arrival, Noise, noise_of
+from dpppl.runs.clipped_rows import BIASED, ClippedRows
+
+if TYPE_CHECKING:
+    from dpppl.mcmc.kernel import DPKernel
+
+READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
+SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
+_FEWEST, _DRIFT = 50, 8
+SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 0.5, 10.0
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -17,97 +24,131 @@ Array = np.ndarray[Any, np.dtype[Any]]
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """Of a run. `step_size`: the largest that was used after the search, smallest over chains. `excess`: by latent site,
-    the largest share by which steps widen the positions' variance beyond the samples'. `clipped`, `clipped_error`: the
-    share of the rows that were clipped while samples were taken, and its noise's sd; None where not measured. `is_centred`:
-    whether clipping was, so that it biases nothing."""
+    the largest share by which steps widen the positions' variance beyond the samples'. `moving`: sites of which an element
+    still moves. `clipped`: the rows that were clipped while samples were taken; None where not measured."""
 
     step_size: float
     excess: Mapping[str, float]
-    clipped: float | None = None
-    clipped_error: float | None = None
-    is_centred: bool = False
+    moving: tuple[str, ...] = ()
+    clipped: ClippedRows | None = None
 
     @property
     def over_long(self) -> tuple[str, ...]:
         """Sites whose steps are too long, or not finite."""
         return tuple(site for site, excess in self.excess.items() if not excess <= LARGEST_EXCESS)
 
-    def is_biased(self, num_rows: int) -> bool:
-        """Whether clipping was not centred and clipped more rows than a posterior of so many hides: above N^(-1/2)."""
-        if self.is_centred or self.clipped is None or self.clipped_error is None:
-            return False
-        return self.clipped - 2.0 * self.clipped_error > num_rows**-0.5
-
-    def clipping_line(self) -> str | None:
-        """The share of clipped rows in words."""
-        if self.clipped is None or self.clipped_error is None:
-            return None
-        share = min(1.0, max(0.0, self.clipped))
-        return f"about {share:.1%} ± {self.clipped_error:.1%} of rows were clipped while samples were taken"
+    @property
+    def is_biased(self) -> bool:
+        """Whether so many rows were clipped that the posterior is biased."""
+        return self.clipped is not None and self.clipped.is_biased
 
 
 def measure(
-    midpoints: Mapping[str, Any], positions: Mapping[str, Any] | None, clipped: Any, step_size: float, thinning: int
-) -> Measured:
-    """From collected unconstrained midpoints and positions (None: not kept), (chains, draws, ...) by site, and the running
-    sums of `DPKernel`'s states, (chains, draws, 2) or None.
+    kernel: "DPKernel", states: Any, collected: Mapping[str, Any], first: int, thinning: int
+) -> tuple[Measured, Arrival]:
+    """From the last states and what was collected, leaves (chains, draws, ...), at every so many-th step after number `first`."""
+    found_steps = kernel.found_steps(states)
+    middle = kernel._unscaled(collected[kernel.sample_field])
+    chains, draws = np.shape(next(iter(middle.values())))[:2]
+    longest = min(float(found_steps.min()), float(kernel.schedule(first, max(1, draws * thinning))[0].max()))
+    clipped = clipped_rows(collected.get("clipped"), thinning, kernel.split.num_rows)
+    measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped)
+    if not draws:
+        return measured, Arrival()
+    positions = kernel._unscaled(collected.get("z", collected[kernel.sample_field]))
+    noise = noise_of(kernel, first, draws, thinning, np.broadcast_to(found_steps, chains))
+    arrival = Arrival.of(middle, positions, noise) if "z" in collected and draws > 2 else Arrival()
+    moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
+    return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival
 
-    With m the midpoint of z and the one before, Var z = Var m + E (z - m)^2; means over chains and draws."""
-    excess = {}
-    for site, value in midpoints.items():
-        middle = np.asarray(value, np.float64)
-        off = middle if positions is None else np.asarray(positions[site], np.float64)
-        finite = bool(np.all(np.isfinite(middle)) and np.all(np.isfinite(off)))
-        if finite and middle.shape[1] >= _FEWEST:
+
+def excess_of(midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise: Noise) -> dict[str, float]:
+    """`Measured.excess`, from collected midpoints and positions (chains, draws, ...) by site, as chains move.
+
+    With m the midpoint of z and the one before, Var z = Var m + E (z - m)^2; means over chains and draws. The variance of fewer
+    than 50 draws tells nothing. So of the first 50 the moves' variance is taken, too, less what noise alone gives them and
+    without slow cosines, which a drift has: where the posterior is Gaussian, that is about the same excess. It counts where it
+    is above the largest that is let pass by more than noise explains, with a chance of 1 % for the whole run."""
+    from scipy import fft, stats
+
+    found, count = {}, sum(max(1, int(np.prod(np.shape(z)[2:]))) for z in positions.values())
+    for site, position in positions.items():
+        middle, off = np.asarray(midpoints[site], np.float64), np.asarray(position, np.float64)
+        if not (np.all(np.isfinite(middle)) and np.all(np.isfinite(off))):
+            found[site] = np.inf
+            continue
+        squares, free = (off - middle) ** 2, 0.25 * noise.most * noise.moves[:, :_FEWEST]
+        first = (off - middle)[:, :_FEWEST] / free.reshape(*free.shape, *(1,) * (squares.ndim - 2)) ** 0.5
+        first = fft.dct(first, axis=1, norm="ortho")[:, min(_DRIFT, free.shape[1] // 4) :]
+        excess = float(np.mean(first**2, axis=(0, 1)).max(initial=0.0)) - 1.0
+        freedom = max(1.0, first.shape[0] * first.shape[1] * noise.independent)
+        chance = stats.chi2.isf(FALSE_ALARM / count, freedom) / freedom
+        found[site] = excess if excess > (1.0 + LARGEST_EXCESS) * chance - 1.0 else 0.0
+        if middle.shape[1] >= _FEWEST:
             with np.errstate(all="ignore"):
-                ratio = np.mean((off - middle) ** 2, axis=(0, 1)) / np.mean(np.var(middle, axis=1), axis=0)
-            excess[site] = float(np.nan_to_num(ratio).max(initial=0.0))
-        else:
-            excess[site] = 0.0 if finite else np.inf
-    if clipped is None or np.shape(clipped)[1] < 2:
-        return Measured(step_size=step_size, excess=excess)
-    sums = np.asarray(clipped, np.float64)
-    share, variance = ((sums[:, -1] - sums[:, 0]) / ((sums.shape[1] - 1) * thinning)).mean(axis=0)
-    error = (variance / ((sums.shape[1] - 1) * thinning * sums.shape[0])) ** 0.5
-    return Measured(step_size=step_size, excess=excess, clipped=float(share), clipped_error=float(error))
+                ratio = np.mean(squares, axis=(0, 1)) / np.mean(np.var(middle, axis=1), axis=0)
+            found[site] = max(found[site], float(np.nan_to_num(ratio).max(initial=0.0)))
+    return found
 
 
-def verdicts(samples: Mapping[str, Any], measured: Measured, num_rows: int) -> dict[str, Array]:
-    """For each element of each site, constrained, {site: (chains, draws, ...)}: one of the four above.
+def clipped_rows(sums: Any, thinning: int, num_rows: int) -> ClippedRows | None:
+    """From the running sums of `DPKernel`'s states at every so many-th step, (chains, draws, 2); None where there are none."""
+    if sums is None or np.shape(sums)[1] < 2:
+        return None
+    sums = np.asarray(sums, np.float64)
+    steps = (sums.shape[1] - 1) * thinning
+    share, variance = ((sums[:, -1] - sums[:, 0]) / steps).mean(axis=0)
+    error = (variance / (steps * sums.shape[0])) ** 0.5
+    return ClippedRows(share=float(share), error=float(error), num_rows=num_rows)
 
-    "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "unstable": the step is so long that
-    positions spread 1.5 times as wide as the samples (variances), or values are not finite; a site computed from others has the
-    worst of theirs. "biased by clipping": more rows were clipped than N^(-1/2) of them."""
-    biased, found = measured.is_biased(num_rows), {}
+
+def verdicts(samples: Mapping[str, Any], measured: Measured, arrival: Arrival) -> dict[str, Array]:
+    """For each element of each site, constrained, {site: (chains, draws, ...)}: one of the six above.
+
+    "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
+    by the posterior, with ten effective samples of each chain or more. "still moving": the positions drift. See `Arrival`.
+    "unstable": the step is so long that positions spread 1.5 times as wide as the samples (variances), or values are not
+    finite; a site computed from others has the worst of theirs. "biased by clipping": of what would be read, where more
+    rows were clipped than N^(-1/2) of them."""
+    found = {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
         unstable = site in measured.over_long or (site not in measured.excess and bool(measured.over_long))
-        words = np.full(value.shape[2:], CLIPPED if biased else READ, dtype=object)
-        words[~_long_enough(value)] = SHORT
+        moving, held = arrival.of_samples(site, value.shape[2:])
+        size, r_hat = _mixing(value)
+        words = np.full(value.shape[2:], SHORT, dtype=object)
+        words[held & (size >= SMALLEST_SIZE_FOR_MEAN * len(value))] = CLIPPED if measured.is_biased else MEAN
+        words[(size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)] = CLIPPED if measured.is_biased else READ
+        words[moving] = MOVING
         words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
         found[site] = words
     return found
 
 
-def _long_enough(value: Array) -> Array:
-    """Whether each element of (chains, draws, ...) has enough effective samples."""
+def _mixing(value: Array) -> tuple[Array, Array]:
+    """(effective samples, split R-hat) of each element of (chains, draws, ...); constants are known."""
+    still = np.ptp(value, axis=(0, 1)) == 0.0
     if value.shape[1] < 4:
-        return np.zeros(value.shape[2:], bool)
+        return np.zeros(value.shape[2:]), np.full(value.shape[2:], np.inf)
     with np.errstate(all="ignore"):
-        still = np.ptp(value, axis=(0, 1)) == 0.0
         size, r_hat = effective_sample_size(value), split_gelman_rubin(value)
-    return np.asarray(still | ((size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)))
+    return np.where(still, np.inf, size), np.where(still, 1.0, r_hat)
 
 
-def verdict_lines(found: Mapping[str, Array], measured: Measured, num_rows: int) -> list[str]:
+def verdict_lines(found: Mapping[str, Array], measured: Measured) -> list[str]:
     """The verdicts in some sentences, with what to do about them."""
     words = np.concatenate([np.ravel(v) for v in found.values()])
+    norm = "" if measured.is_biased else " or a smaller clipping_norm"
+    longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
     cures = {
         READ: "",
-        SHORT: "the budget bounds the diffusion time: more rows, a larger epsilon or a smaller clipping_norm",
-        UNSTABLE: f"steps of {measured.step_size:.3g} are too long: raise num_samples, which shortens matched steps, or "
-        "give a smaller step_size",
-        CLIPPED: "the posterior is biased unless clipping is centred: raise clipping_norm",
+        MEAN: f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}",
+        CLIPPED: "",
+        SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
+        MOVING: "noisy gradients pull one way all along, so the mean is that of the way: raise num_warmup, or start nearer "
+        f"(init_strategy); {longer}",
+        UNSTABLE: f"steps of {measured.step_size:.3g} are too long: raise num_samples and num_warmup, which shortens matched "
+        "steps at no cost, or give a smaller step_size",
     }
     lines = []
     for verdict, cure in cures.items():
@@ -115,7 +156,4 @@ def verdict_lines(found: Mapping[str, Array], measured: Measured, num_rows: int)
             sites = [site for site, v in found.items() if np.any(v == verdict)]
             named = ", ".join(sites[:6]) + (", ..." if len(sites) > 6 else "")
             lines.append(f"{verdict}: {count} of {len(words)} ({named}){'; ' + cure if cure else ''}")
-    if line := measured.clipping_line():
-        biased = measured.is_biased(num_rows)
-        lines.append(line + (": the posterior is biased unless clipping is centred" if biased else ""))
-    return lines
+    return lines if measured.clipped is None else [*lines, str(measured.clipped)]

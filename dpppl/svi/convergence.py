@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.runs.clipped_rows import BIASED, ClippedRows
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
 HIDDEN = "hidden by noise"
-FALSE_ALARM = 0.01
+FALSE_ALARM, TAIL = 0.01, 0.5
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -44,15 +45,20 @@ class ParameterConvergence:
 class Convergence:
     """Whether the tail of a run has arrived; `str()` is the text.
 
-    `verdict`: "arrived", "still moving", "too few steps to tell" or "not finite". `parameters`: the same for each
-    parameter. `num_iterates`: how many kept gradients of the tail it is made from; 40 are needed.
+    `verdict`: "arrived", "biased by clipping", which has arrived elsewhere, "still moving", "too few steps to tell" or "not
+    finite". `parameters`: the same for each parameter, whatever was clipped. `num_iterates`: how many kept gradients of the
+    tail it is made from; 40 are needed. `clipped`: the rows that were clipped in the last half of the run, where counted.
     """
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
     num_iterates: int
+    clipped: ClippedRows | None = None
 
     def __str__(self) -> str:
+        return self._text() if self.clipped is None else f"{self._text()}\n{self.clipped}"
+
+    def _text(self) -> str:
         if self.num_iterates < _MIN_LENGTH:
             why = (
                 f"the tail holds {self.num_iterates} iterates, {_MIN_LENGTH} are needed. Run longer or lower thinning."
@@ -60,6 +66,7 @@ class Convergence:
             return f"convergence: {self.verdict}; {why}"
         advice = {
             ARRIVED: "; nothing moves beyond its noise",
+            BIASED: "; nothing moves beyond its noise, but the optimum is that of clipped gradients",
             MOVING: "; run longer, or raise the learning rate",
             UNDECIDED: "; noise hides whether anything moves",
             DIVERGED: "; lower the learning rate",
@@ -83,7 +90,7 @@ def tail_of(trajectory: Any, tail: float) -> Any:
     return jax.tree.map(lambda x: x[length - max(1, round(tail * length)) :], trajectory)
 
 
-def convergence(gradients: Mapping[str, Any], tail: float = 0.5) -> Convergence:
+def convergence(gradients: Mapping[str, Any], tail: float = TAIL, clipped: ClippedRows | None = None) -> Convergence:
     """What the noisy gradients of a run, leaves (number kept, ...) by parameter, say of its tail.
 
     A parameter is "still moving" if its two slowest cosines are stronger than noise explains, all its numbers together or
@@ -91,8 +98,8 @@ def convergence(gradients: Mapping[str, Any], tail: float = 0.5) -> Convergence:
     for the whole run; it is far less where the parameters are held. A parameter that does not move and was pulled, since
     its gradients over the whole run or the slow ones of the tail are not white (1 % each), has "arrived": no optimiser
     could tell from these gradients that the optimum is elsewhere. Any other is "hidden by noise". The run has the verdict of
-    what moves, else of what has arrived; "too few steps to tell" if all is hidden, or with fewer than 40 gradients in the
-    tail.
+    what moves, else of what has arrived, unless more rows were `clipped` than an unbiased posterior bears; "too few steps to
+    tell" if all is hidden, or with fewer than 40 gradients in the tail.
 
     The numbers of a parameter may have dependent noise: how many independent ones they are worth is estimated from the
     fast cosines (Satterthwaite 1946). Numbers whose mean gradient has fallen below 1e-4 of the largest that the run saw
@@ -110,7 +117,10 @@ def convergence(gradients: Mapping[str, Any], tail: float = 0.5) -> Convergence:
     parameters = tuple(_parameter(name, named[name], tails[name], FALSE_ALARM / len(named)) for name in sorted(named))
     found = {p.verdict for p in parameters}
     verdict = next((v for v in (DIVERGED, MOVING, ARRIVED) if v in found), UNDECIDED)
-    return Convergence(verdict=verdict, parameters=parameters, num_iterates=len(next(iter(tails.values()))))
+    if verdict == ARRIVED and clipped is not None and clipped.is_biased:
+        verdict = BIASED
+    num_iterates = len(next(iter(tails.values())))
+    return Convergence(verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped)
 
 
 def _parameter(name: str, whole: Array, tail: Array, false_alarm: float) -> ParameterConvergence:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 QUANTILE = 0.9
-"""Of the norms at the start: predictions bear some clipping better than the noise of a larger norm."""
+"""Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
 
 
 class DefaultOptimizer(_NumPyroOptim):

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
 
 from dpppl.runs.budget import Charge, events_of
+from dpppl.runs.clipped_rows import BIASED, ClippedRows
 from dpppl.runs.provenance import Provenance, Start
 from dpppl.runs.report import MechanismFacts, PrivacyReport
+from dpppl.svi.convergence import TAIL, tail_of
 
 if TYPE_CHECKING:
     from dpppl.svi.runner import SVI
@@ -18,20 +21,21 @@ _WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sampl
 
 @dataclass(frozen=True, kw_only=True)
 class SVIDetails:
-    """How many accesses were steps and how many queries."""
+    """How many accesses were steps and how many queries. `clipped`: of the last run, by its end."""
 
     num_steps: int
     num_queries: int
     num_particles: int
+    clipped: ClippedRows | None = None
 
     @classmethod
-    def of(cls, charges: Sequence[Charge], num_particles: int) -> "SVIDetails":
+    def of(cls, charges: Sequence[Charge], num_particles: int, clipped: ClippedRows | None = None) -> "SVIDetails":
         """Of what has been charged."""
         accesses = {
             is_query: sum(c.num_steps * c.chains for c in charges if c.is_query == is_query)
             for is_query in (False, True)
         }
-        return cls(num_steps=accesses[False], num_queries=accesses[True], num_particles=num_particles)
+        return cls(num_steps=accesses[False], num_queries=accesses[True], num_particles=num_particles, clipped=clipped)
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
@@ -39,11 +43,13 @@ class SVIDetails:
             ("steps", f"{self.num_steps}, each an access of the data"),
             ("queries", f"{self.num_queries}, each an access of the data"),
             ("particles", f"{self.num_particles} a step, clipped together: one access"),
+            *([("clipped rows", str(self.clipped))] if self.clipped else []),
         ]
 
     def warnings(self) -> list[str]:
         """See `Details`."""
-        return []
+        biased = self.clipped is not None and self.clipped.is_biased
+        return [f"The posterior is {BIASED}; {self.clipped}."] if biased else []
 
     def assumptions(self) -> list[str]:
         """See `Details`."""
@@ -62,12 +68,21 @@ def svi_report(svi: "SVI", charges: Sequence[Charge], provenance: Provenance) ->
         delta=svi.budget.target_delta,
         mechanism=MechanismFacts.of(steps[-1] if steps else svi.mechanism, num_rows),
         provenance=provenance,
-        details=SVIDetails.of(charges, svi.num_particles),
+        details=SVIDetails.of(charges, svi.num_particles, svi._clipped),
         num_data=svi.num_data,
         num_rows=num_rows,
         assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
         ledger=svi.budget.ledger_line(),
     )
+
+
+def clipped_rows(shares: Any, charge: Charge, num_steps: int, num_rows: int) -> ClippedRows | None:
+    """In the last half of a run that cost `charge`, from the kept shares of clipped rows (number kept,) or None."""
+    if shares is None:
+        return None
+    mechanism, tail = charge.mechanism, tail_of(np.asarray(shares, np.float64), TAIL)
+    noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * num_rows)
+    return ClippedRows(share=float(np.mean(tail)), error=noise / (TAIL * num_steps) ** 0.5, num_rows=num_rows)
 
 
 def start_of(guide: Any) -> Start:

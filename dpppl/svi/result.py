@@ -12,6 +12,7 @@ from numpyro.infer import autoguide
 from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
+from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.svi.convergence import Convergence, convergence, tail_of
@@ -28,8 +29,9 @@ _FUNCTIONS = ("guide", "objective", "public")
 class SVIResult:
     """`params`: the parameters to use, averaged over the last half of the run, constrained, by name. `last_params`: those
     of the last step. `state`: the last state, without its key. `trajectory`: unconstrained iterates by parameter,
-    (number kept, ...). `gradients`: the noisy ascent directions, averaged between iterates. `convergence`: whether the
-    run has arrived. `guide`: the guide that was fitted, set up without data; the user's own works as well.
+    (number kept, ...). `gradients`: the noisy ascent directions, averaged between iterates. `clipped`: the rows that were
+    clipped in the last half of the run, where counted. `convergence`: whether the run has arrived. `guide`: the guide that
+    was fitted, set up without data; the user's own works as well.
 
     All of it is private output: it may be released at the price in `privacy_report()`. There are no losses. `pickle` and
     `copy` take all but functions: draw from an unpickled result's `params` with the guide, which has a pickle of its own.
@@ -41,6 +43,7 @@ class SVIResult:
     gradients: dict[str, Any]
     transforms: Mapping[str, Any]
     report: PrivacyReport
+    clipped: ClippedRows | None = None
     guide: Any = None
     objective: Objective | None = None
     public: Mapping[str, Any] | None = None
@@ -52,8 +55,8 @@ class SVIResult:
 
     @cached_property
     def convergence(self) -> Convergence:
-        """Whether the run has arrived, from its noisy gradients. Free."""
-        return convergence(self.gradients)
+        """Whether the run has arrived, and where, from its noisy gradients and its count of clipped rows. Free."""
+        return convergence(self.gradients, clipped=self.clipped)
 
     @property
     def losses(self) -> Any:

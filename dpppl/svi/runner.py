@@ -18,6 +18,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
 from dpppl.runs import single_steps
 from dpppl.runs.budget import Budget, Charge, counted
+from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.driver import TRACING, Method, Program, Run, drive, forgetful, prepare, prove
 from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.norm_choice import after_histogram, histogram_charge
@@ -26,7 +27,7 @@ from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Partition, Subsampling
 from dpppl.svi import defaults, optimizers, queries
 from dpppl.svi.binding import bind_objective
-from dpppl.svi.details import start_of, svi_report
+from dpppl.svi.details import clipped_rows, start_of, svi_report
 from dpppl.svi.elbo import Objective, default_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.result import SVIResult
@@ -43,10 +44,15 @@ class SVI(Fixed):
     whose learning rate falls from .04 to .004, and guides that have no start of their own begin at the prior's median.
     `clipping_norm`: bound on the norm of one row's gradient (a dict by site or parameter clips each by itself); "auto",
     the default, spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile.
+    `clipping`: "centred", the default where the norm is "auto", shrinks what a row's gradient has beyond its expectation under
+    the model, so that the posterior is unbiased however many rows are clipped; "flat", the default where you give a norm,
+    shrinks the gradient, and works for every model and guide; also "normalised" or dpppl.Adaptive(...).
+    `measure_clipping`: spend 1 % of the cost on the share of rows that are clipped, so that `convergence` and report can
+    say whether clipping has biased the posterior.
     `subsampling`: FullBatch(), the default, Poisson(rate), Partition(num_batches). `gradient`: "aligned" clips and noises the
     gradient with respect to the latents and pulls it back through the guide; "per_parameter" that with respect to the
     guide's parameters, as guides that read their row need. `num_particles`: guide draws a step, one access together.
-    `clipping`: "flat", "centred", "normalised" or dpppl.Adaptive(...). `noise_multiplier`, or `target_epsilon` with
+    `noise_multiplier`, or `target_epsilon` with
     `target_delta`: the budget of this object, all of which the first `run` uses but for the share `reserve`, kept for
     queries and later runs. `ledger`, `checkpoint`, `print_cost`: as for `dpppl.MCMC`. `loss`: NumPyro's ELBO for prior and
     entropy, Trace_ELBO() or TraceMeanField_ELBO() (closed-form KL), the latter by default for AutoNormal.
@@ -86,7 +92,7 @@ class SVI(Fixed):
         subsampling: Subsampling | None = None,
         gradient: str = "aligned",
         num_particles: int = 1,
-        clipping: str | Adaptive = "flat",
+        clipping: str | Adaptive | None = None,
         noise_multiplier: float | None = None,
         target_epsilon: float | None = None,
         target_delta: float | None = None,
@@ -97,6 +103,7 @@ class SVI(Fixed):
         data_plate: str | None = None,
         gradient_strategy: str = "auto",
         discretise: bool = False,
+        measure_clipping: bool = True,
         print_cost: bool = True,
     ) -> None:
         if gradient not in ("aligned", "per_parameter"):
@@ -119,12 +126,15 @@ class SVI(Fixed):
                 "loss must be a NumPyro ELBO with one particle, such as Trace_ELBO(); use SVI's own num_particles."
             )
         self._auto = isinstance(clipping_norm, str) and clipping_norm == "auto"
+        if clipping is None:
+            clipping = "centred" if self._auto else "flat"
         if self._auto:
             defaults.check_auto(gradient, clipping, checkpoint)
         clip = svi_clipping_of(clipping, 1.0 if self._auto else clipping_norm, num_data)
         self._mechanism = Mechanism(
             clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise
         )
+        self._count_share = count_share_of(clip, measure_clipping)
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
@@ -133,6 +143,7 @@ class SVI(Fixed):
         )
         self.checkpoint, self.print_cost = checkpoint, print_cost
         self._objective: Objective | None = None
+        self._clipped: ClippedRows | None = None
         self._provenance, self._start = Provenance(), start_of(guide)
         self._captured: tuple[str, ...] = ()  # by functions of queries
         self._programs: dict[Any, Program] = {}
@@ -192,7 +203,7 @@ class SVI(Fixed):
         """A run's charges, the last that of its steps, at the noise multiplier that the budget gives. Looks at no data.
 
         The one before, if any: the histogram that the norm is still to come from. `run_id`: of a run that is resumed."""
-        mechanism = self.budget.affordable(self.mechanism, num_steps)
+        mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=self._count_share)
 
         def charges_at(sigma: float) -> list[Charge]:
             steps = Charge(mechanism, np.full(num_steps, sigma), first)
@@ -298,7 +309,7 @@ class SVI(Fixed):
 
             def method_at(mechanism: Mechanism) -> Method:
                 step = self._step(objective, mechanism, charge.noise_multipliers[0])
-                return method_of(step, params_of, num_steps, thinning)
+                return method_of(step, params_of, num_steps, thinning, mechanism.counts)
 
             if histogram:
                 number = np.asarray(0, np.int32)
@@ -308,13 +319,14 @@ class SVI(Fixed):
                 norm = self.mechanism.clipping.clipping_norm
                 charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
         with after_histogram(run):
-            [(state, (trajectory, gradients))] = drive(
+            [(state, (trajectory, (gradients, shares)))] = drive(
                 run, method_at(charge.mechanism), [state], rows, public, self.budget, [charge],
                 lambda origin: self._begun(objective, [charge], origin, start), what="SVI", settings=(thinning,),
                 notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
                 describe=lambda done: "SVI",
             )  # fmt: skip
         params = objective.constrain(params_of(state))
+        self._clipped = clipped_rows(shares, charge, num_steps, objective.split.num_rows)
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         if not finite:
@@ -324,6 +336,7 @@ class SVI(Fixed):
             state=state,
             trajectory=trajectory,
             gradients=gradients,
+            clipped=self._clipped,
             transforms=objective.transforms,
             guide=objective.guide,
             objective=objective,
@@ -333,7 +346,7 @@ class SVI(Fixed):
 
     def _begun(self, objective: Objective, charges: Sequence[Charge], origin: KeyOrigin, start: Start) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""
-        self._objective, self._programs = objective, {}
+        self._objective, self._programs, self._clipped = objective, {}, None
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
         return svi_report(self, charges, self._provenance)
 
@@ -387,7 +400,7 @@ class SVI(Fixed):
             return objective, SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
 
     def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Callable[..., Any]:
-        """The function of (state, rows, public) that gives the next state and the noisy ascent direction."""
+        """See `svi_step`: of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
     def objective(self) -> Objective:

@@ -30,16 +30,22 @@ def svi_step(
     objective: Objective, mechanism: Mechanism, noise_multiplier: Any, optim: Any, gradient: str, num_data: int | None,
     state: SVIState, rows: Any, public: Any,
 ) -> tuple[SVIState, Any]:  # fmt: skip
-    """The next state, and the noisy ascent direction."""
-    norms = [state.clipping_norm]
+    """The next state; and the noisy ascent direction with the noised share of clipped rows, None where none is counted."""
+    norms, shares = [state.clipping_norm], [None]
+
+    def noted(noisy: Any) -> Any:
+        if noisy.count is not None:
+            num_drawn = mechanism.subsampling.rate * jax.tree.leaves(rows)[0].shape[0]
+            shares[0] = mechanism.clipped_share(noisy.count, num_drawn)
+        return noisy.total
 
     def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: Any, public: Any) -> Any:
         if isinstance(mechanism.clipping, Centred):
             is_binary = objective.num_particles == 1 and objective.law is not None and objective.law.is_binary
-            return noisy_centred_sum(
+            return noted(noisy_centred_sum(
                 mechanism, objective.responses, is_binary, log_likelihood, to_latents, z, rows, public,
                 key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
-            ).total  # fmt: skip
+            ))  # fmt: skip
         noisy = mechanism.noisy_sum(
             log_likelihood,
             z,
@@ -51,11 +57,11 @@ def svi_step(
             clipping_norm=state.clipping_norm,
             number=ROW_NUMBER if objective.reads_rows else None,
         )
-        if noisy.count is not None:
-            clipping, rate = mechanism.clipping, mechanism.subsampling.rate
-            assert isinstance(clipping, Adaptive) and num_data is not None
-            norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, rate * num_data)
-        return noisy.total
+        clipping = mechanism.clipping
+        if isinstance(clipping, Adaptive):
+            assert num_data is not None
+            norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, mechanism.subsampling.rate * num_data)
+        return noted(noisy)
 
     ascend = objective.aligned_direction if gradient == "aligned" else objective.per_parameter_direction
     phi = optim.get_params(state.optim_state)
@@ -63,7 +69,7 @@ def svi_step(
     direction = ascend(phi, key, public, access, mechanism.subsampling.rate)
     descent = jax.tree.map(jnp.negative, direction)
     optim_state = optimizers.update(optim, descent, state.optim_state)
-    return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), direction
+    return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), (direction, shares[0])
 
 
 def continued(before: SVIState, fresh: SVIState) -> SVIState:

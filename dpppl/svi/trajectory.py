@@ -1,4 +1,4 @@
-"""What SVI keeps of its steps: every so many-th iterate, and the mean of the noisy gradients between them."""
+"""What SVI keeps of its steps: every so many-th iterate, and the means between them of what a step has released."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,22 +20,23 @@ def thinning_for(optim_state: Any, num_steps: int) -> int:
 
 
 def method_of(
-    step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int
+    step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int, counts: bool
 ) -> Method:
-    """For the driver. `step(state, rows, public)` gives the next state and the noisy ascent direction."""
+    """For the driver. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
+    `counts`, the share of clipped rows."""
     length = -(-num_steps // NUM_CHUNKS)
     length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
 
     def empty(state: Any) -> Any:
         zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
-        return zeros, zeros
+        return zeros, (zeros, jnp.zeros(length // thinning) if counts else None)
 
-    def record(buffers: Any, number: Any, start: Any, state: Any, direction: Any) -> Any:
-        iterates, gradients = buffers
+    def record(buffers: Any, number: Any, start: Any, state: Any, released: Any) -> Any:
+        iterates, means = buffers
         place = (number - start) // thinning
         share = 1.0 / jnp.minimum(thinning, num_steps - number // thinning * thinning)
-        gradients = jax.tree.map(lambda b, x: b.at[place].add(share * x), gradients, direction)
-        return set_places(iterates, place, params_of(state)), gradients
+        means = jax.tree.map(lambda b, x: b.at[place].add((share * x).astype(b.dtype)), means, released)
+        return set_places(iterates, place, params_of(state)), means
 
     def kept(start: int, count: int) -> np.ndarray:
         return np.arange(-(-count // thinning))

@@ -1,0 +1,118 @@
+"""Whether a chain has arrived, from the way that its positions went: free, since all positions are released.
+
+The noise of every step is known, and independent from step to step. So where nothing pulls a latent, its way is a random walk of
+known variance, and slow cosines of its increments (a discrete cosine transform over the draws) are chi-square. Where a
+chain drifts towards a posterior far away the slowest are larger. Where a posterior holds it, all slow ones are smaller: their
+sum is the way it went, which stays bounded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dpppl.mcmc.kernel import DPKernel
+
+FALSE_ALARM = 0.01
+_SLOWEST, _SLOW = 2, 8
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What noise alone does to positions, as chains move. `moves`: variance of the last move before a draw, (chains, draws);
+    `ways`: of the way from draw to draw, (chains, draws - 1). `friction`: the share of its momentum that a free chain loses in a
+    step, 1 without momentum. `thinning`: steps from draw to draw. `most`: the largest factor that subsampling adds to both."""
+
+    moves: Array
+    ways: Array
+    friction: float
+    thinning: int = 1
+    most: float = 1.0
+
+    @property
+    def independent(self) -> float:
+        """How many independent moves one of a row of draws is worth: their squares are correlated by momentum."""
+        kept = (1.0 - self.friction) ** (2 * self.thinning)
+        return float((1.0 - kept) / (1.0 + kept))
+
+
+def noise_of(kernel: "DPKernel", first: int, draws: int, thinning: int, longest: Array) -> Noise:
+    """Of `draws` draws of chains whose steps are number `first` and after, cut to `longest`, (chains,), by their search."""
+    moves, ways, friction, most = [], [], 1.0, 0.0
+    rate = kernel.mechanism.subsampling.rate
+    for bound in longest:
+        step_sizes, multipliers = kernel.taken(first, draws * thinning, bound)
+        std = kernel.noise_std(step_sizes, multipliers)
+        friction = kernel.friction_at(std)
+        way = 2.0 * kernel.temperature_at(step_sizes, std) * kernel.diffusion_time(step_sizes, std)
+        moves.append((way * friction / (2.0 - friction))[thinning - 1 :: thinning])
+        ways.append(way.reshape(draws, thinning).sum(axis=1)[1:])
+        most = max(most, rate * (1.0 - rate) * kernel.split.num_rows / np.min(multipliers) ** 2)
+    return Noise(
+        moves=np.array(moves),
+        ways=np.array(ways),
+        friction=float(np.mean(friction)),
+        thinning=thinning,
+        most=1.0 + most,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrival:
+    """By latent site, for each element: whether it is `moving`, and whether it is `held`."""
+
+    moving: Mapping[str, Array] = field(default_factory=dict)
+    held: Mapping[str, Array] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise: Noise) -> "Arrival":
+        """From collected midpoints and positions, (chains, draws, ...) by site, in the coordinates in which chains move.
+
+        An element is moving if its two slowest cosines are stronger than noise explains, or those of its site together
+        while nothing holds it. The chance of that where nothing pulls is at most 1 % for the whole run, and less where a
+        posterior holds it. It is held if its eight slow cosines are weaker than noise alone would let them be: 1 % for an
+        element that nothing holds."""
+        from scipy import stats
+
+        ways = {site: _powers(np.asarray(midpoints[site]), np.asarray(z), noise) for site, z in positions.items()}
+        count = sum(way.shape[2] for way in ways.values())
+        moving, held = {}, {}
+        for site, power in ways.items():
+            chains, slow, size = power.shape
+            slowest = power[:, :_SLOWEST].sum(axis=(0, 1)) / noise.most
+            freedom = chains * min(_SLOWEST, slow)
+            alone = stats.chi2.sf(slowest, freedom) < 0.5 * FALSE_ALARM / count
+            together = stats.chi2.sf(slowest.sum(), freedom * size) < 0.5 * FALSE_ALARM / len(ways)
+            is_held = stats.chi2.cdf(power.sum(axis=(0, 1)), chains * slow) < FALSE_ALARM
+            shape = np.shape(positions[site])[2:]
+            moving[site] = (alone | (together & ~is_held)).reshape(shape)
+            held[site] = is_held.reshape(shape)
+        return cls(moving=moving, held=held)
+
+    def of_samples(self, site: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """(moving, held) of a site of samples, in constrained space: of its own elements, or the worst of them where their
+        shape is another; of a site that is computed from others the worst of all."""
+        sites = [site] if site in self.moving else list(self.moving)
+        moving, held = ([found[s] for s in sites] for found in (self.moving, self.held))
+        if len(sites) == 1 and moving[0].shape == shape:
+            return moving[0], held[0]
+        worst = any(np.any(m) for m in moving), bool(sites) and all(np.all(h) for h in held)
+        return np.full(shape, worst[0]), np.full(shape, worst[1])
+
+
+def _powers(midpoints: Array, positions: Array, noise: Noise) -> Array:
+    """Squared slow cosines of a site's increments in units of their noise, (chains, cosines, elements).
+
+    With momentum the increments are those of where a free chain would come to rest, which are independent."""
+    from scipy import fft
+
+    chains, draws = positions.shape[:2]
+    positions = positions.astype(np.float64).reshape(chains, draws, -1)
+    moves = 2.0 * (positions - midpoints.reshape(positions.shape))
+    rest = positions + (1.0 - noise.friction) / noise.friction * moves
+    increments = np.diff(rest, axis=1) / noise.ways[:, :, None] ** 0.5
+    return np.asarray(fft.dct(increments, axis=1, norm="ortho")[:, :_SLOW] ** 2)
