@@ -1,6 +1,7 @@
 """What SVI leaves behind tells no row: guides, states, results, pickles, prints, errors, programs. See test_leaks.py."""
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import io
@@ -124,6 +125,8 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
     for row in (MARKER, np.nan):
         svi, result, printed = ran(row)
         report, shapes = result.privacy_report(), jax.tree.map(jnp.shape, (result.state, result.trajectory))
+        assert result.clipped is not None and result.clipped == report.details.clipped
+        report = dataclasses.replace(report, details=dataclasses.replace(report.details, clipped=None))
         seen.append(
             [
                 str(report),
@@ -137,7 +140,18 @@ def test_all_but_what_was_learned_is_the_same_for_other_rows():
         )
     assert seen[0] == seen[1] and "SVI: 100%" in printed and "This run will spend" in printed
     assert result.state.rng_key is None and result.state._fields == ("i", "optim_state", "clipping_norm", "rng_key")
-    kept = {"last_params", "state", "trajectory", "gradients", "transforms", "report", "guide", "objective", "public"}
+    kept = {
+        "last_params",
+        "state",
+        "trajectory",
+        "gradients",
+        "transforms",
+        "report",
+        "clipped",
+        "guide",
+        "objective",
+        "public",
+    }
     assert kept <= {*vars(result)} <= kept | {"params", "convergence"}  # the last two are computed from the others
     assert result.params["w_auto_loc"].tolist() != ran(MARKER)[1].params["w_auto_loc"].tolist()  # the row took part
 
@@ -313,7 +327,7 @@ def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(mon
 
     def begun(run, _, legs, rows, public, budget, charges, begin, **__):
         begin(KeyOrigin.of(run.key))
-        return [(legs[0]._replace(rng_key=None), ({}, {}))]
+        return [(legs[0]._replace(rng_key=None), ({}, ({}, None)))]
 
     monkeypatch.setattr(runner, "drive", begun)
     svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}

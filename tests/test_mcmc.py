@@ -219,7 +219,7 @@ def test_print_summary(capsys):
     printed = capsys.readouterr().out
     assert "w[0]" in printed and "n_eff" in printed and "size" not in printed
     assert "do not read: too short: 3 of 3 (w, sd)" in printed or "do not read: too short" in printed
-    assert "total diffusion time" in printed and "rows were clipped while samples were taken" in printed
+    assert "total diffusion time" in printed and "rows were clipped" in printed
     mcmc.print_summary(exclude_deterministic=False)
     assert "size" in capsys.readouterr().out
 
@@ -305,7 +305,7 @@ def test_the_plan_is_the_report(method):
     report = mcmc.privacy_report()
     for name in "epsilon delta num_accesses noise_multipliers".split():
         assert getattr(report, name) == getattr(plan, name)
-    assert dataclasses.replace(report.details, measured=None, num_rows=None) == plan.details
+    assert dataclasses.replace(report.details, measured=None) == plan.details
     assert plan.details.temperatures == pytest.approx((1.0, 1.0), rel=1e-5)
 
 
@@ -674,7 +674,7 @@ def test_pickles_hold_no_data():
     marker = np.float32(1234.5677)
     x = np.array(X)
     x[2] = marker
-    mcmc = mcmc_of(kernel_of(regression, clipping_norm=1.0), num_chains=2, chain_method="vectorized")
+    mcmc = mcmc_of(kernel_of(regression, clipping_norm=1.0, step_size=1e-3), num_chains=2, chain_method="vectorized")
     mcmc.run(jax.random.key(0), x, Y, extra_fields=("i",))
     mcmc.privacy_report()
     for module in (pickle, cloudpickle):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
-_FEWEST, _DRIFT = 50, 8
+_FEWEST, _LEAST, _DRIFT = 50, 10, 8
 SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 0.5, 10.0
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -66,28 +66,30 @@ def excess_of(midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise:
     """`Measured.excess`, from collected midpoints and positions (chains, draws, ...) by site, as chains move.
 
     With m the midpoint of z and the one before, Var z = Var m + E (z - m)^2; means over chains and draws. The variance of fewer
-    than 50 draws tells nothing. So of the first 50 the moves' variance is taken, too, less what noise alone gives them and
-    without slow cosines, which a drift has: where the posterior is Gaussian, that is about the same excess. It counts where it
-    is above the largest that is let pass by more than noise explains, with a chance of 1 % for the whole run."""
+    than 50 draws tells nothing. So of the first 50, if there are ten, the power of moves in units of their noise is taken,
+    too, without that of slow cosines, which a drift has: where the posterior is Gaussian, that is 1 more than the same
+    excess. It counts where it is above what may pass by more than noise explains, with a chance of 1 % for the whole run."""
     from scipy import fft, stats
 
     found, count = {}, sum(max(1, int(np.prod(np.shape(z)[2:]))) for z in positions.values())
+    free = 0.25 * noise.most * noise.moves[:, :_FEWEST]
+    freedom = max(1.0, free.size * noise.independent)
+    chance = stats.chi2.isf(FALSE_ALARM / count, freedom) / freedom
     for site, position in positions.items():
         middle, off = np.asarray(midpoints[site], np.float64), np.asarray(position, np.float64)
         if not (np.all(np.isfinite(middle)) and np.all(np.isfinite(off))):
             found[site] = np.inf
             continue
-        squares, free = (off - middle) ** 2, 0.25 * noise.most * noise.moves[:, :_FEWEST]
-        first = (off - middle)[:, :_FEWEST] / free.reshape(*free.shape, *(1,) * (squares.ndim - 2)) ** 0.5
-        first = fft.dct(first, axis=1, norm="ortho")[:, min(_DRIFT, free.shape[1] // 4) :]
-        excess = float(np.mean(first**2, axis=(0, 1)).max(initial=0.0)) - 1.0
-        freedom = max(1.0, first.shape[0] * first.shape[1] * noise.independent)
-        chance = stats.chi2.isf(FALSE_ALARM / count, freedom) / freedom
-        found[site] = excess if excess > (1.0 + LARGEST_EXCESS) * chance - 1.0 else 0.0
+        squares, found[site] = (off - middle) ** 2, 0.0
+        if middle.shape[1] >= _LEAST:
+            moves = (off - middle)[:, :_FEWEST].reshape(*free.shape, -1) / free[:, :, None] ** 0.5
+            fast = fft.dct(moves, axis=1, norm="ortho")[:, min(_DRIFT, free.shape[1] // 4) :]
+            ratio = float(np.sum(fast**2, axis=(0, 1)).max(initial=0.0)) / free.size
+            found[site] = ratio - 1.0 if ratio > (1.0 + LARGEST_EXCESS) * chance else 0.0
         if middle.shape[1] >= _FEWEST:
             with np.errstate(all="ignore"):
-                ratio = np.mean(squares, axis=(0, 1)) / np.mean(np.var(middle, axis=1), axis=0)
-            found[site] = max(found[site], float(np.nan_to_num(ratio).max(initial=0.0)))
+                ratios = np.mean(squares, axis=(0, 1)) / np.mean(np.var(middle, axis=1), axis=0)
+            found[site] = max(found[site], float(np.nan_to_num(ratios).max(initial=0.0)))
     return found
 
 
