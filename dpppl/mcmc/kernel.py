@@ -33,7 +33,6 @@ from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, checked_call, full_signature, plain, positive, positive_integer
 
-
 _COUNTED = (
     "Counted are the steps of this state, if each was taken once. Other runs add to them; steps from one state on several data "
     "sets have equal noise, and nothing protects those: use dpppl.MCMC, which claims keys and counts."

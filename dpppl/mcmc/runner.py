@@ -3,7 +3,6 @@
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +11,6 @@ import numpy as np
 import numpyro.infer
 
 from dpppl import random
-from dpppl.clipping import Centred
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.auto_norm import choose_norm
