@@ -177,10 +177,11 @@ def main():
                 said = "; ".join(f"{word} {np.sum(words == word)}" for word in sorted(set(words)))
                 wrong += not right
                 silent += bool(np.any(error[read] > 0.5) or np.any(np.abs(ratio[read] - 1.0) > 0.15))
-                clipped = mcmc.privacy_report().details.measured.clipped
+                counted = mcmc.privacy_report().details.measured.clipped
+                clipped = "" if counted is None else f"{counted.share:.1%}"
                 print(
                     f"| {name} | {kernel} | {epsilon:g} | {error.max():.2f} | {ratio.min():.2f} to {ratio.max():.2f} | "
-                    f"{'yes' if right else 'NO'} | {said} | {of_read} | {clipped:.1%} |",
+                    f"{'yes' if right else 'NO'} | {said} | {of_read} | {clipped} |",
                     flush=True,
                 )
                 print(f"{time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)

@@ -81,6 +81,7 @@ def main():
     parser.add_argument("--num-data-sets", type=int, default=10)
     parser.add_argument("--num-rows", type=int, default=20_000)
     parser.add_argument("--dimension", type=int, default=10)
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     options = parser.parse_args()
     print(
         "| method | 90 % (se) | z rms | sd | log likelihood | read | seconds |\n|---|---|---|---|---|---|---|",
@@ -92,8 +93,8 @@ def main():
         mode, precision = laplace(np.c_[rows[0], np.ones(len(rows[1]))], rows[1])
         without = np.sqrt(np.diag(np.linalg.inv(precision)))
         problems.append((*rows, truth, without, score(*rows[2:], mode[None])))
-    for name, method in METHODS.items():
-        found = []
+    for name in options.methods:
+        method, found = METHODS[name], []
         for x, y, x_new, y_new, truth, without, reference in problems:
             start = time.perf_counter()
             with warnings.catch_warnings():
