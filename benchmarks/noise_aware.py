@@ -45,10 +45,10 @@ from dpppl.model import split_model
 from dpppl.noise_aware import nuts, posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import from_vector
-from dpppl.noise_aware.details import Verdict
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.responses import Responses
 from models.logistic_regression import gaussian
 

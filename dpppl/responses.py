@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpyro.distributions import constraints
 
 from dpppl.arguments import Arrays
 from dpppl.draws import drawn, unwrapped
@@ -29,13 +30,14 @@ class Responses:
     """The law of a row's responses given its other arguments and the latents.
 
     `supports`: for each observed site the values it can take, where they are few enough to list them all jointly;
-    None where responses are drawn, `num_draws` of them. Each is a dict by site, on a batch of one row. `scaled`: observed
-    sites whose log probability counts more or less than once (`handlers.scale`)."""
+    None where responses are drawn, `num_draws` of them. Each is a dict by site, on a batch of one row. `observed`: the
+    observed sites; `scaled`: those whose log probability counts more or less than once (`handlers.scale`)."""
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
     supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
     scaled: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
@@ -69,7 +71,9 @@ class Responses:
                 f"or {FLAT}."
             )
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
-        return cls(split, num_draws, None if scaled else _supports(split, sites), scaled)
+        return cls(
+            split, num_draws, None if scaled else _supports(split, sites), scaled, tuple(s["name"] for s in sites)
+        )
 
     @property
     def is_binary(self) -> bool:
@@ -96,6 +100,25 @@ class Responses:
         log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
 
+    def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
+        """Whether a row observes a finite number that its site's support does not hold."""
+        sites = self._observed(z, row, public)
+        return jnp.any(jnp.stack([jnp.any(_counted(s["fn"]) & _is_outside(s["fn"], s["value"])) for s in sites]))
+
+    def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
+        """The sum of all that a row observes, and the same of `values` by site, (m, ...) each: (1 + m,). Masked entries are
+        left out."""
+        total: Any = 0.0
+        for site in self._observed(z, row, public):
+            own, others = (jnp.asarray(x, jnp.float32) for x in (site["value"], values[site["name"]]))
+            both = jnp.where(_counted(site["fn"]), jnp.concatenate([own[None], others]), 0.0)
+            total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
+        return total
+
+    def _observed(self, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:
+        trace = self.split.visit_observed(lambda site: None, z, row, public, _first(self.split))
+        return [s for s in trace.values() if s["type"] == "sample" and s["is_observed"] and not is_factor(s)]
+
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
         found: Arrays = {}
 
@@ -111,6 +134,26 @@ class Responses:
     def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
         trace = self.split.visit_observed(lambda site: None, z, row, public, _first(self.split))
         return {name: jnp.shape(trace[name]["value"]) for name in self.supports or ()}
+
+
+def _counted(fn: Any) -> Any:
+    """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
+    counted: Any = True
+    while fn is not unwrapped(fn):
+        if isinstance(fn, dist.MaskedDistribution):
+            mask = jnp.asarray(fn._mask)
+            counted &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(fn.event_shape))
+        fn = fn.base_dist
+    return counted
+
+
+def _is_outside(fn: Any, value: Any) -> Any:
+    """Which entries of a value are finite and outside of a distribution's support; none where it is one of vectors."""
+    support = fn.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    value = jnp.asarray(value)
+    return jnp.isfinite(value) & ~support(value) if support.event_dim == 0 else jnp.zeros(value.shape, bool)
 
 
 def _first(split: SplitModel) -> Arrays:

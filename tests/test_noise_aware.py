@@ -16,14 +16,15 @@ from dpppl.centring import ROW_NUMBER
 from dpppl.clipping import Flat
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model import split_model
-from dpppl.noise_aware import curvature, posterior, progress, recipe, releases, runner, statistics
+from dpppl.noise_aware import curvature, fit, posterior, progress, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.details import NoiseAwareDetails, Verdict, blurred
+from dpppl.noise_aware.details import NoiseAwareDetails
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
+from dpppl.noise_aware.verdict import Verdict, blurred
 from dpppl.responses import Responses
 from dpppl.runs import driver
 
@@ -113,7 +114,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     coordinates = Coordinates.of(split)
     of_row = RowStatistics(Responses.of(split), coordinates.latents, full(8).geometry())
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
-    at = state_of(full(8), point=point, norm=0.6, bound=0.2)
+    at = state_of(full(8), point=point, norm=0.6, bound=0.2, directions=np.eye(8, 9))
     rest = ({}, jax.random.key(0))
     with jax.enable_x64(False):
         for number in range(3):
@@ -138,25 +139,27 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
 
 
 @pytest.mark.parametrize("model", [model, laplace], ids=["listed", "drawn"])
-def test_a_row_that_is_not_finite_counts_as_zero_in_every_release(model):
+def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
     """Ranks by surprise are finite numbers even of infinities."""
     x, y = np.ones((11, 2), np.float32), np.ones(11, np.float32)
     x[1:5, 0], y[5:8] = [np.nan, np.inf, -np.inf, np.nan], [np.nan, np.inf, -np.inf]
     x[8:, 1], y[4], y[8:] = [np.nan, np.inf, -np.inf], 0.0, 0.0
     split = split_model(model, (x, y), {})
     of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).geometry())
-    at = state_of(full(2), point=np.array([0.3, -0.1]))
+    at = state_of(full(2), point=np.array([0.3, -0.1]), directions=np.eye(2, 3))
     rows = split.arrays((x, y), {})[0] | {ROW_NUMBER: np.arange(11, dtype=np.int32)}
 
     @jax.jit
     def clipped(rows):
-        found = [getattr(of_row, kind) for kind in (*releases.KINDS, "gradient")]
+        found = [getattr(of_row, kind) for kind in (*releases.KINDS, "gradient", "scalars")]
         every = [jax.vmap(lambda row, f=f: f(at, row, ({}, jax.random.key(0))))(rows) for f in found]
         return [Flat(1.0).clip(statistic, None) for statistic in every]
 
-    for statistic in clipped(rows):
-        for leaf in jax.tree.leaves(statistic):
-            assert np.any(leaf[0] != 0.0) and not np.any(leaf[1:])
+    *others, scalars = clipped(rows)
+    for leaf in jax.tree.leaves(others):
+        assert np.any(leaf[0] != 0.0) and not np.any(leaf[1:])
+    assert scalars[0, 2] == 0.0 and np.any(scalars[0] != 0.0)
+    np.testing.assert_allclose(scalars[1:], np.tile(np.eye(len(scalars[0]))[2], (10, 1)), atol=1e-3)
 
 
 def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
@@ -165,7 +168,7 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     rng = np.random.default_rng(0)
 
     def mean_of(log_probs, weights, probabilities):
-        found = [statistics.moments_of_rank(np.append(own, log_probs), np.append(0.0, weights)) for own in log_probs]
+        found = [fit.moments_of_rank(np.append(own, log_probs), np.append(0.0, weights)) for own in log_probs]
         return probabilities @ np.array([moments for moments, _ in found])
 
     log_probs = np.log([0.5, 0.2, 0.2, 0.1]).astype(np.float32)
@@ -174,12 +177,12 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     assert np.abs(mean_of(log_probs, p, np.array([0.45, 0.2, 0.2, 0.15]))).max() > 0.02
     drawn = np.round(rng.standard_normal(33), 1).astype(np.float32)
     alike = np.full(33, 1 / 33, np.float32)
-    rolled = [statistics.moments_of_rank(np.roll(drawn, k), alike) for k in range(33)]
+    rolled = [fit.moments_of_rank(np.roll(drawn, k), alike) for k in range(33)]
     moments = np.array([moments for moments, _ in rolled])
     assert np.abs(moments.mean(axis=0)).max() < 1e-6
     np.testing.assert_allclose(rolled[0][1], np.mean(moments**2, axis=0), rtol=1e-4)
-    long = [np.sum((statistics.FIT * np.asarray(m)) ** 2) for m in moments]
-    assert 0.7 < max(long) + 2 * statistics.BESIDE_FIT**2 + np.sum((statistics.BESIDE_FIT * rolled[0][1]) ** 2) <= 1.0
+    long = max(np.sum((fit.FIT * np.asarray(m)) ** 2) for m in moments) + np.sum((fit.BESIDE_FIT * rolled[0][1]) ** 2)
+    assert 0.9 < long + fit.LINK**2 + (2 + 1 / 9) * fit.BESIDE_FIT**2 <= 1.0
 
 
 # What is charged

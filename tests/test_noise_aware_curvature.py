@@ -183,7 +183,7 @@ def test_no_release_makes_a_run_fail():
             return {name: absurd(rng, width)[upper] for name in ("A", "J")}
         if kind == "gradient":
             return rng.uniform(-4.0, 4.0, (2, STEPS, width)) * np.array([1.0, size])[:, None, None]
-        return size * rng.standard_normal(6 if kind == "scalars" else NUM_BINS)
+        return size * rng.standard_normal(14 if kind == "scalars" else NUM_BINS)
 
     for _ in range(20):
         stages, _ = recipe.run_recipe(ask, default_plan(), 10.0 ** rng.uniform(-3, 3), prior, recipe.Bounds(), 1_000)

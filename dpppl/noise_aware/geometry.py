@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.noise_aware.fit import NUM_AXES
 from dpppl.noise_aware.plan import STEPS
 
 
@@ -16,9 +17,10 @@ class Geometry:
     "place" (d,) reads them; Y = "turn" (d, r) is a reflection. See `blocks.Frame`.
 
     A curvature is its diagonal blocks, and its products with the columns of "sketch" (d, m). `at`, `walk`: example values
-    of what a state holds, by name."""
+    of what a state holds, by name. `num_directions`: in which rows are compared, see `fit.Directions`."""
 
     def __init__(self, dimension: int, count: int, width: int, rank: int, columns: int) -> None:
+        self.num_directions = 1 + min(dimension, NUM_AXES)
         matrices, vectors = np.tile(np.eye(width), (count, 1, 1)), np.zeros((count, width))
         self.at = {
             "scales": np.ones(dimension), "turn": np.zeros((dimension, rank)), "roots": matrices, "index": vectors,

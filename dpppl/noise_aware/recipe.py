@@ -13,6 +13,7 @@ import numpy as np
 
 from dpppl.noise_aware.blocks import RANK, Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, times
+from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
@@ -152,8 +153,8 @@ Ask = Callable[..., Any]
 
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0
-) -> tuple[list[Stage], Any]:
-    """All stages in order, the last one with both of its curvatures, and the scalars (see `RowStatistics.scalars`).
+) -> tuple[list[Stage], Scalars]:
+    """All stages in order, the last one with both of its curvatures, and how well rows fit.
     `scale`: 1 / mu; `redrawn`: see `Responses`."""
     *priced, closing = plan.priced(scale)
     frame, dimension = prior.first(), len(prior.mean)
@@ -197,7 +198,8 @@ def run_recipe(
             Stage(at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess)
         )
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
-    return stages, ask("scalars", at, closing["scalars"])
+    directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
+    return stages, Scalars.asked(ask, at, closing["scalars"], directions)
 
 
 def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:

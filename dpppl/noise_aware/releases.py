@@ -20,7 +20,7 @@ from dpppl.subsampling import FullBatch
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
-KINDS = ("norm_bin", "curvature_bin", "curvature", "scalars")
+KINDS = ("norm_bin", "curvature_bin", "curvature")
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,11 @@ def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimens
     walk = {"mean": np.zeros(dimension)} | statistics.geometry.walk
     single = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
     alone, along = (_floats(at) | single, rows, public), (_floats(at | walk) | single, rows, public)
-    programs = [(partial(_single, kind, statistics), alone) for kind in KINDS] + [(partial(_walk, statistics), along)]
-    return dict(zip((*KINDS, "gradient"), prepare_all(programs, rows=1)))
+    directions = np.zeros((dimension, statistics.geometry.num_directions))
+    fits = (_floats(at | {"directions": directions}) | single, rows, public)
+    programs = [(partial(_single, kind, statistics), alone) for kind in KINDS]
+    programs += [(partial(_single, "scalars", statistics), fits), (partial(_walk, statistics), along)]
+    return dict(zip((*KINDS, "scalars", "gradient"), prepare_all(programs, rows=1)))
 
 
 def _floats(values: Any) -> Any:
@@ -103,7 +106,8 @@ def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows:
 
 
 def _at(statistics: RowStatistics, state: Any) -> Any:
-    return {name: state[name] for name in ("point", "norm", "bound", *statistics.geometry.at)}
+    names = ("point", "norm", "bound", "directions", *statistics.geometry.at)
+    return {name: state[name] for name in names if name in state}
 
 
 def _single(kind: str, statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:

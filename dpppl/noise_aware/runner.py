@@ -15,12 +15,14 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import SplitModel, split_model
 from dpppl.noise_aware import posterior, progress
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
-from dpppl.noise_aware.details import NoiseAwareDetails, Verdict
+from dpppl.noise_aware.details import NoiseAwareDetails
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.symmetry import symmetries
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.responses import NUM_DRAWS, Responses
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
@@ -32,16 +34,19 @@ from dpppl.validation import Fixed, checked_call, positive, positive_integer
 
 T = TypeVar("T")
 MOST_LATENTS = 10_000
+LEAST_SIGNAL = 5.0  # rows, in units of the noise of all releases together
+CLIPPING = "centred on what the model expects of a row; every release in units of its bound, so at most 1 a row"
 
 
 class _Bound(NamedTuple):
-    """A model with its arguments."""
+    """A model with its arguments; `symmetric`: what of its latents may change places."""
 
     split: SplitModel
     coordinates: Coordinates
     responses: Responses
     rows: Any
     public: Any
+    symmetric: tuple[str, ...]
 
 
 class NoiseAware(Fixed):
@@ -170,7 +175,7 @@ class NoiseAware(Fixed):
             method="NoiseAware",
             events=events_of(charges),
             delta=self.budget.target_delta,
-            mechanism=MechanismFacts.of(MECHANISM, num_rows),
+            mechanism=replace(MechanismFacts.of(MECHANISM, num_rows), clipping=CLIPPING),
             provenance=provenance,
             details=NoiseAwareDetails(num_accesses=self._plan().num_accesses, verdict=verdict),
             num_data=self.num_data,
@@ -189,10 +194,11 @@ class NoiseAware(Fixed):
         marked `dpppl.Public`."""
         run = Run.opened(rng_key, None)
         bound = self._bind(args, kwargs)
-        split, coordinates, responses, rows, public = bound
+        split, coordinates, responses, rows, public, _ = bound
+        charge, scale = self._charge(coordinates.dimension)
+        check_budget(scale, split.num_rows)
         with TRACING:
             prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
-        charge, scale = self._charge(coordinates.dimension)
         self.budget.admit([charge], run.run_id)
         statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
         access_key = random.stream(run.key, "accesses")
@@ -237,7 +243,8 @@ class NoiseAware(Fixed):
                     f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "
                     "observation, as its width must; leave the scale out, or use dpppl.DPSGLD or dpppl.SVI."
                 )
-        return _Bound(split, coordinates, responses, rows, public)
+            symmetric = symmetries(coordinates, responses, public)
+        return _Bound(split, coordinates, responses, rows, public, symmetric)
 
     def _recipe(self, bound: _Bound, releases: Released, ask: Any) -> Any:
         plan = self._plan(bound.coordinates.dimension)
@@ -253,7 +260,8 @@ class NoiseAware(Fixed):
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
         with TRACING:
             z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
-            self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through)
+            of_model: Any = dict(symmetric=bound.symmetric, observed=bound.responses.observed)
+            self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through, **of_model)
             self._samples = jax.jit(jax.vmap(bound.split.constrain, (0, None)))(z, bound.public)
         self._provenance = self._provenance.ended(Status.COMPLETE)
 
@@ -295,7 +303,7 @@ class NoiseAware(Fixed):
         print_summary(kept, prob=prob, group_by_chain=True)
         verdict = self.verdict
         print(f"verdict: {verdict.line()}")
-        for line in (*verdict.refusals[1:], *filter(None, [verdict.misfit, verdict.released, verdict.spreads])):
+        for line in [*verdict.refusals, *verdict.doubts][1:] + [*filter(None, [verdict.released])]:
             print(f"verdict: {line}")
         shares = verdict.share_learned()
         for word in ("learned", "partly", "prior"):
@@ -309,6 +317,16 @@ class NoiseAware(Fixed):
         _found(self._samples, "to_arviz")
         samples = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
         return to_inference_data({site: np.asarray(x) for site, x in samples.items()}, self.privacy_report())
+
+
+def check_budget(scale: float, num_rows: int) -> None:
+    """Raise ConfigurationError for noise, `scale` = 1 / mu, that drowns all that so many rows together can say."""
+    if num_rows < LEAST_SIGNAL * scale:
+        raise ConfigurationError(
+            f"this budget can tell nothing of {num_rows:,} rows: its noise is as large as what {scale:,.0f} rows say when "
+            f"all agree, and {LEAST_SIGNAL:g} times as many are the least. Raise the budget (mu is {1.0 / scale:.2g}, and must "
+            f"be {LEAST_SIGNAL / num_rows:.2g} or more) or use more rows; nothing was run and nothing was charged."
+        )
 
 
 def _found(result: T | None, name: str) -> T:

@@ -16,6 +16,7 @@ import numpy as np
 
 from dpppl.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
 from dpppl.mechanism import ROW_NUMBER
+from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.norms import in_bin
 from dpppl.responses import Responses
@@ -23,9 +24,7 @@ from dpppl.shared_work import value_and_gradient
 
 J_SHARE = 0.15
 """The share of a curvature's cost that goes to the variance of scores."""
-FIT, BESIDE_FIT = 0.93, 0.16
-"""By what two moments of ranks are multiplied, and the four numbers released with them, so that all are at most 1 long."""
-_NUM_DRAWS, _TIED = 32, 1e-3
+_NUM_DRAWS = 32
 
 
 class RowStatistics:
@@ -36,7 +35,13 @@ class RowStatistics:
         self._responses, self._latents, self.geometry = responses, latents, geometry
 
     def _log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
-        return self._responses.split.log_likelihood(self._latents(point), row, public, responses)
+        """NaN, gradient included, where the row's own response is outside the model's support: the row says nothing."""
+        latents = self._latents(point)
+        log_prob = self._responses.split.log_likelihood(latents, row, public, responses)
+        if responses is not None:
+            return log_prob
+        is_outside = self._responses.is_outside(latents, row, public)
+        return log_prob * jnp.where(is_outside, jnp.nan, 1.0)
 
     def _respond(self, point: Any, row: Any, public: Any, key: Any) -> Any:
         return self._responses(self._latents(point), row, public, key)
@@ -57,6 +62,7 @@ class RowStatistics:
                 factor * odds * self.geometry.length(at, score, square),
                 factor < 1.0,
                 lambda: factor * odds * self.geometry.square(at, score),
+                lambda directions: odds * (score @ directions) ** 2,
             )
         scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
         scores = self.geometry.pulled(at, scores)
@@ -70,8 +76,12 @@ class RowStatistics:
         def matrix() -> Any:
             return self.geometry.curvature(at, weights, psi, scores)
 
+        def squares(directions: Any) -> Any:
+            """The real response is left out: signs of ranks must not depend on it."""
+            return weights[1:] @ (scores[1:] @ directions) ** 2 / jnp.sum(weights[1:])
+
         length, is_clipped = jnp.sqrt(jnp.sum(matrix() ** 2)), jnp.sum(centred[0] ** 2) > norm**2
-        return _Influence(psi[0], length, is_clipped, matrix)
+        return _Influence(psi[0], length, is_clipped, matrix, squares)
 
     def _weight(self, at: Any, length: Any) -> Any:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
@@ -102,37 +112,24 @@ class RowStatistics:
         }
 
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
-        """FIT times the moments of the response's rank; BESIDE_FIT times the variances of these under the
-        model, and times whether score and curvature were clipped. Jointly at most 1 long.
-
-        NaN, which the door counts as zero, where the row's `gradient` is not finite: infinities have ranks, too."""
+        """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
         found = self._influence(at, row, rest)
-        moments, variances = moments_of_rank(*self._log_probs(at, row, *rest))
-        flags = jnp.stack([found.is_clipped, found.length > at["bound"]]).astype(moments.dtype)
-        counts = jnp.all(jnp.isfinite(found.psi * self._weight(at, found.length)))
-        return jnp.where(counts, jnp.concatenate([FIT * moments, BESIDE_FIT * variances, BESIDE_FIT * flags]), jnp.nan)
+        log_probs, values, weights, is_outside = self._alternatives(at, row, *rest)
+        flags = jnp.stack([found.is_clipped, found.length > at["bound"]])
+        speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, found.length)))
+        return numbers(log_probs, values, weights, found.squares(at["directions"]), flags, speaks, is_outside)
 
-    def _log_probs(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any]:
-        """Of the real response, and of those that it could have been; and their weights. All (1 + m,)."""
+    def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
+        """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
+        (1 + m,); and whether the real one is outside the model's support."""
         responses = replace(self._responses, num_draws=_NUM_DRAWS)
         key, row = jax.random.fold_in(key, row[ROW_NUMBER]), unnumbered(row)
-        values, weights = responses(self._latents(at["point"]), row, public, key)
+        latents = self._latents(at["point"])
+        values, weights = responses(latents, row, public, key)
         log_prob = lambda r=None: self._log_likelihood(at["point"], row, public, r)  # noqa: E731
-        return jnp.append(log_prob(), jax.vmap(log_prob)(values)), weights
-
-
-def moments_of_rank(log_probs: Any, weights: Any) -> tuple[Any, Any]:
-    """Two moments of a response's rank by surprise less what the model expects of them, and their variances under the model.
-    The first member is the real response; ranks of equals are halved.
-
-    With P1 and P3 Legendre's polynomials of the rank, which have mean 0 where the model is right (Neyman 1937), (P1 + P3) / 2
-    for tails and P1 - P3 for shoulders: jointly they are hardly longer than alone, 1 and .96."""
-    log_probs = jnp.maximum(log_probs, -1e30)  # differences of infinities are none
-    is_likelier = jnp.clip(0.5 + (log_probs - log_probs[:, None]) / _TIED, 0.0, 1.0)
-    u = is_likelier @ weights - 0.5
-    moments = jnp.stack([10.0 * u**3 - 0.5 * u, 5.0 * u - 20.0 * u**3])
-    centred = moments - (moments @ weights)[:, None]
-    return centred[:, 0], centred**2 @ weights
+        log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
+        is_outside = responses.is_outside(latents, row, public)
+        return log_probs, responses.totals(latents, row, public, values), weights, is_outside
 
 
 class _Influence(NamedTuple):
@@ -143,3 +140,4 @@ class _Influence(NamedTuple):
     length: Any
     is_clipped: Any
     matrix: Callable[[], Any]
+    squares: Callable[[Any], Any]

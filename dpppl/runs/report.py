@@ -21,13 +21,15 @@ RELATIONS = {
 }
 
 _LATTICE = "floating-point lattice attacks on continuous noise"
+_CLIPPED = "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior"
+_CENTRED = "utility: centred clipping leaves estimates unbiased for data that the model describes; others move them"
 NOT_COVERED = (
     "preprocessing and tuning that looked at the data before or between runs (standardisation, vocabularies, class "
     "counts, the choice of hyperparameters)",
     _LATTICE,
     "side channels (time, memory)",
     "predictions for, or scores of, private rows: Predictive or log_likelihood evaluated on them is a new release",
-    "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior",
+    _CLIPPED,
 )
 
 SHOWN_DELTAS = (1e-5, 1e-6, 1e-8)
@@ -156,7 +158,7 @@ class PrivacyReport:
             if not self.is_discrete
             else "The noise is a discrete Gaussian, drawn and added in whole numbers; it needs unpredictable random bits only.",
             "The sensitivity is clipping_norm * 1.0001: the floating-point slack is accounted for in the noise.",
-            "A row whose gradient is not finite (a missing value, say) adds nothing to a step, without a word.",
+            "A row whose gradient is not finite (a missing value, say) adds nothing to a step.",
             f"Random keys: {self.provenance.key_origin}.",
             f"Starting values: {self.provenance.initial_values}.",
             "Hyperparameters, the model's code and arguments that are not arrays are public.",
@@ -188,7 +190,10 @@ class PrivacyReport:
 
     def not_covered(self) -> list[str]:
         """What the guarantee does not speak of."""
-        return [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
+        lines = [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
+        return [
+            _CENTRED if line == _CLIPPED and self.mechanism.clipping.startswith("centred") else line for line in lines
+        ]
 
     def rows(self) -> list[tuple[str, str]]:
         """The report as pairs of a name and a text."""

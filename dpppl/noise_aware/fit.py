@@ -1,0 +1,152 @@
+"""How well a model fits its rows, from one access: ranks of responses among those that the model gives in their place.
+
+Ranks by surprise (minus the log probability) show laws that are too narrow or of another shape. Ranks by value show means that
+are wrong: summed with signs that follow the rows' covariates they have mean zero where the model is right, and not where a
+quadratic term, or another link, is missing (Pregibon 1980).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.noise_aware.blocks import Frame
+from dpppl.noise_aware.curvature import Array, times
+
+FIT, BESIDE_FIT, LINK = 0.7, 0.12, 0.68
+"""By what two moments of ranks by surprise are multiplied, the numbers released with them, and the signed ranks by value, so
+that all are at most 1 long. A row that says nothing, or whose response is next to impossible, counts in one number only."""
+NUM_AXES = 8
+"""The most coordinates along which ranks by value are compared."""
+IMPOSSIBLE = 12.0
+"""A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
+normal law, five sds away."""
+_TIED = 1e-3
+_VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1 / 3)  # of a continuous rank's two moments, and of twice the rank
+
+
+def ranks(likelier: Any, weights: Any) -> Any:
+    """Of the members of a set with `weights` (m,), each one's rank less 1/2, (m,). `likelier` (m, m): of the one numbered by
+    the column below the one numbered by the row: 1, 0, or 1/2 where they tie."""
+    return likelier @ weights - 0.5
+
+
+def moments_of_rank(log_probs: Any, weights: Any) -> tuple[Any, Any]:
+    """Two moments of a response's rank by surprise less what the model expects of them, and their variances under the model.
+    The first member is the real response; ranks of equals are halved.
+
+    With P1 and P3 Legendre's polynomials of the rank, which have mean 0 where the model is right (Neyman 1937), (P1 + P3) / 2
+    for tails and P1 - P3 for shoulders: jointly they are hardly longer than alone, 1 and .96."""
+    u = ranks(jnp.clip(0.5 + (log_probs - log_probs[:, None]) / _TIED, 0.0, 1.0), weights)
+    moments = jnp.stack([10.0 * u**3 - 0.5 * u, 5.0 * u - 20.0 * u**3])
+    centred = moments - (moments @ weights)[:, None]
+    return centred[:, 0], centred**2 @ weights
+
+
+def impossible(log_probs: Any, weights: Any) -> Any:
+    """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation."""
+    found = (log_probs @ weights - log_probs > IMPOSSIBLE).astype(log_probs.dtype)
+    return found[0], found[0] - found @ weights
+
+
+def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any) -> Any:
+    """What a row releases, (8 + k,), at most 1 long. See `Fit.of`, which reads their sums.
+
+    Of its real response and others of the model's, with `weights`: `log_probs` and `values`, all (1 + m,). `squares` (k,): see
+    `Directions`. `flags` (2,): whether its score and its curvature was clipped. `speaks`: whether its score is finite, and
+    `is_outside` whether that is so because its response is outside the model's support."""
+    log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
+    moments, variances = moments_of_rank(log_probs, weights)
+    signed = 2.0 * ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
+    signs = jnp.where(squares > 1.0, 1.0, -1.0) / np.sqrt(len(squares))
+    beside = jnp.concatenate([variances, (signed**2 @ weights)[None], flags.astype(variances.dtype)])
+    is_impossible, departure = impossible(log_probs, weights)
+    fits = jnp.concatenate([FIT * moments, BESIDE_FIT * beside, LINK * signed[0] * signs])
+    silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
+    return jnp.concatenate([
+        jnp.where(speaks, departure, 0.0)[None],
+        jnp.where(speaks, 0.0, silent),
+        jnp.where(speaks & (is_impossible == 0.0), fits, 0.0),
+    ])  # fmt: skip
+
+
+class Directions(NamedTuple):
+    """Directions (d, k) in u in which rows are compared: to where the fit lies from the prior mean, then along single
+    `coordinates`. The mean over rows of the model's variance of a score's component along each is 1: in a regression this is
+    the square of the linear predictor, or of a column, over its mean."""
+
+    columns: Array
+    coordinates: tuple[int, ...]
+
+    @classmethod
+    def of(cls, frame: Frame, centre: Array, curvature: Array, num_rows: int) -> "Directions":
+        """To the `centre` (k, b), and along the NUM_AXES coordinates in which it lies farthest from u = 0, in prior sds; all
+        divided by their lengths by the `curvature` (k, b, b) of one row."""
+        away = np.abs(frame.latents(centre)) / frame.scales
+        farthest = np.sort(np.argsort(-away, kind="stable")[:NUM_AXES])
+        axes = np.zeros((len(farthest), len(away)))
+        axes[np.arange(len(farthest)), farthest] = 1.0
+        every = np.concatenate([centre[None], frame.coordinates(axes)])
+        squares = np.maximum(np.sum(every * times(curvature, every), axis=(1, 2)) / num_rows, 1e-30)
+        return cls((frame.layout.scattered(every) / np.sqrt(squares)[:, None]).T, tuple(map(int, farthest)))
+
+
+class Scalars(NamedTuple):
+    """Noised sums of `numbers`, and the coordinates of their `Directions`."""
+
+    values: Array
+    coordinates: tuple[int, ...]
+
+    @classmethod
+    def asked(cls, ask: Callable[..., Any], at: Any, noise_multiplier: float, directions: Directions) -> "Scalars":
+        """From one access."""
+        return cls(ask("scalars", at, noise_multiplier, directions=directions.columns), directions.coordinates)
+
+
+class Fit(NamedTuple):
+    """What the sums say; shares are of all rows.
+
+    - `outside`: of rows whose response is outside the model's support; `missing`: of others whose score is not finite;
+      `std`: of the noise of both.
+    - `impossible`: of responses that the model finds next to impossible, and its standard error.
+    - `clipped`: of scores, of curvatures, and the sd of their noise.
+    - `rank`: the mean rank by surprise and its standard error. `shape`: how far the moments of this rank are from the model's,
+      and the same in squared standard errors, chi-squared with 2 degrees of freedom.
+    - `link`: of `num_links` means of signed ranks by value the one farthest from 0: which, how far, and the square of that in
+      squared standard errors."""
+
+    outside: float
+    missing: float
+    impossible: tuple[float, float]
+    std: float
+    clipped: tuple[float, float, float]
+    rank: tuple[float, float]
+    shape: tuple[float, float]
+    link: tuple[int, float, float]
+    num_links: int
+
+    @classmethod
+    def of(cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float) -> "Fit":
+        """`noise_std`: of the sums; `excess`: see `Stage`, by how much moments scatter more since the point is not the truth."""
+        values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
+        (unlikely, outside, missing), moments = values[:3], values[3:5] / FIT
+        beside, links = values[5:10] / BESIDE_FIT, values[10:] * np.sqrt(len(values) - 10) / LINK
+        stds = np.array([std / FIT] * 2 + [std * np.sqrt(len(links)) / LINK])
+        # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
+        variances = np.minimum(_VARIANCES, np.maximum(beside[:3], 0.0) + 2.0 * std / BESIDE_FIT)
+        stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
+        by_surprise = np.array([0.5, 0.25])  # a rank is half of one moment and a quarter of the other
+        farthest = int(np.argmax(np.abs(links)))
+        flags = np.clip(beside[3:], 0.0, 1.0)
+        return cls(
+            outside=float(outside),
+            missing=float(missing),
+            impossible=(float(unlikely), float(np.sqrt(std**2 + max(unlikely, 0.0) / num_rows))),
+            std=std,
+            clipped=(float(flags[0]), float(flags[1]), std / BESIDE_FIT),
+            rank=(0.5 + float(by_surprise @ moments), float(np.linalg.norm(by_surprise * stds[:2]))),
+            shape=(float(np.linalg.norm(moments)), float(np.sum((moments / stds[:2]) ** 2))),
+            link=(farthest, float(links[farthest]), float((links[farthest] / stds[2]) ** 2)),
+            num_links=len(links),
+        )

@@ -1,0 +1,146 @@
+"""Symmetries of a model, found without data: latents that may change places or signs while prior and likelihood stay the same.
+
+Such a posterior has several modes with equal weights (label switching in mixtures, hidden units of networks). Candidates are
+tried on draws from the prior and on rows made up, with responses that the model draws.
+"""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints
+
+from dpppl.arguments import Arrays
+from dpppl.model_refusals import quoted
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.responses import Responses
+
+_NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
+
+
+class Move(NamedTuple):
+    """What is done to one site's values (n, ...): entries 0 and 1 along an `axis` change places ("swap"), all change their
+    sign ("flip"), or a probability p becomes 1 - p ("complement")."""
+
+    site: str
+    kind: str
+    axis: int = 1
+
+    def moved(self, values: Any) -> Any:
+        if self.kind == "swap":
+            order = np.arange(values.shape[self.axis])
+            order[:2] = 1, 0
+            return jnp.take(values, order, axis=self.axis)
+        return -values if self.kind == "flip" else 1.0 - values
+
+    def replaced(self, values: Any) -> Any:
+        """With those of the entries that move which another point has."""
+        if self.kind != "swap":
+            return jnp.roll(values, 1, axis=0)
+        is_moved = np.arange(values.shape[self.axis]) < 2
+        shape = [1] * values.ndim
+        shape[self.axis] = len(is_moved)
+        return jnp.where(is_moved.reshape(shape), jnp.roll(values, 1, axis=0), values)
+
+
+def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -> tuple[str, ...]:
+    """Each as what its latents do, in words; the smallest sets of latents only. Looks at no private data."""
+    split, key = coordinates.split, jax.random.key(0)
+    points = coordinates.draws(public, key, _NUM_POINTS)
+    values = jax.jit(jax.vmap(split.constrain, (0, None)))(points, public)
+    sites: dict[str, Any] = {}
+
+    def visit(site: Any, transform: Any) -> Any:
+        sites[site["name"]] = site["fn"].support, transform
+        return points[site["name"]][0]
+
+    split.visit_latents(visit, public)
+    rows = _made_up(split.row, np.random.default_rng(0))
+    first = {name: value[0] for name, value in points.items()}
+    drawn = jax.jit(jax.vmap(lambda row, key: responses._draw(first, row, public, key)))(
+        rows, jax.random.split(key, _NUM_ROWS)
+    )
+
+    @jax.jit
+    @jax.vmap
+    def densities(values: Arrays) -> tuple[Any, Any]:
+        """Log likelihoods of the rows, and the log prior of the constrained values."""
+        z = {name: transform.inv(values[name]) for name, (_, transform) in sites.items()}
+        jacobians = [jnp.sum(t.log_abs_det_jacobian(z[n], values[n])) for n, (_, t) in sites.items()]
+        likelihood = jax.vmap(lambda row, given: split.log_likelihood(z, row, public, given))(rows, drawn)
+        return likelihood, split.log_prior(z, public) - sum(jacobians)
+
+    values = {name: values[name] for name in sites}
+    before = densities(values)
+    found: list[tuple[Move, ...]] = []
+    for moves in _candidates(values, sites, points):
+        if any(set(other) <= set(moves) for other in found):
+            continue
+        after = values | {move.site: move.moved(values[move.site]) for move in moves}
+        without = values | {move.site: move.replaced(values[move.site]) for move in moves}
+        if _same(before, densities(after)) and not _same(before[:1], densities(without)[:1], 10.0):
+            found.append(moves)
+    return tuple(map(_in_words, found))
+
+
+def _made_up(shapes: Any, rng: np.random.Generator) -> Arrays:
+    """Rows of normal numbers, and of the integers 0 to 3."""
+
+    def column(shape: Any) -> Any:
+        size = (_NUM_ROWS, *shape.shape)
+        whole = np.arange(np.prod(size, dtype=int)).reshape(size) % 4
+        return rng.standard_normal(size) if jnp.issubdtype(shape.dtype, jnp.floating) else whole
+
+    return {name: jnp.asarray(column(shape), shape.dtype) for name, shape in shapes.items()}
+
+
+def _candidates(values: Arrays, sites: dict[str, Any], points: Arrays) -> Iterator[tuple[Move, ...]]:
+    """Small sets first."""
+    axes = {name: np.shape(value)[1:] for name, value in values.items()}
+    shares = [n for n, (support, _) in sites.items() if not axes[n] and _is_unit(support)]
+    lengths = sorted({length for shape in axes.values() for length in shape if length > 1})
+    for length in lengths:
+        able = [Move(n, "swap", 1 + shape.index(length)) for n, shape in axes.items() if length in shape]
+        able += [Move(n, "complement") for n in shares] if length == 2 else []
+        for subset in _subsets(able, len(able)):
+            if any(move.kind == "swap" for move in subset):
+                yield subset
+    signed = [Move(n, "flip") for n in values if np.array_equal(values[n], points[n])]
+    yield from _subsets(signed, 2)
+
+
+def _subsets(moves: list[Move], most: int) -> Iterator[tuple[Move, ...]]:
+    few = len(moves) <= _MOST_SITES
+    for size in range(1, most + 1) if few else (1, len(moves)):
+        yield from itertools.combinations(moves, size)
+
+
+def _is_unit(support: Any) -> bool:
+    if not isinstance(support, constraints.interval):
+        return False
+    return bool(np.all(support.lower_bound == 0.0) and np.all(support.upper_bound == 1.0))
+
+
+def _same(before: tuple[Any, ...], after: tuple[Any, ...], times: float = 1.0) -> bool:
+    """Whether all numbers agree, those left out that are not finite before or after."""
+    for one, other in zip(before, after):
+        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        finite = np.isfinite(one) & np.isfinite(other)
+        if not finite.any():
+            return False
+        one, other = one[finite], other[finite]
+        if np.max(np.abs(one - other)) > times * _TOLERANCE * (1.0 + np.median(np.abs(one))):
+            return False
+    return True
+
+
+def _in_words(moves: tuple[Move, ...]) -> str:
+    swapped = [move.site for move in moves if move.kind == "swap"]
+    others = [move.site for move in moves if move.kind != "swap"]
+    if not swapped:
+        return f"{quoted(others)} {'changes its sign' if len(others) == 1 else 'change their signs'}"
+    beside = f" and {quoted(others)} becomes 1 - {others[0]}" if others else ""
+    return f"entries of {quoted(swapped)} change places{beside}"

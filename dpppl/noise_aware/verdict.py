@@ -1,0 +1,275 @@
+"""Whether a posterior may be read: what the releases say for and against it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dpppl.model_refusals import quoted
+from dpppl.noise_aware.fit import Fit, Scalars
+from dpppl.noise_aware.recipe import Known, Prior, Stage
+
+ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
+MISFIT, SURE, UNLEARNED = 0.02, 9.2, 4.0
+LINK_CHANCE = 0.01  # of doubting a right model for its ranks by value
+SILENT, IMPOSSIBLE, STANDS_OUT = 0.01, 0.002, 3.0
+CONFLICT, FORGOTTEN, LEARNED = 3.0, 0.2, 0.1
+MANY, BLURRED = 20, 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What the releases say of a run.
+
+    - `arrival`: the largest distance, in sd, from where the last gradients were taken to the posterior mean.
+    - `agreement`: that between the last two stages' means, in sd of the earlier.
+    - `chi_squared`: the scatter of gradients in units of their known noise, with its `degrees` of freedom.
+    - `rank`: the mean rank of responses, by surprise, among those that the model gives in their place, .5 where it is right,
+      with its standard error.
+    - `fit`: of moments of that rank, how far they are from the model's and the same in squared standard errors, chi-squared
+      with 2 degrees of freedom.
+    - `link`: by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
+      is from 0, its square in squared standard errors, and how many means were compared.
+    - `outside`, `missing`: shares of rows that say nothing, because their response is outside the model's support, or because
+      their score is not finite for another reason; `share_std`: the sd of these shares' noise.
+    - `impossible`: the share of responses that the model finds next to impossible, and its standard error.
+    - `clipped`: shares of rows whose score and whose curvature was clipped, and their standard error.
+    - `learned`: by latent, 1 - posterior / prior variance; `stages_learned`: the mean of these in the last two stages.
+    - `farthest`: the latent that lies farthest from its prior mean, and how far, in prior sd.
+    - `norms`: the last stage's bounds. `curvature`: which of it was released.
+    - `sampler`: what is wrong with the draws from the posterior that the releases give, if anything.
+    - `blurred`: sites of many coordinates that differ by little more than they are known by; `through`: the latents that the
+      likelihood knows only through coordinates.
+    - `symmetric`: what of the latents may change places or signs without a change of the model.
+    - `observed`: the observed sites."""
+
+    arrival: float
+    agreement: float
+    chi_squared: float
+    degrees: int
+    rank: tuple[float, float]
+    fit: tuple[float, float]
+    clipped: tuple[float, float, float]
+    learned: dict[str, float] = field(repr=False)
+    norms: tuple[float, float]
+    link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
+    outside: float = 0.0
+    missing: float = 0.0
+    share_std: float = 0.0
+    impossible: tuple[float, float] = (0.0, 0.0)
+    stages_learned: tuple[float, float] = (0.0, 0.0)
+    farthest: tuple[str, float] = ("", 0.0)
+    curvature: str = "full"
+    sampler: str | None = None
+    blurred: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
+    symmetric: tuple[str, ...] = ()
+    observed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        stages: Sequence[Stage],
+        found: Known,
+        scalars: Scalars,
+        scalar_std: float,
+        prior: Prior,
+        names: Sequence[str],
+        num_rows: int,
+    ) -> "Verdict":
+        """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
+        (*_, before, last), sd = stages, np.sqrt(found.variance)
+        fit = Fit.of(scalars.values, scalar_std, num_rows, last.excess)
+        number, departure, chi_squared = fit.link
+        distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
+        share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
+        return cls(
+            arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
+            agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
+            chi_squared=last.chi_squared,
+            degrees=last.degrees,
+            rank=fit.rank,
+            fit=fit.shape,
+            link=(names[scalars.coordinates[number - 1]] if number else "", departure, chi_squared, fit.num_links),
+            outside=fit.outside,
+            missing=fit.missing,
+            share_std=fit.std,
+            impossible=fit.impossible,
+            clipped=fit.clipped,
+            learned=dict(zip(names, map(float, share(found)))),
+            stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
+            farthest=(names[int(np.argmax(distance))], float(np.max(distance))),
+            norms=(last.norm, last.bound),
+            curvature=prior.curvature,
+            blurred=blurred(found, names),
+        )
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the samples should not be read at all, the cause of others first."""
+        sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
+        return [*filter(None, [*self._silent(), *self._unfinished(), sampler, self.misfit])]
+
+    @property
+    def doubts(self) -> list[str]:
+        """What to know when reading them."""
+        far = self.conflict if not self._unfinished() else None
+        return [
+            *filter(None, [self._unlearned(), far and f"{far}.", self._forgotten(), self.label_switching, self.spreads])
+        ]
+
+    def _silent(self) -> list[str]:
+        """About rows that say nothing."""
+        stands_out = lambda share: share > SILENT and share > STANDS_OUT * self.share_std  # noqa: E731
+        lines = []
+        if stands_out(self.outside):
+            lines.append(
+                f"{self.outside:.1%} ± {self.share_std:.1%} of the rows say nothing: their responses are outside the support "
+                f"of {self._sites}; code them as its distribution has it (Bernoulli takes 0 and 1)."
+            )
+        if stands_out(self.missing):
+            lines.append(
+                f"{self.missing:.1%} ± {self.share_std:.1%} of the rows say nothing: they have missing values (NaN) or a "
+                "gradient that is not finite; leave them out, or model what is missing."
+            )
+        return lines
+
+    def _unfinished(self) -> list[str]:
+        """Of a run that has not arrived."""
+        far = self.conflict
+        cure = far or "raise the budget, give the latents narrower priors, or fewer of them"
+        lines = []
+        if not self.arrival < ARRIVED:
+            lines.append(f"the gradients were taken {self.arrival:.1f} sd away from the posterior mean: {cure}.")
+        if not self.agreement < AGREEMENT:
+            lines.append(f"the last two stages disagree by {self.agreement:.1f} sd: {cure}.")
+        if not self.chi_squared < 1.0 + SCATTER + 4.0 * np.sqrt(2.0 / self.degrees):
+            lines.append(
+                f"gradients scatter {self.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
+                f"quadratic where they were taken; {cure}{'' if far else ', or transform the latents'}."
+            )
+        return lines
+
+    @property
+    def conflict(self) -> str | None:
+        """Which latent the data put where the prior does not expect it."""
+        name, distance = self.farthest
+        if distance < CONFLICT:
+            return None
+        return (
+            f"the prior puts '{name}' at {distance:.1f} sd, and the run starts from the prior: give it a wider prior, or "
+            "scale the columns that belong to it"
+        )
+
+    @property
+    def misfit(self) -> str | None:
+        """What the responses' ranks say against the model: by chance in less than two runs of 100."""
+        lines = []
+        departure, chi_squared = self.fit
+        # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
+        times = 1.0 if max(self.learned.values(), default=1.0) > 0.5 else UNLEARNED
+        if chi_squared >= times * SURE and departure >= MISFIT:
+            lines.append(
+                f"by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than .5 if they are "
+                f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees)"
+            )
+        coordinate, departure, chi_squared, count = self.link
+        if abs(departure) >= MISFIT and chi_squared >= times * certain(LINK_CHANCE / count):
+            where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
+            lines.append(
+                f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
+                "degree), as if a square, an interaction or another link were missing"
+            )
+        share, std = self.impossible
+        if share >= IMPOSSIBLE and share >= STANDS_OUT * std:
+            lines.append(
+                f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
+            )
+        if not lines:
+            return None
+        return (
+            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move; use a "
+            "richer model."
+        )
+
+    def _unlearned(self) -> str | None:
+        if not self.learned or max(self.learned.values()) >= LEARNED:
+            return None
+        return "nothing was learned: the samples are the prior's; raise the budget."
+
+    def _forgotten(self) -> str | None:
+        before, after = self.stages_learned
+        if before - after < FORGOTTEN:
+            return None
+        return (
+            f"the last stage has learned {after:.0%} of the latents and the one before, with a smaller part of the budget, "
+            f"{before:.0%}: what is said to be learned is not; raise the budget, or take fewer latents."
+        )
+
+    @property
+    def label_switching(self) -> str | None:
+        """Which latents can change places."""
+        if not self.symmetric:
+            return None
+        return (
+            f"the model stays the same when {'; or '.join(self.symmetric)}: its posterior has as many modes, of which the "
+            "samples show one at most, with labels that mean nothing by themselves; order the latents in the prior, or read "
+            "only what does not depend on labels."
+        )
+
+    @property
+    def released(self) -> str | None:
+        """What of the curvature was not."""
+        if self.curvature == "full":
+            return None
+        return (
+            f"curvature released in {self.curvature}: samples know no correlations between blocks but a few directions."
+        )
+
+    @property
+    def spreads(self) -> str | None:
+        """Which latents may be too small, if any."""
+        if not (self.blurred and self.through):
+            return None
+        return (
+            f"values of {quoted(self.blurred)} differ by little more than they are known by: an sd among them may come out "
+            f"too small, if {quoted(self.through)} is one, and outlying values are drawn in too far; raise the budget, or "
+            "form fewer and larger groups."
+        )
+
+    @property
+    def _sites(self) -> str:
+        return f"site {quoted(self.observed)}" if self.observed else "the observed sites"
+
+    def share_learned(self) -> list[tuple[str, str]]:
+        """For each latent whether it is "prior", "partly" or "learned"."""
+        word = lambda share: "prior" if share < LEARNED else "learned" if share > 0.5 else "partly"  # noqa: E731
+        return [(name, word(share)) for name, share in self.learned.items()]
+
+    def line(self) -> str:
+        """In one line: the worst of all findings."""
+        found = self.refusals or self.doubts
+        if not found:
+            return "read: the releases agree with each other and with the model"
+        more = len(self.refusals) + len(self.doubts) - 1
+        rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
+        return f"{'do not read' if self.refusals else 'read with care'}: {found[0]}{rest}"
+
+
+def certain(chance: float) -> float:
+    """The chi-squared of 1 degree of freedom that is exceeded with this probability."""
+    from scipy.special import ndtri
+
+    return float(ndtri(chance / 2.0) ** 2)
+
+
+def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
+    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
+    sites = np.array([name.split("[")[0] for name in names])
+    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
+    sd = np.sqrt(found.variance)
+    return tuple(
+        site
+        for site, own in members.items()
+        if len(own) >= MANY and np.median(sd[own]) > BLURRED * np.std(found.mean[own])
+    )

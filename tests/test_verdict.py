@@ -1,0 +1,281 @@
+"""NoiseAware's verdict: what it must see in the releases, and what it must not."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, model, noise_aware, split_rows  # noqa: F401
+
+import dpppl
+from dpppl.errors import ConfigurationError
+from dpppl.model import split_model
+from dpppl.noise_aware import fit, runner
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.details import NoiseAwareDetails
+from dpppl.noise_aware.symmetry import symmetries
+from dpppl.noise_aware.verdict import Verdict
+from dpppl.responses import Responses
+
+
+def verdict(**findings):
+    """A good one, but for these."""
+    good = {
+        "arrival": 0.1, "agreement": 0.5, "chi_squared": 1.0, "degrees": 100, "rank": (0.5, 0.01), "fit": (0.0, 1.0),
+        "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
+    }  # fmt: skip
+    return Verdict(**good | findings)
+
+
+# Words: the worst finding first, and the cure that fits
+
+
+def test_what_is_good_is_read():
+    assert verdict().line().startswith("read: ") and not verdict().refusals and not verdict().doubts
+
+
+@pytest.mark.parametrize(
+    ("finding", "words"),
+    [
+        ({"fit": (0.4, 1079.0), "rank": (0.9, 0.01)}, "do not read: the model is wrong: by surprise, responses rank 0.900"),
+        ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
+        ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
+        ({"impossible": (0.01, 0.002)}, "1.0% ± 0.2% of the responses are next to impossible"),
+        ({"outside": 0.5, "observed": ("y",)}, "do not read: 50.0% ± 1.0% of the rows say nothing: their responses are outside the "
+         "support of site 'y'"),
+        ({"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows say nothing: they have missing values"),
+        ({"arrival": 3.0}, "do not read: the gradients were taken 3.0 sd away from the posterior mean: raise the budget"),
+        ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: the gradients were taken 3.0 sd away"),
+        ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
+        ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
+        ({"stages_learned": (0.7, 0.3)}, "read with care: the last stage has learned 30% of the latents and the one before, with"),
+        ({"symmetric": ("entries of 'locs' change places",)}, "read with care: the model stays the same when entries of 'locs'"),
+        ({"blurred": ("effects",), "through": ("tau",)}, "read with care: values of 'effects' differ by little more"),
+    ],
+)  # fmt: skip
+def test_each_finding_is_in_the_line_and_the_report(finding, words):
+    found = verdict(**finding)
+    assert words in found.line()
+    assert bool(found.refusals) == found.line().startswith("do not read")
+    warnings = NoiseAwareDetails(num_accesses=1, verdict=found).warnings()
+    assert len(warnings) == len(found.refusals) + len(found.doubts) >= 1
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        {"fit": (0.01, 50.0)}, {"fit": (0.4, 9.0)}, {"link": ("w[0]", 0.01, 90.0, 4)}, {"link": ("w[0]", 0.1, 9.0, 4)},
+        {"outside": 0.02}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
+        {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)},
+    ],
+)  # fmt: skip
+def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
+    assert verdict(**finding).line().startswith("read: ")
+
+
+def test_a_prior_that_the_data_contradict_is_made_wider_not_narrower():
+    found = verdict(arrival=28.0, agreement=30.0, farthest=("w[1]", 8.0))
+    assert len(found.refusals) == 2 and not found.doubts and found.line().endswith("(1 more finding)")
+    for line in found.refusals:
+        assert "the prior puts 'w[1]' at 8.0 sd" in line and "wider prior" in line and "narrower" not in line
+
+
+# Rows that say nothing
+
+
+def coded(y, x, how):
+    """Data that the model does not take."""
+    x = x.copy()
+    if how == "10 % missing":
+        x[::10, 1] = np.nan
+    if how == "column missing":
+        x[:, 2] = np.nan
+    return x, {"-1 and 1": 2.0 * y - 1.0, "1 and 2": y + 1.0}.get(how, y)
+
+
+@pytest.mark.parametrize(
+    ("how", "outside", "missing"),
+    [("-1 and 1", 0.5, 0.0), ("1 and 2", 0.5, 0.0), ("10 % missing", 0.0, 0.1), ("column missing", 0.0, 1.0)],
+)
+def test_rows_that_say_nothing_are_counted_and_refused(compiled_once, monkeypatch, how, outside, missing):  # noqa: F811
+    """At epsilon 3; the counts' noise has an sd of .004. Which rows are outside the support, y decides, half of it."""
+    monkeypatch.setattr(runner, "symmetries", lambda *_: ())
+    x, y, _ = data(1)
+    x, y = coded(y, x, how)
+    found = noise_aware(target_epsilon=3.0, num_samples=10)
+    found.run(dpppl.secret_key(), x, y)
+    shares = found.verdict.outside, found.verdict.missing
+    np.testing.assert_allclose(shares, (outside, missing), atol=5 * found.verdict.share_std + 0.1 * (outside > 0.0))
+    assert "of the rows say nothing" in found.verdict.line() and found.verdict.line().startswith("do not read")
+    with pytest.raises(ConfigurationError, match="of the rows say nothing"):
+        found.get_samples()
+    assert found.get_samples(allow_unconverged=True)["w"].shape == (10, DIMENSION)
+
+
+def counts(x, y):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        with numpyro.handlers.mask(mask=x > 0.0):
+            numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+
+def shares(x, y):
+    scale = numpyro.sample("scale", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("x", dist.Normal(scale, 1.0).expand([2]).to_event(1), obs=y)
+        numpyro.sample("y", dist.Dirichlet(scale * jnp.ones(3)), obs=x)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "y", "expected"),
+    [
+        (counts, 1.0, 2.0, False), (counts, 1.0, -1.0, True), (counts, 1.0, 2.5, True), (counts, 1.0, np.nan, False),
+        (counts, -1.0, -1.0, False), (shares, [0.2, 0.3, 0.6], [1.0, 2.0], False),
+    ],
+    ids=["inside", "negative", "no count", "missing", "masked", "rounded"],
+)  # fmt: skip
+def test_supports_are_the_models_own(model, x, y, expected):
+    """Masked entries may be anything; simplices, whose sums are rounded, are not judged."""
+    x, y = np.float32([x]), np.float32([y])
+    responses = Responses.of(split_model(model, (x, y), {}))
+    (rows, public), z = responses.split.arrays((x, y), {}), {name: jnp.zeros(()) for name in responses.split.latents}
+    row = {name: value[0] for name, value in rows.items()}
+    assert bool(responses.is_outside(z, row, public)) == expected
+
+
+# Budgets that can tell nothing
+
+
+@pytest.mark.parametrize(("rows", "epsilon"), [(NUM_ROWS, 1e-9), (1, 1.0)], ids=["no budget", "one row"])
+def test_a_budget_that_can_tell_nothing_is_refused_before_anything_is_charged(rows, epsilon):
+    x, y, _ = data(1)
+    found = noise_aware(target_epsilon=epsilon)
+    with pytest.raises(ConfigurationError, match=r"can tell nothing of .*Raise the budget .* nothing was charged"):
+        found.run(dpppl.secret_key(), x[:rows], y[:rows])
+    assert not found.budget.charged
+
+
+# The report
+
+
+def test_the_report_says_of_the_mechanism_what_is_so():
+    """Nothing of flat clipping at norm 1, which is how releases in units of their bounds go through the door."""
+    report = noise_aware().privacy_plan()
+    assert report.mechanism.clipping.startswith("centred") and "flat" not in report.mechanism.clipping
+    text = str(report)
+    assert "pseudo-posterior" not in text and "without a word" not in text
+    assert "unbiased for data that the model describes" in text
+
+
+# Models that are wrong
+
+
+def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_long():
+    """Over four responses by their probabilities; not where these are a tenth off. Flags of rows that say nothing stand alone."""
+    p, values = jnp.array([0.5, 0.2, 0.2, 0.1]), jnp.array([0.0, 3.0, 1.0, 2.0])
+    squares, flags = jnp.array([0.5, 2.0, 3.0]), jnp.array([True, True])
+
+    def of(k, speaks=True, is_outside=False):
+        log_probs, all_values = jnp.append(jnp.log(p[k]), jnp.log(p)), jnp.append(values[k], values)
+        return fit.numbers(
+            log_probs, all_values, jnp.append(0.0, p), squares, flags, jnp.array(speaks), jnp.array(is_outside)
+        )
+
+    every = np.array([of(k) for k in range(4)])
+    signed = np.array([0.45, 0.2, 0.2, 0.15]) @ every
+    assert np.abs((np.asarray(p) @ every)[[0, 3, 4, 10, 11, 12]]).max() < 1e-6
+    assert np.abs(signed[10:]).min() > 0.01 and np.sign(signed[10]) == -np.sign(signed[11]) == -np.sign(signed[12])
+    assert np.linalg.norm(every, axis=1).max() <= 1.0
+    np.testing.assert_array_equal(of(1, False, True), np.eye(13)[1])
+    np.testing.assert_array_equal(of(1, False, False), np.eye(13)[2])
+
+
+def test_impossible_responses_are_counted_alone():
+    """Twenty sds away under a normal law whose 32 draws are in its middle; eight sds below the model's own mean are possible."""
+    draws = -0.5 * jnp.linspace(-2.0, 2.0, 32) ** 2
+    weights = jnp.full(33, 1 / 33)
+
+    def of(z):
+        log_probs, values = jnp.append(-0.5 * z**2, draws), jnp.append(z, jnp.linspace(-2.0, 2.0, 32))
+        return np.asarray(
+            fit.numbers(log_probs, values, weights, jnp.ones(2), jnp.zeros(2), jnp.array(True), jnp.array(False))
+        )
+
+    far, near = of(20.0), of(3.0)
+    assert (
+        far[0] == pytest.approx(1 - 1 / 33, abs=1e-5)
+        and not np.any(far[1:])
+        and near[0] == 0.0
+        and np.all(near[3:5] != 0.0)
+    )
+
+
+def test_a_missing_square_is_seen():
+    """Of the second column; 1,000 rows, mu = 5. The same data without it pass."""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((NUM_ROWS, DIMENSION)).astype(np.float32)
+    for size, is_right in ((0.0, True), (1.0, False)):
+        logits = x @ [0.5, -0.7, 0.2] + size * (x[:, 1] ** 2 - 1.0)
+        y = (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-logits))).astype(np.float32)
+        found = bench().verdict(bench().run(split_rows(bench(), (x, y)), 0, 5.0), 5.0)
+        assert (found.misfit is None) == is_right
+    assert found.link[0] == "w[1]" and found.link[1] > 0.05 and "'w[1]' matters most" in found.misfit
+
+
+def test_the_latent_is_named_that_the_prior_does_not_expect():
+    """A weight of 12 under a standard normal prior."""
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((NUM_ROWS, DIMENSION)).astype(np.float32)
+    y = (rng.random(NUM_ROWS) < 1.0 / (1.0 + np.exp(-12.0 * x[:, 1]))).astype(np.float32)
+    found = bench().verdict(bench().run(split_rows(bench(), (x, y)), 0, 5.0), 5.0)
+    assert found.farthest[0] == "w[1]" and found.farthest[1] > 3.0
+    assert "the prior puts 'w[1]'" in found.line()
+
+
+# Symmetric models
+
+
+def mixture(locations, share):
+    """Of two normal laws."""
+
+    def model(y):
+        locs, p = numpyro.sample("locs", locations()), numpyro.sample("p", share())
+        with numpyro.plate("data", y.shape[0]):
+            kind = numpyro.sample("kind", dist.Bernoulli(p), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(locs[kind], 1.0), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("locations", "share", "expected"),
+    [
+        (lambda: dist.Normal(0.0, 2.0).expand([2]).to_event(1), lambda: dist.Beta(2.0, 2.0),
+         ("entries of 'locs' change places and 'p' becomes 1 - p",)),
+        (lambda: dist.Normal(0.0, 2.0).expand([2]).to_event(1), lambda: dist.Beta(2.0, 3.0), ()),
+        (lambda: dist.Normal(jnp.array([-1.0, 1.0]), 2.0).to_event(1), lambda: dist.Beta(2.0, 2.0), ()),
+    ],
+    ids=["symmetric", "unequal shares", "unequal places"],
+)  # fmt: skip
+def test_labels_that_may_change_places_are_found_without_data(locations, share, expected):
+    assert found_symmetries(mixture(locations, share), jax.ShapeDtypeStruct((9,), jnp.float32)) == expected
+
+
+def test_hidden_units_are_symmetric_and_columns_are_not():
+    def network(x, y):
+        inner = numpyro.sample("inner", dist.Normal(0.0, 1.0).expand([3, 4]).to_event(2))
+        outer = numpyro.sample("outer", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Bernoulli(logits=jnp.tanh(x @ inner) @ outer), obs=y)
+
+    rows = jax.ShapeDtypeStruct((9, 3), jnp.float32), jax.ShapeDtypeStruct((9,), jnp.float32)
+    assert found_symmetries(network, *rows) == (
+        "entries of 'inner' and 'outer' change places", "'inner' and 'outer' change their signs",
+    )  # fmt: skip
+    assert found_symmetries(model, *rows) == ()
+
+
+def found_symmetries(model, *arguments):
+    split = split_model(model, arguments, {})
+    return symmetries(Coordinates.of(split), Responses.of(split), {})
