@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from dpppl.errors import ConfigurationError
 from dpppl.model import SplitModel
 from dpppl.model_structure import Site
+from dpppl.row_free import proved
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
@@ -32,7 +33,8 @@ def initial_values(
         return _checked(split, strategy)
     if strategy not in STRATEGIES:
         raise ConfigurationError("the initial values are 'prior_median', 'prior_sample' or a dict of values by site.")
-    values: dict[str, jax.Array] = _from_prior(split, public, key, strategy)
+    start = proved(partial(_from_prior, split, strategy=strategy), public, key, num_rows=None)
+    values: dict[str, jax.Array] = jax.jit(start)(public, key)
     return values
 
 

@@ -38,6 +38,7 @@ from dpppl.model_structure import (
     plates_of,
     unconstrained_shape,
 )
+from dpppl.row_free import by_site
 from dpppl.row_independence import check_coupling, check_dependence
 
 
@@ -232,7 +233,7 @@ def split_model(
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
     with failing_explained(), explained():
-        structure, program = _explore(model, arguments)
+        structure, *program = _explore(model, arguments)
 
     @cache
     def more() -> Structure | None:
@@ -244,8 +245,9 @@ def split_model(
     refusals.check_structure(structure, variational)
     data_plate = refusals.find_data_plate(structure, arguments.num_rows, data_plate, more)
     local, discrete = refusals.check_sites(structure, data_plate, variational)
-    assumed_public = refusals.check_captured(program, {arguments.num_rows, structure.plates[data_plate][0]})
-    refusals.check_effects(program)
+    lengths = {arguments.num_rows, structure.plates[data_plate][0]}
+    by_site(refusals.check_effects, *program)
+    assumed_public = by_site(partial(refusals.check_captured, lengths=lengths), *program)
     latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in local}
     split = SplitModel(
         latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, discrete
@@ -264,7 +266,7 @@ def split_model(
     return replace(split, deterministic=deterministic, notes=structure.notes(data_plate, deterministic))
 
 
-def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Any]:
+def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Any, Any]:
     """Run the model abstractly as NumPyro does, on all rows or on so many: its structure, and the program of all that it
     computes. Sites outside of all plates that observe what depends on no row, as handlers.condition makes them, are a part of
     the prior."""
@@ -277,17 +279,17 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
             trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
         found.append(Structure.of(trace))
         outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
-        values = [site["value"] for site in trace.values() if site["type"] == "deterministic"]
-        log_probs = [_explained_log_prob(site) for site in trace.values() if site["type"] == "sample"]
+        values = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+        log_probs = {name: _explained_log_prob(site) for name, site in trace.items() if site["type"] == "sample"}
         return list(outside.values()), values, log_probs
 
-    program = jax.make_jaxpr(run)(rows, arguments.public)
+    program, outputs = jax.make_jaxpr(run, return_shape=True)(rows, arguments.public)
     for number, name in enumerate(outside):
         used = used_inputs(program, [output == number for output in range(len(program.jaxpr.outvars))])
         if not any(used[: len(rows)]):
             del found[0].observed[name]
             found[0].fixed.append(name)
-    return found[0], program
+    return found[0], program, outputs
 
 
 def _placeholder(site: Site, transform: Any) -> jax.Array:

@@ -9,6 +9,7 @@ import numpy as np
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.information_flow.primitives import Kind, kind_of
 from dpppl.model_structure import Observed, Structure
 
 _MOST_COMBINATIONS = 1024
@@ -336,10 +337,10 @@ def _written(equation: Any) -> list[Any]:
 
 def check_effects(program: Any) -> None:
     """Refuse side effects and rules that see all rows at once."""
-    if program.effects:
+    if program.effects or any(kind_of(e.primitive) is Kind.CALLBACK for e in jaxprs.equations(program)):
         raise UnsupportedModelError(
-            "the model has a side effect (jax.debug.print, a callback, checkify), which would show private values; "
-            "remove it."
+            "the model has a side effect (jax.debug.print, a callback, checkify), which would show private values, or "
+            "bring them in; remove it."
         )
     if any(equation.primitive.name == "custom_vmap_call" for equation in jaxprs.equations(program)):
         raise UnsupportedModelError(

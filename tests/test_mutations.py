@@ -18,7 +18,8 @@ import pytest
 
 @dataclass(frozen=True)
 class Mutation:
-    """`bug`: what is wrong; `where`: "module:function"; `old`, `new`: source text; `test`: "module:function"."""
+    """`bug`: what is wrong; `where`: "module:function", or a constant; `old`, `new`: source text; `test`: "module:function".
+    `cached`: whether JAX may have kept what the function computed before, or keeps what it computes with the bug."""
 
     bug: str
     where: str
@@ -26,6 +27,7 @@ class Mutation:
     new: str
     test: str
     arguments: tuple = ()
+    cached: bool = True
 
 
 PROGRAM = "dpppl.mechanism:Mechanism.access"
@@ -383,6 +385,10 @@ def quoted(mutation):
     *owners, name = path.split(".")
     owner = getattr(module, owners[0]) if owners else module
     original = inspect.getattr_static(owner, name)
+    if not (callable(original) or isinstance(original, property | classmethod)):
+        (source,) = re.findall(rf"^{name} = .*$", inspect.getsource(module), re.MULTILINE)
+        assert source.count(mutation.old) == 1, f"{name} is not {mutation.old!r}"
+        return module, owners, owner, name, original, None, source.replace(mutation.old, mutation.new)
     function = original.fget if isinstance(original, property) else inspect.unwrap(original)
     source = textwrap.dedent(inspect.getsource(function))
     pattern = r"\s+".join(map(re.escape, mutation.old.split()))
@@ -395,6 +401,8 @@ def mutated(mutation, monkeypatch):
     module, owners, owner, name, original, function, changed = quoted(mutation)
     namespace = dict(vars(module))
     exec(compile(changed, f"<{mutation.bug}>", "exec"), namespace)
+    if function is None:
+        return monkeypatch.setattr(module, name, namespace[name])
     # the library's own functions must stay visible to each other: run in the module's own globals
     made = namespace[name]
     raw = made.fget if isinstance(made, property) else inspect.unwrap(made)
@@ -422,6 +430,7 @@ def run_named_test(mutation, request, claimed):
         "equations": lambda: request.getfixturevalue("equations"),
         "claimed": lambda: claimed,
         "x64": lambda: True,
+        "capfd": lambda: request.getfixturevalue("capfd"),
         "tmp_path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("run"),
         "path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("ledger") / "ledger",
     }
@@ -453,14 +462,16 @@ def check_that_it_is_caught(mutation, request, claimed):
     survived = True
     with pytest.MonkeyPatch.context() as patch:
         mutated(mutation, patch)
-        jax.clear_caches()
+        if mutation.cached:
+            jax.clear_caches()
         try:
             run_named_test(mutation, request, claimed)
         except Exception as error:
             survived = isinstance(error, NameError | SyntaxError | ImportError)
         except pytest.fail.Exception:
             survived = False
-    jax.clear_caches()
+    if mutation.cached:
+        jax.clear_caches()
     assert not survived, f"{mutation.bug} was not caught by {mutation.test}"
     print(f"{mutation.bug:50} caught by {mutation.test}")
 

@@ -143,3 +143,23 @@ def test_the_door_stores_gradients_that_are_sums():
     for row in hostile(1):
         _, total = through_the_door(lambda z, x, _: sum(z[k] * g for k, g in cancelling(x).items()), z, row[None])
         assert length(total) <= 0.7 * (1 + SLACK)
+
+
+def test_conversions_and_half_precision_are_stored():
+    """A compiler may leave out a conversion to fewer digits and back, in one of two places; and so may its products of few digits."""
+    half = X.astype(jnp.bfloat16)
+    assert parts_of(lambda w, x: jnp.sin(w[0]) * x, half, half, of_rows=(False, True)) is None
+    functions = [
+        lambda w, x: (jnp.sin(w[0]) * x).astype(jnp.float32),
+        lambda w, x: (jnp.sin(w[0]) * x).astype(jnp.float32).astype(jnp.float64) * x,
+    ]
+    with jax.enable_x64(True):
+        for function in functions:
+            assert parts_of(function, np.ones(9), np.ones(9), of_rows=(False, True)) is None
+
+
+def test_sums_of_what_a_row_holds_are_stored():
+    rows = np.stack([X, X])
+    assert parts_of(lambda w, x: (jnp.sin(w[0]) * x).sum(0), W, rows, of_rows=(False, True)) is None
+    assert parts_of(lambda w, x: (jnp.sin(w[0]) * x[:1]).sum(0), W, rows, of_rows=(False, True)) is None
+    assert parts_of(lambda w, x: (jnp.sin(w[0]) * x).sum(0), W, X[None], of_rows=(False, True))[1][-1] == "reduce_sum"

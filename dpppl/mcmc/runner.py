@@ -21,6 +21,7 @@ from dpppl.mcmc.kernel import DPKernel, start_of
 from dpppl.mcmc.stability import check_prior_stability
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
+from dpppl.row_free import proved
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Run, drive, forgetful
 from dpppl.runs.ledger import PrivacyLedger
@@ -258,6 +259,12 @@ class MCMC(numpyro.infer.MCMC):
                 return self._execute(rng_key, args, kwargs, extra_fields, init_params, warmup, collect, resume, run)
         self.budget.admit(charges, run.run_id)
         with TRACING:
+            shapes = {
+                n: jax.ShapeDtypeStruct((self.num_chains, collect[1], *s.shape), s.dtype)
+                for n, s in kernel.split.latents.items()
+            }
+            constrain = jax.vmap(jax.vmap(kernel.split.constrain, (0, None)), (0, None))
+            to_constrained = jax.jit(proved(constrain, shapes, public, num_rows=kernel.split.num_rows))
             check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         method = collection.method(kernel.step, mapping)
 
@@ -278,7 +285,10 @@ class MCMC(numpyro.infer.MCMC):
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         self._last_state = states
         self._measured, self._arrival = measure(kernel, states, collected, first + collect[0], self.thinning)
-        self._states = self._constrained(kernel, {name: collected[name] for name in asked}, public, removed)
+        found: Any = {name: jax.tree.map(jnp.asarray, collected[name]) for name in asked}
+        constrained = to_constrained(collected[self._sample_field], public)
+        found[self._sample_field] = {s: v for s, v in constrained.items() if s not in removed}
+        self._states = found
         self._collected = (first + collect[0], collect[1], self.thinning)
         self._failed = not_finite(states.z, self.num_chains)
         self._provenance = self._provenance.ended(Status.COMPLETE)
@@ -296,13 +306,6 @@ class MCMC(numpyro.infer.MCMC):
         self._num_rows, self._assumed_public = kernel.split.num_rows, kernel.split.assumed_public
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
         return self._report(charges, self._provenance)
-
-    def _constrained(self, kernel: DPKernel, collected: dict[str, Any], public: Any, removed: tuple[str, ...]) -> Any:
-        with TRACING:
-            to_constrained = jax.jit(jax.vmap(jax.vmap(kernel.split.constrain, (0, None)), (0, None)))
-            samples = to_constrained(collected[self._sample_field], public)
-        kept = {site: value for site, value in samples.items() if site not in removed}
-        return jax.tree.map(jnp.asarray, collected) | {self._sample_field: kept}
 
     # Results
 

@@ -24,6 +24,7 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.responses import NUM_DRAWS, Responses
+from dpppl.row_free import proved
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
 from dpppl.runs.ledger import PrivacyLedger
@@ -39,7 +40,8 @@ CLIPPING = "centred on what the model expects of a row; every release in units o
 
 
 class _Bound(NamedTuple):
-    """A model with its arguments; `symmetric`: what of its latents may change places."""
+    """A model with its arguments; `symmetric`: what of its latents may change places; `constrain`: of (latents of
+    all samples, public), as it was proved."""
 
     split: SplitModel
     coordinates: Coordinates
@@ -47,6 +49,7 @@ class _Bound(NamedTuple):
     rows: Any
     public: Any
     symmetric: tuple[str, ...]
+    constrain: Callable[..., Any]
 
 
 class NoiseAware(Fixed):
@@ -194,7 +197,7 @@ class NoiseAware(Fixed):
         marked `dpppl.Public`."""
         run = Run.opened(rng_key, None)
         bound = self._bind(args, kwargs)
-        split, coordinates, responses, rows, public, _ = bound
+        split, coordinates, responses, rows, public, *_ = bound
         charge, scale = self._charge(coordinates.dimension)
         check_budget(scale, split.num_rows)
         with TRACING:
@@ -243,8 +246,11 @@ class NoiseAware(Fixed):
                     f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "
                     "observation, as its width must; leave the scale out, or use dpppl.DPSGLD or dpppl.SVI."
                 )
+            shapes = {n: jax.ShapeDtypeStruct((self.num_samples, *s.shape), s.dtype) for n, s in split.latents.items()}
+            constrain = proved(jax.vmap(split.constrain, (0, None)), shapes, public, num_rows=split.num_rows)
+            proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
             symmetric = symmetries(coordinates, responses, public)
-        return _Bound(split, coordinates, responses, rows, public, symmetric)
+        return _Bound(split, coordinates, responses, rows, public, symmetric, jax.jit(constrain))
 
     def _recipe(self, bound: _Bound, releases: Released, ask: Any) -> Any:
         plan = self._plan(bound.coordinates.dimension)
@@ -262,7 +268,7 @@ class NoiseAware(Fixed):
             z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
             of_model: Any = dict(symmetric=bound.symmetric, observed=bound.responses.observed)
             self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through, **of_model)
-            self._samples = jax.jit(jax.vmap(bound.split.constrain, (0, None)))(z, bound.public)
+            self._samples = bound.constrain(z, bound.public)
         self._provenance = self._provenance.ended(Status.COMPLETE)
 
     def _begin(self, origin: KeyOrigin, coordinates: Coordinates, charge: Charge) -> PrivacyReport:

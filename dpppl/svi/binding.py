@@ -15,7 +15,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import used_inputs
 from dpppl.model import SplitModel, split_model
 from dpppl.model_handlers import explained
-from dpppl.model_refusals import check_captured
+from dpppl.model_refusals import check_captured, check_effects
 from dpppl.responses import FLAT, Responses
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
@@ -115,6 +115,7 @@ def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any
         whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
             split.arguments.rows
         )
+    check_effects(whole)
     captured = check_captured(whole, {split.num_rows})
     check_sites(found[1], split)
     for name, site in found["init"].items():

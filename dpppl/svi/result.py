@@ -12,6 +12,7 @@ from numpyro.infer import autoguide
 from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
+from dpppl.row_free import proved
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.report import PrivacyReport, to_inference_data
@@ -78,7 +79,11 @@ class SVIResult:
         iterates of a tail lie in one basin, unless the learning rate is large enough to leave it.
         """
         averages = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, tail))
-        return dict(transform_fn(self.transforms, averages))
+        constrain = proved(
+            lambda phi: dict(transform_fn(self.transforms, phi)), averages, num_rows=self.report.num_rows
+        )
+        found: dict[str, Any] = constrain(averages)
+        return found
 
     def noise_aware_params(self, tail: float = 0.5) -> dict[str, Any]:
         """Parameters of a Gaussian guide whose location is corrected, and whose spread widened, for the noise it saw.
@@ -113,10 +118,15 @@ class SVIResult:
         """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`."""
         num_samples = positive_integer(num_samples, name="sample_posterior(rng_key, num_samples): num_samples")
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
-        with TRACING:
+
+        def draws(rng_key: Any, params: Any) -> dict[str, Any]:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
                 return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
             return objective.sample(params, rng_key, num_samples)
+
+        with TRACING:
+            found: dict[str, Any] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
+            return found
 
     def to_arviz(self, rng_key: Any, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
         """ArviZ InferenceData of posterior draws, with the privacy report as attributes. Needs the [arviz] extra.

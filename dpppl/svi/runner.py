@@ -16,6 +16,7 @@ from dpppl.arguments import name_of
 from dpppl.clipping import Adaptive
 from dpppl.errors import ConfigurationError
 from dpppl.mechanism import Mechanism
+from dpppl.row_free import proved
 from dpppl.runs import single_steps
 from dpppl.runs.budget import Budget, Charge, counted
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
@@ -266,7 +267,8 @@ class SVI(Fixed):
         """The constrained parameters of a state."""
         if isinstance(state, SVIResult):
             raise ConfigurationError("get_params takes a state; result.params are the parameters of a result.")
-        return self.objective().constrain(self.optim.get_params(state.optim_state))
+        with TRACING:
+            return self._params(self.objective(), state.optim_state)(state.optim_state)
 
     def evaluate(self, state: SVIState, *args: Any, **kwargs: Any) -> None:
         """NumPyro's loss of a state: not available."""
@@ -301,6 +303,8 @@ class SVI(Fixed):
             # A stream of its own: whatever else is made from this key has other noise.
             objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
             state = state if init_state is None else continued(init_state, state)
+            with TRACING:
+                constrained = self._params(objective, state.optim_state)
             *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
             self.budget.admit([*histogram, charge], run.run_id)
             rows, public = objective.arrays(args, kwargs)
@@ -325,7 +329,7 @@ class SVI(Fixed):
                 notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
                 describe=lambda done: "SVI",
             )  # fmt: skip
-        params = objective.constrain(params_of(state))
+        params = constrained(state.optim_state)
         self._clipped = clipped_rows(shares, charge, num_steps, objective.split.num_rows)
         finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
@@ -397,7 +401,13 @@ class SVI(Fixed):
             optimizers.check_without_loss(self.optim, phi)
             adaptive = isinstance(self.mechanism.clipping, Adaptive)
             norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
-            return objective, SVIState(jnp.zeros((), jnp.int32), self.optim.init(phi), norm, key)
+            init = proved(self.optim.init, phi, num_rows=objective.split.num_rows)
+            return objective, SVIState(jnp.zeros((), jnp.int32), init(phi), norm, key)
+
+    def _params(self, objective: Objective, optim_state: Any) -> Callable[[Any], dict[str, Any]]:
+        """From an optimiser's state, like this one, to constrained parameters."""
+        constrained = lambda optim_state: objective.constrain(self.optim.get_params(optim_state))  # noqa: E731
+        return proved(constrained, optim_state, num_rows=objective.split.num_rows)
 
     def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Callable[..., Any]:
         """See `svi_step`: of (state, rows, public)."""

@@ -1,0 +1,65 @@
+"""Programs of a user's functions that are given no rows: proved to hold none either, and run as they were proved."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
+
+from dpppl import jaxprs
+from dpppl.errors import DPPPLError, PrivacyLeakError
+from dpppl.information_flow import verify_jaxpr
+from dpppl.information_flow.primitives import is_table
+
+R = TypeVar("R")
+
+
+def proved(function: Callable[..., Any], *arguments: Any, num_rows: int | None) -> Callable[..., Any]:
+    """`function`, traced once with arguments of these shapes, and proved: what is returned runs the program that was.
+
+    Raises PrivacyLeakError for a program that calls out of JAX, or that captured an array with an axis as long as the data:
+    either may bring rows in. It names the site, if the function returns values by site. `num_rows`: None where arrays are not
+    asked for, as NumPyro's own samplers and quantiles capture some."""
+    program, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    by_site(partial(_check, num_rows=num_rows), program, outputs)
+    run = jaxpr_as_fun(program)
+    return lambda *given: jax.tree.unflatten(jax.tree.structure(outputs), run(*jax.tree.leaves(given)))
+
+
+def by_site(check: Callable[[Any], R], program: Any, outputs: Any) -> R:
+    """`check(program)`. An error names the first of the program's `outputs`, a pytree of dicts, that has it, too, alone."""
+    try:
+        return check(program)
+    except DPPPLError as error:
+        for name, part in _parts(program, outputs):
+            try:
+                check(part)
+            except DPPPLError as own:
+                raise type(error)(f"{name}{own}") from None
+        raise
+
+
+def _check(program: Any, num_rows: int | None) -> None:
+    verify_jaxpr(program, (), public_constants=True)
+    for value in jaxprs.constants(program):
+        if num_rows in np.shape(value) and not is_table(value):
+            raise PrivacyLeakError(
+                f"the program captures an array of shape {np.shape(value)}, with an axis as long as the data "
+                "(a closure, functools.partial), and may hold rows; pass it as an argument, wrapped in dpppl.Public."
+            )
+
+
+def _parts(program: Any, outputs: Any) -> Iterator[tuple[str, Any]]:
+    """Of each output, its name, in words, and what it is computed by."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(outputs)]
+    for number, path in enumerate(paths):
+        jaxpr, _ = dce_jaxpr(program.jaxpr, [number == other for other in range(len(paths))])
+        variables = [v for equation in jaxpr.eqns for v in equation.invars] + jaxpr.outvars
+        used = {v for v in variables if not jaxprs.is_literal(v)}
+        kept = [(v, value) for v, value in zip(program.jaxpr.constvars, program.consts) if v in used]
+        part = jaxpr.replace(constvars=[v for v, _ in kept])
+        names = [key.key for key in path if isinstance(getattr(key, "key", None), str)]
+        yield f"site '{names[-1]}': " if names else "", ClosedJaxpr(part, [value for _, value in kept])

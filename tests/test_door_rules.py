@@ -1,0 +1,143 @@
+"""Each rule of clipping, of weights of factors and of what is stored, by itself: what rows add and count, and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpppl.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.errors import ConfigurationError
+from dpppl.ghost import sums, weights
+from dpppl.ghost.factors import Form
+from dpppl.gradients import over_chunks, sum_of_rows
+
+SQUARES = np.array([0.01, 4.0, 25.0])
+KEEP = np.array([True, False, True])
+ONE = {"a": SQUARES, "b": np.zeros(3)}
+KINDS = {
+    Flat(2.0): 2.0, PerSite({"a": 1.2, "b": 1.6}): 2.0, Normalised(2.0): 2.0, Adaptive(quantile=0.3, clipping_norm=9.0): 2.0,
+}  # fmt: skip
+
+
+def weighed(clipping, squares=ONE, keep=KEEP):
+    with jax.enable_x64(True):
+        squares = jax.tree.map(jnp.asarray, squares)
+        found, counted = weights.weigh(clipping, squares, jnp.asarray(keep), jnp.float32(2.0))
+        return jax.tree.map(np.asarray, found), None if counted is None else np.asarray(counted)
+
+
+@pytest.mark.parametrize("clipping", KINDS, ids=lambda clipping: type(clipping).__name__)
+def test_weights_leave_room_for_rounding_and_are_zero_of_rows_that_do_not_count(clipping):
+    """Room of 1.1e-3 (see `ghost.sums`); PerSite gives each site the share of its own norm."""
+    found, counted = weighed(clipping)
+    length, own = np.sqrt(SQUARES), {"PerSite": 1.2}.get(type(clipping).__name__, 2.0)
+    if isinstance(clipping, Normalised):
+        expected = weights._BELOW / (length + 0.01)
+    else:
+        expected = np.minimum(1.0 / own, weights._BELOW / length) * own / 2.0
+    np.testing.assert_allclose(found["a"], np.where(KEEP, expected, 0.0), rtol=1e-12)
+    assert np.max(found["a"] * length) <= (1.0 - 1.09e-3) * own / 2.0
+    joint = np.sqrt(sum(w**2 * s for w, s in zip(jax.tree.leaves(found), jax.tree.leaves(ONE))))
+    assert np.max(joint) <= 1.0 - 1.09e-3
+    if isinstance(clipping, Adaptive):
+        np.testing.assert_allclose(counted, [0.7, 0.0, -0.3])
+    for bad in (np.nan, np.inf, 1e38):
+        assert not np.any(weighed(clipping, {"a": np.full(3, bad), "b": np.zeros(3)}, np.ones(3, bool))[0]["a"])
+
+
+def test_rows_that_do_not_count_are_not_counted_as_clipped():
+    """Of gradients, and of factors; each site counts where each is clipped by itself."""
+    gradients, mask = {"a": jnp.array([[0.1], [3.0], [9.0]]), "b": jnp.zeros((3, 1))}, jnp.array([True, False, True])
+    for clipping in (Flat(2.0), PerSite({"a": 2.0, "b": 5.0})):
+        with jax.enable_x64(True):
+            found = weights.clipped_rows(clipping, jax.tree.map(jnp.asarray, {**ONE, "a": SQUARES}), mask)
+        np.testing.assert_array_equal(found, [-0.5, 0.0, 0.5])
+        np.testing.assert_array_equal(with_count(clipping)((gradients, jnp.zeros(3)), mask)[1], [-0.5, 0.0, 0.5])
+        bad = jax.tree.map(lambda g: g.at[0].set(jnp.inf), gradients)
+        assert with_count(clipping)((bad, jnp.zeros(3)), None)[1][0] == -0.5
+    _, counted = Adaptive(quantile=0.3, clipping_norm=1.0).clip((gradients, jnp.zeros(3)), mask, jnp.float32(2.0))
+    np.testing.assert_allclose(counted, [0.7, 0.0, -0.3])
+
+
+def test_only_kinds_with_a_rule_are_weighed():
+    z = {"a": np.zeros(2), "b": np.zeros(3)}
+    assert all(weights.supports(clipping, z) for clipping in KINDS)
+    assert not weights.supports(Centred(1.0), z) and not weights.supports(PerSite({"a": 1.0}), z)
+
+
+FORMS = {
+    "outer": (Form("outer", (3, 2), np.dtype(np.float32), (1, 1, 3, 2), (("reshape", (3, 2)),)), ((1, 3), (1, 2))),
+    "whole": (Form("whole", (3,), np.dtype(np.float32)), ((3,),)),
+    "lookup": (Form("lookup", (4, 2), np.dtype(np.float32), (1, 3, 4, 2), (("reshape", (4, 2)),)), ((3,), (3, 2))),
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_rows_of_weight_zero_add_exactly_nothing(kind):
+    """Whatever they hold: zero times infinity is none. Numbers outside of a table add nothing, either."""
+    form, shapes = FORMS[kind]
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal((5, *shape)).astype(np.float32) for shape in shapes]
+    if kind == "lookup":
+        parts[0] = np.array([[0, 1, 4], [2, 3, 4], [1, 0, 2], [3, 4, 4], [4, 4, 4]], np.int32)
+    weight = np.array([0.5, 0.0, 1.0, 0.0, 0.25])
+    with jax.enable_x64(True):
+        some = np.asarray(sums.weighted(form, [p[weight > 0] for p in parts], jnp.asarray(weight[weight > 0])))
+        for bad in (np.nan, np.inf, -3e38):
+            changed = [p.copy() for p in parts]
+            for part in changed[kind == "lookup" :]:
+                part[weight == 0] = bad
+            np.testing.assert_allclose(sums.weighted(form, changed, jnp.asarray(weight)), some, rtol=1e-6, atol=1e-7)
+
+
+def test_norms_are_bounded_from_above():
+    """Sums of squares in float32 come out below their value in one of two rows."""
+    x = np.random.default_rng(0).standard_normal((400, 1, 1000)).astype(np.float32)
+    exact = np.sum(x.astype(np.float64) ** 2, axis=(1, 2))
+    with jax.enable_x64(True):
+        assert np.any(np.asarray(sums._squares(jnp.asarray(x)))[:, 0] < exact)
+        whole = np.asarray(sums.upper_squares(FORMS["whole"][0], jnp.asarray(x)))
+        outer = np.asarray(sums.upper_squares(FORMS["outer"][0], jnp.asarray(x), jnp.ones((400, 1, 1), jnp.float32)))
+    assert np.all(whole >= exact) and np.all(outer >= exact) and np.all(outer <= exact * 1.0003)
+
+
+def test_sites_together_are_at_most_1_long():
+    clipping = PerSite({"a": 3.0, "b": 4.0})
+    found = clipping.clip({"a": jnp.full((2, 2), 1e3), "b": jnp.full((2, 5), -1e3)}, None)
+    lengths = {site: np.linalg.norm(leaf, axis=1) for site, leaf in found.items()}
+    np.testing.assert_allclose(lengths["a"], 0.6, rtol=1e-4)
+    np.testing.assert_allclose(lengths["b"], 0.8, rtol=1e-4)
+    with pytest.raises(ConfigurationError, match="is given for sites"):
+        clipping.clip({"a": jnp.ones((2, 2))}, None)
+
+
+def test_an_adaptive_norm_stays_in_bounds():
+    """Whatever the noised count is, an infinity included."""
+    clipping = Adaptive(clipping_norm=2.0)
+    for count, expected in ((1e9, 2.0 / np.e), (-1e9, 2.0 * np.e), (0.0, 2.0)):
+        assert float(clipping.next_norm(jnp.float32(2.0), count, 10.0)) == pytest.approx(expected)
+    assert 0.9e-6 < float(clipping.next_norm(jnp.float32(1e-9), 1e9, 10.0)) and float(
+        clipping.next_norm(jnp.float32(1e9), -1e9, 10.0)
+    ) == pytest.approx(2e6)
+
+
+def test_each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not():
+    rows, mask = np.arange(1.0, 12.0, dtype=np.float32)[:, None] / 20.0, np.arange(11) % 5 != 4
+
+    def chunk_sum(rows, mask):
+        return jnp.sum(jnp.where(mask[:, None], rows, 0.0)), jnp.sum(mask)
+
+    for until_last in (False, True):
+        total, count = over_chunks(chunk_sum, rows, jnp.asarray(mask), 4, until_last)
+        assert float(total) == pytest.approx(rows[mask].sum()) and int(count) == mask.sum()
+    fetch = lambda number: jnp.asarray(rows)[number]  # noqa: E731
+    found = sum_of_rows(lambda row: row, np.arange(11), jnp.asarray(mask), Flat(1.0).clip, fetch=fetch)
+    np.testing.assert_allclose(found, rows[mask].sum(), atol=1e-5)
+
+
+def test_rows_of_many_latents_take_a_finer_grid():
+    """Each entry of a row of length 1 is just above half a step of 2^-21: rounded to these it would be 1.5e-4 longer."""
+    sizes = np.arange(400_000, 401_000)
+    size = int(sizes[np.abs(2.0**21 / np.sqrt(sizes) % 1 - 0.55) < 0.04][0])
+    total = sum_of_rows(lambda row: row, np.full((1, size), size**-0.5, np.float32), None, Flat(1.0).clip)
+    assert np.linalg.norm(total) <= 1.0 + SLACK

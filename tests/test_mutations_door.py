@@ -1,0 +1,122 @@
+"""Each rule of the door, of clipping, of sums and of weights left out, one at a time: a named test fails without it."""
+
+import functools
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+
+DOOR, CLIP, WEIGHTS, SUMS = "dpppl.door:", "dpppl.clipping:", "dpppl.ghost.weights:", "dpppl.ghost.sums:"
+GRADIENTS, STORED, LINEAR, MECHANISM = (
+    "dpppl.gradients:",
+    "dpppl.stored:",
+    "dpppl.linear_algebra:",
+    "dpppl.mechanism:Mechanism.",
+)
+RULES = "test_door_rules:test_"
+WEIGHTED = f"{RULES}weights_leave_room_for_rounding_and_are_zero_of_rows_that_do_not_count"
+COUNTED = f"{RULES}rows_that_do_not_count_are_not_counted_as_clipped"
+CLASSES, FORGED = (
+    "test_mechanism:test_clipping_and_subsampling_are_of_the_doors_own_classes",
+    "test_mechanism:test_a_door_bound_with_another_mechanism_is_refused",
+)
+STORES = "test_stored:test_differences_are_stored"
+PRINTS, HALVES = (
+    "test_linear_algebra:test_nothing_is_printed_of_rows_that_are_not_finite",
+    "test_linear_algebra:test_what_is_not_read_may_be_infinite",
+)
+
+left_out = functools.partial(Mutation, cached=False)
+
+
+def _loose():
+    from test_mechanism import Loose
+
+    return {"clipping": Loose(1.0)}
+
+
+def _kind(name, *arguments, **settings):
+    def make():
+        from dpppl import clipping
+
+        return getattr(clipping, name)(*arguments, **settings)
+
+    return make
+
+
+FLAT, SITES, NORMALISED = _kind("Flat", 2.0), _kind("PerSite", {"a": 1.2, "b": 1.6}), _kind("Normalised", 2.0)
+ADAPTIVE = _kind("Adaptive", quantile=0.3, clipping_norm=9.0)
+
+MUTATIONS = [
+    # Whose classes
+    left_out("classes made of the door's own", f"{DOOR}_check_classes", "type(value) not in classes", "not isinstance(value, classes)",
+             CLASSES, (_loose,)),
+    left_out("accesses made of the door's own", f"{DOOR}_check_classes", "if type(access) is Access else None", "", FORGED, ("equations",)),
+    left_out("mechanisms made of the door's own", f"{DOOR}_check_classes", "_admitted.get(type(access.mechanism))",
+             "next((f for k, f in _admitted.items() if isinstance(access.mechanism, k)), None)", FORGED, ("equations",)),
+    left_out("an access is made of anything", f"{DOOR}Access.__post_init__", "_check_classes(self)", "None", FORGED, ("equations",)),
+    left_out("anything is bound", f"{DOOR}_shapes", "_check_classes(access)", "None", FORGED, ("equations",)),
+    left_out("anything is proved", f"{DOOR}_roles", '_check_classes(parameters["access"])', "None", FORGED, ("equations",)),
+    # What a row's linear algebra sees
+    left_out("LAPACK sees infinities", f"{LINEAR}_of_finite", "jnp.isfinite(x)", "~jnp.isnan(x)", PRINTS, ("value", "capfd")),
+    left_out("linear algebra in calls sees all", f"{LINEAR}_outputs", "program = on_finite(program, [True] * len([*program.constvars, *program.invars]))", "pass",
+             PRINTS, ("slope", "capfd")),
+    left_out("what came of zeros counts", f"{LINEAR}_of_finite", "chosen(y, jnp.nan)", "chosen(y, 0.0)", HALVES),
+    left_out("the other half is looked at", f"{LINEAR}_of_finite", "if equation.primitive in _HALVES", "if False", HALVES),
+    # Clipping
+    left_out("sites at their full norm", f"{CLIP}PerSite.clip", "leaf * share", "leaf", f"{RULES}sites_together_are_at_most_1_long"),
+    left_out("sites without a norm", f"{CLIP}PerSite.clip", "set(gradients) != set(self.norms)", "False", f"{RULES}sites_together_are_at_most_1_long"),
+    left_out("any norm", f"{CLIP}Flat.__post_init__", "not 1e-30 <= norm <= 1e18", "norm < 0", "test_clipping:test_a_clipping_norm_that_bounds_nothing_is_refused", (1e19,)),
+    left_out("any stability", f"{CLIP}Normalised.__post_init__", "1e-12 <= self.stability / self.clipping_norm <= 1e12", "self.stability > 0",
+             "test_clipping:test_a_stability_too_small_to_bound_a_row_is_refused", (1e-30,)),
+    left_out("an adaptive norm without bounds", f"{CLIP}Adaptive.next_norm", "return jnp.clip(clipping_norm * jnp.exp(-step), low, high)",
+             "return clipping_norm * jnp.exp(-step)", f"{RULES}an_adaptive_norm_stays_in_bounds"),
+    left_out("an adaptive norm that leaps", f"{CLIP}Adaptive.next_norm", "jnp.clip(self.learning_rate * noisy_count / expected_rows, -1.0, 1.0)",
+             "self.learning_rate * noisy_count / expected_rows", f"{RULES}an_adaptive_norm_stays_in_bounds"),
+    left_out("rows not drawn are counted", f"{CLIP}with_count", "counted if mask is None else", "counted if True else", COUNTED),
+    left_out("infinities count as clipped", f"{CLIP}with_count", "& jnp.isfinite(x)", "", COUNTED),
+    left_out("long rows' squares in float32", f"{CLIP}_squared_norm", "or last > _LONGEST_FLOAT32_SUM", "", "test_clipping:test_norms_ask_for_full_matrix_precision_and_short_sums", ("equations",)),
+    # Weights of factors
+    left_out("rows not drawn are counted by factors", f"{WEIGHTS}clipped_rows", "jnp.where(keep, jnp.where(jnp.any(jnp.stack(full), axis=0), 0.5, -0.5), 0.0)",
+             "jnp.where(jnp.any(jnp.stack(full), axis=0), 0.5, -0.5)", COUNTED),
+    left_out("one site's norm for all", f"{WEIGHTS}clipped_rows", "[(squares[site], norm) for site, norm in clipping.norms.items()]",
+             "[(squares['b'], 5.0)]", COUNTED),
+    left_out("rows not drawn have a share", f"{WEIGHTS}_adaptive", "jnp.where(keep, shares, 0.0)", "shares", WEIGHTED, (ADAPTIVE,)),
+    left_out("rows not drawn weigh", f"{WEIGHTS}_shrunk", "jnp.where(keep, weight(jnp.sqrt(squared)), 0.0)", "weight(jnp.sqrt(squared))", WEIGHTED, (FLAT,)),
+    left_out("rows that are not finite weigh", f"{WEIGHTS}_shrunk", "keep & (squared <= _MOST_SQUARED)", "keep & ~(squared <= 0)", WEIGHTED, (FLAT,)),
+    left_out("no room for rounding of weights", f"{WEIGHTS}_BELOW", "1.0 - 1.1e-3", "1.0", WEIGHTED, (FLAT,)),
+    left_out("short rows are lengthened", f"{WEIGHTS}_at_most", "jnp.minimum(1.0 / norm, _BELOW / length)", "_BELOW / length", WEIGHTED, (FLAT,)),
+    left_out("each site weighs as all", f"{WEIGHTS}_per_site", "weights * (own / clipping.clipping_norm)", "weights", WEIGHTED, (SITES,)),
+    left_out("automatic weights without stability", f"{WEIGHTS}_normalised", "length + clipping.stability", "length", WEIGHTED, (NORMALISED,)),
+    left_out("kinds without a rule are weighed", f"{WEIGHTS}supports", "type(clipping) in _RULES", "isinstance(clipping, tuple(_RULES))",
+             f"{RULES}only_kinds_with_a_rule_are_weighed"),
+    left_out("weight zero times infinity", f"{SUMS}weighted", "jnp.where(factor > 0, last.astype(dtype) * factor, np.zeros((), dtype))",
+             "last.astype(dtype) * factor", f"{RULES}rows_of_weight_zero_add_exactly_nothing", ("whole",)),
+    left_out("weight zero of the other factor only", f"{SUMS}weighted", "jnp.where(spread(weights, parts[0]) > 0, parts[0].astype(dtype), np.zeros((), dtype))",
+             "parts[0].astype(dtype)", f"{RULES}rows_of_weight_zero_add_exactly_nothing", ("outer",)),
+    left_out("norms as they are rounded", f"{SUMS}_ROUNDED", "1.0 + 7e-5", "1.0", f"{RULES}norms_are_bounded_from_above"),
+    # Sums
+    left_out("chunks left out too soon", f"{GRADIENTS}over_chunks", "jnp.arange(num_rows) + chunk, 0)", "jnp.arange(num_rows), 0)",
+             f"{RULES}each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not"),
+    left_out("rows counted in two chunks", f"{GRADIENTS}over_chunks", "fresh & take(mask)", "take(mask)",
+             f"{RULES}each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not"),
+    Mutation("sums that depend on their order", f"{GRADIENTS}_sum_rows", "jnp.round(rows.astype(jnp.float64) * 2.0**26)", "rows.astype(jnp.float64) * 2.0**26",
+             "test_gradients:test_sums_are_whole_numbers_of_steps", (10, "vmap", 2.0**-26)),
+    left_out("a coarse grid for many latents", f"{GRADIENTS}sum_of_rows", "if chunk <= rows_ and size <= size_", "if chunk <= rows_",
+             "test_door_rules:test_rows_of_many_latents_take_a_finer_grid"),
+    # What is stored
+    left_out("conversions counted as products", f"{STORED}_PRODUCTS", ' - {"convert_element_type"}', "", "test_stored:test_conversions_and_half_precision_are_stored"),
+    left_out("few digits counted as products", f"{STORED}_multiplies", "if any(v.aval.dtype not in (jnp.float32, jnp.float64)", "if any(False", "test_stored:test_conversions_and_half_precision_are_stored"),
+    left_out("dot products counted as products", f"{STORED}_multiplies", 'equation.params["dimension_numbers"][0][0]) == 1', 'equation.params["dimension_numbers"][0][0]) >= 1', STORES),
+    left_out("sums over axes counted as products", f"{STORED}_multiplies", 'equation.params["axes"]) == 1', 'equation.params["axes"]) >= 1', "test_stored:test_sums_of_what_a_row_holds_are_stored"),
+]  # fmt: skip
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_a_rule_left_out_is_missed(mutation, request, claimed):  # noqa: F811
+    check_that_it_is_caught(mutation, request, claimed)
+
+
+def test_every_rule_is_in_the_code_as_it_is():
+    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
