@@ -381,6 +381,13 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
     verdict = Verdict(**numbers, **pairs, clipped=(0.0, 0.0, 0.0), blurred=("effects",), through=("mu", "tau"))
     (warning,) = NoiseAwareDetails(num_accesses=1, verdict=verdict).warnings()
     assert "'effects' differ by little more" in warning and "'mu' and 'tau'" in warning and not verdict.refusals
+    title, *lines = repr(replace(verdict, arrival=9.0)).splitlines()
+    assert (
+        title == "NoiseAware's verdict"
+        and lines[0].startswith("  verdict                do not read: ")
+        and "9.0 sd" in lines[0]
+    )
+    assert lines[-1] == f"  - {warning}" and lines[-2].startswith("  latents ")
     assert replace(verdict, through=()).spreads is None and replace(verdict, blurred=()).spreads is None
 
 

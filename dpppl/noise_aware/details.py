@@ -17,35 +17,7 @@ class NoiseAwareDetails:
         lines = [("accesses", f"{self.num_accesses} a run: histograms, curvatures, gradients, scalars; all charged")]
         if (v := self.verdict) is None:
             return lines
-        words = [word for _, word in v.share_learned()]
-        return [
-            *lines,
-            ("verdict", v.line()),
-            ("bounds", f"clipping_norm {v.norms[0]:.3g}, curvature {v.norms[1]:.3g}, in the last stage's coordinates"),
-            (
-                "curvature",
-                v.curvature if v.released is None else f"{v.curvature}; correlations between them are not released",
-            ),
-            (
-                "rows clipped",
-                f"{v.clipped[0]:.0%} (curvature {v.clipped[1]:.0%}) ± {v.clipped[2]:.0%}; centred, so unbiased",
-            ),
-            (
-                "arrival",
-                f"{v.arrival:.2f} sd; stages agree within {v.agreement:.2f} sd; chi-squared {v.chi_squared:.2f}",
-            ),
-            (
-                "fit",
-                f"responses rank {v.rank[0]:.3f} ± {v.rank[1]:.3f} by surprise (.5 expected); chi-squared {v.fit[1]:.1f} of 2; "
-                f"by value {v.link[1]:+.3f} (0 expected), chi-squared {v.link[2]:.1f}, the largest of {v.link[3]}",
-            ),
-            (
-                "rows that say nothing",
-                f"{v.outside:.1%} outside the support, {v.missing:.1%} not finite, ± {v.share_std:.1%}; next to impossible "
-                f"{v.impossible[0]:.1%} ± {v.impossible[1]:.1%}",
-            ),
-            ("latents", ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior"))),
-        ]
+        return [*lines, *v.rows()]
 
     def warnings(self) -> list[str]:
         """See `Details`."""

@@ -8,6 +8,7 @@ import numpy as np
 from dpppl.model_refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars
 from dpppl.noise_aware.recipe import Known, Prior, Stage
+from dpppl.runs.report import table
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
 MISFIT, SURE, UNLEARNED = 0.02, 9.2, 4.0
@@ -254,6 +255,47 @@ class Verdict:
         more = len(self.refusals) + len(self.doubts) - 1
         rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
         return f"{'do not read' if self.refusals else 'read with care'}: {found[0]}{rest}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What the report says of it: pairs of a name and a text."""
+        words = [word for _, word in self.share_learned()]
+        return [
+            ("verdict", self.line()),
+            (
+                "bounds",
+                f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates",
+            ),
+            (
+                "curvature",
+                self.curvature
+                if self.released is None
+                else f"{self.curvature}; correlations between them are not released",
+            ),
+            (
+                "rows clipped",
+                f"{self.clipped[0]:.0%} (curvature {self.clipped[1]:.0%}) ± {self.clipped[2]:.0%}; centred, so unbiased",
+            ),
+            (
+                "arrival",
+                f"{self.arrival:.2f} sd; stages agree within {self.agreement:.2f} sd; chi-squared {self.chi_squared:.2f}",
+            ),
+            (
+                "fit",
+                f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared "
+                f"{self.fit[1]:.1f} of 2; by value {self.link[1]:+.3f} (0 expected), chi-squared "
+                f"{self.link[2]:.1f}, the largest of {self.link[3]}",
+            ),
+            (
+                "rows that say nothing",
+                f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next "
+                f"to impossible {self.impossible[0]:.1%} ± {self.impossible[1]:.1%}",
+            ),
+            ("latents", ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior"))),
+        ]
+
+    def __repr__(self) -> str:
+        found = [*self.refusals, *self.doubts][1:]
+        return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])
 
 
 def certain(chance: float) -> float:

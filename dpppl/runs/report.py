@@ -231,8 +231,7 @@ class PrivacyReport:
         return [(title, sentences) for title, sentences in titled if sentences]
 
     def __str__(self) -> str:
-        width = max(len(name) for name, _ in self.rows())
-        lines = ["Privacy report", *(f"  {name:<{width}}  {text}" for name, text in self.rows())]
+        lines = ["Privacy report", *table(self.rows())]
         for title, sentences in self.sections():
             lines += [title, *(f"  - {sentence}" for sentence in sentences)]
         return "\n".join(lines)
@@ -274,6 +273,12 @@ class PrivacyReport:
     def to_json(self) -> str:
         """`to_dict` as JSON text; numbers that are not finite become strings."""
         return json.dumps(_plain(self.to_dict()), indent=2, allow_nan=False)
+
+
+def table(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines of two columns: names and texts."""
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}  {text}" for name, text in rows]
 
 
 def noise_range(events: tuple[GaussianEvent, ...]) -> tuple[float, float]:
