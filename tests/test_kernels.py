@@ -330,6 +330,7 @@ def linear_rows(num_rows=40):
     return (SCALES * np.random.default_rng(1).standard_normal((num_rows, 3)) + SCALES).astype(np.float32)
 
 
+@pytest.mark.filterwarnings("ignore:steps of .* are too long")  # without the preconditioner
 @pytest.mark.thinned(2)
 @every_kernel
 def test_a_preconditioner_is_a_change_of_variable(kernel):

@@ -112,7 +112,8 @@ def _powers(midpoints: Array, positions: Array, noise: Noise) -> Array:
 
     chains, draws = positions.shape[:2]
     positions = positions.astype(np.float64).reshape(chains, draws, -1)
-    moves = 2.0 * (positions - midpoints.reshape(positions.shape))
-    rest = positions + (1.0 - noise.friction) / noise.friction * moves
-    increments = np.diff(rest, axis=1) / noise.ways[:, :, None] ** 0.5
-    return np.asarray(fft.dct(increments, axis=1, norm="ortho")[:, :_SLOW] ** 2)
+    with np.errstate(all="ignore"):  # what is not finite is neither moving nor held
+        moves = 2.0 * (positions - midpoints.reshape(positions.shape))
+        rest = positions + (1.0 - noise.friction) / noise.friction * moves
+        increments = np.diff(rest, axis=1) / noise.ways[:, :, None] ** 0.5
+        return np.asarray(fft.dct(increments, axis=1, norm="ortho")[:, :_SLOW] ** 2)
