@@ -237,11 +237,12 @@ def main():
     parser.add_argument("--num-slow", type=int, default=60, help="data sets where a run takes more than a second")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0, 3.0])
     parser.add_argument("--dimensions", type=int, nargs="+", default=[3, 10, 30])
-    parser.add_argument("--rows", type=int, nargs="+", default=[500, 5_000, 60_000])
+    parser.add_argument("--rows", type=int, nargs="+", help="of cells, wide and wrong")
     parser.add_argument("--models", nargs="+", help="by default all")
     parser.add_argument("--clipping", nargs="+", default=["chosen"], choices=["chosen", "none", "two_thirds"])
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
+    options.rows = options.rows or ([500, 5_000, 60_000] if options.what in ("cells", "wide") else [5_000])
     with contextlib.ExitStack() as stack:
         # NumPyro compiles NUTS anew for every data set: the same program, which workers find here.
         os.environ["JAX_COMPILATION_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory())
@@ -256,8 +257,7 @@ def main():
             )
         every = {"models": [*MODELS], "wrong": [*WRONG], "cells": [f"logistic {d}" for d in options.dimensions]}
         names = options.models or every[options.what]
-        rows = options.rows if options.what == "cells" else [5_000]
-        cells = [(n, r, e, c) for n in names for r in rows for c in options.clipping for e in options.epsilons]
+        cells = [(n, r, e, c) for n in names for r in options.rows for c in options.clipping for e in options.epsilons]
         titles = (
             "model | rows | epsilon | norm | 50 % (se) | 90 % (se) | z rms | sd | to oracle | off | refused | both | "
         )

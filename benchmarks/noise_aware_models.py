@@ -80,6 +80,22 @@ def cauchit(x, y=None):
         numpyro.sample("y", dist.Bernoulli(0.5 + jnp.arctan(3.0 * (x @ weights + intercept)) / jnp.pi), obs=y)
 
 
+def squared(x, y=None):
+    """`linear_regression`, with the square of the first column, .2 noise sds for a column one sd away."""
+    weights, intercept, noise = _linear(x)
+    column = x[:, 0] / jnp.std(x[:, 0])
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ weights + intercept + 0.2 * noise * (column**2 - 1.0), noise), obs=y)
+
+
+def outliers(x, y=None):
+    """`linear_regression`, with 20 times the noise in one row of 100."""
+    weights, intercept, noise = _linear(x)
+    with numpyro.plate("data", x.shape[0]):
+        kind = numpyro.sample("kind", dist.Bernoulli(0.01))
+        numpyro.sample("y", dist.Normal(x @ weights + intercept, jnp.where(kind, 20.0, 1.0) * noise), obs=y)
+
+
 def _linear(x):
     weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
     return weights, numpyro.sample("intercept", dist.Normal(0.0, 1.0)), numpyro.sample("noise", dist.HalfNormal(1.0))
@@ -106,5 +122,7 @@ WRONG = {
     "heavy_tailed": (linear_regression, normal_covariates(3), heavy_tailed),
     "overdispersed": (poisson_regression, normal_covariates(4), overdispersed),
     "cauchit": (gaussian, normal_covariates(3, 2.0), cauchit),
+    "squared": (linear_regression, normal_covariates(3), squared),
+    "outliers": (linear_regression, normal_covariates(3), outliers),
 }
 """The same, and the model that the data are from."""
