@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
-from dpppl import chacha, information_flow
+from dpppl import information_flow
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.jaxprs import split
 from dpppl.linear_algebra import on_finite
@@ -30,13 +30,6 @@ Maps = tuple[tuple[bool, ...], ...]
 """For each `jax.vmap` around, from the innermost, which operands have a leading axis for it."""
 STREAMS = ("noise", "subsampling")
 """Names of the streams (`random.stream`) that an access draws from its key; the verifier keeps others off them."""
-
-
-@functools.cache
-def _key_types() -> tuple[Any, ...]:
-    """The types of keys whose children are unrelated; of others, such as unsafe_rbg, they are not."""
-    generators = ("threefry2x32", chacha.chacha20)
-    return tuple(jax.eval_shape(functools.partial(jax.random.key, 0, impl=one)).dtype for one in generators)
 
 
 _admitted: dict[type, dict[str, tuple[type, ...]]] = {}
@@ -72,7 +65,7 @@ class Access:
 
     def __post_init__(self) -> None:
         _check_classes(self)
-        information_flow.check_row_program(self.program, _key_types())
+        information_flow.check_row_program(self.program)
 
     @functools.cached_property
     def parts(self) -> Any:
@@ -101,7 +94,7 @@ class Access:
         _, rows, _, _, key, _, step, _ = self.parts
         streams = tuple(zlib.crc32(name.encode()) for name in STREAMS)
         rows = tuple(jax.tree.leaves(rows))
-        return information_flow.Roles(rows, key, step, len(self.chains), streams, _key_types(), self.program)
+        return information_flow.Roles(rows, key, step, len(self.chains), streams, self.program)
 
     def __call__(self, *operands: Any) -> Any:
         """The access of every chain."""

@@ -3,6 +3,7 @@
 A program is a jaxpr, open or closed. What differs between the JAX versions in use is known here only.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
@@ -10,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -168,10 +170,51 @@ def constants(program: Any) -> Iterator[Any]:
 
 
 def _inner_constants(program: Any) -> Iterator[Any]:
+    yield from (v.val for v in open_jaxpr(program).outvars if hasattr(v, "val") and np.ndim(v.val))
     for equation in open_jaxpr(program).eqns:
         yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
         for inner in programs(equation):
             yield from constants(inner)
+
+
+def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> int:
+    """How many single numbers stand in a program and in those inside it: captured ones, and those in lines of the user's code,
+    as often as they stand; or different ones, also in lines of libraries, if these are more.
+
+    >>> count_numbers(jax.make_jaxpr(lambda x: jax.numpy.sin(2.0 * x) + 2.0)(0.0))
+    2
+    """
+    found = list(_numbers(program, inside))
+    return max(sum(counted for _, counted in found), len({(str(v.dtype), v.item()) for v, _ in found}))
+
+
+def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:
+    """Each of them, and whether it was captured or is the user's."""
+    jaxpr = open_jaxpr(program)
+    values = [
+        (value, True) for value in (*getattr(program, "consts", ()), *(v.val for v in jaxpr.outvars if is_literal(v)))
+    ]
+    for equation in jaxpr.eqns:
+        literals = [v.val for v in equation.invars if is_literal(v)]
+        values += [(value, is_of_user(source_of(equation))) for value in literals]
+        for inner in inside(equation):
+            yield from _numbers(inner, inside)
+    plain = (value for value in values if np.size(value[0]) == 1 and not is_key(value[0]))
+    yield from ((np.asarray(value), counted) for value, counted in plain)
+
+
+def source_of(equation: Any) -> str:
+    """The source line that an equation is from, or nothing."""
+    try:
+        return str(source_info_util.summarize(equation.source_info))
+    except Exception:  # these are only words: another version of JAX may have no such function
+        return ""
+
+
+def is_of_user(line: str) -> bool:
+    """Whether a source line is neither a library's nor ours."""
+    ours = os.path.dirname(__file__)
+    return ":" in line and "site-packages" not in line and not line.startswith(ours)
 
 
 def depends_on(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
@@ -246,6 +289,10 @@ class Dependence:
         return jaxpr, list(compress(inputs, used))
 
 
+def is_key(value: Any) -> bool:
+    """Whether an array, or an abstract one, holds typed random keys."""
+    return hasattr(value, "dtype") and bool(jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key))
+
+
 def _plain(value: Any) -> np.ndarray[Any, Any]:
-    is_key = jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
-    return np.asarray(jax.random.key_data(value) if is_key else value)
+    return np.asarray(jax.random.key_data(value) if is_key(value) else value)

@@ -16,7 +16,7 @@ _MOST_COMBINATIONS = 1024
 _FEW = 6
 """So many single numbers a model may capture, however few rows there are; NumPyro makes some of Python's."""
 _MANY_WRITTEN = 100
-"""So many different numbers may stand in a model's program, however few rows there are."""
+"""So many numbers may stand in a model's program, however few rows there are."""
 _MANY = (
     'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
     "sequence observed whole (.to_event(1))."
@@ -301,7 +301,7 @@ def check_latents(structure: Structure) -> None:
         )
 
 
-def check_captured(program: Any, lengths: set[int]) -> tuple[str, ...]:
+def check_captured(program: Any, lengths: set[int], what: str = "model") -> tuple[str, ...]:
     """Refuse captured arrays as long as the data, and as many numbers as rows; describe the other ones."""
     described, numbers = [], 0
     for value in jaxprs.constants(program):
@@ -312,27 +312,21 @@ def check_captured(program: Any, lengths: set[int]) -> tuple[str, ...]:
         description = f"{value.dtype}[{', '.join(axes)}]"
         if "N" in axes:
             raise UnsupportedModelError(
-                f"the model captures an array {description} with an axis as long as the data plate (a closure, "
+                f"the {what} captures an array {description} with an axis as long as the data plate (a closure, "
                 "functools.partial, numpyro.handlers.condition); pass it as an argument of the model, wrapped in "
                 "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
             )
         described.append(description)
-    written = {number for equation in jaxprs.equations(program) for number in _written(equation)}
-    if numbers >= max(_FEW, min(lengths)) or len(written) >= max(_MANY_WRITTEN, min(lengths)):
+    written = jaxprs.count_numbers(program)
+    if numbers >= max(_FEW, min(lengths)) or written >= max(_MANY_WRITTEN, min(lengths)):
         raise UnsupportedModelError(
-            f"the model captures {max(numbers, len(written))} single numbers, as many as there are rows, which may be the "
+            f"the {what} captures {max(numbers, written)} single numbers, as many as there are rows, which may be the "
             "rows themselves (a closure, a list, functools.partial); pass them as one array, an argument of the model, "
             "wrapped in dpppl.Public if it is not private."
         )
     if numbers:
         described.append(f"{numbers} number{'s' * (numbers > 1)}")
     return tuple(dict.fromkeys(described))
-
-
-def _written(equation: Any) -> list[Any]:
-    """The single numbers that stand in an equation, such as Python's."""
-    found = [v.val for v in equation.invars if hasattr(v, "val") and np.size(v.val) == 1]
-    return [(str(np.asarray(value).dtype), np.asarray(value).item()) for value in found]
 
 
 def check_effects(program: Any) -> None:

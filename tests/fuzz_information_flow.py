@@ -54,13 +54,13 @@ class Program:
     def number(self, rng, scope, z):
         """An integer: constants and counters, sums, products, casts; sometimes what is computed from z."""
         counters = scope["counters"]
-        kind = rng.integers(0, 14)
+        kind = rng.integers(0, 30)
         if not counters or kind == 0:
             return jnp.asarray(int(rng.integers(0, 4)), jnp.int32) if kind else int(rng.integers(0, 4))
         i = counters[rng.integers(len(counters))]
-        if kind <= 4:
+        if kind <= 4 or kind >= 19:
             return i
-        if kind == 5:
+        if kind == 5 or kind >= 13:
             return i + int(rng.integers(0, 4))
         if kind == 6:
             return int(rng.integers(2, 6)) * i
@@ -77,7 +77,7 @@ class Program:
             )()
         if kind == 11:
             return i.astype(rng.choice([jnp.int4, jnp.uint8, jnp.int8])).astype(jnp.int32) * int(rng.integers(1, 4))
-        if kind == 12:
+        if rng.integers(2):
             return (i + int(rng.integers(0, 3))) * counters[rng.integers(len(counters))]
         return (z[0] * 10).astype(jnp.int32) + i
 
@@ -87,27 +87,29 @@ class Program:
         if rng.integers(4):
             key = jax.random.fold_in(key, int(rng.integers(100, 10**6)))  # a name of this place
         for _ in range(rng.integers(0, 3)):
-            kind = rng.integers(0, 9)
-            if kind <= 2:
-                number = self.number(rng, scope, z)
-                key = jax.random.fold_in(key, number)
-            elif kind == 3:
-                key = jax.random.split(key, int(rng.integers(1, 4)))[0]
-            elif kind == 4:
-                size = int(rng.integers(2, 5))
-                key = jax.random.split(key, size)[self.number(rng, scope, z)]
-            elif kind == 5:
-                size = int(rng.integers(2, 4))
-                key = jax.random.split(key, (size,))[::-1][int(rng.integers(size))]
-            elif kind == 6:
-                first, stride = int(rng.integers(0, 3)), int(rng.integers(1, 3))
-                key = jax.random.split(key, 6)[first::stride][self.number(rng, scope, z)]
-            elif kind == 7:
-                square = jax.random.split(key, 4).reshape(2, 2) if rng.integers(2) else jax.random.split(key, (2, 2))
-                key = (square.T if rng.integers(2) else square)[self.number(rng, scope, z), int(rng.integers(2))]
-            else:
-                key = jax.random.wrap_key_data(jax.random.key_data(key))
+            key = self.child(rng, scope, z, key)
         return key
+
+    def child(self, rng, scope, z, key):
+        kind, size = rng.integers(0, 24), int(rng.integers(2, 5))
+        place = int(rng.integers(size))
+        if kind <= 5:
+            return jax.random.fold_in(key, self.number(rng, scope, z))
+        if kind <= 11:
+            return jax.random.split(key, size)[place]
+        if kind <= 15:
+            return jax.random.split(key, size + 2)[1 : 1 + size][place]
+        other = [
+            lambda: jax.random.split(key, size)[self.number(rng, scope, z)],
+            lambda: jax.random.split(key, size)[::-1][place],
+            lambda: jax.random.split(key, 6)[1::2][self.number(rng, scope, z)],
+            lambda: jax.random.split(key, (2, 2)).T[place % 2, int(rng.integers(2))],
+            lambda: jax.random.split(key, 4).reshape(2, 2).T.reshape(4)[place % 4],
+            lambda: jax.random.split(key, ()),
+            lambda: jnp.where(z[0] > 0, key, jax.random.fold_in(key, place)),
+            lambda: jax.random.wrap_key_data(jax.random.key_data(key)),
+        ]
+        return other[kind - 16]()
 
     # Statements
 
@@ -156,21 +158,27 @@ class Program:
         return lax.fori_loop(start, stop, body, (z, jnp.int32(rng.integers(0, 3))))[0]
 
     def scan(self, rng, again, z, scope, depth):
-        length, kind = int(rng.integers(1, 4)), rng.integers(6)
-        reverse = bool(rng.integers(2))
+        length, kind = int(rng.integers(1, 4)), rng.integers(9)
+        reverse = rng.integers(5) == 0
         keys = scope["keys"]
         if kind == 0:
             xs = jax.random.split(keys[rng.integers(len(keys))], length)
         elif kind == 1:
-            xs = jnp.arange(length) * int(rng.integers(0, 3))
+            xs = jnp.arange(length) * int(rng.integers(0, 3)) if rng.integers(3) == 0 else jnp.arange(length)
         elif kind == 2:
             xs = jnp.repeat(jnp.arange(1 + length // 2), 2)[:length]
         elif kind == 3:
             xs = np.arange(length)[:: rng.choice([1, -1])]
         elif kind == 4:
             xs = jax.random.split(keys[rng.integers(len(keys))], 4)[1 : 1 + length]
-        else:
+        elif kind == 5:
             xs = jax.vmap(lambda i: jax.random.fold_in(keys[0], i))(jnp.arange(length))
+        elif kind == 6:
+            xs = lax.broadcasted_iota(jnp.int32, (2, 2), int(rng.integers(2))).reshape(4, order=rng.choice(["C", "F"]))
+        elif kind == 7:
+            xs = lax.reshape(lax.broadcasted_iota(jnp.int32, (2, 2), 0), (4,), dimensions=(1, 0))[:length]
+        else:
+            xs = jnp.arange(length + 1)[int(rng.integers(2)) :]
 
         def body(z, x):
             is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
@@ -180,9 +188,9 @@ class Program:
         return lax.scan(body, z, xs, reverse=reverse)[0]
 
     def while_loop(self, rng, again, z, scope, depth):
-        length, stride = int(rng.integers(1, 4)), 1 + int(rng.integers(4) == 0)
-        by_data, moving = rng.integers(8) == 0, rng.integers(8) == 0
-        if scope["counters"] and rng.integers(2):
+        length = int(rng.integers(1, 4))
+        by_data, moving, stride = rng.integers(8) == 0, rng.integers(8) == 0, 1 + int(rng.integers(8) == 0)
+        if scope["counters"] and rng.integers(4) == 0:
             length = scope["counters"][rng.integers(len(scope["counters"]))].astype(jnp.int32) + length
 
         def condition(carry):
@@ -213,7 +221,7 @@ class Program:
         if kind <= 1:
             mapped["key"] = jax.random.split(keys[rng.integers(len(keys))], count)
         if kind in (1, 2):
-            mapped["i"] = jnp.arange(count) * int(rng.integers(0, 3))
+            mapped["i"] = jnp.arange(count) * int(rng.integers(0, 3)) if rng.integers(3) == 0 else jnp.arange(count)
 
         def one(mapped):
             changes = {"keys": [*keys, mapped["key"]]} if "key" in mapped else {}

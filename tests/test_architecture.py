@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "random": RANDOMNESS,
     "chacha": RANDOMNESS,
     "native": set(),
-    "information_flow": {"errors", "jaxprs"},
+    "information_flow": {"errors", "jaxprs", "chacha", "native"},
     "accounting": {"errors"},
     "subsampling": RANDOMNESS | {"validation"},
     "clipping": {"errors", "validation"},

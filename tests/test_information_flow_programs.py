@@ -191,20 +191,19 @@ GRADIENTS = ["aligned", "per_parameter"]
 
 
 def svi_program_of(svi, args, kwargs):
-    """Set-up and a few steps: what verify_jaxpr takes."""
-    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda leaf: isinstance(leaf, dpppl.Public))
-    rows = {place: leaf for place, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray)}
+    """A few steps, as a run makes them: what verify_jaxpr takes."""
+    state = jax.eval_shape(lambda key: svi._set_up(key, args, kwargs), jax.random.key(0))
+    objective = svi.objective()
+    arguments = state, *objective.arrays(args, kwargs)
+    step = svi._step(objective, svi.mechanism, svi.noise_multiplier)
 
-    def steps(key, rows):
-        args, kwargs = jax.tree.unflatten(tree, [rows.get(place, leaf) for place, leaf in enumerate(leaves)])
-        state = svi._set_up(key, args, kwargs)
-        objective = svi.objective()
-        step = svi._step(objective, svi.mechanism, svi.noise_multiplier)
-        return lax.fori_loop(0, 3, lambda _, state: step(state, *objective.arrays(args, kwargs))[0], state)
+    def steps(state, rows, public):
+        return lax.fori_loop(0, 3, lambda _, state: step(state, rows, public)[0], state)
 
-    closed, outputs = jax.make_jaxpr(steps, return_shape=True)(jax.random.key(0), rows)
+    closed, outputs = jax.make_jaxpr(steps, return_shape=True)(*arguments)
+    first, count = (len(jax.tree.leaves(argument)) for argument in arguments[:2])
     return closed, dict(
-        private_inputs=range(1, 1 + len(rows)),
+        private_inputs=range(first, first + count),
         output_names=[jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(outputs)],
         secret_outputs=(".rng_key",),
         public_constants=True,

@@ -1,4 +1,4 @@
-"""Random keys: a tree of which every access must have a branch, or a step on a branch, of its own.
+"""Uses of secret keys, of which every access must have a branch of the tree of keys, or a step on a branch, of its own.
 
 A key is a path from an input, through numbered children. Two uses are apart if their paths are certain to differ in the
 number of some child of the same kind, in every pair of turns, chains and devices. That is a system of linear equations
@@ -7,86 +7,48 @@ in bounded integers, which must have no solution: bounds are tightened until not
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+from dpppl.information_flow.lattice import LOST, Key, Number, Step, Variable
 
-from dpppl.information_flow.lattice import LOST, Key, Names, Number, Step, Value, Variable, multiple
-from dpppl.information_flow.numbers import Lengths
-from dpppl.information_flow.primitives import is_key, named
-
-FOLD_BITS = 32
-"""How many bits of a number `fold_in` reads."""
+FOLD_BITS = 32  # of a number, which `fold_in` reads
 
 
-def given(root: Any, shape: Sequence[int]) -> Key:
-    """The key, or array of different keys, that a program is given."""
-    return Key(root, tuple(Step(("element", k), multiple(("axis", k))) for k in range(len(shape))), True)
-
-
-def derived(equation: Any, inputs: Sequence[Value]) -> Key:
-    """Which key an equation makes of its inputs, of which one is secret; LOST where that cannot be said."""
-    key, aval = inputs[0].key, equation.invars[0].aval
-    if key is None or not is_key(aval) or any(value.key is not None for value in inputs[1:]):
-        return LOST
-    if equation.primitive is named("random_fold_in"):
-        parent, number = key.renamed(_single(aval)), inputs[1].renamed(_single(equation.invars[1].aval)).number
-        if number is None or not parent.exact:
-            return parent._replace(exact=False)
-        return parent._replace(path=(*parent.path, Step(("fold",), number)))
-    if equation.primitive is named("random_split"):
-        shape, rank = tuple(equation.params["shape"]), len(aval.shape)
-        children = (Step(("split", shape, k), multiple(("axis", rank + k))) for k in range(len(shape)))
-        return key._replace(path=(*key.path, *children)) if key.exact else key
-    return LOST
-
-
-def _single(aval: Any) -> Names:
-    """Axes of length 1, which are repeated where the other operand's are longer, have one element."""
-    return {("axis", k): Number(0) for k, length in enumerate(np.shape(aval)) if length == 1}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class Use(NamedTuple):
     """A key that is used. `step`, `streams`: of an access, which draws from children with these numbers, and from their
     children with the number of the step; without, the key is as good as known. `variables`: of the loops, devices and
     chains around it, each execution of it being one choice of these."""
 
     key: Key
     equation: Any
+    variables: frozenset[Variable]
     step: Number | None = None
     streams: tuple[int, ...] = ()
-    variables: frozenset[Variable] = frozenset()
-
-    @property
-    def is_access(self) -> bool:
-        return bool(self.streams)
 
     def paths(self) -> list[tuple[Step, ...]]:
         """What it draws from, or gives away."""
         if self.step is None:
             return [self.key.path]
-        step = Step(("fold",), self.step._replace(bits=min(FOLD_BITS, self.step.bits)))
-        return [(*self.key.path, Step(("fold",), Number(stream, (), FOLD_BITS)), step) for stream in self.streams]
+        last = Step(("fold",), self.step)
+        return [(*self.key.path, Step(("fold",), Number(stream)), last) for stream in self.streams]
 
 
-def conflicts(uses: Sequence[Use], lengths: Lengths) -> Iterator[tuple[Use, Use]]:
+def conflicts(uses: Sequence[Use]) -> Iterator[tuple[Use, Use]]:
     """Pairs of uses, one of them an access, that may be of one key and step."""
     for number, second in enumerate(uses):
         for first in uses[: number + 1]:
-            if (first.is_access or second.is_access) and not _apart(first, second, lengths):
+            if (first.streams or second.streams) and not _apart(first, second):
                 yield first, second
 
 
-def _apart(first: Use, second: Use, lengths: Lengths) -> bool:
+def _apart(first: Use, second: Use) -> bool:
     """Whether no two executions (of one use: no two different ones) meet on one path."""
-    if None in (first.key.root, second.key.root):
+    if LOST in (first.key, second.key):
         return False
     if first.key.root != second.key.root:
         return True
     shared, itself = first.variables & second.variables, first is second
-    return all(_Equations(shared, lengths).exclude(one, two, itself) for one in first.paths() for two in second.paths())
+    return all(_Equations(shared).exclude(one, two, itself) for one in first.paths() for two in second.paths())
 
 
 class _Equations:
@@ -95,24 +57,22 @@ class _Equations:
     Unknown integers are, by (variable, side), a variable's value in the first execution less that in the second (side
     0), or in one of them alone (sides 1 and 2); `bounds` are what is known of them."""
 
-    def __init__(self, shared: frozenset[Variable], lengths: Lengths) -> None:
-        self.shared, self.lengths = shared, lengths
-        self.bounds: dict[Any, tuple[int | float, int | float]] = {}
+    def __init__(self, shared: frozenset[Variable]) -> None:
+        self.shared = shared
+        self.bounds: dict[tuple[Variable, int], tuple[float, float]] = {}
         for variable in shared:
             self._bound(variable, 0)
 
-    def _bound(self, variable: Variable, side: int) -> Any:
-        """The unknown's name; it has bounds from now on."""
-        length = self.lengths.get(variable)
-        high = math.inf if length is None else max(0, length - 1)
-        low = -high if side == 0 or variable[0] == "unknown" else 0
+    def _bound(self, variable: Variable, side: int) -> tuple[Variable, int]:
+        high = math.inf if variable.length is None else max(0, variable.length - 1)
+        low = -high if side == 0 or variable.kind == "unknown" else 0
         self.bounds.setdefault((variable, side), (low, high))
         return variable, side
 
-    def _together(self, variable: Variable) -> bool:
+    def _agrees(self, variable: Variable) -> bool:
         """Whether a variable is certain to have one value in both executions."""
-        if variable[0] == "unknown":
-            return all(self._together(inner) for number in variable[2] for inner, _ in number.terms)
+        if variable.kind == "unknown":
+            return all(self._agrees(inner) for index in variable.indices for inner, _ in index.terms)
         return self.bounds.get((variable, 0)) == (0, 0)
 
     def exclude(self, first: Sequence[Step], second: Sequence[Step], itself: bool) -> bool:
@@ -126,23 +86,21 @@ class _Equations:
                 return True
             if before == self.bounds:
                 break
-        return itself and all(map(self._together, self.shared))
+        return itself and all(map(self._agrees, self.shared))
 
     def _tighten(self, one: Number, two: Number) -> bool:
         """Bounds that one equation implies; False if it has no solution."""
-        terms: dict[Any, int] = {}
+        terms: dict[tuple[Variable, int], int] = {}
         first, second = dict(one.terms), dict(two.terms)
         for variable in first.keys() | second.keys():
             a, b = first.get(variable, 0), second.get(variable, 0)
-            if self._together(variable):
-                terms[self._bound(variable, 1)] = a - b
-            elif variable in self.shared and a == b:
+            if a == b and variable in self.shared:
                 terms[self._bound(variable, 0)] = a
-            else:
-                terms |= {self._bound(variable, side): c for side, c in ((1, a), (2, -b))}
-        return self._solve({n: c for n, c in terms.items() if c}, two.offset - one.offset, 2 ** min(one.bits, two.bits))
+            elif a != b or not self._agrees(variable):
+                terms |= {self._bound(variable, side): c for side, c in ((1, a), (2, -b)) if c}
+        return self._solve(terms, two.offset - one.offset, 2 ** min(one.bits, two.bits, FOLD_BITS))
 
-    def _solve(self, terms: dict[Any, int], wanted: int, modulus: int) -> bool:
+    def _solve(self, terms: dict[tuple[Variable, int], int], wanted: int, modulus: int) -> bool:
         """sum(coefficient * unknown) = wanted, modulo `modulus`: tighten the unknowns; False if it cannot be."""
         if wanted % math.gcd(modulus, *terms.values()):
             return False
@@ -150,7 +108,7 @@ class _Equations:
         low, high = sum(r[0] for r in ranges.values()), sum(r[1] for r in ranges.values())
         if math.isinf(low) or math.isinf(high):
             return True
-        total = wanted + modulus * -((wanted - low) // modulus)  # the smallest that is not below `low`
+        total = int(wanted + modulus * -((wanted - low) // modulus))  # the smallest that is not below `low`
         if total > high:
             return False
         if total + modulus <= high:

@@ -1,15 +1,21 @@
 """What is found, in words."""
 
-import os
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jax.extend import source_info_util
 
 from dpppl.information_flow.lattice import Trail
+from dpppl.jaxprs import is_of_user, source_of
+
+CURE = (
+    "Loop over jax.random.split(key, n), or count a step by one. Followed are keys made by fold_in and split(key, n), and their "
+    "elements at constant places or in lax.scan; integer arguments and constants with constants added, and counters in "
+    "the state of lax.scan and lax.fori_loop; not what lax.cond or a changing state makes of keys, reversed scans, other "
+    "indices and arithmetic, or the raw words of keys"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +42,7 @@ def describe(value: Any) -> str:
 
 def user_line(error: BaseException) -> str:
     """The innermost line of the user's code, without values."""
-    ours = os.path.dirname(os.path.dirname(__file__))
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith(ours)]
+    theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if is_of_user(f"{frame.filename}:")]
     return f"{theirs[-1].filename}:{theirs[-1].lineno} ({theirs[-1].name})" if theirs else "an unknown line"
 
 
@@ -58,8 +62,5 @@ def _path(trail: Trail | None) -> str:
 
 def _source(equation: Any) -> str:
     name = str(equation.primitive.name)
-    try:
-        where = source_info_util.summarize(equation.source_info)
-    except Exception:  # these are only words: another version of JAX may have no such function
-        where = ""
+    where = source_of(equation)
     return f"{where}: {name}" if where else name

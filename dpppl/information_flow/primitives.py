@@ -10,26 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental import io_callback
 from jax.extend.core import Primitive, primitives
 
-from dpppl import jaxprs
+from dpppl import chacha, jaxprs
+from dpppl.jaxprs import is_key
 
-
-class Kind(Enum):
-    """What the proof does with a primitive."""
-
-    PLAIN = "computes its outputs from its inputs, element by element or not, and does nothing else"
-    IDENTITY = "passes its inputs on"
-    DRAW = "random numbers from a key"
-    CALL = "runs one program with its inputs"
-    COND = "runs one of several programs"
-    SCAN = "runs a program a known number of times"
-    WHILE = "runs a program until a condition fails"
-    DEVICES = "runs a program on every device of a mesh, with a part of each array"
-    CALLBACK = "calls what is not JAX"
-    UNKNOWN = "is not JAX's own, or of another version"
-
-
+Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL COND SCAN WHILE DEVICES CALLBACK UNKNOWN")
+"""What a primitive does: computes its outputs from its inputs and nothing else; passes them on; draws from a key; runs one
+program, one of several, one so many times, one until a condition fails, or one on every device; calls what is not JAX."""
 _PLACES = (primitives, lax, lax.linalg)
 
 
@@ -61,24 +50,21 @@ def _kinds() -> dict[Any, Kind]:
 
 
 def _found_kinds() -> dict[Any, Kind]:
-    from jax.experimental import io_callback
-
     public = {value for place in _PLACES for name, value in vars(place).items() if name.endswith("_p")}
     kinds: dict[Any, Kind] = dict.fromkeys(public, Kind.PLAIN)
     kinds |= {named(name): kind for kind, names in _NAMES.items() for name in names}
 
     one, like = np.ones(1, np.float32), jax.ShapeDtypeStruct((1,), np.float32)
     mesh, here = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("i",)), jax.sharding.PartitionSpec("i")
-    everywhere = jax.sharding.PartitionSpec()
     mapped = functools.partial(jax.shard_map, mesh=mesh, out_specs=here)
     traced: list[tuple[Kind, Callable[..., Any], Any]] = [  # what has no public name, in the trace of what has
-        (Kind.IDENTITY, lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), np.zeros(2, np.uint32)),
-        (Kind.IDENTITY, jax.random.key_data, _key()),
-        (Kind.IDENTITY, jax.random.clone, _key()),
+        (Kind.PLAIN, lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), np.zeros(2, np.uint32)),
+        (Kind.PLAIN, jax.random.key_data, key_of("threefry2x32")),
+        (Kind.PLAIN, jax.random.clone, key_of("threefry2x32")),
         (Kind.PLAIN, lambda x: jnp.empty(1), one),
         (Kind.PLAIN, lambda x: lax.platform_dependent(x, cpu=lambda x: x, default=lambda x: x + 1), one),
         (Kind.DEVICES, mapped(lambda x: x, in_specs=here), one),
-        (Kind.IDENTITY, lambda x: mapped(lambda x, y: x * y, in_specs=(everywhere, here))(x, x), one),
+        (Kind.IDENTITY, lambda x: mapped(lambda x, y: x * y, in_specs=(jax.sharding.PartitionSpec(), here))(x, x), one),
         (Kind.PLAIN, mapped(lambda x: lax.psum(x, "i") * x, in_specs=here), one),
         (Kind.CALLBACK, lambda x: jax.debug.print("{}", x), one),
         (Kind.CALLBACK, lambda x: jax.debug.callback(lambda y: None, x), one),
@@ -99,37 +85,35 @@ def _equations(function: Callable[..., Any], argument: Any) -> list[Any]:
         return []
 
 
-_LARGEST_TABLE = 64
-
-
 def is_table(value: Any) -> bool:
     """Whether a captured array is one of those that JAX's own samplers capture, by its contents."""
-    return not is_key(value) and np.size(value) <= _LARGEST_TABLE and _contents(np.asarray(value)) in _tables()
+    return not is_key(value) and np.size(value) <= 64 and _contents(value) in _tables()
 
 
 @functools.cache
 def _tables() -> frozenset[Any]:
-    try:
-        sampled = jax.make_jaxpr(lambda key, n: jax.random.binomial(key, n, n))(_key(), np.float32(1.0))
-        return frozenset(_contents(np.asarray(array)) for array in jaxprs.constants(sampled))
-    except Exception:  # another version of JAX may sample otherwise
-        return frozenset()
+    sampled = jax.make_jaxpr(lambda key, n: jax.random.binomial(key, n, n))(key_of("threefry2x32"), np.float32(1.0))
+    return frozenset(map(_contents, jaxprs.constants(sampled)))
 
 
-def _contents(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    return array.shape, array.dtype.str, array.tobytes()
+def _contents(array: Any) -> tuple[Any, ...]:
+    return np.shape(array), str(array.dtype), np.asarray(array).tobytes()
 
 
-def _key() -> Any:
-    return jax.eval_shape(lambda: jax.random.key(0))
+def key_of(generator: Any) -> Any:
+    """A key, abstractly."""
+    return jax.eval_shape(functools.partial(jax.random.key, 0, impl=generator))
 
 
-def is_key(array: Any) -> bool:
-    """Whether an array, or an abstract one, holds typed random keys."""
-    return hasattr(array, "dtype") and bool(jnp.issubdtype(array.dtype, jax.dtypes.prng_key))
+@functools.cache
+def _generators() -> frozenset[Any]:
+    """The types of keys of the generators whose children are unrelated, and which draw for each key by itself."""
+    return frozenset(key_of(generator).dtype for generator in ("threefry2x32", chacha.chacha20))
 
 
-# Equations
+def other_generators(equation: Any) -> bool:
+    """Whether an equation has to do with keys of another generator than threefry2x32 and ChaCha20."""
+    return any(is_key(v.aval) and v.aval.dtype not in _generators() for v in (*equation.invars, *equation.outvars))
 
 
 def effects_of(equation: Any) -> list[Any]:
@@ -145,5 +129,6 @@ def is_unset(equation: Any) -> bool:
 def crosses_devices(equation: Any) -> bool:
     """Whether an equation names an axis of a mesh, along which values of other devices may come in."""
     axes = jax.tree.leaves([equation.params.get(name) for name in ("axes", "axis_name")])
-    names_one = any(not isinstance(axis, int | np.integer) for axis in axes)
-    return names_one or kind_of(equation.primitive) is Kind.DEVICES or len(effects_of(equation)) < len(equation.effects)
+    if any(not isinstance(axis, int | np.integer) for axis in axes):
+        return True
+    return kind_of(equation.primitive) is Kind.DEVICES or len(effects_of(equation)) < len(equation.effects)

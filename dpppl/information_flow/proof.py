@@ -8,13 +8,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.information_flow.keys import Use, conflicts, given
-from dpppl.information_flow.lattice import Data, Trail, Value
-from dpppl.information_flow.messages import Finding, describe, message, user_line
-from dpppl.information_flow.primitives import is_key
+from dpppl.information_flow.keys import Use, conflicts
+from dpppl.information_flow.lattice import Data, Trail, Value, unknown
+from dpppl.information_flow.messages import CURE, Finding, describe, message, user_line
+from dpppl.information_flow.rules import bits_of, given_key
 from dpppl.information_flow.walk import Roles, Walk
+from dpppl.jaxprs import is_key
 
+_FEW_NUMBERS = 100
+"""So many single numbers may stand in a program, however few rows there are."""
 _doors: dict[Any, Callable[[Any], Roles]] = {}
 
 NOT_PROVED = (
@@ -127,7 +131,14 @@ def verify_jaxpr(
     outputs = output_names or [f"output {k}" for k in range(len(jaxpr.outvars))]
     if len(inputs) != len(jaxpr.invars) or len(outputs) != len(jaxpr.outvars):
         raise ConfigurationError("input_names and output_names must name every input and output of the program.")
-    walk = Walk(_doors, lambda value: _problem_with(public_constants, value))
+    lengths = {
+        variable.aval.shape[0] for k, variable in enumerate(jaxpr.invars) if k in private_inputs and variable.aval.shape
+    }
+    walk = Walk(_doors, lambda value: _problem_with(public_constants, value, lengths))
+    count = jaxprs.count_numbers(closed_jaxpr, walk.programs)
+    if lengths and count >= max(_FEW_NUMBERS, min(lengths)):
+        walk.find("constant", f"{count} single numbers stand in the program, as many as there are rows, which may be the rows "
+                  "themselves: pass them as one array, as an argument")  # fmt: skip
     values = [
         _label(k, variable.aval, name, k in private_inputs)
         for k, (variable, name) in enumerate(zip(jaxpr.invars, inputs))
@@ -140,13 +151,13 @@ def verify_jaxpr(
             walk.find("rows", f"{name}: a private row reaches it outside the door", value.trail)
         if value.key is not None and not name.endswith(tuple(secret_outputs)):
             walk.find("key", f"{name}: it holds key material", value.trail)
-    for first, second in conflicts(walk.uses, walk.lengths):
+    for first, second in conflicts(walk.uses):
         walk.find("key reuse", _reused(first, second), Trail(second.equation, Trail(first.equation)))
     if walk.findings:
         raise PrivacyLeakError(message(walk.findings), tuple(walk.findings))
     return ProofReport(
         equations=len(walk.equations),
-        doors=len(walk.doors_met),
+        doors=sum(equation.primitive in _doors for equation in walk.equations.values()),
         outputs=len(results),
         private=len(set(private_inputs)),
         keys=sum(value.key is not None for value in values),
@@ -156,37 +167,32 @@ def verify_jaxpr(
 
 def _reused(first: Use, second: Use) -> str:
     """What is wrong with two uses of keys, and the cure."""
-    if not (first.is_access and second.is_access):
+    if not (first.streams and second.streams):
         return (
-            "an access and another draw may come from the same key: give the draw a key of its own, "
-            "jax.random.fold_in(key, number of its name), or split the key first"
+            "an access and another draw may come from the same key: give the draw a key of its own, jax.random.fold_in(key, "
+            f"number of its name), or split the key first. {CURE}"
         )
-    which = "two turns, chains or devices may share the key and step of an access"
-    return (
-        f"{which if first is second else 'two accesses may share a key and step'}: give each a step or a key of its own, "
-        "branches too; known are: constants, integer counters of loops that end (lax.scan, or a loop in int32 that counts "
-        "by 1 to its end), their sums and products with constants, elements of jax.random.split(key, n) at such places, "
-        "and fold_in of such numbers"
-    )
+    one = "two turns, chains or devices may share the key and step of an access"
+    return f"{one if first is second else 'two accesses may share a key and step'}: give each its own. {CURE}"
 
 
 def _label(k: int, aval: Any, name: str, is_private: bool) -> Value:
-    key = given(k, aval.shape) if is_key(aval) else None
+    key = given_key(k, aval)
     trail = Trail(name) if is_private or key is not None else None
-    return Value(Data.ROWS if is_private else Data.PUBLIC, key=key, trail=trail)
+    return Value(Data.ROWS if is_private else Data.PUBLIC, key, unknown(len(aval.shape), bits_of(aval)), trail)
 
 
-def _problem_with(public: Any, value: Any) -> str | None:
+def _problem_with(public: Any, value: Any, lengths: Any) -> str | None:
     """Why a captured array is refused, or None."""
-    if public is True or any(value is one for one in public):
+    if public is True:
+        long = lengths.intersection(np.shape(value))
+        return "has an axis as long as the private rows: pass it as an argument" if long else None
+    if any(value is one for one in public):
         return None
     if value is not None and not is_key(value):
         if any(isinstance(one, np.ndarray) and np.array_equal(np.asarray(value), one) for one in public):
             return None
     return "may hold private values: pass it as an argument, or declare it in public_constants"
-
-
-# Tracing, and names of arguments
 
 
 def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""The abstract interpreter: one transfer function for each kind of equation, from what is known of its inputs."""
+"""The abstract interpreter: what an equation makes of what is known of its inputs, and what must not happen on the way."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -9,91 +9,97 @@ from jax.core import Tracer
 from jax.extend.core import Literal
 
 from dpppl import jaxprs
-from dpppl.information_flow import control, keys, numbers
-from dpppl.information_flow.lattice import LOST, Data, Key, Names, Number, Trail, Value, Variable, multiple
-from dpppl.information_flow.messages import Finding, describe
-from dpppl.information_flow.primitives import Kind, effects_of, is_key, is_table, is_unset, kind_of, named
+from dpppl.information_flow import control
+from dpppl.information_flow.keys import Use
+from dpppl.information_flow.lattice import (
+    LOST,
+    Data,
+    Key,
+    Names,
+    Number,
+    Trail,
+    Value,
+    Variable,
+    axis,
+    counter,
+    multiple,
+)
+from dpppl.information_flow.messages import CURE, Finding, describe
+from dpppl.information_flow.primitives import (
+    Kind,
+    effects_of,
+    is_table,
+    is_unset,
+    kind_of,
+    other_generators,
+)  # fmt: skip
+from dpppl.information_flow.rules import RULES, constant
+from dpppl.jaxprs import is_key
 
 
 class Roles(NamedTuple):
     """What a door's operands are, by number: `rows`, `key`, `step`; the others must be public. `chains`: how many leading
-    axes key and step have for vectorised accesses. `streams`: the numbers that an access folds into its key, before the
-    step. `generators`: the types of keys whose children are unrelated. `program`: of one row, for what it captured."""
+    axes key and step have. `streams`: the numbers that an access folds into its key, before the step. `program`: of a row."""
 
     rows: tuple[int, ...]
     key: int
     step: int
     chains: int
     streams: tuple[int, ...]
-    generators: tuple[Any, ...]
     program: Any
 
 
-class Walk:
-    """One pass over a program. `doors`: by primitive, the roles of its operands, from its parameters;
-    `problem_with(value)`: why a captured array is refused, or None.
+_COMPUTED = (
+    "what enters an access as rows was computed from private rows. Work on one row belongs into the log likelihood, which is "
+    "given each row by itself; what looks at several rows is an access of its own"
+)
+_BESIDE = "an access is given private rows beside its rows: every row's part would depend on them"
 
-    Found on the way: `findings`; `uses` of keys; `doors_met`; `constants`, captured arrays. Where the pass is:
-    `variables` of the loops, devices and chains around; `control`: a secret that decides whether this part runs;
-    `place`: the number of the call. `lengths`: how many values variables have."""
+
+class Walk:
+    """One pass over a program. `doors`: by primitive, the roles of its operands, from its parameters. `problem_with(value)`:
+    why a captured array is refused, or None. `variables`: of the loops, devices and chains around."""
 
     def __init__(self, doors: Mapping[Any, Callable[[Any], Roles]], problem_with: Callable[[Any], str | None]) -> None:
         self.doors, self.problem_with = doors, problem_with
         self.findings: list[Finding] = []
-        self.uses: list[keys.Use] = []
-        self.doors_met: set[int] = set()
-        self.equations: set[int] = set()
+        self.uses: list[Use] = []
+        self.equations: dict[int, Any] = {}
         self.constants: dict[int, Any] = {}
         self.variables: frozenset[Variable] = frozenset()
-        self.control: Trail | None = None
-        self.place = 0
-        self.lengths: dict[Variable, int | None] = {}
-        self._places: dict[Hashable, int] = {}
-
-    def at(self, *what: Hashable) -> int:
-        """A number for a place: this call, and what of it."""
-        return self._places.setdefault((self.place, *what), len(self._places) + 1)
-
-    def counter(self, length: int | None, *what: Hashable) -> Variable:
-        """A variable of this place, with so many values."""
-        variable = ("counter", self.at(*what))
-        self.lengths[variable] = length
-        return variable
 
     @contextmanager
-    def within(self, **context: Any) -> Iterator[None]:
-        """Around a part of the program: another `place`, `variables` or `control`."""
-        before = {name: getattr(self, name) for name in context}
-        vars(self).update(context)
+    def within(self, *variables: Variable) -> Iterator[None]:
+        """Around a part of the program that runs once for each of their values."""
+        before, self.variables = self.variables, self.variables | set(variables)
         yield
-        vars(self).update(before)
+        self.variables = before
 
     def find(self, kind: str, what: str, trail: Trail | None = None) -> None:
         """Note a finding, once."""
         if all((kind, what) != (finding.kind, finding.what) for finding in self.findings):
             self.findings.append(Finding(kind, what, trail))
 
-    # Programs
+    def programs(self, equation: Any) -> list[Any]:
+        """The programs in an equation, also that of a row."""
+        own = [self.doors[equation.primitive](equation.params).program] if equation.primitive in self.doors else []
+        return [*own, *jaxprs.programs(equation)]
 
-    def program(self, program: Any, inputs: list[Value]) -> list[Value]:
+    def program(self, program: Any, inputs: Sequence[Value]) -> list[Value]:
         """A jaxpr, closed or open: its outputs."""
         jaxpr = jaxprs.open_jaxpr(program)
-        environment: dict[Any, Value] = {}
-
-        def write(variables: Any, values: Any, *where: Hashable) -> None:
-            for k, (variable, value) in enumerate(zip(variables, values, strict=True)):
-                environment[variable] = self.settled(value, variable.aval, *where, k)
-
-        write(jaxpr.invars, inputs, "inputs")
-        write(jaxpr.constvars, map(self.constant, getattr(program, "consts", ())), "constants")
+        values = dict(zip(jaxpr.invars, inputs, strict=True))
+        values.update(zip(jaxpr.constvars, map(self.constant, getattr(program, "consts", ())), strict=True))
+        read = lambda atom: self.literal(atom) if isinstance(atom, Literal) else values[atom]  # noqa: E731
         for equation in jaxpr.eqns:
-            self.equations.add(id(equation))
-            given = [self.literal(a) if isinstance(a, Literal) else environment[a] for a in equation.invars]
-            write(equation.outvars, self.equation(equation, given), id(equation))
-        return [self.literal(a) if isinstance(a, Literal) else environment[a] for a in jaxpr.outvars]
+            self.equations[id(equation)] = equation
+            outputs = self.equation(equation, [*map(read, equation.invars)])
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return [*map(read, jaxpr.outvars)]
 
     def equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
         """One equation: its outputs."""
+        self.check_generators(equation)
         if equation.primitive in self.doors:
             return self.through_door(equation, inputs)
         kind = kind_of(equation.primitive)
@@ -106,13 +112,11 @@ class Walk:
             return [self.draw(equation, inputs)]
         return self.unknown(equation, inputs) if kind is Kind.UNKNOWN else self.plain(equation, inputs)
 
-    # Values that stand in the program
-
     def literal(self, literal: Any) -> Value:
         """A number in the program text, or an array there."""
         if np.size(literal.val) != 1 or is_key(literal.aval):
             return self.constant(literal.val)
-        return Value(number=numbers.constant(np.asarray(literal.val, literal.aval.dtype)))
+        return Value(number=constant(np.asarray(literal.val, literal.aval.dtype)))
 
     def constant(self, value: Any) -> Value:
         """An array that the program captured."""
@@ -121,139 +125,104 @@ class Walk:
             if problem is not None:
                 self.find("constant", f"a captured array, {describe(value)}, {problem}")
             self.constants[id(value)] = value
-        return Value(number=numbers.constant(value))
+        return Value(number=constant(value))
 
-    def settled(self, value: Value, aval: Any, *what: Hashable) -> Value:
-        """A value whose number, where it is an integer, has a name at least: another one in each execution of this
-        place, and for each element."""
-        bits = numbers.bits_of(aval)
-        if value.number is not None or not bits:
-            return value
-        around = [*sorted(self.variables, key=repr), *(("axis", k) for k in range(len(np.shape(aval))))]
-        name = ("unknown", self.at(*what), tuple(map(multiple, around)))
-        return value._replace(number=multiple(name)._replace(bits=bits))
-
-    # Equations without programs
-
-    def plain(self, equation: Any, inputs: list[Value]) -> list[Value]:
+    def plain(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
         """Outputs that are computed from the inputs, and nothing else."""
-        for program in jaxprs.programs(equation):  # that combine two elements, or solve
-            self.check_within(equation, program)
-        primitive, number = equation.primitive, inputs[0].number if inputs else None
-        if primitive is named("select_n") and number is not None and not number.terms and number.bits == 1:
-            if not inputs[0].is_secret:
-                return [inputs[1 + number.offset]]
-        if primitive is named("convert_element_type") and inputs[0].data is Data.ROWS:
-            if equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype:
-                return inputs
+        for program in jaxprs.programs(equation):  # that combine two elements, solve, or are branches
+            self.only_computes(equation, program)
         data = Data.PUBLIC if all(value.data is Data.PUBLIC for value in inputs) else Data.DERIVED
         key = LOST if any(value.key is not None for value in inputs) else None
-        shared = Value(data, key=key, trail=self.trail_after(equation, inputs))
-        names = numbers.rearrangements(equation, inputs, self.lengths)
-        if names and all(value.key is None for value in inputs[1:]):
-            raw = key is not None and not is_key(equation.invars[0].aval)
-            parts = map(inputs[0].renamed, names)
-            return [shared._replace(key=LOST if raw else part.key, number=part.number) for part in parts]
-        if len(equation.outvars) != 1:
-            return [shared] * len(equation.outvars)
-        number, below = numbers.computed(equation, inputs, self.lengths), numbers.below(equation, inputs)
-        return [shared._replace(key=key and keys.derived(equation, inputs), number=number, below=below)]
+        number, rule = None, RULES.get(equation.primitive)
+        if rule is not None and all(value.key is None for value in inputs[1:]):
+            number, found = rule(equation, inputs)
+            key = key and found
+        return [Value(data, key, number, self.trail_after(equation, inputs))] * len(equation.outvars)
 
-    def check_within(self, equation: Any, program: Any) -> None:
-        """What programs inside an operation may do: compute."""
+    def only_computes(self, equation: Any, program: Any) -> None:
+        """Refuse more than computing, in a part of a program of which it is not followed how often it runs."""
+        within = f"within {equation.primitive.name}"
         for inner in jaxprs.equations(program):
-            kind = kind_of(inner.primitive)
-            if kind in (Kind.CALLBACK, Kind.DRAW, Kind.DEVICES, Kind.UNKNOWN) or effects_of(inner) or is_unset(inner):
-                what = f"what {equation.primitive.name} does with elements calls {inner.primitive.name}: it may only compute"
-                self.find("effect", what, Trail(equation))
-        for constant in jaxprs.constants(program):
-            self.constant(constant)
+            kind, name, trail = kind_of(inner.primitive), inner.primitive.name, Trail(equation)
+            self.check_generators(inner)
+            if kind is Kind.CALLBACK or effects_of(inner) or is_unset(inner):
+                self.find("effect", f"{name} is called {within}, which may only compute: call it outside", trail)
+            elif inner.primitive in self.doors or kind is Kind.DRAW:
+                self.find("key reuse", f"there is an access or a draw {within}, a branch, condition or operation: "
+                          "make it outside, always, and choose between results by jax.numpy.where", trail)  # fmt: skip
+            elif kind in (Kind.DEVICES, Kind.UNKNOWN):
+                self.find("unknown", f"{name} is not known here, {within}: it cannot be followed", trail)
+        for value in jaxprs.constants(program):
+            self.constant(value)
 
-    def trail_after(self, equation: Any, inputs: list[Value]) -> Trail | None:
-        """How secrets came to the outputs."""
-        secret = [value for value in inputs if value.data is not Data.PUBLIC]
-        secret += [value for value in inputs if value.key is not None]
+    def trail_after(self, equation: Any, inputs: Sequence[Value]) -> Trail | None:
+        """How secrets came to the outputs: private rows, else keys."""
+        secret = sorted((value for value in inputs if value.is_secret), key=lambda value: value.data is Data.PUBLIC)
         return Trail(equation, secret[0].trail) if secret else None
 
-    def use(self, key: Key, aval: Any, equation: Any, *what: Hashable) -> None:
-        """Note that something is drawn from a key, or keys, other than by an access."""
-        elements = [self.counter(length, id(equation), *what, "axis", k) for k, length in enumerate(np.shape(aval))]
-        key = key.renamed({("axis", k): multiple(element) for k, element in enumerate(elements)})
-        self.uses.append(keys.Use(key=key, equation=equation, variables=self.variables))
+    def check_generators(self, equation: Any) -> None:
+        """Refuse keys of generators that are not known by name, also public ones."""
+        if other_generators(equation):
+            self.find("noise", f"{equation.primitive.name} has a key of another generator than threefry2x32 or ChaCha20: its "
+                      "children may be related, and what it draws is not in the program. Use keys of dpppl.secret_key() or "
+                      "jax.random.key(seed, impl='threefry2x32')", Trail(equation))  # fmt: skip
 
-    def draw(self, equation: Any, inputs: list[Value]) -> Value:
+    def use(self, key: Key, aval: Any, equation: Any) -> None:
+        """Note that something is drawn from a key, or keys, other than by an access."""
+        names: Names = {axis(k): multiple(counter(length)) for k, length in enumerate(np.shape(aval))}
+        self.uses.append(Use(key.renamed(names), equation, self.variables))
+
+    def draw(self, equation: Any, inputs: Sequence[Value]) -> Value:
         """Random numbers: public, as long as no access has to do with their key."""
         if inputs[0].key is not None:
             self.use(inputs[0].key, equation.invars[0].aval, equation)
-        if all(value.data is Data.PUBLIC for value in inputs):
-            return Value()
-        return Value(Data.DERIVED, trail=self.trail_after(equation, inputs))
+        public = all(value.data is Data.PUBLIC for value in inputs)
+        return Value() if public else Value(Data.DERIVED, trail=self.trail_after(equation, inputs))
 
-    # Doors
-
-    def through_door(self, equation: Any, inputs: list[Value]) -> list[Value]:
+    def through_door(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
         """An access: rows as they are, nothing else that depends on them, and a key and step of its own."""
         roles = self.doors[equation.primitive](equation.params)
-        self.doors_met.add(self.at(id(equation)))
-        self.equations.update(map(id, jaxprs.equations(roles.program)))
-        for constant in jaxprs.constants(roles.program):
-            if not isinstance(constant, Tracer):  # which is an operand
-                self.constant(constant)
+        self.equations |= {id(inner): inner for inner in jaxprs.equations(roles.program)}
+        for value in jaxprs.constants(roles.program):
+            if not isinstance(value, Tracer):  # which is an operand
+                self.constant(value)
         for k, value in enumerate(inputs):
             if k in roles.rows and value.data is Data.DERIVED:
-                self.find("door", "what enters an access as rows was computed from private rows. Work on one row belongs "
-                          "into the log likelihood, which is given each row by itself; what looks at several rows is an "
-                          "access of its own", Trail(equation, value.trail))  # fmt: skip
+                self.find("door", _COMPUTED, Trail(equation, value.trail))
             elif k not in roles.rows and value.data is not Data.PUBLIC:
-                self.find("door", "an access is given private rows beside its rows: every row's part would depend on them",
-                          Trail(equation, value.trail))  # fmt: skip
+                self.find("door", _BESIDE, Trail(equation, value.trail))
             if value.key is not None and k != roles.key:
-                self.use(value.key, equation.invars[k].aval, equation, k)
-        lengths = np.shape(equation.invars[roles.key].aval)[: roles.chains]
-        chains = [self.counter(length, id(equation), "chain", k) for k, length in enumerate(lengths)]
-        names: Names = {("axis", k): multiple(chain) for k, chain in enumerate(chains)}
+                self.use(value.key, equation.invars[k].aval, equation)
+        chains = [counter(length) for length in np.shape(equation.invars[roles.key].aval)[: roles.chains]]
+        names: Names = {axis(k): multiple(chain) for k, chain in enumerate(chains)}
         key, step = (inputs[k].renamed(names) for k in (roles.key, roles.step))
-        with self.within(variables=self.variables | set(chains)):
+        with self.within(*chains):
             self.access(equation, roles, key, step.number)
         return [Value()] * len(equation.outvars)
 
     def access(self, equation: Any, roles: Roles, secret: Value, step: Number | None) -> None:
         """Note the key of an access."""
-        key = secret.key
-        if key is None:
+        if secret.key is None:
             self.find("noise", "an access has no secret key: its sum would leave without noise. Keys are arguments, and "
-                      "typed: jax.random.key, dpppl.secret_key, jax.random.wrap_key_data(raw)", Trail(equation))  # fmt: skip
-        elif equation.invars[roles.key].aval.dtype not in roles.generators:
-            self.find("noise", "the key of an access is of another generator than threefry2x32 or ChaCha20: its children may "
-                      "be related", Trail(equation, secret.trail))  # fmt: skip
-        elif not key.exact:
-            self.find("key reuse", "the key of an access cannot be followed. Make it by fold_in, split and indexing with "
-                      "constants and counters; do not carry a key that changes through a loop, but one key and a step that "
-                      "counts, or loop over jax.random.split(key, n); wrap raw keys first, jax.random.wrap_key_data(key)",
-                      Trail(equation, secret.trail))  # fmt: skip
+                      "typed: jax.random.key, dpppl.secret_key, jax.random.wrap_key_data outside", Trail(equation))  # fmt: skip
+        elif secret.key == LOST:
+            self.find("key reuse", f"the key of an access cannot be followed. {CURE}", Trail(equation, secret.trail))
         elif step is None:
-            self.find("key reuse", "the step of an access is no integer", Trail(equation))
+            self.find("key reuse", f"the step of an access cannot be followed. {CURE}", Trail(equation))
         else:
-            use = keys.Use(key=key, equation=equation, step=step, streams=roles.streams, variables=self.variables)
-            self.uses.append(use)
+            self.uses.append(Use(secret.key, equation, self.variables, step, roles.streams))
 
-    # Effects, and what is not known
-
-    def check_effects(self, equation: Any, inputs: list[Value]) -> None:
-        """Refuse what is done with secrets, or depending on them; and take nothing from outside."""
-        called = kind_of(equation.primitive) is Kind.CALLBACK
+    def check_effects(self, equation: Any, inputs: Sequence[Value]) -> None:
+        """Refuse what is done with secrets; and take nothing from outside."""
+        name, called = equation.primitive.name, kind_of(equation.primitive) is Kind.CALLBACK
         if is_unset(equation):
-            self.find(
-                "effect", f"memory of {equation.primitive.name} may hold anything: use jnp.zeros", Trail(equation)
-            )
+            self.find("effect", f"memory of {name} may hold anything: use jnp.zeros", Trail(equation))
         if not (called or effects_of(equation)):
             return
-        name, secret = equation.primitive.name, next((value for value in inputs if value.is_secret), None)
+        secret = next((value for value in inputs if value.is_secret), None)
         if secret is not None:
             what = "key material" if secret.key is not None else "private rows"
             self.find("effect", f"{name} is given {what}", Trail(equation, secret.trail))
-        elif self.control:
-            self.find("effect", f"it depends on a secret whether {name} runs", Trail(equation, self.control))
         elif not called:
             self.find("effect", f"{name} has effects that cannot be followed: pass values on as arguments and results",
                       Trail(equation))  # fmt: skip
@@ -261,12 +230,12 @@ class Walk:
             self.find("constant", f"what {name} returns comes from outside of the program and may hold private values: "
                       "compute it before, and pass it as an argument", Trail(equation))  # fmt: skip
 
-    def unknown(self, equation: Any, inputs: list[Value]) -> list[Value]:
+    def unknown(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
         """A primitive that is not JAX's own, or holds programs, functions or arrays in a way that is not known here."""
         for program in jaxprs.programs(equation):
-            for constant in jaxprs.constants(program):
-                self.constant(constant)
-        trail, name = self.trail_after(equation, inputs) or self.control, equation.primitive.name
+            for value in jaxprs.constants(program):
+                self.constant(value)
+        trail, name = self.trail_after(equation, inputs), equation.primitive.name
         if trail is not None:
             self.find("unknown", f"{name} is not known here: what it does with secrets cannot be followed", trail)
         elif self.problem_with(None) is not None:

@@ -10,6 +10,7 @@ from numpyro.optim import _NumPyroOptim
 
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import depends_on
+from dpppl.model_refusals import check_captured
 
 _REFUSED = (
     "this optimiser uses the value of the loss, which private inference does not compute (it would be another access "
@@ -76,15 +77,18 @@ def update(optim: _NumPyroOptim, gradients: Any, state: Any) -> Any:
     return optim.update(gradients, state, value=0.0) if optim.update_with_value else optim.update(gradients, state)
 
 
-def check_without_loss(optim: _NumPyroOptim, params: Any) -> None:
-    """Refuse an optimiser whose update fails without the loss value, or depends on it."""
+def check_without_loss(optim: _NumPyroOptim, params: Any, num_rows: int) -> tuple[str, ...]:
+    """Refuse an optimiser whose update fails without the loss value, or depends on it, or that captured what may be rows.
+
+    Returns the arrays that it captured, in words."""
     state = jax.eval_shape(optim.init, params)
+    captured = check_captured(jax.make_jaxpr(optim.init)(params), {num_rows}, "optimiser")
     if not optim.update_with_value:
         try:
-            jax.eval_shape(optim.update, params, state)
+            program = jax.make_jaxpr(optim.update)(params, state)
         except TypeError:
             raise ConfigurationError(_REFUSED) from None
-        return
+        return captured + check_captured(program, {num_rows}, "optimiser")
     leaves, tree = jax.tree.flatten((params, state))
 
     def flat(value: Any, *leaves: Any) -> Any:
@@ -93,3 +97,4 @@ def check_without_loss(optim: _NumPyroOptim, params: Any) -> None:
 
     if depends_on(flat, np.float32(0.0), *leaves)[0]:
         raise ConfigurationError(_REFUSED)
+    return captured + check_captured(jax.make_jaxpr(flat)(np.float32(0.0), *leaves), {num_rows}, "optimiser")

@@ -398,7 +398,8 @@ class SVI(Fixed):
         """The ELBO, split, for these arguments, and the first state."""
         with TRACING:
             objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
-            optimizers.check_without_loss(self.optim, phi)
+            captured = optimizers.check_without_loss(self.optim, phi, objective.split.num_rows)
+            self._captured = tuple(dict.fromkeys((*self._captured, *captured)))
             adaptive = isinstance(self.mechanism.clipping, Adaptive)
             norm = jnp.float32(self.mechanism.clipping.clipping_norm) if adaptive else None
             init = proved(self.optim.init, phi, num_rows=objective.split.num_rows)

@@ -1,0 +1,104 @@
+"""What is known of integers and keys that are computed: the table of primitives that are followed. All others lose them.
+
+A rule gives an output's number and key from an equation and what is known of its inputs. Integers are exact modulo a
+power of two.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, multiple
+from dpppl.information_flow.primitives import named
+from dpppl.jaxprs import is_key
+
+Found = tuple[Number | None, Key | None]
+
+
+def bits_of(aval: Any) -> int:
+    """The bits of an integer's type; 0 for what is none."""
+    dtype = getattr(aval, "dtype", None)
+    return int(jnp.iinfo(dtype).bits) if dtype is not None and jnp.issubdtype(dtype, jnp.integer) else 0
+
+
+def constant(value: Any) -> Number | None:
+    """A number that stands in the program."""
+    bits = bits_of(value)
+    return Number(int(np.asarray(value).item()), (), bits) if bits and np.size(value) == 1 else None
+
+
+def given_key(root: Any, aval: Any) -> Key | None:
+    """The key, or array of different keys, that a program is given."""
+    elements = (Step(("element", k), multiple(axis(k))) for k in range(len(aval.shape)))
+    return Key(root, tuple(elements)) if is_key(aval) else None
+
+
+def _slice(equation: Any, inputs: Sequence[Value]) -> Found:
+    """Neighbouring elements, or the one that is left."""
+    starts, new = enumerate(equation.params["start_indices"]), equation.outvars[0].aval.shape
+    if set(equation.params["strides"] or ()) - {1}:
+        return None, LOST
+    part = inputs[0].renamed({axis(k): Number(n) if new[k] == 1 else multiple(axis(k), 1, n) for k, n in starts})
+    return part.number, part.key
+
+
+def _squeeze(equation: Any, inputs: Sequence[Value]) -> Found:
+    """Without axes of length 1."""
+    gone, rank = equation.params["dimensions"], len(equation.invars[0].aval.shape)
+    left = enumerate(k for k in range(rank) if k not in gone)
+    part = inputs[0].renamed({axis(k): Number(0) for k in gone} | {axis(k): multiple(axis(n)) for n, k in left})
+    return part.number, part.key
+
+
+def _broadcast(equation: Any, inputs: Sequence[Value]) -> Found:
+    """One number for all chains. (One key would be a key twice.)"""
+    return (None if equation.invars[0].aval.shape else inputs[0].number), LOST
+
+
+def _add(equation: Any, inputs: Sequence[Value]) -> Found:
+    """A constant added."""
+    first, second = (value.number for value in inputs)
+    if first is None or second is None or (first.terms and second.terms):
+        return None, LOST
+    return first.plus(second), LOST
+
+
+def _convert(equation: Any, inputs: Sequence[Value]) -> Found:
+    """To as many bits, or fewer: the same modulo these."""
+    number, bits = inputs[0].number, bits_of(equation.outvars[0].aval)
+    if number is None or not 0 < bits <= bits_of(equation.invars[0].aval):
+        return None, LOST
+    return number._replace(bits=min(number.bits, bits)), LOST
+
+
+def _iota(equation: Any, inputs: Sequence[Value]) -> Found:
+    """0, 1, 2, ..."""
+    aval = equation.outvars[0].aval
+    known = bits_of(aval) and len(aval.shape) == 1
+    return (multiple(axis(0))._replace(bits=bits_of(aval)) if known else None), LOST
+
+
+def _fold_in(equation: Any, inputs: Sequence[Value]) -> Found:
+    """The child of a number: of each key by its own, of each by one, or of one by each."""
+    key, number = inputs[0].key, inputs[1].number
+    of_key, of_number = (v.aval.shape for v in equation.invars)
+    if key in (None, LOST) or number is None or (of_key and of_number and of_key != of_number):
+        return None, LOST
+    return None, key._replace(path=(*key.path, Step(("fold",), number)))
+
+
+def _split(equation: Any, inputs: Sequence[Value]) -> Found:
+    """So many children, along a new last axis."""
+    key, shape, rank = inputs[0].key, tuple(equation.params["shape"]), len(equation.invars[0].aval.shape)
+    if key in (None, LOST) or len(shape) != 1:
+        return None, LOST
+    return None, key._replace(path=(*key.path, Step(("split", *shape), multiple(axis(rank)))))
+
+
+RULES: dict[Any, Callable[[Any, Sequence[Value]], Found]] = {
+    named("slice"): _slice, named("squeeze"): _squeeze, named("broadcast_in_dim"): _broadcast, named("add"): _add,
+    named("convert_element_type"): _convert, named("iota"): _iota, named("random_fold_in"): _fold_in,
+    named("random_split"): _split,
+}  # fmt: skip
