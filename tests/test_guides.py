@@ -210,7 +210,7 @@ PARAMS = {"a": np.ones(2, np.float32)}
 )
 def test_optimisers_that_take_the_loss_are_refused(optim):
     with pytest.raises(dpppl.ConfigurationError, match="value of the loss"):
-        optimizers.check_without_loss(optimizers.without_loss(optim()), PARAMS)
+        optimizers.check_without_loss(optimizers.without_loss(optim()), PARAMS, 100)
 
 
 @pytest.mark.parametrize(
@@ -226,11 +226,28 @@ def test_optimisers_that_take_the_loss_are_refused(optim):
 )
 def test_optimisers_without_a_loss_are_taken(optim):
     optim = optimizers.without_loss(optim())
-    optimizers.check_without_loss(optim, PARAMS)
+    optimizers.check_without_loss(optim, PARAMS, 100)
     state = optim.init(PARAMS)
     for _ in range(4):
         state = optimizers.update(optim, {"a": np.ones(2, np.float32)}, state)
     assert np.all(optim.get_params(state)["a"] < 1.0)
+
+
+ROWS = np.arange(120, dtype=np.float32)
+CAPTURING = {
+    "as its state": (lambda params: ROWS, lambda g, state: g),
+    "in its update": (lambda params: (), lambda g, state: g + jnp.sum(jnp.asarray(ROWS))),
+    "as single numbers": (lambda params: (), lambda g, state: g + sum(g * float(k % 2) for k in range(120))),
+}
+
+
+@pytest.mark.parametrize(("init", "move"), CAPTURING.values(), ids=CAPTURING)
+def test_rows_that_an_optimiser_captured_are_refused(init, move):
+    update = lambda gradients, state, params=None: (jax.tree.map(lambda g: move(g, state), gradients), state)  # noqa: E731
+    optim = optimizers.without_loss(optax.GradientTransformation(init, update))
+    with pytest.raises(dpppl.UnsupportedModelError, match="the optimiser captures"):
+        optimizers.check_without_loss(optim, PARAMS, len(ROWS))
+    assert optimizers.check_without_loss(optim, PARAMS, 10 * len(ROWS)) is not None
 
 
 def test_what_is_no_optimiser_is_refused():

@@ -302,6 +302,11 @@ def test_integer_arguments_may_be_equal():
     key, one, three = jax.random.key(0), np.int32(0), np.zeros(3, np.int32)
     two = lambda z, x, key, n, m: access(access(z, x, key, n), x, key, m + 100)  # noqa: E731
     scanned = lambda z, x, key, steps: over(lambda: steps)(z, x, key)  # noqa: E731
+    shifted = lambda z, x, key, steps: lax.scan(  # noqa: E731
+        lambda z, c: (access(access(z, x, fold(key, c[0]), c[1]), x, fold(key, c[0] + 1), c[1] + 1), None),
+        z, (jnp.arange(3), steps),
+    )[0]  # fmt: skip
+    assert kinds(shifted, Z, X, key, three)[0] == {"key reuse"}
     assert kinds(two, Z, X, key, one, one)[0] == kinds(scanned, Z, X, key, three)[0] == {"key reuse"}
     assert check(lambda z, x, key, n: two(z, x, key, n, n), Z, X, key, one).doors == 2
 
