@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test lint bench bench-peers docs clean
 
-$(VENV)/installed: pyproject.toml setup.py dpppl/native.c
+$(VENV)/installed: pyproject.toml setup.py dpppl/randomness/native.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable ".[dev]"

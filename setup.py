@@ -10,8 +10,8 @@ FLAGS = (
     "-ffp-contract=off",  # so that every processor draws the same numbers
 )
 native = Extension(
-    "dpppl._native",
-    ["dpppl/native.c"],
+    "dpppl.randomness._native",
+    ["dpppl/randomness/native.c"],
     include_dirs=["third_party"],
     depends=["third_party/xla/ffi/api/c_api.h"],
     extra_compile_args=list(FLAGS),

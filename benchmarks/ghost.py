@@ -22,9 +22,10 @@ from numpyro.infer.autoguide import AutoDelta
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from dpppl import ghost, random
-from dpppl.clipping import Flat
-from dpppl.gradients import clipped_sum
+from dpppl.access import ghost
+from dpppl.access.clipping import Flat
+from dpppl.access.exact_sum import clipped_sum
+from dpppl.randomness import normal
 from models.bayesian_mlp import bayesian_mlp
 
 STEPS, NUM_DATA = 5, 60_000
@@ -168,7 +169,7 @@ def steps(seconds, num_rows=256, hidden=256):
 
     def noise(key):
         def draw(total, k):
-            return total + random.standard_normal(jax.random.fold_in(key, k), size).astype(jnp.float32), None
+            return total + normal.standard_normal(jax.random.fold_in(key, k), size).astype(jnp.float32), None
 
         return lax.scan(draw, jnp.zeros(size), jnp.arange(STEPS))[0]
 

@@ -33,8 +33,8 @@ if (
 
 from dpppl.accounting import GaussianEvent, epsilon
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import ledger as ledger_module
-from dpppl.runs.ledger import PrivacyLedger
 
 EPSILON, DELTA = 1.0, 1e-5
 FAULTS = ("looks before it charges", "does not lock", "does not ask for room")

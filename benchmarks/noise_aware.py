@@ -40,8 +40,9 @@ import dpppl
 from benchmarks import noise_aware_wide
 from benchmarks.noise_aware_models import MODELS, WRONG, normal_covariates
 from benchmarks.noise_aware_wide import mu_of
-from dpppl.mechanism import ROW_NUMBER
-from dpppl.model import split_model
+from dpppl.access.mechanism import ROW_NUMBER
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware import nuts, posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import from_vector
@@ -49,7 +50,6 @@ from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.responses import Responses
 from models.logistic_regression import gaussian
 
 

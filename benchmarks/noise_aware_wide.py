@@ -8,7 +8,8 @@ import numpy as np
 
 import dpppl
 from dpppl import accounting
-from dpppl.model import split_model
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.plan import wide_plan
 from dpppl.noise_aware.posterior import Mixture
@@ -16,7 +17,6 @@ from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import MECHANISM, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.responses import Responses
 from dpppl.runs.budget import Charge
 from models.logistic_regression import gaussian
 

@@ -31,7 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from benchmarks.noise_aware_wide import dummies, mu_of
-from dpppl.model import split_model
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Curvature
 from dpppl.noise_aware.details import Verdict
@@ -41,7 +42,6 @@ from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import moments
-from dpppl.responses import Responses
 from examples import data
 
 

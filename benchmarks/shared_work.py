@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from benchmarks.ghost import STEPS, interleaved, looped
-from dpppl import mechanism
-from dpppl.shared_work import gradient
+from dpppl.access import mechanism
+from dpppl.row_program.hoist import gradient
 from models.correlated_normal import correlated_normal
 from models.gaussian_process import gaussian_process
 

@@ -5,8 +5,7 @@ from importlib.metadata import version as _version
 from dpppl import accounting as accounting
 from dpppl import audit as audit
 from dpppl import information_flow as information_flow
-from dpppl.arguments import Public as Public
-from dpppl.clipping import Adaptive as Adaptive
+from dpppl.access.clipping import Adaptive as Adaptive
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import CheckpointError as CheckpointError
 from dpppl.errors import ConfigurationError as ConfigurationError
@@ -16,14 +15,15 @@ from dpppl.errors import LedgerError as LedgerError
 from dpppl.errors import PrivacyLeakError as PrivacyLeakError
 from dpppl.errors import PrivacyWarning as PrivacyWarning
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
+from dpppl.ledger.privacy_ledger import PrivacyLedger as PrivacyLedger
 from dpppl.mcmc.hamiltonian import DPSGHMC as DPSGHMC
 from dpppl.mcmc.langevin import DPSGLD as DPSGLD
 from dpppl.mcmc.runner import MCMC as MCMC
 from dpppl.mcmc.schedules import polynomial_decay as polynomial_decay
 from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
+from dpppl.model.arguments import Public as Public
 from dpppl.noise_aware.runner import NoiseAware as NoiseAware
-from dpppl.random import secret_key as secret_key
-from dpppl.runs.ledger import PrivacyLedger as PrivacyLedger
+from dpppl.randomness.keys import secret_key as secret_key
 from dpppl.runs.report import PrivacyReport as PrivacyReport
 from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.clipping import Adaptive
+from dpppl.access.clipping import Adaptive
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mechanism import Mechanism
-from dpppl.random import as_key, secret_key, stream
+from dpppl.randomness.keys import as_key, secret_key, stream
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
 

@@ -75,7 +75,7 @@ def same_secrets(request, monkeypatch):
     def urandom(count):
         return hashlib.shake_256(f"{request.node.nodeid} {next(numbers)}".encode()).digest(count)
 
-    monkeypatch.setattr("dpppl.random.os", types.SimpleNamespace(urandom=urandom))
+    monkeypatch.setattr("dpppl.randomness.keys.os", types.SimpleNamespace(urandom=urandom))
 
 
 @pytest.fixture(params=[False, True], ids=["float32", "float64"])

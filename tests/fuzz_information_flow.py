@@ -20,10 +20,10 @@ from jax import lax
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dpppl import information_flow
-from dpppl.clipping import Flat
-from dpppl.door import STREAMS
+from dpppl.access.clipping import Flat
+from dpppl.access.door import STREAMS
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.mechanism import Mechanism
 from dpppl.subsampling import FullBatch
 
 X = np.arange(8, dtype=np.float32).reshape(4, 2) - 3.0

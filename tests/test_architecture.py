@@ -154,14 +154,14 @@ def test_the_rules_have_no_circle():
 @pytest.mark.parametrize(
     ("module", "source", "wrong"),
     [
-        ("dpppl.mechanism", "from dpppl.mcmc.kernel import DPKernel", "dpppl.mcmc.kernel"),
-        ("dpppl.random", "def f():\n    from dpppl import model", "dpppl.model"),
+        ("dpppl.access.mechanism", "from dpppl.mcmc.kernel import DPKernel", "dpppl.mcmc.kernel"),
+        ("dpppl.randomness.keys", "def f():\n    from dpppl import model", "dpppl.model.split"),
         ("dpppl.mcmc.kernel", "from dpppl.svi.runner import SVI", "dpppl.svi.runner"),
         ("dpppl.mcmc.kernel", "from ..svi import runner", "dpppl.svi"),
-        ("dpppl.clipping", "import dpppl.mechanism", "dpppl.mechanism"),
+        ("dpppl.access.clipping", "import dpppl.access.mechanism", "dpppl.access.mechanism"),
         ("dpppl.accounting.curves", "import jax.numpy as jnp", "jax.numpy"),
-        ("dpppl.accounting.curves", "from .. import random", "dpppl.random"),
-        ("dpppl.errors", "from . import random", "dpppl.random"),
+        ("dpppl.accounting.curves", "from .. import random", "dpppl.randomness.keys"),
+        ("dpppl.errors", "from . import random", "dpppl.randomness.keys"),
         ("dpppl.svi.elbo", "from dpppl.mcmc.langevin import DPSGLD", "dpppl.mcmc.langevin"),
     ],
 )

@@ -82,13 +82,13 @@ def test_poisson_batches_do_not_lose_more_than_is_reported(make):
 @pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
 def test_noise_that_is_halved_is_seen(make, epsilon, monkeypatch):
-    whole = dpppl.random.standard_normal
+    whole = dpppl.randomness.normal.standard_normal
 
     def halved(*arguments):
         with jax.enable_x64(True):
             return 0.5 * whole(*arguments)
 
-    monkeypatch.setattr(dpppl.random, "standard_normal", halved)
+    monkeypatch.setattr(dpppl.randomness.normal, "standard_normal", halved)
     assert not attack(make, epsilon).consistent
 
 

@@ -14,11 +14,11 @@ from numpyro.infer.autoguide import AutoNormal
 from zoo import ZOO
 
 import dpppl
-from dpppl import centring
-from dpppl.centring import ROW_NUMBER
+from dpppl.access import centring
+from dpppl.access.centring import ROW_NUMBER
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
-from dpppl.responses import Responses
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from models.linear_regression import linear_regression
 from models.logistic_regression import gaussian
 from models.survival_regression import survival_regression

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpppl import chacha, native
+from dpppl.randomness import chacha, native
 
 KEY = np.frombuffer(bytes(range(32)), np.uint32)
 

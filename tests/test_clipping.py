@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dpppl.clipping import SLACK, Flat, Normalised, clip_rows
+from dpppl.access.clipping import SLACK, Flat, Normalised, clip_rows
 from dpppl.errors import ConfigurationError
 
 pytestmark = pytest.mark.numerical

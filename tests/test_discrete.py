@@ -18,18 +18,19 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 
 import dpppl
-from dpppl import accounting, discrete
+from dpppl import accounting
+from dpppl.access.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.access.exact_sum import clipped_sum
+from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import GaussianEvent
-from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
-from dpppl.gradients import clipped_sum
-from dpppl.mechanism import Mechanism
+from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.subsampling import FullBatch, Partition, Poisson
 
 draw = jax.jit(discrete.discrete_normal, static_argnums=1)
 
 
 def draws(size=200_000, seed=0):
-    return np.asarray(draw(dpppl.chacha.wrap(np.full(8, seed, np.uint32)), size))
+    return np.asarray(draw(dpppl.randomness.chacha.wrap(np.full(8, seed, np.uint32)), size))
 
 
 # The sampler

@@ -5,11 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpppl.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.access import ghost_sum as sums
+from dpppl.access import ghost_weights as weights
+from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.access.exact_sum import over_chunks, sum_of_rows
 from dpppl.errors import ConfigurationError
-from dpppl.ghost import sums, weights
-from dpppl.ghost.factors import Form
-from dpppl.gradients import over_chunks, sum_of_rows
+from dpppl.row_program.factors import Form
 
 SQUARES = np.array([0.01, 4.0, 25.0])
 KEEP = np.array([True, False, True])

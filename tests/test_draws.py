@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from dpppl.draws import _many, drawn
+from dpppl.model.samplers import _many, drawn
 
 COUNT = 20_000
 LAWS = {

@@ -20,7 +20,7 @@ from numpyro.infer.util import log_density
 
 import dpppl
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
+from dpppl.model.split import split_model
 
 N = 12
 SECRET = 98765.25
@@ -73,7 +73,7 @@ def test_a_condition_is_a_part_of_the_prior(value):
 
 
 def test_responses_drawn_from_a_model_leave_its_conditions_alone():
-    from dpppl.responses import Responses
+    from dpppl.model.responses import Responses
 
     found = split(handlers.condition(normal, {"tau": 1e-4}), X[:, 0])
     drawn, _ = Responses.of(found)({"mu": jnp.float32(2.0)}, {"y": jnp.float32(0.0)}, {}, jax.random.key(0))

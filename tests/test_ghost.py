@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dpppl import ghost
-from dpppl.clipping import SLACK, Adaptive, Flat, Normalised, PerSite
+from dpppl.access import ghost
+from dpppl.access import ghost_sum as sums
+from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.ghost import sums
-from dpppl.ghost.factors import Form, restored
-from dpppl.mechanism import Mechanism
+from dpppl.row_program.factors import Form, restored
 from dpppl.subsampling import FullBatch, Poisson
 
 pytestmark = pytest.mark.numerical

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpppl.clipping import SLACK, Flat
-from dpppl.gradients import clipped_sum
+from dpppl.access.clipping import SLACK, Flat
+from dpppl.access.exact_sum import clipped_sum
 
 pytestmark = pytest.mark.numerical
 

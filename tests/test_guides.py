@@ -22,7 +22,7 @@ from dpppl.svi import optimizers
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 def layers(x, y):

@@ -101,7 +101,7 @@ def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged(
 def test_a_ledger_without_room_for_the_run_refuses_its_histogram(make, tmp_path, monkeypatch):
     ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 0.5, 1e-5, full_batch_only=True)
     thing, keys = make(ledger=ledger), set()
-    monkeypatch.setattr(dpppl.random, "_claimed", keys)
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", keys)
     with pytest.raises(BudgetExceededError, match="has no room for this run"):
         run(thing)
     assert not ledger.events and not thing.budget.charged and not keys

@@ -17,9 +17,9 @@ from jax.sharding import PartitionSpec
 
 import dpppl
 from dpppl import information_flow
-from dpppl.clipping import Flat
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import PrivacyLeakError
-from dpppl.mechanism import Mechanism
 from dpppl.subsampling import FullBatch, Poisson
 
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
@@ -402,9 +402,9 @@ def key_in_carry(following):
 
 def undo(z, x, key):
     """Subtract the noise, drawn once more."""
-    from dpppl import random
+    from dpppl.randomness import keys, normal
 
-    again = random.standard_normal(jax.random.fold_in(random.stream(key, "noise"), 0), 3)
+    again = normal.standard_normal(jax.random.fold_in(keys.stream(key, "noise"), 0), 3)
     return access(z, x, key) - again.astype(np.float32)
 
 

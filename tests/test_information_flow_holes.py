@@ -10,9 +10,9 @@ from jax.extend.random import define_prng_impl
 from test_information_flow import X, Z, access, check, kinds, with_likelihood
 
 from dpppl import information_flow
-from dpppl.clipping import Flat
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import PrivacyLeakError
-from dpppl.mechanism import Mechanism
 from dpppl.subsampling import FullBatch
 
 fold = jax.random.fold_in

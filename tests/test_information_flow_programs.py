@@ -27,7 +27,7 @@ import dpppl
 from dpppl import information_flow
 from dpppl.errors import PrivacyLeakError
 from dpppl.mcmc.collection import Collection
-from dpppl.model import split_model
+from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Partition, Poisson
 from models import vae
 from models.bayesian_cnn import bayesian_cnn

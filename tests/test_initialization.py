@@ -8,8 +8,8 @@ import scipy.stats
 from zoo import ZOO, N
 
 from dpppl.errors import ConfigurationError
-from dpppl.initialization import initial_values
-from dpppl.model import split_model
+from dpppl.model.initialization import initial_values
+from dpppl.model.split import split_model
 
 ROWS = jax.ShapeDtypeStruct((N,), jnp.float32)
 

@@ -15,12 +15,12 @@ from jax import lax
 import dpppl
 from benchmarks.coverage import DIMENSION, coverage
 from dpppl import ConfigurationError
-from dpppl.clipping import SLACK, clip_rows
+from dpppl.access.clipping import SLACK, clip_rows
+from dpppl.access.mechanism import ACCOUNTED, Mechanism, NoisySum
 from dpppl.mcmc import thermostat
 from dpppl.mcmc.hamiltonian import hamiltonian_step
 from dpppl.mcmc.langevin import langevin_step
 from dpppl.mcmc.thermostat import thermostat_step
-from dpppl.mechanism import ACCOUNTED, Mechanism, NoisySum
 from tests.zoo import ZOO
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
@@ -35,7 +35,7 @@ def normal_mean(y, prior_sd=0.1):
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 def run(kernel, *data, warmup=0, samples=10, chains=1, seed=0, **options):
@@ -43,7 +43,7 @@ def run(kernel, *data, warmup=0, samples=10, chains=1, seed=0, **options):
         kernel, num_warmup=warmup, num_samples=samples, num_chains=chains, chain_method="vectorized",
         progress_bar=False, **options,
     )  # fmt: skip
-    dpppl.random._claimed.clear()
+    dpppl.randomness.keys._claimed.clear()
     mcmc.run(jax.random.key(seed), *data)
     return mcmc
 

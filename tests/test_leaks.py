@@ -20,7 +20,7 @@ import pytest
 from numpyro.infer.hmc_gibbs import HMCECS, HMCGibbs
 
 import dpppl
-from dpppl import clipping
+from dpppl.access import clipping
 
 CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
 MARKER = float(np.float32(4321.25))  # found nowhere by chance
@@ -44,7 +44,7 @@ def data(row=None, num_rows=9):
 
 @pytest.fixture(autouse=True)
 def reusable_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "claim", lambda key, **_: None)
+    monkeypatch.setattr(dpppl.randomness.keys, "claim", lambda key, **_: None)
 
 
 def mcmc_of(model=regression, num_warmup=3, num_samples=4, clipping_norm=1.0, progress_bar=False, **options):

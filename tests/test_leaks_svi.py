@@ -161,11 +161,11 @@ def test_nothing_that_a_run_leaves_holds_rows_or_its_key():
     svi, result, _ = ran(MARKER)
     left = (svi, result, result.guide.prototype_trace, result.sample_posterior(jax.random.key(1), 2))
     assert len(list(arrays_within(left))) > 20 and not holds_rows(left, x, y)
-    run_key = dpppl.random.stream(jax.random.key(7), "run")
+    run_key = dpppl.randomness.keys.stream(jax.random.key(7), "run")
     secrets = [
         jax.random.key(7),
         run_key,
-        *(dpppl.random.stream(run_key, n) for n in ("noise", "subsampling", "guide")),
+        *(dpppl.randomness.keys.stream(run_key, n) for n in ("noise", "subsampling", "guide")),
     ]
     found = [np.asarray(array) for array in arrays_within(left)]
     assert not any(np.array_equal(array, jax.random.key_data(key)) for array in found for key in secrets)
@@ -367,7 +367,9 @@ def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
         svi.estimate_elbo(key, svi.get_params(state), *data(), bound=1.0, noise_multiplier=1.0)
     with pytest.raises(Stop):
         mcmc_of(num_chains=2, chain_method="vectorized").run(key, *data())
-    used = [jax.random.fold_in(dpppl.random.stream(k, "noise"), 0) for part in keys for k in jnp.atleast_1d(part)]
+    used = [
+        jax.random.fold_in(dpppl.randomness.keys.stream(k, "noise"), 0) for part in keys for k in jnp.atleast_1d(part)
+    ]
     used += [key, *jax.random.split(key), *keys[:3], *keys[3]]
     assert len({tuple(np.asarray(jax.random.key_data(k))) for k in used}) == len(used) - 1  # `init` keeps the key
 

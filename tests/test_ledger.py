@@ -19,10 +19,10 @@ import dpppl
 from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyLedger, accounting
 from dpppl.accounting import GaussianEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
-from dpppl.runs import ledger_file
-from dpppl.runs.ledger_book import PROCESS_GONE
-from dpppl.runs.owner import is_gone, this_process
-from dpppl.runs.privacy_filter import PrivacyFilter
+from dpppl.ledger import store
+from dpppl.ledger.book import PROCESS_GONE
+from dpppl.ledger.owner import is_gone, this_process
+from dpppl.ledger.privacy_filter import PrivacyFilter
 
 DELTA = 1e-5
 BENCHMARK = Path(dpppl.__file__).parents[1] / "benchmarks" / "ledger.py"
@@ -408,7 +408,7 @@ def test_a_ledger_of_the_version_without_heads_goes_on(path):
     """Its charges are read; what is written from now on cannot be cut off unseen."""
     rule = dataclasses.asdict(PrivacyFilter.of(1.0, DELTA, "zero_out", True))
     header = {"kind": "ledger", "version": 1, "created": "2025", "name": None, **rule}
-    ledger_file.create(str(path), header)
+    store.create(str(path), header)
     run(PrivacyLedger.open(path), "a", 20)
     head_of(path).unlink()
     ledger = PrivacyLedger.open(path)
@@ -557,7 +557,7 @@ def test_the_lock_is_held_from_reading_to_writing(path, monkeypatch, locked, num
     monkeypatch.setattr(PrivacyLedger, "_admit", admit_together)
     if not locked:
         monkeypatch.setattr("fcntl.flock", lambda descriptor, operation: None)
-        monkeypatch.setattr(ledger_file, "_replace", lambda *_: None)
+        monkeypatch.setattr(store, "_replace", lambda *_: None)
     threads = [threading.Thread(target=attempt, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
@@ -572,7 +572,7 @@ sys.modules["dpppl"] = types.ModuleType("dpppl")  # without JAX, which a ledger 
 sys.modules["dpppl"].__path__ = [{str(Path(dpppl.__file__).parent)!r}]
 from dpppl.accounting import GaussianEvent
 from dpppl.errors import DPPPLError
-from dpppl.runs.ledger import PrivacyLedger
+from dpppl.ledger.privacy_ledger import PrivacyLedger
 assert "jax" not in sys.modules
 ledger = PrivacyLedger.open(sys.argv[1])
 print("ready", flush=True)
@@ -644,7 +644,7 @@ def test_a_process_that_was_only_thought_dead_is_stopped_not_overspent(path, mon
     ledger = full_batch_ledger(path)
     ledger.reserve("a", gaussian(100), "a test")
     with monkeypatch.context() as patch:
-        patch.setattr("dpppl.runs.ledger_book.is_gone", lambda owner: True)
+        patch.setattr("dpppl.ledger.book.is_gone", lambda owner: True)
         run(PrivacyLedger.open(path), "b", ROOM)
     with pytest.raises(ConfigurationError, match=f"holds no reservation .{PROCESS_GONE}"):
         ledger.charge("a", gaussian(1), 0, 1)
@@ -656,7 +656,7 @@ def test_the_reservation_of_another_machine_counts_until_it_is_released(path, mo
     ledger = full_batch_ledger(path)
     with monkeypatch.context() as patch:
         elsewhere = dataclasses.replace(this_process(), host="elsewhere", boot="another")
-        patch.setattr("dpppl.runs.ledger.this_process", lambda: elsewhere)
+        patch.setattr("dpppl.ledger.privacy_ledger.this_process", lambda: elsewhere)
         ledger.reserve("a", gaussian(100), "a test")
         ledger.charge("a", gaussian(10), 0, 10)
     with pytest.raises(ConfigurationError, match=r"on elsewhere.*call release"):
@@ -685,9 +685,9 @@ def test_which_processes_are_gone(changes, gone):
 
 def test_without_proc_a_process_counts_while_its_number_is_taken(monkeypatch):
     """Outside Linux; and where others' processes may not be seen or signalled."""
-    monkeypatch.setattr("dpppl.runs.owner._stat", lambda pid: ("", ""))
-    monkeypatch.setattr("dpppl.runs.owner._boot", lambda: "")
-    monkeypatch.setattr("dpppl.runs.owner._namespace", lambda: "")
+    monkeypatch.setattr("dpppl.ledger.owner._stat", lambda pid: ("", ""))
+    monkeypatch.setattr("dpppl.ledger.owner._boot", lambda: "")
+    monkeypatch.setattr("dpppl.ledger.owner._namespace", lambda: "")
     here = this_process()
     assert not is_gone(here) and is_gone(dataclasses.replace(here, pid=2**30))
     assert not is_gone(dataclasses.replace(here, pid=2**30, host="elsewhere"))

@@ -10,9 +10,9 @@ import pytest
 from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from dpppl.clipping import Flat
-from dpppl.linear_algebra import on_finite
-from dpppl.mechanism import Mechanism
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
+from dpppl.row_program.linear_algebra import on_finite
 from dpppl.subsampling import FullBatch
 
 RNG = np.random.default_rng(0)

@@ -16,8 +16,8 @@ import pytest
 from numpyro.infer import MCMC as NumPyroMCMC
 
 import dpppl
+from dpppl.access.mechanism import ACCOUNTED
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, UnsupportedModelError
-from dpppl.mechanism import ACCOUNTED
 from dpppl.runs import driver
 
 CHAIN_METHODS = ["sequential", "vectorized", "parallel", jax.vmap]
@@ -44,7 +44,7 @@ def normal_mean(y):
 def claimed(monkeypatch):
     """The keys that this test has used, none at first."""
     keys = set()
-    monkeypatch.setattr(dpppl.random, "_claimed", keys)
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", keys)
     return keys
 
 
@@ -66,7 +66,7 @@ def accesses(mcmc):
 
 def numpyro_key(key):
     """The key from which `dpppl.MCMC.run(key)` starts its chains."""
-    return dpppl.random.stream(key, "chains")
+    return dpppl.randomness.keys.stream(key, "chains")
 
 
 def shapes(values):
@@ -98,7 +98,7 @@ def test_every_chain_method_gives_what_numpyro_gives():
     theirs = NumPyroMCMC(kernel, chain_method="vectorized", **settings)
     theirs.run(numpyro_key(key), X, Y, extra_fields=fields)
     for method in CHAIN_METHODS:
-        dpppl.random._claimed.clear()
+        dpppl.randomness.keys._claimed.clear()
         ours = dpppl.MCMC(kernel, chain_method=method, **settings)
         ours.run(key, X, Y, extra_fields=fields)
         assert ours.chain_method == method
@@ -182,7 +182,7 @@ def test_run_starts_again():
     mcmc = mcmc_of()
     mcmc.run(jax.random.key(0), Y)
     first = mcmc.get_samples()["mean"]
-    dpppl.random._claimed.clear()
+    dpppl.randomness.keys._claimed.clear()
     mcmc.run(jax.random.key(0), Y)
     np.testing.assert_array_equal(first, mcmc.get_samples()["mean"])
     assert accesses(mcmc) == 2 * 16
@@ -562,7 +562,7 @@ def test_every_step_draws_the_noise_that_is_accounted_for(monkeypatch):
         with jax.enable_x64(True):
             return jnp.ones(size, jnp.float64)
 
-    monkeypatch.setattr(dpppl.random, "standard_normal", ones)
+    monkeypatch.setattr(dpppl.randomness.normal, "standard_normal", ones)
     monkeypatch.setattr("dpppl.information_flow.verify_jaxpr", lambda *_, **__: None)  # it would refuse ones for noise
     kernel = kernel_of(flat, step_size=dpppl.polynomial_decay(0.5), clipping_norm=2.0, noise_multiplier=1.3)
     mcmc = mcmc_of(kernel, num_warmup=0, num_samples=6)

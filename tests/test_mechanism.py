@@ -9,13 +9,13 @@ import pytest
 from jax.extend.core import ClosedJaxpr
 from scipy import stats
 
-from dpppl import chacha
-from dpppl.clipping import SLACK, Adaptive, Flat, PerSite
-from dpppl.door import Access, door_p
-from dpppl.door import compiled as compiled_access
+from dpppl.access.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.access.door import Access, door_p
+from dpppl.access.door import compiled as compiled_access
+from dpppl.access.mechanism import ACCOUNTED, Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.information_flow import verify_jaxpr
-from dpppl.mechanism import ACCOUNTED, Mechanism
+from dpppl.randomness import chacha
 from dpppl.subsampling import FullBatch, Partition, Poisson
 
 pytestmark = pytest.mark.numerical
@@ -428,7 +428,7 @@ def test_the_compiled_door_gets_the_rows_as_arguments(monkeypatch):
         accesses.append(access)
         return compiled_access(access)
 
-    monkeypatch.setattr("dpppl.door.compiled", noting)
+    monkeypatch.setattr("dpppl.access.door.compiled", noting)
     rows = np.random.default_rng(1).uniform(100, 900, (5, 3)).astype(np.float32)
     door().noisy_sum(linear, Z, rows, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
     assert len(accesses) == 1

@@ -15,9 +15,9 @@ from numpyro.infer import Predictive
 from numpyro.infer.util import potential_energy
 from zoo import ZOO, G, N
 
-from dpppl.arguments import Public
 from dpppl.errors import ConfigurationError
-from dpppl.model import split_model
+from dpppl.model.arguments import Public
+from dpppl.model.split import split_model
 
 BY_NAME = {entry.name: entry for entry in ZOO}
 

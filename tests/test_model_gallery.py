@@ -15,9 +15,9 @@ from numpyro.contrib.funsor import enum
 from numpyro.contrib.hsgp.approximation import hsgp_squared_exponential
 from numpyro.infer.util import potential_energy
 
-from dpppl.arguments import Public
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
+from dpppl.model.arguments import Public
+from dpppl.model.split import split_model
 
 N, T = 7, 5
 RNG = np.random.default_rng(0)

@@ -16,9 +16,9 @@ from numpyro.contrib.control_flow import cond, scan
 from numpyro.contrib.module import flax_module, random_flax_module, random_nnx_module
 from numpyro.infer.reparam import LocScaleReparam
 
-from dpppl.arguments import Public
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
+from dpppl.model.arguments import Public
+from dpppl.model.split import split_model
 
 N = 7
 SECRET = 98765.25

@@ -7,10 +7,10 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 
-from dpppl import row_independence
 from dpppl.errors import UnsupportedModelError
-from dpppl.model import split_model
-from dpppl.model_handlers import made_up_value
+from dpppl.model import row_independence
+from dpppl.model.handlers import made_up_value
+from dpppl.model.split import split_model
 
 N = 9
 RNG = np.random.default_rng(0)
@@ -73,7 +73,7 @@ def test_rows_on_which_nothing_is_finite_decide_nothing(kinds, monkeypatch):
 
     assert "log likelihood of site 'y' is not finite on any of the rows that were made up" in refused(never, X)
     monkeypatch.setattr(row_independence, "_KINDS", row_independence._KINDS[:kinds])
-    monkeypatch.setattr("dpppl.model.made_up_value", lambda support, noise: None)
+    monkeypatch.setattr("dpppl.model.split.made_up_value", lambda support, noise: None)
     message = refused(standardised_logistic, X, LABELS.astype(np.float32))
     assert "not finite" in message or (kinds > 3 and "couples the rows" in message)
 

@@ -11,7 +11,7 @@ from numpyro.infer.autoguide import AutoDelta
 from scipy import stats
 
 import dpppl
-from dpppl.model import split_model
+from dpppl.model.split import split_model
 from models import priors, vae
 from models.bayesian_cnn import bayesian_cnn
 from models.bayesian_mlp import bayesian_mlp

@@ -5,12 +5,17 @@ import functools
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
 
-DOOR, CLIP, WEIGHTS, SUMS = "dpppl.door:", "dpppl.clipping:", "dpppl.ghost.weights:", "dpppl.ghost.sums:"
+DOOR, CLIP, WEIGHTS, SUMS = (
+    "dpppl.access.door:",
+    "dpppl.access.clipping:",
+    "dpppl.access.ghost_weights:",
+    "dpppl.access.ghost_sum:",
+)
 GRADIENTS, STORED, LINEAR, MECHANISM = (
-    "dpppl.gradients:",
-    "dpppl.stored:",
-    "dpppl.linear_algebra:",
-    "dpppl.mechanism:Mechanism.",
+    "dpppl.access.exact_sum:",
+    "dpppl.row_program.materialize:",
+    "dpppl.row_program.linear_algebra:",
+    "dpppl.access.mechanism:Mechanism.",
 )
 RULES = "test_door_rules:test_"
 WEIGHTED = f"{RULES}weights_leave_room_for_rounding_and_are_zero_of_rows_that_do_not_count"
@@ -36,7 +41,7 @@ def _loose():
 
 def _kind(name, *arguments, **settings):
     def make():
-        from dpppl import clipping
+        from dpppl.access import clipping
 
         return getattr(clipping, name)(*arguments, **settings)
 

@@ -12,7 +12,7 @@ FLOW = "dpppl.information_flow."
 LATTICE = f"{FLOW}lattice:"
 WALK, CONTROL = f"{FLOW}walk:Walk.", f"{FLOW}control:"
 KEYS, RULES, PROOF = f"{FLOW}keys:", f"{FLOW}rules:", f"{FLOW}proof:"
-DOOR, SUM = "dpppl.mechanism:Mechanism.access", "dpppl.gradients:sum_of_rows"
+DOOR, SUM = "dpppl.access.mechanism:Mechanism.access", "dpppl.access.exact_sum:sum_of_rows"
 NOISY = "(part + scale * piece.reshape(leaf.shape)) * norm"
 
 
@@ -175,7 +175,7 @@ MUTATIONS = [
            "False", "row", "a print in a derivative"),
     caught("devices may talk", f"{FLOW}rows:_problem_with", "if crosses_devices(equation)", "if False", "exchange", "psum"),
     caught("any rule of batching", f"{FLOW}rows:_problem_with", "kind is Kind.UNKNOWN", "False", "row", "a rule of batching"),
-    caught("a row's program is not checked", "dpppl.door:Access.__post_init__",
+    caught("a row's program is not checked", "dpppl.access.door:Access.__post_init__",
            "information_flow.check_row_program(self.program)", "pass", "row", "a callback without rows"),
     # The proof
     Mutation("an empty name for secrets", f"{PROOF}verify_jaxpr", "not name for name in secret_outputs", "False for _ in ()",
@@ -183,8 +183,8 @@ MUTATIONS = [
     caught("rows leave", f"{PROOF}verify_jaxpr", "value.data is Data.ROWS", "False", "leak", "rows as they are"),
     caught("what is computed leaves", f"{PROOF}verify_jaxpr", "value.data is Data.DERIVED", "False", "leak", "a sum"),
     # The door
-    caught("one key for all chains", "dpppl.door:_batch", "if axes[k] is None", "if False", "chains", "one key for all chains"),
-    Mutation("batched rows", "dpppl.door:_batch", "any(axes[k] is not None for k in access.roles.rows)", "False",
+    caught("one key for all chains", "dpppl.access.door:_batch", "if axes[k] is None", "if False", "chains", "one key for all chains"),
+    Mutation("batched rows", "dpppl.access.door:_batch", "any(axes[k] is not None for k in access.roles.rows)", "False",
              "test_information_flow:test_batched_rows_are_refused"),
     Mutation("one noise for two sites", DOOR, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:n] for n in sizes]",
              "test_mechanism:test_two_sites_have_independent_noise"),
@@ -210,18 +210,18 @@ MUTATIONS = [
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (512, "auto")),
     Mutation("1,024 rows in 32 bits", SUM, "chunk <= rows_ and", "chunk <= 2 * rows_ and",
              "test_gradients:test_aligned_rows_do_not_overflow", (1024, "vmap")),
-    Mutation("one site's norm for all", "dpppl.clipping:_scaled",
+    Mutation("one site's norm for all", "dpppl.access.clipping:_scaled",
              "sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))", "_squared_norm(jax.tree.leaves(scaled)[0])",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (5, "microbatch")),
-    Mutation("counts of rows that were not drawn", "dpppl.clipping:Adaptive.clip", "counted if mask is None else", "counted if True else",
+    Mutation("counts of rows that were not drawn", "dpppl.access.clipping:Adaptive.clip", "counted if mask is None else", "counted if True else",
              "test_mechanism:test_rows_that_were_not_drawn_are_not_counted"),
-    Mutation("a ChaCha20 fold of 16 bits", "dpppl.chacha:_fold_in", "_words(key, data,", "_words(key, data & np.uint32(0xFFFF),",
+    Mutation("a ChaCha20 fold of 16 bits", "dpppl.randomness.chacha:_fold_in", "_words(key, data,", "_words(key, data & np.uint32(0xFFFF),",
              "test_mechanism:test_all_32_bits_of_a_step_make_another_key", (lambda: _chacha(),)),
 ]  # fmt: skip
 
 
 def _chacha():
-    from dpppl.chacha import chacha20
+    from dpppl.randomness.chacha import chacha20
 
     return chacha20
 

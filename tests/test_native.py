@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpppl import native
+from dpppl.randomness import native
 
 PROJECT = Path(__file__).parents[1]
 available_again = native.available.__wrapped__
@@ -23,7 +23,7 @@ def test_installing_builds_it_where_there_is_a_compiler(compiler, tmp_path):
     subprocess.run(
         [sys.executable, *command], cwd=PROJECT, env=os.environ | {"CC": compiler}, check=True, capture_output=True
     )
-    built = list((tmp_path / "dpppl").glob("_native*"))
+    built = list((tmp_path / "dpppl" / "randomness").glob("_native*"))
     assert len(built) == (shutil.which(compiler) is not None)
     assert all(native._passes(ctypes.CDLL(str(library))) for library in built)
 
@@ -32,7 +32,7 @@ def test_installing_builds_it_where_there_is_a_compiler(compiler, tmp_path):
 def test_without_a_working_extension_xla_does_it_and_a_note_says_so(broken, monkeypatch, tmp_path, caplog):
     cut = tmp_path / "_native.so"
     cut.write_bytes(b"\x7fELF")
-    found = importlib.machinery.ModuleSpec("dpppl._native", None, origin=str(cut))
+    found = importlib.machinery.ModuleSpec("dpppl.randomness._native", None, origin=str(cut))
     monkeypatch.delenv("DPPPL_NATIVE", raising=False)
     if broken == "a wrong block" and native.available():
         monkeypatch.setattr(native, "_RFC_8439", (0, 0))

@@ -12,10 +12,11 @@ import pytest
 from numpyro import handlers
 
 import dpppl
-from dpppl.centring import ROW_NUMBER
-from dpppl.clipping import Flat
+from dpppl.access.centring import ROW_NUMBER
+from dpppl.access.clipping import Flat
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
-from dpppl.model import split_model
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, fit, posterior, progress, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails
@@ -25,7 +26,6 @@ from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
 from dpppl.noise_aware.verdict import Verdict, blurred
-from dpppl.responses import Responses
 from dpppl.runs import driver
 
 NUM_ROWS, DIMENSION = 1_000, 3
@@ -62,7 +62,7 @@ class Bench:
         self.programs = releases.prepared(self.statistics, self.key, self.rows, self.public, self.coordinates.dimension)
 
     def run(self, rows, seed, mu, before=lambda count: None):
-        key = jax.random.fold_in(dpppl.random.stream(jax.random.wrap_key_data(np.arange(8, dtype=np.uint32),
+        key = jax.random.fold_in(dpppl.randomness.keys.stream(jax.random.wrap_key_data(np.arange(8, dtype=np.uint32),
                                  impl=jax.random.key_impl(self.key)), "test"), seed)  # fmt: skip
         ask = releases.Releases(self.programs, key, rows, self.public, before).asker()
         return recipe.run_recipe(ask, default_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)

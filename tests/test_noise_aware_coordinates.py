@@ -12,9 +12,9 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import dpppl
 from dpppl.errors import ConfigurationError
-from dpppl.model import split_model
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.responses import Responses
 
 NUM_GROUPS, NUM_ROWS = 8, 2_000
 

@@ -7,6 +7,7 @@ import pytest
 from test_noise_aware import bench, compiled_once, data, full, noise_aware  # noqa: F401
 
 import dpppl
+from dpppl.access.norm_histogram import NUM_BINS
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.curvature import Curvature, drawn
@@ -14,7 +15,6 @@ from dpppl.noise_aware.plan import STEPS, default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.spectral import eigen_draws
 from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments
-from dpppl.norms import NUM_BINS
 
 WIDTH = 6
 

@@ -10,9 +10,10 @@ import pytest
 from test_noise_aware import model as logistic
 
 import dpppl
-from dpppl.centring import ROW_NUMBER
+from dpppl.access.centring import ROW_NUMBER
 from dpppl.errors import ConfigurationError
-from dpppl.model import split_model
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
 from dpppl.noise_aware.blocks import RANK, Frame, homes
 from dpppl.noise_aware.coordinates import Coordinates
@@ -22,7 +23,6 @@ from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.sketch import COLUMNS
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate
-from dpppl.responses import Responses
 
 DIMENSION, NUM_ROWS = 220, 3_000
 
@@ -168,12 +168,12 @@ class Wide:
         self.rows, self.public = split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
         statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
-        self.key = dpppl.random.as_key(np.arange(8, dtype=np.uint32))
+        self.key = dpppl.randomness.keys.as_key(np.arange(8, dtype=np.uint32))
         self.programs = releases.prepared(statistics, self.key, self.rows, self.public, DIMENSION)
 
     def run(self, args, mu):
         rows = self.coordinates.split.arrays(args, {})[0]
-        key = dpppl.random.stream(self.key, "test")
+        key = dpppl.randomness.keys.stream(self.key, "test")
         ask = releases.Releases(self.programs, key, rows, self.public, lambda count: None).asker()
         return recipe.run_recipe(ask, wide_plan(), 1.0 / mu, self.prior, recipe.Bounds(), NUM_ROWS)[0]
 

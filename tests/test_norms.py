@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpppl import norms
+from dpppl.access import norm_histogram as norms
+from dpppl.access.norm_histogram import LOWEST, NUM_BINS, Norms, gradient_norm, histogram_mechanism, noisy_histogram
 from dpppl.errors import ConfigurationError
-from dpppl.norms import LOWEST, NUM_BINS, Norms, gradient_norm, histogram_mechanism, noisy_histogram
 
 ROWS = np.exp(np.random.default_rng(0).standard_normal((500, 1))).astype(np.float32)
 

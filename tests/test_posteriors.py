@@ -24,19 +24,21 @@ THRESHOLD = 6.5
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 @pytest.fixture
 def scale_noise(monkeypatch):
     """Multiply the door's noise, in kernels made and traced afterwards."""
-    draw = dpppl.random.standard_normal
+    draw = dpppl.randomness.normal.standard_normal
 
     def scaled(factor, *args):
         with jax.enable_x64(True):
             return factor * draw(*args)
 
-    return lambda factor: monkeypatch.setattr(dpppl.random, "standard_normal", functools.partial(scaled, factor))
+    return lambda factor: monkeypatch.setattr(
+        dpppl.randomness.normal, "standard_normal", functools.partial(scaled, factor)
+    )
 
 
 def run(kernel, *data, warmup, samples, thinning, chains, seed=0):

@@ -7,8 +7,8 @@ from jax import lax
 from scipy import stats
 
 import dpppl
-from dpppl import chacha, native, random
 from dpppl.errors import ConfigurationError, KeyReuseError
+from dpppl.randomness import chacha, keys, native, normal
 from dpppl.runs.provenance import KeyOrigin
 
 SIZE = 200_000
@@ -17,13 +17,13 @@ SIZE = 200_000
 def draws_from(words):
     """What `standard_normal` makes of words (4, M), through a compiled program: (2, M)."""
     with jax.enable_x64(True):
-        return np.asarray(jax.jit(random._box_muller)(jnp.asarray(words, jnp.uint32)))
+        return np.asarray(jax.jit(normal._box_muller)(jnp.asarray(words, jnp.uint32)))
 
 
-@pytest.mark.parametrize("key", [jax.random.key, dpppl.chacha.wrap], ids=["XLA", "native"])
+@pytest.mark.parametrize("key", [jax.random.key, dpppl.randomness.chacha.wrap], ids=["XLA", "native"])
 def test_the_distribution_is_standard_normal(key):
     """False-alarm rate 2e-6 for a correct scale; 5 % too large or too small is rejected, and so are related pairs."""
-    noise = np.asarray(random.standard_normal(key(1 if key is jax.random.key else np.arange(8)), SIZE))
+    noise = np.asarray(normal.standard_normal(key(1 if key is jax.random.key else np.arange(8)), SIZE))
     assert stats.kstest(noise, "norm").pvalue > 1e-6
     assert stats.kstest(1.05 * noise, "norm").pvalue < 1e-6
     assert stats.kstest(noise / 1.05, "norm").pvalue < 1e-6
@@ -38,12 +38,12 @@ def test_the_distribution_is_standard_normal(key):
 def test_the_native_draws_are_those_of_xla(size):
     if not native.available():
         pytest.skip("no C extension")
-    keys = jnp.stack([chacha.wrap(np.arange(8)), dpppl.secret_key()])
-    drawn = np.asarray(jax.vmap(lambda key: random.standard_normal(key, size))(keys))
-    for key, of_key in zip(keys, drawn):
+    subkeys = jnp.stack([chacha.wrap(np.arange(8)), dpppl.secret_key()])
+    drawn = np.asarray(jax.vmap(lambda key: normal.standard_normal(key, size))(subkeys))
+    for key, of_key in zip(subkeys, drawn):
         words = jax.random.bits(key, (4, 4 * -(-size // 8)), jnp.uint32)
         np.testing.assert_allclose(of_key, draws_from(words).ravel()[:size], rtol=4e-15)
-        assert np.array_equal(of_key, random.standard_normal(key, size))
+        assert np.array_equal(of_key, normal.standard_normal(key, size))
 
 
 def test_the_native_draws_are_those_of_ieee_arithmetic_bit_for_bit():
@@ -53,8 +53,8 @@ def test_the_native_draws_are_those_of_ieee_arithmetic_bit_for_bit():
     key = chacha.wrap(np.arange(8))
     words = jax.random.bits(key, (4, 500), jnp.uint32)
     with jax.enable_x64(True):
-        each_alone = np.ravel(random._box_muller(words))  # not compiled as one program
-    assert np.array_equal(random.standard_normal(key, 1_000), each_alone)
+        each_alone = np.ravel(normal._box_muller(words))  # not compiled as one program
+    assert np.array_equal(normal.standard_normal(key, 1_000), each_alone)
 
 
 def test_draws_are_exact_functions_of_their_words():
@@ -104,22 +104,22 @@ def test_all_128_bits_matter():
 
 def test_it_works_inside_every_transformation(x64):
     key, size = jax.random.key(3), 5
-    expected = np.asarray(random.standard_normal(key, size))
+    expected = np.asarray(normal.standard_normal(key, size))
     assert expected.dtype == np.float64
 
     def narrow(key):
-        return random.standard_normal(key, size).astype(jnp.float32)
+        return normal.standard_normal(key, size).astype(jnp.float32)
 
     def looped(key):
         return lax.fori_loop(0, 2, lambda i, out: out.at[i].set(narrow(key)), jnp.zeros((2, size), jnp.float32))
 
     @jax.jit
     def everywhere(key):
-        keys = jnp.stack([key, key])
-        wide = random.standard_normal(key, size)
-        vmapped = jax.vmap(narrow)(keys)[1]
-        scanned = lax.scan(lambda carry, key: (carry, narrow(key)), 0, keys)[1][1]
-        return wide, narrow(key), vmapped, scanned, jax.vmap(looped)(keys)[1, 1]
+        subkeys = jnp.stack([key, key])
+        wide = normal.standard_normal(key, size)
+        vmapped = jax.vmap(narrow)(subkeys)[1]
+        scanned = lax.scan(lambda carry, key: (carry, narrow(key)), 0, subkeys)[1][1]
+        return wide, narrow(key), vmapped, scanned, jax.vmap(looped)(subkeys)[1, 1]
 
     wide, *others = everywhere(key)
     assert wide.dtype == np.float64
@@ -131,13 +131,13 @@ def test_it_works_inside_every_transformation(x64):
 def test_streams_and_keys_are_unrelated():
     """False-alarm rate about 1e-6 a pair: |r| sqrt(n) is nearly standard normal. A stream shared at 5 % is seen."""
     key = jax.random.key(5)
-    keys = [
-        random.stream(key, "noise"),
-        random.stream(key, "subsampling"),
-        random.stream(jax.random.key(6), "noise"),
+    subkeys = [
+        keys.stream(key, "noise"),
+        keys.stream(key, "subsampling"),
+        keys.stream(jax.random.key(6), "noise"),
         key,
     ]
-    draws = np.array([random.standard_normal(k, SIZE) for k in keys])
+    draws = np.array([normal.standard_normal(k, SIZE) for k in subkeys])
 
     def related(a, b):
         return abs(np.corrcoef(a, b)[0, 1]) * np.sqrt(SIZE) > 4.9
@@ -148,35 +148,35 @@ def test_streams_and_keys_are_unrelated():
 
 def test_a_stream_is_a_function_of_key_and_name():
     key = jax.random.key(5)
-    assert random.stream(key, "noise") == random.stream(key, "noise")
-    assert random.stream(key, "noise") != random.stream(key, "initial values")
+    assert keys.stream(key, "noise") == keys.stream(key, "noise")
+    assert keys.stream(key, "noise") != keys.stream(key, "initial values")
 
 
 @pytest.mark.parametrize(("generator", "size"), [("chacha20", 32), ("threefry", 8)])
 def test_a_secret_key_is_the_operating_systems_entropy(monkeypatch, generator, size):
-    monkeypatch.setattr(random.os, "urandom", lambda count: bytes(range(1, count + 1)))
+    monkeypatch.setattr(keys.os, "urandom", lambda count: bytes(range(1, count + 1)))
     key = dpppl.secret_key(generator)
     assert jax.random.key_data(key).tobytes() == bytes(range(1, size + 1))
 
 
 @pytest.mark.parametrize(("generator", "bits"), [("chacha20", 256), ("threefry", 64)])
 def test_every_bit_of_a_secret_key_matters(monkeypatch, generator, bits):
-    keys = []
+    subkeys = []
     for bit in range(bits):
-        monkeypatch.setattr(random.os, "urandom", lambda count, bit=bit: (1 << bit).to_bytes(count, "little"))
-        keys.append(dpppl.secret_key(generator))
-    draw = jax.jit(jax.vmap(lambda key: jax.random.bits(random.stream(key, "noise"), (2,), jnp.uint32)))
-    assert len(np.unique(draw(jnp.stack(keys)), axis=0)) == bits
+        monkeypatch.setattr(keys.os, "urandom", lambda count, bit=bit: (1 << bit).to_bytes(count, "little"))
+        subkeys.append(dpppl.secret_key(generator))
+    draw = jax.jit(jax.vmap(lambda key: jax.random.bits(keys.stream(key, "noise"), (2,), jnp.uint32)))
+    assert len(np.unique(draw(jnp.stack(subkeys)), axis=0)) == bits
 
 
 def test_a_key_is_claimed_once_in_whatever_form_it_comes():
     key = dpppl.secret_key()
-    random.claim(key)
+    keys.claim(key)
     with pytest.raises(KeyReuseError, match="already used"):
-        random.claim(key)
+        keys.claim(key)
     with pytest.raises(KeyReuseError):
-        random.claim(random.as_key(np.asarray(jax.random.key_data(key))))
-    random.claim(dpppl.secret_key())
+        keys.claim(keys.as_key(np.asarray(jax.random.key_data(key))))
+    keys.claim(dpppl.secret_key())
 
 
 def test_the_origin_of_a_key_is_told():
@@ -184,20 +184,20 @@ def test_the_origin_of_a_key_is_told():
     assert "64-bit threefry" in str(KeyOrigin.of(dpppl.secret_key("threefry")))
     assert "supplied by the caller" in str(KeyOrigin.of(jax.random.split(dpppl.secret_key())[0]))
     for short in (jax.random.key(0), jax.random.PRNGKey(12_345_678), jax.random.key(7, impl="rbg")):
-        assert "short seed that can be guessed" in str(KeyOrigin.of(random.as_key(short)))
+        assert "short seed that can be guessed" in str(KeyOrigin.of(keys.as_key(short)))
 
 
 @pytest.mark.parametrize("wrong", [0, 1.5, None, "key", np.zeros(2, np.int32)])
 def test_what_is_not_a_key_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="secret_key"):
-        random.as_key(wrong)
+        keys.as_key(wrong)
 
 
 def test_a_batch_of_keys_is_refused():
     with pytest.raises(ConfigurationError, match="single key"):
-        random.as_key(jax.random.split(jax.random.key(0)))
+        keys.as_key(jax.random.split(jax.random.key(0)))
 
 
 def test_raw_key_data_are_accepted():
     key = jax.random.key(7)
-    assert random.as_key(jax.random.key_data(key)) == key
+    assert keys.as_key(jax.random.key_data(key)) == key

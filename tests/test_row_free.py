@@ -12,7 +12,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.errors import PrivacyLeakError, UnsupportedModelError
-from dpppl.row_free import proved
+from dpppl.information_flow.row_free import proved
 
 Y = np.arange(1.0, 9.0, dtype=np.float32)
 REFUSED = (PrivacyLeakError, UnsupportedModelError)

@@ -37,7 +37,7 @@ def model(y):
 @pytest.fixture(autouse=True)
 def claimed(monkeypatch):
     keys = set()
-    monkeypatch.setattr(dpppl.random, "_claimed", keys)
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", keys)
     return keys
 
 
@@ -114,7 +114,7 @@ def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
         patch.setattr("dpppl.accounting.epsilon", lambda *_: 2.0)
         with pytest.raises((BudgetExceededError, ConfigurationError)):
             way.run(thing, key)
-    claimed.add(dpppl.random._digest(key))
+    claimed.add(dpppl.randomness.keys._digest(key))
     with pytest.raises(KeyReuseError):
         way.run(thing, key)
     assert not calls and way.spent(thing) == 0 and len(claimed) == 1

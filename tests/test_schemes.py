@@ -16,9 +16,9 @@ from scipy import stats
 
 import dpppl
 from dpppl import ConfigurationError, Partition, accounting
+from dpppl.access.clipping import SLACK, Flat, PerSite
+from dpppl.access.mechanism import ACCOUNTED, Mechanism
 from dpppl.accounting.events import gaussian_mu
-from dpppl.clipping import SLACK, Flat, PerSite
-from dpppl.mechanism import ACCOUNTED, Mechanism
 
 
 def fixed_size(batch_size, num_data):
@@ -29,7 +29,7 @@ def fixed_size(batch_size, num_data):
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 def model(y):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from zoo import ZOO
 
-from dpppl.centring import noisy_centred_sum
-from dpppl.clipping import SLACK, Centred, Flat, Normalised, PerSite
-from dpppl.mechanism import Mechanism
-from dpppl.model import split_model
-from dpppl.responses import Responses
+from dpppl.access.centring import noisy_centred_sum
+from dpppl.access.clipping import SLACK, Centred, Flat, Normalised, PerSite
+from dpppl.access.mechanism import Mechanism
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Poisson
 
 pytestmark = pytest.mark.numerical

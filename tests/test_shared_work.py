@@ -11,10 +11,10 @@ from jax import lax
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
 import dpppl
-from dpppl.door import door_p
+from dpppl.access.door import door_p
 from dpppl.jaxprs import equations as all_equations
-from dpppl.model import split_model
-from dpppl.shared_work import gradient, value_and_gradient
+from dpppl.model.split import split_model
+from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.svi.binding import bind_objective
 from models.correlated_normal import correlated_normal
 from models.gaussian_process import gaussian_process

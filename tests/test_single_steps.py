@@ -87,7 +87,7 @@ def test_a_state_steps_once():
 def _pickled(key):
     """A key after its data were stored and loaded."""
     data = pickle.loads(pickle.dumps(np.asarray(jax.random.key_data(key))))
-    return dpppl.random.as_key(data)
+    return dpppl.randomness.keys.as_key(data)
 
 
 TRACED = {
@@ -149,7 +149,7 @@ def test_a_ledger_knows_the_steps_of_a_key_in_every_process(tmp_path, monkeypatc
     for _ in range(2):
         state, _ = svi.update(state, Y)
     with monkeypatch.context() as patch:
-        patch.setattr("dpppl.random._claimed", set())
+        patch.setattr("dpppl.randomness.keys._claimed", set())
         patch.setattr("dpppl.runs.single_steps._next", {})
         there = svi_of(ledger=dpppl.PrivacyLedger.open(ledger.path))
         theirs = there.init(key, Y)

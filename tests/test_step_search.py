@@ -13,12 +13,12 @@ from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl import ConfigurationError
-from dpppl.clipping import Centred, Flat, PerSite
+from dpppl.access.clipping import Centred, Flat, PerSite
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped_rows, verdicts
-from dpppl.mechanism import Mechanism
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.norm_choice import SHARE
 from dpppl.subsampling import FullBatch, Poisson
@@ -27,7 +27,7 @@ from tests.test_kernels import Telling
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 def search(curvatures, matched, steps, key):
@@ -213,7 +213,7 @@ class Leaky(dpppl.DPSGLD):
 
 def test_what_a_run_is_refused_for_is_asked_before_the_histogram():
     used, budget = dpppl.secret_key(), {"target_epsilon": 2.0, "target_delta": 1e-5, "print_cost": False}
-    dpppl.random.claim(used)
+    dpppl.randomness.keys.claim(used)
     for kernel, key, error in ((dpppl.DPSGLD, used, KeyReuseError), (Leaky, dpppl.secret_key(), PrivacyLeakError)):
         mcmc = dpppl.MCMC(
             kernel(precise, clipping_norm="auto"), num_warmup=5, num_samples=5, progress_bar=False, **budget

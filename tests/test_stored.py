@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpppl.clipping import SLACK, Flat, PerSite, with_count
-from dpppl.gradients import sum_of_rows
-from dpppl.mechanism import Mechanism
-from dpppl.stored import Statistic, ending
+from dpppl.access.clipping import SLACK, Flat, PerSite, with_count
+from dpppl.access.exact_sum import sum_of_rows
+from dpppl.access.mechanism import Mechanism
+from dpppl.row_program.materialize import Statistic, ending
 from dpppl.subsampling import FullBatch
 
 pytestmark = pytest.mark.numerical

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpppl import native
 from dpppl.errors import ConfigurationError
+from dpppl.randomness import native
 from dpppl.subsampling import (
     SAMPLING_BITS,
     FullBatch,

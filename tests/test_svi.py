@@ -25,8 +25,8 @@ from scipy import stats
 from zoo import ZOO
 
 import dpppl
+from dpppl.access.clipping import Normalised
 from dpppl.accounting import GaussianEvent
-from dpppl.clipping import Normalised
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.elbo import ROW_NUMBER
 
@@ -74,7 +74,7 @@ def amortised_guide(y):
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 def make(model=logistic, guide=None, optim=None, **settings):
@@ -261,7 +261,7 @@ def test_a_row_moves_a_step_by_at_most_the_clipping_norm():
     paths = []
     for y in (far, np.where(np.arange(N) == 7, np.nan, Y)):
         svi = make(normal, AutoDelta(normal), optax.sgd(1.0), clipping_norm=norm, noise_multiplier=1.0)
-        dpppl.random._claimed.clear()
+        dpppl.randomness.keys._claimed.clear()
         result = run(svi, 1, y.astype(np.float32), init_params={"mu_auto_loc": jnp.zeros(())})
         paths.append(result.params["mu_auto_loc"])
     assert abs(paths[0] - paths[1]) == pytest.approx(norm / rate, rel=1e-3)
@@ -293,7 +293,7 @@ def test_adaptive_clipping_finds_the_quantile_and_costs_what_one_event_costs():
 def test_sum_and_count_of_adaptive_clipping_share_the_budget_of_one_event():
     """Noise of the two outputs, whitened by their sensitivities, has the precision of the accounted event."""
     clipping = dpppl.Adaptive(quantile=0.8, count_share=0.3, clipping_norm=4.0)
-    mechanism = dpppl.mechanism.Mechanism(clipping=clipping, subsampling=dpppl.FullBatch())
+    mechanism = dpppl.access.mechanism.Mechanism(clipping=clipping, subsampling=dpppl.FullBatch())
     rows = {"y": jnp.full(5, jnp.inf)}
 
     @jax.jit

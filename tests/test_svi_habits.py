@@ -31,7 +31,7 @@ Y = (X[:, 0] + 0.3 * np.random.default_rng(1).standard_normal(N)).astype(np.floa
 
 @pytest.fixture(autouse=True)
 def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.random, "_claimed", set())
+    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
 
 
 def model(x, group, y=None, num_groups=3):

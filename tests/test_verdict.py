@@ -10,13 +10,13 @@ from test_noise_aware import DIMENSION, NUM_ROWS, bench, compiled_once, data, mo
 
 import dpppl
 from dpppl.errors import ConfigurationError
-from dpppl.model import split_model
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
 from dpppl.noise_aware import fit, runner
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.responses import Responses
 
 
 def verdict(**findings):

@@ -15,7 +15,7 @@ from numpyro import handlers
 from numpyro.contrib.module import random_flax_module, random_nnx_module
 from numpyro.infer.reparam import LocScaleReparam, TransformReparam
 
-from dpppl.arguments import Public
+from dpppl.model.arguments import Public
 from models.gaussian_mixture import enumerated_gaussian_mixture
 from models.hierarchical_logistic_regression import hierarchical_logistic_regression
 from models.linear_regression import linear_regression

@@ -19,7 +19,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 import dpppl
 from benchmarks.ghost import cnn as cnn_row
 from benchmarks.ghost import dense, mlp
-from dpppl import ghost
+from dpppl.access import ghost
 from dpppl.runs import driver
 from models.bayesian_mlp import bayesian_mlp
 

@@ -13,8 +13,9 @@ from jax import lax
 from jax.experimental import io_callback
 from jax.extend.core import Primitive, primitives
 
-from dpppl import chacha, jaxprs
+from dpppl import jaxprs
 from dpppl.jaxprs import is_key
+from dpppl.randomness import chacha
 
 Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL COND SCAN WHILE DEVICES CALLBACK UNKNOWN")
 """What a primitive does: computes its outputs from its inputs and nothing else; passes them on; draws from a key; runs one

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpppl.clipping import Centred
+from dpppl.access.clipping import Centred
+from dpppl.access.norm_histogram import Norms
 from dpppl.mcmc.chains import unstack
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.norms import Norms
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Run, prove
 from dpppl.runs.norm_choice import affordable_norm, chosen_norm, private_norms

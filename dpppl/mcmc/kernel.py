@@ -13,19 +13,19 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from dpppl.arguments import Public, name_of
-from dpppl.centring import noisy_centred_sum
-from dpppl.clipping import Centred, clipping_of
+from dpppl.access.centring import noisy_centred_sum
+from dpppl.access.clipping import Centred, clipping_of
+from dpppl.access.mechanism import Mechanism
+from dpppl.access.norm_histogram import gradient_norm
 from dpppl.errors import ConfigurationError
-from dpppl.initialization import STRATEGIES, initial_values
 from dpppl.mcmc.details import chain_report
 from dpppl.mcmc.preconditioning import diagonal_of, scale_of
 from dpppl.mcmc.step import kernel_step
 from dpppl.mcmc.step_search import no_search, steps_of
-from dpppl.mechanism import Mechanism
-from dpppl.model import SplitModel, split_model
-from dpppl.norms import gradient_norm
-from dpppl.responses import Responses
+from dpppl.model.arguments import Public, name_of
+from dpppl.model.initialization import STRATEGIES, initial_values
+from dpppl.model.responses import Responses
+from dpppl.model.split import SplitModel, split_model
 from dpppl.runs.budget import Charge, counted
 from dpppl.runs.clipped_rows import count_share_of
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status

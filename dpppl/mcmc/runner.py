@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
 
-from dpppl import random
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.information_flow.row_free import proved
+from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.auto_norm import choose_norm
 from dpppl.mcmc.chains import initial_states, mapping_of, not_finite, unstack
@@ -21,10 +22,9 @@ from dpppl.mcmc.kernel import DPKernel, start_of
 from dpppl.mcmc.stability import check_prior_stability
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
-from dpppl.row_free import proved
+from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Run, drive, forgetful
-from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.norm_choice import after_histogram, histogram_charge
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
@@ -222,7 +222,7 @@ class MCMC(numpyro.infer.MCMC):
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.
             states = initial_states(
                 kernel,
-                random.stream(run.key, "chains"),
+                keys.stream(run.key, "chains"),
                 self.num_chains,
                 self.num_warmup,
                 init_params,

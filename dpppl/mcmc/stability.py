@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpppl import random
+from dpppl.access.mechanism import Mechanism, NoisySum
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mechanism import Mechanism, NoisySum
+from dpppl.randomness import keys
 
 _MOST_STEPS = 1000
 
@@ -41,7 +41,7 @@ def check_prior_stability(kernel: DPKernel, state: Any, public: Any, num_steps: 
         step = lambda _, state: alone.step(state, rows=rows, public=public)  # noqa: E731
         return lax.fori_loop(0, min(num_steps, _MOST_STEPS), step, state).z
 
-    z = last(state._replace(rng_key=random.stream(jax.random.key(0), "rehearsal")), public)
+    z = last(state._replace(rng_key=keys.stream(jax.random.key(0), "rehearsal")), public)
     if not all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(z)):
         step_sizes, _ = kernel.schedule(int(state.i), 1)
         raise ConfigurationError(

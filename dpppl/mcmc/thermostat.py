@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import random
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
+from dpppl.randomness import keys
 from dpppl.validation import checked_call, positive
 
 _FRICTION = 0.1
@@ -118,10 +118,10 @@ class DPSGNHT(DPKernel):
 
     def first_state(self, z: Any, rng_key: Any) -> Any:
         leaves, tree = jax.tree.flatten(z)
-        keys = jax.random.split(random.stream(rng_key, "momentum"), len(leaves))
+        subkeys = jax.random.split(keys.stream(rng_key, "momentum"), len(leaves))
         p = [
             jnp.sqrt(self.temperature) * jax.random.normal(key, leaf.shape, leaf.dtype)
-            for key, leaf in zip(keys, leaves)
+            for key, leaf in zip(subkeys, leaves)
         ]
         step_size, noise_multiplier = self._at(0)
         zeta = self.noise_std(step_size, noise_multiplier) ** 2 / (2.0 * step_size * self.temperature)

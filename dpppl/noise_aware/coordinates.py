@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.arguments import Arrays, Shapes
 from dpppl.errors import UnsupportedModelError
-from dpppl.initialization import initial_values
-from dpppl.model import SplitModel
+from dpppl.model.arguments import Arrays, Shapes
+from dpppl.model.initialization import initial_values
+from dpppl.model.split import SplitModel
 from dpppl.noise_aware.blocks import RANK, homes
 from dpppl.noise_aware.recipe import Prior
 from dpppl.noise_aware.search import Search

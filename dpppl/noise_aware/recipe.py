@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpppl.access.norm_histogram import Norms
 from dpppl.noise_aware.blocks import RANK, Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, times
 from dpppl.noise_aware.fit import Directions, Scalars
@@ -19,7 +20,6 @@ from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
 from dpppl.noise_aware.statistics import J_SHARE
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments
-from dpppl.norms import Norms
 
 TAIL = 0.9
 """The share of a stage's gradients that is averaged."""

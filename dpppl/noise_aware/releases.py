@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.centring import draw_key
-from dpppl.clipping import Flat
+from dpppl.access.centring import draw_key
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import ROW_NUMBER, Mechanism
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch

@@ -9,10 +9,12 @@ import jax
 import numpy as np
 from numpyro.diagnostics import print_summary
 
-from dpppl import random
-from dpppl.arguments import name_of
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import SplitModel, split_model
+from dpppl.information_flow.row_free import proved
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.arguments import name_of
+from dpppl.model.responses import NUM_DRAWS, Responses
+from dpppl.model.split import SplitModel, split_model
 from dpppl.noise_aware import posterior, progress
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails
@@ -23,11 +25,9 @@ from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.responses import NUM_DRAWS, Responses
-from dpppl.row_free import proved
+from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
-from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status, claim
 from dpppl.runs.report import MechanismFacts, PrivacyReport, announce, to_inference_data
 from dpppl.subsampling import FullBatch, Subsampling
@@ -201,10 +201,10 @@ class NoiseAware(Fixed):
         charge, scale = self._charge(coordinates.dimension)
         check_budget(scale, split.num_rows)
         with TRACING:
-            prior, is_normal = coordinates.prior(public, random.stream(run.key, "prior"))
+            prior, is_normal = coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
         statistics = RowStatistics(responses, coordinates.latents, prior.geometry())
-        access_key = random.stream(run.key, "accesses")
+        access_key = keys.stream(run.key, "accesses")
         with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, coordinates.dimension)
             before = self.budget.events
@@ -217,7 +217,7 @@ class NoiseAware(Fixed):
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)
                 found = self._recipe(bound, self._releases, ask)
             bar.set_description("posterior")
-            self._conclude(bound, self._releases, found, random.stream(run.key, "posterior"))
+            self._conclude(bound, self._releases, found, keys.stream(run.key, "posterior"))
 
     @forgetful
     def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
@@ -226,7 +226,7 @@ class NoiseAware(Fixed):
         Arguments are those of `run`; of private arrays only shapes and dtypes count. Raises ConfigurationError before `run`,
         and where that was interrupted before it had made all accesses."""
         releases, bound = self.releases, self._bind(args, kwargs)
-        key = random.stream(random.as_key(rng_key), "posterior")
+        key = keys.stream(keys.as_key(rng_key), "posterior")
         self._conclude(bound, releases, self._recipe(bound, releases, releases.asker()), key)
 
     def _bind(self, args: Any, kwargs: Any) -> _Bound:

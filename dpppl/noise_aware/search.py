@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.arguments import Arrays
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import Dependence, abstract, depends_on
-from dpppl.model import SplitModel
-from dpppl.model_refusals import quoted
-from dpppl.model_structure import plates_of
+from dpppl.model.arguments import Arrays
+from dpppl.model.refusals import quoted
+from dpppl.model.split import SplitModel
+from dpppl.model.structure import plates_of
 
 
 class Search:

@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
-from dpppl.mechanism import ROW_NUMBER
+from dpppl.access.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
+from dpppl.access.mechanism import ROW_NUMBER
+from dpppl.access.norm_histogram import in_bin
+from dpppl.model.responses import Responses
 from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
-from dpppl.norms import in_bin
-from dpppl.responses import Responses
-from dpppl.shared_work import value_and_gradient
+from dpppl.row_program.hoist import value_and_gradient
 
 J_SHARE = 0.15
 """The share of a curvature's cost that goes to the variance of scores."""

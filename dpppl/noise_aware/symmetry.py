@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
-from dpppl.arguments import Arrays
-from dpppl.model_refusals import quoted
+from dpppl.model.arguments import Arrays
+from dpppl.model.refusals import quoted
+from dpppl.model.responses import Responses
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.responses import Responses
 
 _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 

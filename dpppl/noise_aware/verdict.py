@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpppl.model_refusals import quoted
+from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars
 from dpppl.noise_aware.recipe import Known, Prior, Stage
 from dpppl.runs.report import table

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from dpppl import accounting
+from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
-from dpppl.mechanism import Mechanism
-from dpppl.runs.ledger import PrivacyLedger
+from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.validation import check_target, plain
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import chacha
 from dpppl.errors import CheckpointError
+from dpppl.randomness import chacha
 
 _FORMAT = 1
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dpppl.clipping import Adaptive, Centred, Flat, Normalised, PerSite
+from dpppl.access.clipping import Adaptive, Centred, Flat, Normalised, PerSite
 
 COUNT_SHARE = 0.01
 """The share of a run's cost, in mu^2, that `measure_clipping` spends."""

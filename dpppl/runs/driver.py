@@ -17,7 +17,8 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from tqdm.auto import tqdm
 
-from dpppl import information_flow, random
+from dpppl import information_flow
+from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.provenance import KeyOrigin, claim
@@ -136,7 +137,7 @@ class Run:
     @classmethod
     def opened(cls, rng_key: Any, path: Any) -> "Run":
         """A new run, or the one that the checkpoint at `path` holds, whose key is then used instead of `rng_key`."""
-        key, run_id = random.as_key(rng_key), uuid.uuid4().hex
+        key, run_id = keys.as_key(rng_key), uuid.uuid4().hex
         if path is None:
             return cls(key, run_id)
         checkpoint = Checkpoint(path, key, run_id)

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import random
-from dpppl.mechanism import Mechanism
-from dpppl.norms import Norms, histogram_mechanism, noisy_histogram
+from dpppl.access.mechanism import Mechanism
+from dpppl.access.norm_histogram import Norms, histogram_mechanism, noisy_histogram
+from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Run, prepare
 from dpppl.runs.provenance import KeyOrigin, claim
@@ -44,7 +44,7 @@ def private_norms(
 
     The program is proved before, and the run's key is used up here; `begin(origin of the key)` notes that the run begins. What
     the run itself may be refused for is to be asked before, too."""
-    key, noise = random.stream(run.key, "norms"), float(histogram.noise_multipliers[0])
+    key, noise = keys.stream(run.key, "norms"), float(histogram.noise_multipliers[0])
     discretise = histogram.mechanism.discretise
 
     def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
@@ -84,7 +84,7 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
     it clips: it takes what is `affordable`, if that is no more than four times the .99 quantile, and clips at most a tenth of the
     rows, or what keeps 60 % of their squared norms.
 
-    >>> from dpppl.norms import NUM_BINS
+    >>> from dpppl.access.norm_histogram import NUM_BINS
     >>> counts = np.zeros(NUM_BINS); counts[17:20] = 200.0, 600.0, 200.0      # norms around 2^(-18 + 18.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
     >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)

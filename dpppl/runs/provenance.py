@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from dpppl import random
 from dpppl.errors import warn
+from dpppl.randomness import keys
 
 T = TypeVar("T", bound=Hashable)
 
@@ -50,8 +50,8 @@ class KeyOrigin:
     @classmethod
     def of(cls, key: Any) -> "KeyOrigin":
         """Of a typed key."""
-        short = KeySource.SEED if random.is_guessable(key) else KeySource.CALLER
-        return cls(KeySource.ENTROPY if random.is_issued(key) else short, random.generator_of(key))
+        short = KeySource.SEED if keys.is_guessable(key) else KeySource.CALLER
+        return cls(KeySource.ENTROPY if keys.is_issued(key) else short, keys.generator_of(key))
 
     def __str__(self) -> str:
         return f"{self.source} ({self.generator}){_OF_KEYS[self.source]}"
@@ -100,7 +100,7 @@ def claim(key: Any, *, again: bool = False) -> KeyOrigin:
     """Use up a run's key, and say where it comes from; `again`: the key of a run that is resumed.
 
     Raises KeyReuseError; warns of a key that can be guessed."""
-    random.claim(key, again=again)
+    keys.claim(key, again=again)
     origin = KeyOrigin.of(key)
     if origin.source is KeySource.SEED:
         warn(

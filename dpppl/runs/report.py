@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from dpppl import accounting
+from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError, warn
-from dpppl.mechanism import Mechanism
 from dpppl.runs.provenance import Provenance, Status
 
 RELATIONS = {

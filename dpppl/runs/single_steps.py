@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import random
 from dpppl.errors import ConfigurationError, KeyReuseError
+from dpppl.randomness import keys
 from dpppl.runs.provenance import KeyOrigin, claim
 
 _NEW = "make a new state by init(dpppl.secret_key(), ..., init_params=get_params(state))"
@@ -73,4 +73,4 @@ def key_of(state: Any) -> Any:
             "a state that run returned holds no key: go on by run(rng_key, num_steps, ..., init_state=state), or "
             f"{_NEW}."
         )
-    return random.as_key(state.rng_key)
+    return keys.as_key(state.rng_key)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl import native
+from dpppl.randomness import native
 from dpppl.subsampling.scheme import Selection
 
 

@@ -10,13 +10,13 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
-from dpppl.clipping import Centred
+from dpppl.access.clipping import Centred
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import used_inputs
-from dpppl.model import SplitModel, split_model
-from dpppl.model_handlers import explained
-from dpppl.model_refusals import check_captured, check_effects
-from dpppl.responses import FLAT, Responses
+from dpppl.model.handlers import explained
+from dpppl.model.refusals import check_captured, check_effects
+from dpppl.model.responses import FLAT, Responses
+from dpppl.model.split import SplitModel, split_model
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
 

@@ -12,9 +12,9 @@ import jax
 from numpyro.infer import autoguide, init_to_median, init_to_uniform
 from numpyro.optim import _NumPyroOptim
 
-from dpppl import random
+from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.errors import ConfigurationError
-from dpppl.norms import Norms, gradient_norm
+from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Run
 from dpppl.runs.norm_choice import private_norms
@@ -75,7 +75,7 @@ def choose_norm(
     histogram, *steps = charges
     before = svi.budget.events
     with TRACING:
-        _, z = jax.jit(objective.draw)(phi, random.stream(run.key, "start"), public)
+        _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
 
     def begin(origin: KeyOrigin) -> None:
         announce(svi._begun(objective, charges, origin, start), before, objective.split.notes, svi.print_cost)

@@ -14,11 +14,11 @@ from numpyro import handlers
 from numpyro.infer import TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import compute_log_probs, transform_fn
 
-from dpppl import random
-from dpppl.centring import unnumbered
-from dpppl.mechanism import ROW_NUMBER
-from dpppl.model import SplitModel
-from dpppl.responses import Responses
+from dpppl.access.centring import unnumbered
+from dpppl.access.mechanism import ROW_NUMBER
+from dpppl.model.responses import Responses
+from dpppl.model.split import SplitModel
+from dpppl.randomness import keys
 from dpppl.svi.dropout import AutoDropout
 from dpppl.svi.guides import data_free, on_rows, plates_of, unconstrained
 
@@ -109,8 +109,8 @@ class Objective:
         """The mean of the prior terms of all particles, and their latents, stacked where there is more than one."""
         if self.num_particles == 1:
             return self.draw(phi, key, public)
-        keys = jax.random.split(key, self.num_particles)
-        prior, z = jax.vmap(self.draw, (None, 0, None))(phi, keys, public)
+        subkeys = jax.random.split(key, self.num_particles)
+        prior, z = jax.vmap(self.draw, (None, 0, None))(phi, subkeys, public)
         return jnp.mean(prior), z
 
     def aligned_direction(self, phi: Any, key: Any, public: Any, access: Access, rate: float) -> Any:
@@ -157,7 +157,7 @@ class Objective:
             common = handlers.seed(data_free(self.guide, self.split, public), key)
             trace = handlers.trace(handlers.substitute(common, data=params)).get_trace()
             fixed = params | {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
-            row_key = jax.random.fold_in(random.stream(key, "local"), row[ROW_NUMBER])
+            row_key = jax.random.fold_in(keys.stream(key, "local"), row[ROW_NUMBER])
             guide = handlers.seed(on_rows(self.guide, self.split, rows, public, hide_rows=False), row_key)
             log_q, drawn = compute_log_probs(guide, (), {}, fixed)
             model = on_rows(self.split.model, self.split, rows, public, hide_rows=False)
@@ -165,8 +165,8 @@ class Objective:
             inside = [name for name in log_p if self.split.data_plate in plates_of(sites[name])]
             return sum(log_p[name] for name in inside) - sum(log_q[name] for name in self.split.local)
 
-        keys = [key] if self.num_particles == 1 else jax.random.split(key, self.num_particles)
-        return sum(particle(k) for k in keys) / self.num_particles
+        subkeys = [key] if self.num_particles == 1 else jax.random.split(key, self.num_particles)
+        return sum(particle(k) for k in subkeys) / self.num_particles
 
 
 def default_loss(guide: Any) -> Any:

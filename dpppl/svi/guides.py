@@ -13,8 +13,8 @@ from numpyro.distributions import biject_to
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import SplitModel
-from dpppl.model_handlers import BindPlate
+from dpppl.model.handlers import BindPlate
+from dpppl.model.split import SplitModel
 
 Arrays = Mapping[str, Any]
 Function = Callable[..., Any]

@@ -10,7 +10,7 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
-from dpppl.initialization import initial_values
+from dpppl.model.initialization import initial_values
 from dpppl.svi.elbo import Objective
 
 Array = np.ndarray[Any, np.dtype[Any]]

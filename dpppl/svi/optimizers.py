@@ -10,7 +10,7 @@ from numpyro.optim import _NumPyroOptim
 
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import depends_on
-from dpppl.model_refusals import check_captured
+from dpppl.model.refusals import check_captured
 
 _REFUSED = (
     "this optimiser uses the value of the loss, which private inference does not compute (it would be another access "

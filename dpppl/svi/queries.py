@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import random
-from dpppl.clipping import Flat
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import ROW_NUMBER
-from dpppl.model_refusals import check_captured
+from dpppl.model.refusals import check_captured
+from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, prepare
 from dpppl.runs.provenance import Status, claim
@@ -55,7 +55,7 @@ def noisy_sum_of(
             weighted, 0.0, rows, public, key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER
         ).total
 
-    arguments = (rows, public, random.stream(key, "query"))
+    arguments = (rows, public, keys.stream(key, "query"))
     svi.budget.admit([charge])
     program = prepare(query, arguments, rows=0)
     with svi.budget.reserve_for([charge], what, uuid.uuid4().hex) as reservation:
@@ -73,7 +73,7 @@ def estimate_elbo(
     """See SVI.estimate_elbo."""
     objective = replace(objective, num_particles=num_particles)
     rows, public = objective.arrays(args, kwargs)
-    draw_key = random.stream(key, "guide")
+    draw_key = keys.stream(key, "guide")
 
     def terms(row: Any, everything: Any) -> Any:
         return objective.mean_log_likelihood(everything[0], row, everything[1:])
@@ -101,7 +101,7 @@ def estimate_accuracy(
 
     row = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), rows)
     with TRACING:
-        samples = objective.sample(params, random.stream(key, "guide"), num_particles)
+        samples = objective.sample(params, keys.stream(key, "guide"), num_particles)
         svi._captured += check_captured(jax.make_jaxpr(is_correct)(row, (public, samples)), {objective.split.num_rows})
     everything = (public, samples)
     total = noisy_sum_of(svi, "estimate_accuracy", is_correct, rows, everything, key, 1.0, noise_multiplier)

@@ -12,7 +12,7 @@ from numpyro.infer import autoguide
 from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
-from dpppl.row_free import proved
+from dpppl.information_flow.row_free import proved
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.report import PrivacyReport, to_inference_data

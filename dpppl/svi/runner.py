@@ -11,17 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import random
-from dpppl.arguments import name_of
-from dpppl.clipping import Adaptive
+from dpppl.access.clipping import Adaptive
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism
-from dpppl.row_free import proved
+from dpppl.information_flow.row_free import proved
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.arguments import name_of
+from dpppl.randomness import keys
 from dpppl.runs import single_steps
 from dpppl.runs.budget import Budget, Charge, counted
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.driver import TRACING, Method, Program, Run, drive, forgetful, prepare, prove
-from dpppl.runs.ledger import PrivacyLedger
 from dpppl.runs.norm_choice import after_histogram, histogram_charge
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
@@ -232,7 +232,7 @@ class SVI(Fixed):
         `rng_key`: one key, used once, which the state holds; take it from `dpppl.secret_key()`. Looks at no data and charges
         nothing. Raises KeyReuseError for a key that was used, ConfigurationError inside a function that JAX traces."""
         single_steps.check_eager("init", rng_key)
-        key = random.as_key(rng_key)
+        key = keys.as_key(rng_key)
         state = self._set_up(key, args, kwargs, init_params)
         single_steps.begin(key)
         return state
@@ -301,7 +301,7 @@ class SVI(Fixed):
         start = start if init_params is None else Start.SUPPLIED
         with self.budget.turn:  # until the clipping norm is known
             # A stream of its own: whatever else is made from this key has other noise.
-            objective, state = self._bound(random.stream(run.key, "run"), args, kwargs, init_params)
+            objective, state = self._bound(keys.stream(run.key, "run"), args, kwargs, init_params)
             state = state if init_state is None else continued(init_state, state)
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
@@ -365,7 +365,7 @@ class SVI(Fixed):
 
         `bound`: each row's log likelihood is clipped to [-bound, bound]. Without `noise_multiplier`: as little noise as
         what is left of the target allows (see `reserve`)."""
-        key = random.as_key(rng_key)
+        key = keys.as_key(rng_key)
         objective, _ = self._bound(key, args, kwargs, None)
         return queries.estimate_elbo(self, objective, key, params, args, kwargs, bound, noise_multiplier, num_particles)
 
@@ -379,7 +379,7 @@ class SVI(Fixed):
         `correct(samples, *args, **kwargs)`: whether one row is, given posterior samples by site (num_particles, ...)
         and the model's arguments for that row, without their leading axis. Needs `num_data`, of which it is a share.
         Without `noise_multiplier`: as for `estimate_elbo`."""
-        key = random.as_key(rng_key)
+        key = keys.as_key(rng_key)
         objective, _ = self._bound(key, args, kwargs, None)
         return queries.estimate_accuracy(
             self, objective, key, params, correct, args, kwargs, noise_multiplier, num_particles
@@ -397,7 +397,7 @@ class SVI(Fixed):
     ) -> tuple[Objective, SVIState]:
         """The ELBO, split, for these arguments, and the first state."""
         with TRACING:
-            objective, phi = bind_objective(self, random.stream(key, "initial values"), args, kwargs, init_params)
+            objective, phi = bind_objective(self, keys.stream(key, "initial values"), args, kwargs, init_params)
             captured = optimizers.check_without_loss(self.optim, phi, objective.split.num_rows)
             self._captured = tuple(dict.fromkeys((*self._captured, *captured)))
             adaptive = isinstance(self.mechanism.clipping, Adaptive)

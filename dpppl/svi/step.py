@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpppl import random
-from dpppl.centring import noisy_centred_sum
-from dpppl.clipping import Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
+from dpppl.access.centring import noisy_centred_sum
+from dpppl.access.clipping import Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
+from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import ROW_NUMBER, Mechanism
+from dpppl.randomness import keys
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
 
@@ -65,7 +65,7 @@ def svi_step(
 
     ascend = objective.aligned_direction if gradient == "aligned" else objective.per_parameter_direction
     phi = optim.get_params(state.optim_state)
-    key = jax.random.fold_in(random.stream(state.rng_key, "guide"), state.i)
+    key = jax.random.fold_in(keys.stream(state.rng_key, "guide"), state.i)
     direction = ascend(phi, key, public, access, mechanism.subsampling.rate)
     descent = jax.tree.map(jnp.negative, direction)
     optim_state = optimizers.update(optim, descent, state.optim_state)

@@ -19,7 +19,7 @@ BLOCKS, NORMAL, DISTINCT = "dpppl_chacha20", "dpppl_normal", "dpppl_distinct"
 or to normal draws (..., 8, count) float64. The third: draws (..., count) uint32, number of rows (..., 1) uint32, size (..., 1)
 int32, to index (..., count) int32 and mask (..., count) bool."""
 
-_EXTENSION = "dpppl._native"
+_EXTENSION = "dpppl.randomness._native"
 _RFC_8439 = 0xE4E7F110, 0x4E3C50A2
 """First and last word of the block of section 2.3.2."""
 

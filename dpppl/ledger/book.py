@@ -12,10 +12,10 @@ import numpy as np
 
 from dpppl.accounting import GaussianEvent
 from dpppl.errors import ConfigurationError, LedgerError
-from dpppl.runs import ledger_file
-from dpppl.runs.ledger_file import Position, Record, Session
-from dpppl.runs.owner import Owner, is_gone
-from dpppl.runs.privacy_filter import Costs, PrivacyFilter
+from dpppl.ledger import store
+from dpppl.ledger.owner import Owner, is_gone
+from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
+from dpppl.ledger.store import Position, Record, Session
 
 VERSION = 2
 """Of files; those of version 1 had no head until this one wrote to them."""
@@ -74,7 +74,7 @@ class Book:
     def read(self, session: Session, path: str) -> Book:
         """With what is new in the file."""
         if self.header["version"] > 1:
-            ledger_file.check_head(path, session)
+            store.check_head(path, session)
         return self.after(session.new, session.position)
 
     def after(self, records: Iterable[Record], position: Position) -> Book:
@@ -118,7 +118,7 @@ class Book:
 
 
 def open_book(path: str) -> Book:
-    with ledger_file.opened(path, Position(), write=False) as session:
+    with store.opened(path, Position(), write=False) as session:
         if not session.new or session.new[0].get("kind") != "ledger":
             raise LedgerError(f"{path} is not a ledger.")
         header = session.new[0]

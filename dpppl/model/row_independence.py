@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl import jaxprs
-from dpppl.arguments import Arguments, Arrays, Shapes
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import Dependence, abstract
-from dpppl.model_handlers import user_line
-from dpppl.model_refusals import quoted
+from dpppl.model.arguments import Arguments, Arrays, Shapes
+from dpppl.model.handlers import user_line
+from dpppl.model.refusals import quoted
 
 Terms = Callable[[int], Callable[..., Any]]
 """`terms(num_rows)(z, rows, public)`: all that a run on so many rows computes, by role and by site."""

@@ -17,10 +17,10 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.primitives import Messenger
 
-from dpppl.arguments import Arguments, Arrays, Model
 from dpppl.errors import DPPPLError, UnsupportedModelError
-from dpppl.model_refusals import control_flow_message, nested_message, random_message
-from dpppl.model_structure import Site, Trace, is_factor, plates_of, transform_of
+from dpppl.model.arguments import Arguments, Arrays, Model
+from dpppl.model.refusals import control_flow_message, nested_message, random_message
+from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]

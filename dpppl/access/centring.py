@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpppl import random
-from dpppl.clipping import Centred
-from dpppl.mechanism import ROW_NUMBER, Mechanism, NoisySum
-from dpppl.shared_work import gradient, value_and_gradient
+from dpppl.access.clipping import Centred
+from dpppl.access.mechanism import ROW_NUMBER, Mechanism, NoisySum
+from dpppl.randomness import keys
+from dpppl.row_program.hoist import gradient, value_and_gradient
 
 _ITERATIONS = 10
 
@@ -31,7 +31,7 @@ Respond = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 def draw_key(key: Any, step: Any) -> Any:
     """The key of a step's model draws: threefry, since JAX draws some distributions with no other. Not secret."""
-    words = jax.random.bits(jax.random.fold_in(random.stream(key, "draws"), step), (2,), jnp.uint32)
+    words = jax.random.bits(jax.random.fold_in(keys.stream(key, "draws"), step), (2,), jnp.uint32)
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 

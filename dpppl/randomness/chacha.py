@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.extend.random import define_prng_impl
 
-from dpppl import native
+from dpppl.randomness import native
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
 _TAG = "cc20"

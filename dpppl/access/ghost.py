@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.ghost import sums
-from dpppl.ghost.convolutions import rewrite
-from dpppl.ghost.factors import Form, factors, plan
-from dpppl.ghost.weights import supports
+from dpppl.access import ghost_sum as sums
+from dpppl.access.ghost_weights import supports
+from dpppl.row_program.convolutions import rewrite
+from dpppl.row_program.factors import Form, factors, plan
 
 __all__ = ["Factored", "Forms", "clipped_sum", "factored", "plan", "rewrite", "supports"]
 

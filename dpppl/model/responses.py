@@ -11,12 +11,12 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
-from dpppl.arguments import Arrays
-from dpppl.draws import drawn, unwrapped
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import depends_on
-from dpppl.model import SplitModel
-from dpppl.model_structure import Site, is_factor, plates_of
+from dpppl.model.arguments import Arrays
+from dpppl.model.samplers import drawn, unwrapped
+from dpppl.model.split import SplitModel
+from dpppl.model.structure import Site, is_factor, plates_of
 
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'

@@ -14,12 +14,12 @@ import numpy as np
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.dp_events import as_events
 from dpppl.errors import BudgetExceededError, ConfigurationError
-from dpppl.runs import ledger_file
-from dpppl.runs.ledger_book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book
-from dpppl.runs.ledger_file import Session
-from dpppl.runs.ledger_report import LedgerReport, epsilon_of_plan, report_of
-from dpppl.runs.owner import this_process
-from dpppl.runs.privacy_filter import Costs, PrivacyFilter
+from dpppl.ledger import store
+from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book
+from dpppl.ledger.owner import this_process
+from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
+from dpppl.ledger.report import LedgerReport, epsilon_of_plan, report_of
+from dpppl.ledger.store import Session
 
 _MOVED_BY_ROUNDING = 0.01  # what rounding noise multipliers down to a few values may move in the cost of part of a run
 
@@ -70,7 +70,7 @@ class PrivacyLedger:
     ) -> None:
         rule = PrivacyFilter.of(epsilon, delta, neighboring_relation, full_batch_only)
         self._path = os.path.abspath(os.fspath(path))
-        ledger_file.create(
+        store.create(
             self._path,
             {"kind": "ledger", "version": VERSION, "created": _now(), "name": name, **dataclasses.asdict(rule)},
         )
@@ -241,14 +241,14 @@ class PrivacyLedger:
 
     def _read(self) -> Book:
         book = self._book
-        with ledger_file.opened(self._path, book.position, write=False) as session:
+        with store.opened(self._path, book.position, write=False) as session:
             self._book = book = book.read(session, self._path)
         return book
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[_Entry]:
         book = self._book
-        with ledger_file.opened(self._path, book.position, write=True) as session:
+        with store.opened(self._path, book.position, write=True) as session:
             entry = _Entry(book.read(session, self._path), session)
             try:
                 yield entry

@@ -10,7 +10,7 @@ import numpy as np
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.primitives import Kind, kind_of
-from dpppl.model_structure import Observed, Structure
+from dpppl.model.structure import Observed, Structure
 
 _MOST_COMBINATIONS = 1024
 _FEW = 6

@@ -31,10 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.ghost.factors import Form, restored
-from dpppl.ghost.weights import clipped_rows, weigh
-from dpppl.gradients import evenly, over_chunks
-from dpppl.stored import once
+from dpppl.access.exact_sum import evenly, over_chunks
+from dpppl.access.ghost_weights import clipped_rows, weigh
+from dpppl.row_program.factors import Form, restored
+from dpppl.row_program.materialize import once
 
 BLOCK = 128
 """Rows whose outer products and whole gradients are added in float32."""

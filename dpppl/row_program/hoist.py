@@ -16,8 +16,8 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from dpppl import solves
 from dpppl.jaxprs import CALLS, REARRANGEMENTS, computed, equations, flattened, is_literal, open_jaxpr, programs
+from dpppl.row_program import triangular as solves
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro import handlers
 
-from dpppl import model_refusals as refusals
-from dpppl.arguments import Arguments, Arrays, Model, Shapes
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.information_flow.row_free import by_site
 from dpppl.jaxprs import abstract, used_inputs
-from dpppl.model_handlers import (
+from dpppl.model import refusals
+from dpppl.model.arguments import Arguments, Arrays, Model, Shapes
+from dpppl.model.handlers import (
     BindLatents,
     BindRows,
     Latent,
@@ -28,7 +29,8 @@ from dpppl.model_handlers import (
     made_up_value,
     trace_of,
 )
-from dpppl.model_structure import (
+from dpppl.model.row_independence import check_coupling, check_dependence
+from dpppl.model.structure import (
     Site,
     Structure,
     Trace,
@@ -38,8 +40,6 @@ from dpppl.model_structure import (
     plates_of,
     unconstrained_shape,
 )
-from dpppl.row_free import by_site
-from dpppl.row_independence import check_coupling, check_dependence
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent
-from dpppl.runs.ledger_book import Book, Events, number
+from dpppl.ledger.book import Book, Events, number
 
 _RELATIONS = {
     "zero_out": "add or remove one row, N public (zero-out)",

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.array_likes import with_arrays
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
+from dpppl.model.array_likes import with_arrays
 
 Arrays = dict[str, Any]
 Shapes = dict[str, jax.ShapeDtypeStruct]

@@ -9,14 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import discrete, ghost, random
+from dpppl.access import ghost
+from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.access.door import Access, admit, door_p
+from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
-from dpppl.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
-from dpppl.door import Access, admit, door_p
 from dpppl.errors import ConfigurationError
-from dpppl.gradients import sum_of_rows
-from dpppl.shared_work import gradient
-from dpppl.stored import Statistic
+from dpppl.randomness import discrete_gaussian as discrete
+from dpppl.randomness import keys, normal
+from dpppl.row_program.hoist import gradient
+from dpppl.row_program.materialize import Statistic
 from dpppl.subsampling import FullBatch, Partition, Poisson, Subsampling, WithoutReplacement
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
@@ -169,7 +171,7 @@ class Mechanism:
         """What the door computes: subsample, clip the statistic of each row, sum, and add noise. With `forms`, the
         statistic is factors of a gradient, which are weighted so that it is clipped."""
         num_rows = jax.tree.leaves(rows)[0].shape[0]
-        index, mask = self.subsampling.draw(random.stream(key, "subsampling"), num_rows, step)
+        index, mask = self.subsampling.draw(keys.stream(key, "subsampling"), num_rows, step)
         places = jnp.arange(num_rows if index is None else index.shape[0], dtype=jnp.int32)
 
         def fetch(part: Any) -> Any:
@@ -202,8 +204,8 @@ class Mechanism:
             if self.counts:
                 of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(())))
             total = sum_of_rows(of_row, drawn, mask, clip, self.strategy, steps, fetch, likely)
-        draw = discrete.discrete_normal if self.discretise else random.standard_normal
-        noise = draw(jax.random.fold_in(random.stream(key, "noise"), step), sum(sizes))
+        draw = discrete.discrete_normal if self.discretise else normal.standard_normal
+        noise = draw(jax.random.fold_in(keys.stream(key, "noise"), step), sum(sizes))
         with jax.enable_x64(True):
             pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
             noisy = [

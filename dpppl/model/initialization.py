@@ -10,9 +10,9 @@ import numpy as np
 import numpyro.distributions as dist
 
 from dpppl.errors import ConfigurationError
-from dpppl.model import SplitModel
-from dpppl.model_structure import Site
-from dpppl.row_free import proved
+from dpppl.information_flow.row_free import proved
+from dpppl.model.split import SplitModel
+from dpppl.model.structure import Site
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")

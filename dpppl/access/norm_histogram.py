@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.clipping import Flat
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
-from dpppl.mechanism import Mechanism
-from dpppl.shared_work import gradient
+from dpppl.row_program.hoist import gradient
 from dpppl.subsampling import FullBatch
 
 LOWEST, NUM_BINS = -18, 40

@@ -18,9 +18,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from dpppl.ghost.convolutions import few_channels, patches, rule
-from dpppl.ghost.uses import Chain, Use, uses_of
 from dpppl.jaxprs import bind, flattened, is_literal, scan_parts
+from dpppl.row_program.convolutions import few_channels, patches, rule
+from dpppl.row_program.uses import Chain, Use, uses_of
 
 _MOST_POSITIONS = 128
 """Of lookups of one row: their gradients are added up by a square matrix of them."""

@@ -19,9 +19,9 @@ from jax.interpreters import batching, mlir
 from dpppl import information_flow
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.jaxprs import split
-from dpppl.linear_algebra import on_finite
-from dpppl.solves import by_products
-from dpppl.stored import Statistic, ending
+from dpppl.row_program.linear_algebra import on_finite
+from dpppl.row_program.materialize import Statistic, ending
+from dpppl.row_program.triangular import by_products
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpppl.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite
 
 _MOST_SQUARED = 1e37
 _BELOW = 1.0 - 1.1e-3

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.shared_work import gradient
-from dpppl.stored import Statistic
+from dpppl.row_program.hoist import gradient
+from dpppl.row_program.materialize import Statistic
 
 _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 """Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""

@@ -1,0 +1,95 @@
+"""Secret keys, each used once, and named streams."""
+
+import hashlib
+import os
+import threading
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.errors import ConfigurationError, KeyReuseError
+from dpppl.randomness import chacha
+
+_GENERATORS = {8: "256-bit ChaCha20", 2: "64-bit threefry"}
+_issued: set[str] = set()
+_claimed: set[str] = set()
+_claims = threading.Lock()
+
+
+def secret_key(generator: str = "chacha20") -> Any:
+    """A new key from the operating system's entropy, for privacy noise and subsampling.
+
+    `generator`: "chacha20", 256 bits (RFC 8439), or "threefry", 64 bits, JAX's own.
+
+    `jax.random.key(seed)` holds at most 32 bits and the seed is usually written in a script: whoever knows it can
+    subtract the noise. Keys from here are remembered (as digests, in this process) so that the privacy report can say
+    where the randomness came from.
+
+    >>> import dpppl
+    >>> dpppl.secret_key().shape
+    ()
+    """
+    if generator == "chacha20":
+        key = chacha.wrap(np.frombuffer(os.urandom(32), np.uint32))
+    elif generator == "threefry":
+        key = jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")
+    else:
+        raise ConfigurationError('secret_key: the generator is "chacha20" or "threefry".')
+    _issued.add(_digest(key))
+    return key
+
+
+def as_key(key: Any) -> Any:
+    """Accept a typed key or raw uint32 key data, one key; return it typed. Raises ConfigurationError otherwise."""
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        typed = key
+    elif isinstance(key, jax.Array | np.ndarray) and key.dtype == np.uint32:
+        typed = chacha.wrap(key) if key.shape[-1:] == (8,) else jax.random.wrap_key_data(jnp.asarray(key))
+    else:
+        raise ConfigurationError("rng_key must be a JAX random key; take one from dpppl.secret_key().")
+    if typed.ndim:
+        raise ConfigurationError(
+            "rng_key must be a single key, not a batch; chains are given their own by splitting it."
+        )
+    return typed
+
+
+def generator_of(key: Any) -> str:
+    """The key's generator and its length, in words."""
+    return _GENERATORS.get(jax.random.key_data(key).size, "another generator")
+
+
+def is_issued(key: Any) -> bool:
+    """Whether `secret_key` made this key, in this process."""
+    return _digest(key) in _issued
+
+
+def is_guessable(key: Any) -> bool:
+    """Whether the key is one that a short seed gives, as jax.random.PRNGKey(0) does: half of its words are 0."""
+    words = np.asarray(jax.random.key_data(key)).ravel()
+    return bool(2 * np.count_nonzero(words) <= words.size)
+
+
+def claim(key: Any, *, again: bool = False) -> None:
+    """Mark a key as used. Raises KeyReuseError the second time, unless the run that used it goes on, `again`: equal keys
+    on changed data cancel the noise."""
+    digest = _digest(key)
+    with _claims:
+        if digest in _claimed and not again:
+            raise KeyReuseError(
+                "this key was already used in this process; call dpppl.secret_key() again for every run."
+            )
+        _claimed.add(digest)
+
+
+def stream(key: Any, name: str) -> Any:
+    """The sub-key of a named stream; different names give unrelated keys."""
+    return jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+
+
+def _digest(key: Any) -> str:
+    data = np.asarray(jax.random.key_data(key))
+    return hashlib.sha256(data.tobytes()).hexdigest()

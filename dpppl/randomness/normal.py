@@ -1,0 +1,73 @@
+"""Standard normal draws with full tails: two from 128 random bits."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpppl.randomness import chacha, native
+
+_LOG = (
+    6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
+    1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01,
+)  # fmt: skip
+_SINE = (
+    -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04, 2.75573137070700676789e-06,
+    -2.50507602534068634195e-08, 1.58969099521155010221e-10,
+)  # fmt: skip
+_COSINE = (
+    4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05, -2.75573143513906633035e-07,
+    2.08757232129817482790e-09, -1.13596475577881948265e-11,
+)  # fmt: skip
+
+
+def standard_normal(key: Any, size: int) -> Any:
+    """`size` standard normal draws, shape (size,), float64 whatever `jax_enable_x64` says; each two from 128 random bits.
+
+    Box and Muller (1958): a radius from 64 bits, a direction from 64. The largest possible radius is that of
+    U = 2^-65, sqrt(-2 log U) = 9.49 standard deviations, and the mass beyond it is U: 2.8e-20 a pair. Rounding moves the
+    squared radius by less than 2.3e-16, and all else by less than a part in 1e15. (`jax.random.normal` in float32 stops
+    at 5.42, a missing mass of 6e-8 a draw, which is a privacy failure of the same size.)
+    Only element-wise arithmetic may touch the result outside `jax.enable_x64(True)`.
+    """
+    count = -(-size // 8)
+
+    def by_xla(key: Any) -> Any:
+        return _box_muller(jax.random.bits(key, (4, 4 * count), jnp.uint32)).reshape(-1)
+
+    with jax.enable_x64(True):
+        if not (chacha.is_chacha(key) and native.available()):
+            return by_xla(key)[:size]
+        by_call = partial(chacha.native_normal, count=count)
+        return lax.platform_dependent(key, cpu=by_call, default=by_xla)[:size]
+
+
+def _box_muller(words: Any) -> Any:
+    """Normal draws (2, M) from words (4, M): two for a uniform number in (0, 1], and two for a direction, of which the first
+    two bits choose between sine and cosine and a sign. Logarithm, sine and cosine are those of fdlibm (Sun, 1993)."""
+    high, low, angle, fine = words
+    u = high.astype(jnp.float64) * 2.0**-32 + (low.astype(jnp.float64) + 0.5) * 2.0**-64
+    bits = lax.bitcast_convert_type(u, jnp.uint64)
+    exponent = ((bits >> 32).astype(jnp.int32) - 0x3FE6A09E) >> 20
+    mantissa = lax.bitcast_convert_type(bits - (exponent.astype(jnp.int64).astype(jnp.uint64) << 52), jnp.float64)
+    f = mantissa - 1.0
+    s = f / (2.0 + f)
+    logarithm = exponent.astype(jnp.float64) * np.log(2.0) + (f - s * (f - s * s * _polynomial(_LOG, s * s)))
+    radius = jnp.sqrt(-2.0 * logarithm)
+    turn = (angle << 2).astype(jnp.int32).astype(jnp.float64) * 2.0**-32 + (fine.astype(jnp.float64) + 0.5) * 2.0**-62
+    x = turn * (0.5 * np.pi)  # within a quarter of pi
+    sine = x + x * (x * x) * _polynomial(_SINE, x * x)
+    cosine = 1.0 - 0.5 * (x * x) + (x * x) ** 2 * _polynomial(_COSINE, x * x)
+    cosine = jnp.where(angle >> 31, -cosine, cosine)
+    swap = (angle >> 30) & 1 == 1
+    return radius * jnp.stack([jnp.where(swap, sine, cosine), jnp.where(swap, cosine, sine)])
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
+    total = coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        total = coefficient + x * total
+    return total
