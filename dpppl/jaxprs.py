@@ -82,17 +82,35 @@ def scan_parts(equation: Any) -> tuple[int, int]:
     return whole(equation.invars, inner.invars) - carried, carried
 
 
-def computed(program: Any, wanted: Sequence[Any], values: dict[Any, Any]) -> list[Any]:
-    """The values of variables of an open program, from those of its inputs and constants, or of variables on the way."""
-    needed, chosen = {v for v in wanted if not is_literal(v) and v not in values}, []
+Rule = Callable[[Any, Sequence[Any]], Sequence[Any] | None]
+"""From an equation and its operands, its outputs; None where they are to be computed as the equation says."""
+
+
+def evaluate(
+    program: Any, values: dict[Any, Any], rule: Rule | None = None, wanted: Sequence[Any] | None = None
+) -> list[Any]:
+    """The values of variables of an open program, by default of its outputs, from the `values` of others.
+
+    The one evaluator of programs: equations that are not needed are left out, but for those with effects, and `rule` may compute
+    one in another way.
+
+    >>> program = jax.make_jaxpr(lambda x: np.float32(2) * jax.numpy.sin(x))(0.0).jaxpr
+    >>> swapped = lambda equation, operands: [jax.numpy.cos(*operands)] if equation.primitive.name == "sin" else None
+    >>> evaluate(program, {program.invars[0]: 0.0}, swapped)[0].item()
+    2.0
+    """
+    wanted = program.outvars if wanted is None else wanted
+    values, chosen = dict(values), []
+    needed = {v for v in wanted if not is_literal(v) and v not in values}
     for equation in reversed(program.eqns):
-        if needed.intersection(equation.outvars):
+        if needed.intersection(equation.outvars) or equation.effects:
             chosen.append(equation)
             needed.update(v for v in equation.invars if not is_literal(v) and v not in values)
-    values = dict(values)
     read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
     for equation in reversed(chosen):
-        for v, output in zip(equation.outvars, bind(equation, [read(v) for v in equation.invars])):
+        operands = [read(v) for v in equation.invars]
+        outputs = None if rule is None else rule(equation, operands)
+        for v, output in zip(equation.outvars, bind(equation, operands) if outputs is None else outputs):
             values.setdefault(v, output)
     return [read(v) for v in wanted]
 
@@ -127,40 +145,38 @@ def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any] | None:
     if not (found := [v for v in crossing if v not in inputs]):
         return None
     like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
-    before = jax.make_jaxpr(lambda *given: computed(program, found, dict(zip(steady, given))))(*like(steady))
-    after = jax.make_jaxpr(lambda *given: computed(program, program.outvars, dict(zip([*found, *inputs], given))))
+    before = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip(steady, given)), wanted=found))(*like(steady))
+    after = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip([*found, *inputs], given))))
     return before, after(*like([*found, *inputs]))
 
 
 CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
-def flattened(program: Any, rule: Callable[[Any, Sequence[Any]], Any] = lambda equation, operands: None) -> Any:
+def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> Any:
     """A closed program without calls: what `jax.jit` and `jax.checkpoint` wrapped is inlined, also in bodies of scans.
 
-    `rule(equation, operands)`: the outputs of an equation where they are to be computed in another way, else None.
+    `rule`: see `evaluate`.
 
     >>> twice = jax.jit(lambda x: 2.0 * x)
     >>> [e.primitive.name for e in flattened(jax.make_jaxpr(lambda x: twice(x) + 1.0)(0.0)).eqns]
     ['mul', 'add']
     """
 
-    def run(jaxpr: Any, captured: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *arguments]))
-        read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
-        for equation in jaxpr.eqns:
-            operands = [read(v) for v in equation.invars]
-            name, inner = equation.primitive.name, next(programs(equation), None)
-            outputs = rule(equation, operands)
-            if outputs is None and name in CALLS:
-                outputs = run(open_jaxpr(inner), getattr(inner, "consts", ()), operands)
-            elif outputs is None and name == "scan":
-                equation = equation.replace(params=equation.params | {"jaxpr": flattened(inner, rule)})
-            values.update(zip(equation.outvars, bind(equation, operands) if outputs is None else outputs))
-        return [read(v) for v in jaxpr.outvars]
+    def run(program: Any, arguments: Sequence[Any]) -> list[Any]:
+        jaxpr, captured = open_jaxpr(program), getattr(program, "consts", ())
+        return evaluate(jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *arguments])), inline)
+
+    def inline(equation: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
+        if (outputs := rule(equation, operands)) is not None:
+            return outputs
+        name, inner = equation.primitive.name, next(programs(equation), None)
+        if name == "scan":
+            return bind(equation.replace(params=equation.params | {"jaxpr": flattened(inner, rule)}), operands)
+        return run(inner, operands) if name in CALLS else None
 
     inputs = [abstract(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
-    return jax.make_jaxpr(lambda *arguments: run(program.jaxpr, program.consts, arguments))(*inputs)
+    return jax.make_jaxpr(lambda *arguments: run(program, arguments))(*inputs)
 
 
 def constants(program: Any) -> Iterator[Any]:

@@ -15,10 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.interpreters.partial_eval import dce_jaxpr
 
-from dpppl.jaxprs import bind, flattened, is_literal, scan_parts
+from dpppl.jaxprs import bind, evaluate, flattened, scan_parts
 from dpppl.row_program.convolutions import few_channels, patches, rule
 from dpppl.row_program.uses import Chain, Use, uses_of
 
@@ -149,7 +147,13 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
             product = restored(jnp.einsum("gtm,gtn->gmn", a, b), (*_to_operand(use), *use.chain))
             sums[use.source] = sums[use.source] + product if use.source in sums else product
     if sums:
-        _, pull_back = jax.vjp(lambda values: _variables(plan.program, list(sums), with_latents(values)), values)
+        jaxpr, consts = plan.program.jaxpr, plan.program.consts
+
+        def sources(values: Sequence[Any]) -> list[Any]:
+            given = zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *with_latents(values)])
+            return evaluate(jaxpr, dict(given), wanted=list(sums))
+
+        _, pull_back = jax.vjp(sources, values)
         (more,) = pull_back(list(sums.values()))
         gradients = [jnp.add(*pair) for pair in zip(gradients, more)]
     of_whole = iter(gradients)
@@ -173,26 +177,29 @@ def restored(array: Any, chain: Chain) -> Any:
 def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts) -> tuple[list[Any], Shifts]:
     """The program's outputs, with what comes out of each chosen use shifted; and what came in there from the row."""
     jaxpr, seen = program.jaxpr, cast(Shifts, {})
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *arguments]))
-    read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
-    for number, equation in enumerate(jaxpr.eqns):
-        operands = [read(v) for v in equation.invars]
+    numbers = {id(equation): number for number, equation in enumerate(jaxpr.eqns)}
+
+    def rewritten(equation: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
+        number = numbers[id(equation)]
         inside = {place[1:]: use for place, use in chosen.items() if place[0] == number}
-        if () in inside:
-            position = inside[()].position
-            operands[position], seen[number,] = lax.stop_gradient(operands[position]), operands[1 - position]
-        elif inside:
+        if not inside:
+            return rule(equation, operands)
+        if () not in inside:
             own = {place: shifts[number, *place] for place in inside}
             outputs, found = _run_scan(equation, operands, inside, own)
-            seen |= {(number, *place): value for place, value in found.items()}
-        if not inside or () in inside:
-            use, by_patches = inside.get(()), None
-            if use is not None and use.kind == "convolution" and use.exact:  # its patches are formed for the gradient
-                by_patches = few_channels(equation.params, *operands)
-            outputs = rule(equation, operands) or bind(equation, operands) if by_patches is None else [by_patches]
-            outputs = [outputs[0] + shifts[number,]] if inside else outputs
-        values.update(zip(equation.outvars, outputs))
-    return [read(v) for v in jaxpr.outvars], seen
+            seen.update({(number, *place): value for place, value in found.items()})
+            return outputs
+        use, operands = inside[()], list(operands)
+        operands[use.position], seen[number,] = lax.stop_gradient(operands[use.position]), operands[1 - use.position]
+        output = None
+        if use.kind == "convolution" and use.exact:  # its patches are formed for the gradient
+            output = few_channels(equation.params, *operands)
+        if output is None:
+            (output,) = rule(equation, operands) or bind(equation, operands)
+        return [output + shifts[number,]]
+
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *arguments]))
+    return evaluate(jaxpr, values, rewritten), seen
 
 
 def _run_scan(
@@ -212,16 +219,6 @@ def _run_scan(
         parameters["unroll"],
     )  # fmt: skip
     return [*carry, *ys], seen
-
-
-def _variables(program: Any, variables: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """The values of variables of a program, from those inputs that they depend on."""
-    jaxpr = program.jaxpr.replace(outvars=list(variables))
-    reduced, used = dce_jaxpr(jaxpr, [True] * len(variables))
-    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(reduced, program.consts))(
-        *(argument for argument, needed in zip(arguments, used) if needed)
-    )
-    return found
 
 
 # Both sides of a use as matrices over positions

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from dpppl.jaxprs import CALLS, REARRANGEMENTS, computed, equations, flattened, is_literal, open_jaxpr, programs
+from dpppl.jaxprs import CALLS, REARRANGEMENTS, equations, evaluate, flattened, is_literal, open_jaxpr, programs
 from dpppl.row_program import triangular as solves
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
@@ -75,7 +75,7 @@ def _in_two(
     flat, unflat = ravel_pytree([latents[k] for k in used])
 
     def values_of(wanted: Sequence[Any], latents: Iterable[Any], given: dict[Any, Any]) -> list[Any]:
-        return computed(program.jaxpr, wanted, dict(zip(inputs, [*program.consts, *latents, *others])) | given)
+        return evaluate(program.jaxpr, dict(zip(inputs, [*program.consts, *latents, *others])) | given, wanted=wanted)
 
     makers = {equation.outvars[0]: equation for equation in program.jaxpr.eqns if solves.is_system(equation)}
     systems = {k: makers[v] for k, v in enumerate(shared) if v in makers}

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.jaxprs import REARRANGEMENTS, abstract, computed, is_literal
+from dpppl.jaxprs import REARRANGEMENTS, abstract, evaluate, is_literal
 
 _UNLIKELY = np.float32(0.7356218)
 _PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conversion may be left out in one place
@@ -92,8 +92,8 @@ def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Any, Any] | None:
     if 2 * _numbers(stored) >= _numbers(v for v in program.outvars if not is_literal(v)):
         return None
     like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
-    first = jax.make_jaxpr(lambda *given: computed(program, [*stored], dict(zip(inputs, given))))
-    last = jax.make_jaxpr(lambda *given: computed(program, program.outvars, dict(zip([*inputs, *stored], given))))
+    first = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip(inputs, given)), wanted=[*stored]))
+    last = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip([*inputs, *stored], given))))
     return first(*like(inputs)), last(*like([*inputs, *stored]))
 
 

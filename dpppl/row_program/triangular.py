@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpppl.jaxprs import abstract, bind, is_literal
+from dpppl.jaxprs import abstract, evaluate, is_literal
 
 _REFINED, _LARGEST = 10, 512
 
@@ -39,15 +39,10 @@ def by_products(program: Any, varies: Sequence[bool]) -> Any:
     if not found:
         return program
 
-    def run(*given: Any) -> list[Any]:
-        values = dict(zip(inputs, given))
-        read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
-        for equation in program.eqns:
-            operands = [read(v) for v in equation.invars]
-            outputs = [_solution(*operands, **equation.params)] if equation in found else bind(equation, operands)
-            values.update(zip(equation.outvars, outputs))
-        return [read(v) for v in program.outvars]
+    def product(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+        return [_solution(*operands, **equation.params)] if equation in found else None
 
+    run = lambda *given: evaluate(program, dict(zip(inputs, given)), product)  # noqa: E731
     return jax.make_jaxpr(run)(*(abstract(v.aval.shape, v.aval.dtype) for v in inputs)).jaxpr
 
 
