@@ -75,12 +75,9 @@ def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     def run(state: list[Value]) -> list[Value]:
         return list(walk.program(parameters["body_jaxpr"], [*for_body, *state]))
 
-    turn = counter(
-        2**bits if bits else None
-    )  # a number that moves by 1 and stays below another one cannot pass it, nor wrap
-    state, _ = _follow(
-        walk, equation, turn, state, run, lambda strides: counting is not None and strides[counting] == 1
-    )
+    # A number that moves by 1 and stays below another one cannot pass it, nor wrap.
+    turn, counts = counter(2**bits if bits else None), lambda strides: counting is not None and strides[counting] == 1
+    state, _ = _follow(walk, equation, turn, state, run, counts)
     walk.only_computes(equation, parameters["cond_jaxpr"])
     (predicate,) = walk.program(parameters["cond_jaxpr"], [*inputs[:num_cond], *state])
     if predicate.is_secret:

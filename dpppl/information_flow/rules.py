@@ -52,6 +52,14 @@ def _squeeze(equation: Any, inputs: Sequence[Value]) -> Found:
     return part.number, part.key
 
 
+def _unstack(equation: Any, inputs: Sequence[Value]) -> list[Found]:
+    """The elements along an axis, each an output: how newer JAX unpacks."""
+    gone, rank = equation.params["axis"], len(equation.invars[0].aval.shape)
+    left = {axis(k): multiple(axis(k - (k > gone))) for k in range(rank)}
+    parts = [inputs[0].renamed(left | {axis(gone): Number(n)}) for n in range(len(equation.outvars))]
+    return [(part.number, part.key) for part in parts]
+
+
 def _broadcast(equation: Any, inputs: Sequence[Value]) -> Found:
     """One number for all chains. (One key would be a key twice.)"""
     return (None if equation.invars[0].aval.shape else inputs[0].number), LOST
@@ -97,8 +105,8 @@ def _split(equation: Any, inputs: Sequence[Value]) -> Found:
     return None, key._replace(path=(*key.path, Step(("split", *shape), multiple(axis(rank)))))
 
 
-RULES: dict[Any, Callable[[Any, Sequence[Value]], Found]] = {
-    named("slice"): _slice, named("squeeze"): _squeeze, named("broadcast_in_dim"): _broadcast, named("add"): _add,
-    named("convert_element_type"): _convert, named("iota"): _iota, named("random_fold_in"): _fold_in,
+RULES: dict[Any, Callable[[Any, Sequence[Value]], Found | list[Found]]] = {
+    named("slice"): _slice, named("squeeze"): _squeeze, named("unstack"): _unstack, named("broadcast_in_dim"): _broadcast,
+    named("add"): _add, named("convert_element_type"): _convert, named("iota"): _iota, named("random_fold_in"): _fold_in,
     named("random_split"): _split,
 }  # fmt: skip

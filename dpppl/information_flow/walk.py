@@ -133,11 +133,12 @@ class Walk:
             self.only_computes(equation, program)
         data = Data.PUBLIC if all(value.data is Data.PUBLIC for value in inputs) else Data.DERIVED
         key = LOST if any(value.key is not None for value in inputs) else None
-        number, rule = None, RULES.get(equation.primitive)
-        if rule is not None and all(value.key is None for value in inputs[1:]):
-            number, found = rule(equation, inputs)
-            key = key and found
-        return [Value(data, key, number, self.trail_after(equation, inputs))] * len(equation.outvars)
+        rule, shared = RULES.get(equation.primitive), Value(data, key, None, self.trail_after(equation, inputs))
+        if rule is None or any(value.key is not None for value in inputs[1:]):
+            return [shared] * len(equation.outvars)
+        found = rule(equation, inputs)
+        each = found if isinstance(found, list) else [found]
+        return [shared._replace(key=key and known, number=number) for number, known in each]
 
     def only_computes(self, equation: Any, program: Any) -> None:
         """Refuse more than computing, in a part of a program of which it is not followed how often it runs."""
