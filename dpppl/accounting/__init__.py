@@ -11,10 +11,12 @@ from dpppl.accounting.calibration import (
 )
 from dpppl.accounting.dp_events import from_dp_event, to_dp_event
 from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.accounting.tradeoff import TradeOff, trade_off
 
 __all__ = [
     "GaussianEvent",
     "PrivacySpent",
+    "TradeOff",
     "bounds",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
@@ -30,4 +32,5 @@ __all__ = [
     "round_down",
     "spent",
     "to_dp_event",
+    "trade_off",
 ]

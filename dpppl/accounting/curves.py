@@ -18,6 +18,7 @@ from dpppl.errors import ConfigurationError
 
 ACCOUNTANTS = ("auto", "gaussian", "pld", "rdp")
 LARGEST_MEANINGFUL_EPSILON = 100.0
+EXACT_GAUSSIAN = "exact Gaussian (analytic)"
 ROUND_UP = 1 + 1e-8  # above the accountants' rounding errors
 _FEW_ORDERS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 128, 256, 512, 1024)
 _LARGE_ORDERS = (2048, 4096, 8192)  # beyond dp_accounting's default, for epsilon below .05
@@ -31,13 +32,19 @@ _LARGEST_MU = 40.0
 class Curve:
     """epsilon(delta) and delta(epsilon) of one accountant, and its name for reports.
 
-    `final(delta, epsilon)`: whether no later curve can be below this one's epsilon at delta.
+    `final(delta, epsilon)`: whether no later curve can be below this one's epsilon at delta. `profile`: delta at many
+    epsilons at once, where that is cheaper than one by one.
     """
 
     epsilon: Callable[[float], float]
     delta: Callable[[float], float]
     name: str
     final: Callable[[float, float], bool] = lambda delta, epsilon: False
+    profile: Callable[[pld.Array], pld.Array] | None = None
+
+    def deltas(self, epsilons: pld.Array) -> pld.Array:
+        """delta at each of the epsilons, shape (n,)."""
+        return np.array([self.delta(e) for e in epsilons]) if self.profile is None else self.profile(epsilons)
 
 
 def build(
@@ -91,7 +98,7 @@ def _divided(events: tuple[GaussianEvent, ...], group_size: int) -> tuple[Gaussi
 
 
 def _gaussian(mu: float) -> Curve:
-    return Curve(lambda d: gaussian_epsilon(mu, d), lambda e: gaussian_delta(mu, e), "exact Gaussian (analytic)")
+    return Curve(lambda d: gaussian_epsilon(mu, d), lambda e: gaussian_delta(mu, e), EXACT_GAUSSIAN)
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -202,7 +209,10 @@ def _pld_and_rdp(events: tuple[GaussianEvent, ...], replace_one: bool, group_siz
     def final(delta: float, epsilon: float) -> bool:
         return epsilon <= max(direction.renyi_epsilon(delta) for direction in directions)
 
-    return (Curve(epsilon, delta, "PLD (tilted Fourier transform)", final), bound)
+    def profile(epsilons: pld.Array) -> pld.Array:
+        return np.max([direction.deltas(epsilons) for direction in directions], axis=0)
+
+    return (Curve(epsilon, delta, "PLD (tilted Fourier transform)", final, profile), bound)
 
 
 @functools.lru_cache(maxsize=8)
