@@ -348,6 +348,41 @@ def test_clipping_and_subsampling_are_of_the_doors_own_classes(changed):
         mechanism.noisy_sum(linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
 
 
+@jax.tree_util.register_pytree_node_class
+class Meeting:
+    """A container that adds up the rows of a matrix that it is put together from."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def tree_flatten(self):
+        return (self.value,), None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        (value,) = children
+        is_matrix = isinstance(value, jax.Array) and value.ndim == 2
+        return cls(jnp.broadcast_to(jnp.sum(value, axis=0), value.shape) if is_matrix else value)
+
+
+@pytest.mark.parametrize("rows_in, latents_in", [(Meeting, list), (list, Meeting)])
+def test_no_container_of_the_callers_is_put_together_behind_the_door(rows_in, latents_in):
+    """Its class would have all rows at hand: one of them would be in every row's part, before it is clipped or after."""
+    only = lambda tree: jax.tree.leaves(tree)[0]  # noqa: E731
+    wrapped = lambda kind, value: kind([value] if kind is list else value)  # noqa: E731
+
+    @jax.jit
+    def total(rows):
+        z, rows = wrapped(latents_in, jnp.zeros(2)), wrapped(rows_in, rows)
+        likelihood = lambda z, row, _: jnp.vdot(only(z), only(row))  # noqa: E731
+        found = door().noisy_sum(likelihood, z, rows, None, key=jax.random.key(0), noise_multiplier=2.0).total
+        assert type(found) is latents_in
+        return only(found)
+
+    rows = jnp.zeros((50, 2))
+    np.testing.assert_allclose(jnp.linalg.norm(total(rows.at[0].set(1.0)) - total(rows)), 1.0, rtol=1e-4)
+
+
 def test_a_door_bound_with_another_mechanism_is_refused(equations):
     """Where the access is made, where it is bound, and where an equation that holds one is proved."""
 
@@ -357,8 +392,9 @@ def test_a_door_bound_with_another_mechanism_is_refused(equations):
     program, (equation,) = door_programs(function, ROWS, equations=equations)
     access, stranger = equation.params["access"], Noiseless(clipping=Flat(1.0), subsampling=FullBatch())
     refused = pytest.raises(PrivacyLeakError, match="the door takes dpppl's own Mechanism")
-    with refused:
-        replace(access, mechanism=stranger)
+    for changed in ({"mechanism": stranger}, {"forms": stranger}):
+        with refused:
+            replace(access, **changed)
 
     class Duck(Access):
         def __post_init__(self):

@@ -33,6 +33,12 @@ PRINTS, HALVES = (
 left_out = functools.partial(Mutation, cached=False)
 
 
+def _meeting():
+    from test_mechanism import Meeting
+
+    return Meeting
+
+
 def _loose():
     from test_mechanism import Loose
 
@@ -61,6 +67,8 @@ MUTATIONS = [
     left_out("an access is made of anything", f"{DOOR}Access.__post_init__", "_check_classes(self)", "None", FORGED, ("equations",)),
     left_out("anything is bound", f"{DOOR}_shapes", "_check_classes(access)", "None", FORGED, ("equations",)),
     left_out("anything is proved", f"{DOOR}_roles", '_check_classes(parameters["access"])', "None", FORGED, ("equations",)),
+    left_out("containers of any class", f"{DOOR}plain", "return jax.tree.structure(rebuilt(tree))", "return tree",
+             "test_mechanism:test_no_container_of_the_callers_is_put_together_behind_the_door", (_meeting, lambda: list)),
     # What a row's linear algebra sees
     left_out("LAPACK sees infinities", f"{LINEAR}_of_finite", "jnp.isfinite(x)", "~jnp.isnan(x)", PRINTS, ("value", "capfd")),
     left_out("linear algebra in calls sees all", f"{LINEAR}_outputs", "program = on_finite(program, [True] * len([*program.constvars, *program.invars]))", "pass",

@@ -40,6 +40,24 @@ def admit(mechanism: type, **fields: tuple[type, ...]) -> None:
     _admitted[mechanism] = fields
 
 
+def plain(tree: Any) -> Any:
+    """A structure (a PyTreeDef) with tuples for all containers but dicts: other classes run code of theirs on what is in them.
+
+    >>> plain(jax.tree.structure({"a": [1, 2], "b": None}))
+    PyTreeDef({'a': (*, *), 'b': None})
+    """
+
+    def rebuilt(tree: Any) -> Any:
+        if (node := tree.node_data()) is None:
+            return 0
+        inside = tuple(map(rebuilt, tree.children()))
+        if node[0] is dict:
+            return dict(zip(node[1], inside))
+        return None if node[0] is type(None) else inside
+
+    return jax.tree.structure(rebuilt(tree))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Access:
     """The parameter of a door: what one access does, hashable, and public all of it.
@@ -50,8 +68,8 @@ class Access:
     statistic. `forms`: of its factors, if it is not the gradient itself (`ghost.Forms`). `number`: see
     `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the maps around it.
 
-    Raises PrivacyLeakError for a program that does more than compute, and for a mechanism, or clipping or subsampling of one,
-    of a class that is not one of dpppl's own: see `admit`.
+    Raises PrivacyLeakError for a program that does more than compute, for a mechanism, or clipping, subsampling or forms, of a
+    class that is not one of dpppl's own (see `admit`), and for structures that are not `plain`.
     """
 
     mechanism: Any
@@ -124,12 +142,18 @@ def _check_classes(access: Any) -> None:
     if fields is None:
         strangers = [access if type(access) is not Access else access.mechanism]
     else:
-        values = ((getattr(access.mechanism, name), classes) for name, classes in fields.items())
+        settings = {**vars(access.mechanism), "forms": access.forms}
+        values = ((settings[name], classes) for name, classes in fields.items())
         strangers = [value for value, classes in values if type(value) not in classes]
     if strangers:
         raise PrivacyLeakError(
             f"an access with a {type(strangers[0]).__name__}: the door takes dpppl's own Mechanism, clipping and subsampling "
             "themselves, no class of yours, even if it is made of one of them; use one of these as it is."
+        )
+    trees = [access.inputs, access.output, *([] if access.forms is None else [access.forms.tree])]
+    if any(type(tree) is not jax.tree_util.PyTreeDef or tree != plain(tree) for tree in trees):
+        raise PrivacyLeakError(
+            "an access with a container that is no dict or tuple: putting it together runs code of its class on all rows."
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dpppl.access import ghost
 from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
-from dpppl.access.door import Access, admit, door_p
+from dpppl.access.door import Access, admit, door_p, plain
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
 from dpppl.errors import ConfigurationError
@@ -131,14 +131,14 @@ class Mechanism:
                 count_share=self.count_share,
             ),
             program=program.jaxpr,
-            inputs=inputs,
-            output=jax.tree.structure(output),
-            forms=forms,
+            inputs=plain(inputs),
+            output=plain(jax.tree.structure(output)),
+            forms=None if forms is None else replace(forms, tree=plain(forms.tree)),
             number=number,
             x64=bool(jnp.result_type(float) == np.float64),
         )
         leaves = door_p.bind(*operands, access=access)
-        tree = access.output if forms is None else forms.tree
+        tree = jax.tree.structure(output) if forms is None else forms.tree
         return NoisySum(jax.tree.unflatten(tree, leaves[: tree.num_leaves]), *leaves[tree.num_leaves :])
 
     @property
@@ -282,6 +282,7 @@ admit(
     Mechanism,
     clipping=(Flat, Centred, PerSite, Normalised, Adaptive),
     subsampling=(FullBatch, Poisson, Partition, WithoutReplacement),
+    forms=(type(None), ghost.Forms),
 )
 
 
