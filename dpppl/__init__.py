@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 from dpppl import accounting as accounting
 from dpppl import audit as audit
 from dpppl import information_flow as information_flow
+from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import CheckpointError as CheckpointError
@@ -65,6 +66,7 @@ __all__ = [
     "information_flow",
     "polynomial_decay",
     "secret_key",
+    "uncertainty",
 ]
 
 

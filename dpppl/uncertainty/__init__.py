@@ -1,0 +1,31 @@
+"""How good predictive distributions are, and what their spread is made of.
+
+Arrays of JAX or NumPy go in, numbers come out. Nothing here adds noise: a score of private held-out rows is a release that
+no privacy report covers. `dpppl.private_score` asks for one as a charged query.
+"""
+
+from dpppl.uncertainty.calibration import ReliabilityBins as ReliabilityBins
+from dpppl.uncertainty.calibration import expected_calibration_error as expected_calibration_error
+from dpppl.uncertainty.calibration import maximum_calibration_error as maximum_calibration_error
+from dpppl.uncertainty.calibration import reliability_bins as reliability_bins
+from dpppl.uncertainty.decomposition import VarianceParts as VarianceParts
+from dpppl.uncertainty.decomposition import decompose_variance as decompose_variance
+from dpppl.uncertainty.scores import brier_score as brier_score
+from dpppl.uncertainty.scores import crps as crps
+from dpppl.uncertainty.scores import interval_coverage as interval_coverage
+from dpppl.uncertainty.scores import log_score as log_score
+from dpppl.uncertainty.scores import predictive_log_score as predictive_log_score
+
+__all__ = [
+    "ReliabilityBins",
+    "VarianceParts",
+    "brier_score",
+    "crps",
+    "decompose_variance",
+    "expected_calibration_error",
+    "interval_coverage",
+    "log_score",
+    "maximum_calibration_error",
+    "predictive_log_score",
+    "reliability_bins",
+]
