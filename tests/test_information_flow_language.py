@@ -209,6 +209,8 @@ NUMBERS = {
     "in a loop": lambda z, labels: lax.fori_loop(0, 2, lambda _, c: c + sum(z[0] * label for label in labels), 0.0),
     "in a branch": lambda z, labels: lax.cond(z[0] > 0, lambda: sum(z[0] * label for label in labels), lambda: 0.0),
     "captured": lambda z, labels: sum(z[0] * np.float32(label).reshape(1) for label in labels),
+    "as places": lambda z, labels: sum(z[int(label)] for label in labels),
+    "as powers": lambda z, labels: sum(z[0] ** (3 + int(label)) for label in labels),
     "returned": lambda z, labels: z[0] * 0 + sum(jax.jit(lambda: tuple(labels))()),
 }
 
