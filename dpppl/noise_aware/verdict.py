@@ -8,7 +8,7 @@ import numpy as np
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars
 from dpppl.noise_aware.recipe import Known, Prior, Stage
-from dpppl.runs.report import table
+from dpppl.runs.render import table
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
 MISFIT, SURE, UNLEARNED = 0.02, 9.2, 4.0

@@ -1,17 +1,18 @@
 """The privacy report: what was spent, under which conditions, and what is not covered."""
 
-import html
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.metadata import version
 from typing import Any, Protocol
 
 from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError, warn
+from dpppl.runs import render, risk
 from dpppl.runs.provenance import Provenance, Status
 
 RELATIONS = {
@@ -130,6 +131,19 @@ class PrivacyReport:
         return accounting.group_epsilon(self.events, delta, group_size) if self.events else 0.0
 
     @property
+    def risk(self) -> accounting.TradeOff:
+        """What an attack can achieve: error rates, advantage, mu."""
+        return risk.trade_off(self.events)
+
+    @property
+    def headline(self) -> str:
+        """What the guarantee means for one person, in a sentence."""
+        sentence = risk.headline(self.risk.advantage, self.mechanism.neighboring_relation)
+        return (
+            f"If it runs as planned: {sentence[0].lower()}{sentence[1:]}" if self.status is Status.PLANNED else sentence
+        )
+
+    @property
     def num_accesses(self) -> int:
         """Number of events the accountant composes: one a step, but one an epoch for a partition."""
         return sum(event.num_accesses for event in self.events)
@@ -212,8 +226,10 @@ class PrivacyReport:
         return [
             ("method", f"{self.method}, {self.status}"),
             *headline,
+            *risk.risk_rows(self.risk),
             ("neighbouring data sets", RELATIONS[self.mechanism.neighboring_relation]),
             ("unit of privacy", "one row"),
+            ("trust", "whoever runs this sees the data (central); all others see what is released"),
             ("subsampling", self.mechanism.subsampling + cap),
             ("sampling failure", f"{self.failure_probability:.2g} in total, charged to delta"),
             ("clipping", self.mechanism.clipping),
@@ -231,28 +247,31 @@ class PrivacyReport:
         return [(title, sentences) for title, sentences in titled if sentences]
 
     def __str__(self) -> str:
-        lines = ["Privacy report", *table(self.rows())]
-        for title, sentences in self.sections():
-            lines += [title, *(f"  - {sentence}" for sentence in sentences)]
-        return "\n".join(lines)
+        return render.text(self.headline, self.rows(), self.sections())
 
     __repr__ = __str__
 
-    def to_html(self) -> str:
-        """The same as a table and lists in HTML, as notebooks show it."""
-        rows = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(t)}</td></tr>" for n, t in self.rows())
-        parts = [f"<h4>Privacy report</h4><table>{rows}</table>"]
-        for title, sentences in self.sections():
-            items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
-            parts.append(f"<h5>{title}</h5><ul>{items}</ul>")
-        return "".join(parts)
+    def to_html(self, about: Mapping[str, str] | None = None) -> str:
+        """A page of HTML that needs nothing else: for screens in light and dark, for phones, and for paper.
 
-    _repr_html_ = to_html
+        - `about`: what only people know, by the names in `dpppl.runs.render.ABOUT`; what is missing is marked open.
+        """
+        return render.page(self.to_dict(about))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Every field and every number, as plain JSON values."""
+    def _repr_html_(self) -> str:
+        return render.summary(self.headline, self.rows(), self.sections())
+
+    def to_dict(self, about: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Every field and every number, as plain JSON values; docs/report-schema.json describes them.
+
+        - `about`: as for `to_html`. Numbers that are not finite are strings.
+        """
         spent = self.spent
-        return asdict(self) | {
+        document = asdict(self) | {
+            "schema_version": render.SCHEMA_VERSION,
+            "headline": self.headline,
+            "about": render.about_of(about),
+            "versions": {name: version(name) for name in ("dpppl", "dp-accounting", "numpyro", "jax")},
             "provenance": {
                 "status": self.status,
                 "key_origin": self.provenance.key_origin,
@@ -265,20 +284,18 @@ class PrivacyReport:
             "num_accesses": self.num_accesses,
             "noise_multipliers": self.noise_multipliers,
             "failure_probability": self.failure_probability,
+            "risk": risk.risk_numbers(self.risk),
+            "comparisons": risk.comparisons(self.events, SHOWN_DELTAS[1] if self.delta is None else self.delta),
+            "rows": self.rows(),
             "warnings": self.warnings(),
             "assumptions": self.assumptions(),
             "not_covered": self.not_covered(),
         }
+        return _plain(document)
 
-    def to_json(self) -> str:
-        """`to_dict` as JSON text; numbers that are not finite become strings."""
-        return json.dumps(_plain(self.to_dict()), indent=2, allow_nan=False)
-
-
-def table(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Lines of two columns: names and texts."""
-    width = max(len(name) for name, _ in rows)
-    return [f"  {name:<{width}}  {text}" for name, text in rows]
+    def to_json(self, about: Mapping[str, str] | None = None) -> str:
+        """`to_dict` as JSON text."""
+        return json.dumps(self.to_dict(about), indent=2, allow_nan=False)
 
 
 def noise_range(events: tuple[GaussianEvent, ...]) -> tuple[float, float]:

@@ -1,0 +1,169 @@
+"""A report as text, as a notebook's cell, and as a page of HTML, from the numbers and sentences in it."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpppl.errors import ConfigurationError
+from dpppl.runs import charts
+
+SCHEMA_VERSION = "1.0"
+ABOUT = {
+    "data_name": "What are the data, and whose records are they?",
+    "purpose": "What are the results for?",
+    "actors": "Who holds the data, who sees the results, and who is trusted with what?",
+    "justification": "Why are this epsilon and delta, or this advantage, acceptable here?",
+    "preprocessing": "What was looked at before this run, and was it accounted for?",
+    "date": "When was it run or published?",
+}
+"""What a report cannot know: names, and the questions that their texts answer."""
+
+Rows = Sequence[Sequence[str]]
+Sections = Sequence[tuple[str, Sequence[str]]]
+
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#57606a;--rule:#d0d7de;--mark:#0a58a8;--warn:#9a3412}
+@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#11151a;--soft:#9aa4af;--rule:#343b44;--mark:#6cb2ff;
+--warn:#ffa657}}
+*{box-sizing:border-box}body{margin:0 auto;padding:1.2rem 1rem 3rem;max-width:56rem;background:var(--paper);
+color:var(--ink);font:1rem/1.5 system-ui,sans-serif}h1{font-size:1.6rem;line-height:1.25;margin:.4rem 0}
+h2{font-size:1.2rem;margin:2rem 0 .5rem}.headline{font-size:1.25rem;line-height:1.4;border-left:.3rem solid var(--mark);
+padding:.2rem 0 .2rem .9rem;margin:1rem 0}.soft,figcaption{color:var(--soft)}table{border-collapse:collapse;width:100%}
+th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--rule);
+overflow-wrap:anywhere}th{font-weight:600;width:30%;min-width:8.4rem;overflow-wrap:normal}.charts{display:grid;gap:1.2rem;
+grid-template-columns:repeat(auto-fit,minmax(min(20rem,100%),1fr))}figure{margin:0}svg{width:100%;height:auto;
+fill:none;stroke:none}svg text{fill:var(--ink);font-size:12px}.grid{stroke:var(--rule)}.line{stroke:var(--mark);
+stroke-width:2.5}.guess{stroke:var(--soft);stroke-dasharray:5 4}.warnings li{color:var(--warn)}.open{color:var(--warn)}
+li{margin:.25rem 0}@media print{:root{--ink:#000;--paper:#fff;--soft:#333;--rule:#999;--mark:#000;--warn:#000}
+body{max-width:none;padding:0;font-size:10pt}figure,tr,li{break-inside:avoid}h2{break-after:avoid}}
+"""
+
+
+def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
+    """Each name in `ABOUT` with the text that was given, or None. Raises ConfigurationError for other names."""
+    unknown = sorted(set(given or {}) - set(ABOUT))
+    if unknown:
+        raise ConfigurationError(f"about has {', '.join(unknown)}; a report has room for {', '.join(ABOUT)}.")
+    return {name: (given or {}).get(name) for name in ABOUT}
+
+
+def table(rows: Rows) -> list[str]:
+    """Lines of two columns: names and texts."""
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:<{width}}  {text}" for name, text in rows]
+
+
+def text(headline: str, rows: Rows, sections: Sections) -> str:
+    """For terminals."""
+    lines = ["Privacy report", headline, *table(rows)]
+    for title, sentences in sections:
+        lines += [title, *(f"  - {sentence}" for sentence in sentences)]
+    return "\n".join(lines)
+
+
+def sections_of(document: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Titles and sentences below the rows."""
+    titled = [("Warnings", "warnings"), ("Assumptions", "assumptions"), ("Not covered", "not_covered")]
+    return [(title, document[name]) for title, name in titled if document[name]]
+
+
+def summary(headline: str, rows: Rows, sections: Sections) -> str:
+    """For notebooks: the headline, and all else folded but for warnings."""
+    parts = [f"<p><strong>{_words(headline)}</strong></p>"]
+    parts += [_list(sentences) for title, sentences in sections if title == "Warnings"]
+    parts.append(f"<details><summary>Privacy report</summary>{_table(rows)}")
+    parts += [f"<p>{title}</p>{_list(sentences)}" for title, sentences in sections if title != "Warnings"]
+    return "".join(parts) + "</details>"
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """A page that needs nothing else, from a report's `to_dict()`."""
+    warnings = [(title, lines) for title, lines in sections_of(document) if title == "Warnings"]
+    others = [(title, lines) for title, lines in sections_of(document) if title != "Warnings"]
+    about, comparisons = document["about"], document["comparisons"]
+    parts = [
+        f"<h1>Privacy report: {html.escape(document['method'])}</h1>",
+        f'<p class="headline">{_words(document["headline"])}</p>',
+        f'<p class="soft">{html.escape(_caption(document))}</p>',
+        *(f'<section class="warnings"><h2>{title}</h2>{_list(lines)}</section>' for title, lines in warnings),
+        f"<h2>The guarantee and its conditions</h2>{_table(document['rows'])}",
+        f'<h2>What an attack can achieve</h2><div class="charts">{_charts(document["risk"])}</div>',
+        "<h2>Several rows a person, fewer steps, no sampling</h2>",
+        f'<p class="soft">Epsilon at delta {comparisons["delta"]:g}.</p>{_table(_compared(comparisons))}',
+        *(f"<h2>{title}</h2>{_list(lines)}" for title, lines in others),
+        "<h2>For people to answer</h2>",
+        '<p class="soft">No program can know this. NIST SP 800-226 asks for it, too.</p>',
+        _table([(ABOUT[name], about[name] or "open") for name in ABOUT]),
+        f"<h2>Versions</h2>{_table(list(document['versions'].items()))}",
+    ]
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Privacy report: {html.escape(document['method'])}</title><style>{_STYLE}</style></head>"
+    )
+    return f"{head}<body><main>{''.join(parts)}</main></body></html>"
+
+
+def _caption(document: Mapping[str, Any]) -> str:
+    """What ran, on which data, when."""
+    about, status = document["about"], document["provenance"]["status"]
+    return "; ".join([status[0].upper() + status[1:], *(about[name] for name in ("data_name", "date") if about[name])])
+
+
+def _compared(comparisons: Mapping[str, Any]) -> list[tuple[str, str]]:
+    grown = [
+        f"{_number(point['epsilon'])} after {100 * point['share_of_steps']:g} %" for point in comparisons["growth"]
+    ]
+    return [
+        *((f"{group['rows']} rows of one person", _number(group["epsilon"])) for group in comparisons["groups"]),
+        ("as steps are taken", ", ".join(grown)),
+        ("if each step used every row", _number(comparisons["without_amplification"])),
+    ]
+
+
+def _words(sentence: str) -> str:
+    """As HTML; a number and its % stay on one line."""
+    return html.escape(sentence).replace(" %", "&nbsp;%")
+
+
+def _number(value: float | str) -> str:
+    return "no bound" if isinstance(value, str) else f"{value:.4g}"
+
+
+def _charts(risk: Mapping[str, Any]) -> str:
+    """The trade-off curve, and epsilon(delta)."""
+    shares = [(i / 5, f"{20 * i} %") for i in range(6)]
+    rates = risk["trade_off"]
+    errors = charts.line_chart(
+        "Least share of used records that an attack misses, by its share of false alarms",
+        [("guess", (0, 1), (1, 0)), ("line", rates["false_positive_rate"], rates["false_negative_rate"])],
+        ("false alarms", "used records missed"),
+        (shares, shares),
+    )
+    figures = [_figure(errors, "No attack on one record is below the line; mere guessing is on the dashed one.")]
+    deltas, epsilons = risk["epsilon_of_delta"]["delta"], risk["epsilon_of_delta"]["epsilon"]
+    if deltas:
+        costs = charts.line_chart(
+            "epsilon by delta",
+            [("line", [math.log10(delta) for delta in deltas], epsilons)],
+            ("delta", "epsilon"),
+            ([(power, f"1e{power}") for power in range(-10, 1, 2)], charts.rising_ticks(max(epsilons))),
+        )
+        figures.append(_figure(costs, "Each point is a guarantee; all hold at once."))
+    return "".join(figures)
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{html.escape(caption)}</figcaption></figure>"
+
+
+def _table(rows: Rows) -> str:
+    def cell(words: str) -> str:
+        return '<td class="open">open</td>' if words == "open" else f"<td>{_words(words)}</td>"
+
+    return "<table>" + "".join(f'<tr><th scope="row">{html.escape(n)}</th>{cell(t)}</tr>' for n, t in rows) + "</table>"
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{_words(sentence)}</li>" for sentence in sentences) + "</ul>"

@@ -1,0 +1,136 @@
+"""What a report says of attacks, in plain words and as plain numbers."""
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dpppl import accounting
+from dpppl.accounting import GaussianEvent, TradeOff
+
+Events = tuple[GaussianEvent, ...]
+
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
+PRIORS = (0.5, 0.01)
+BASELINES = (1e-6, 0.1, 0.5)
+GROUPS = (2, 5, 10)
+SHARES_OF_STEPS = (0.1, 0.25, 0.5, 0.75, 1.0)
+_DRAWN = np.array([0.0, 1e-6, 1e-5, 1e-4, 1e-3, *np.linspace(0.01, 1, 50)])
+_DRAWN_DELTAS = 10.0 ** np.arange(-1, -10.1, -0.25)
+_CAN_TELL = {
+    "zero_out": "whether one person's record was used",
+    "add_or_remove_one": "whether one person's record was used",
+    "replace_one": "which of two records one person had",
+}
+
+
+@lru_cache(maxsize=64)
+def trade_off(events: Events) -> TradeOff:
+    """Of the events, computed once."""
+    return accounting.trade_off(events)
+
+
+def headline(advantage: float, relation: str) -> str:
+    """What the guarantee means for one person, in one sentence."""
+    if advantage == 0:
+        return "Nothing was asked of the data, so nothing can be told about anybody from it."
+    return (
+        "Someone who knows everybody else's records and sees all of this can tell "
+        f"{_CAN_TELL[relation]} with advantage at most {percent(advantage)}: right at most "
+        f"{percent((1 + advantage) / 2)} of the time where a coin is right 50 %."
+    )
+
+
+def percent(share: float, up: bool = True) -> str:
+    """A share in per cent to three digits, rounded up or down: a bound stays one."""
+    hundredths = 100 * share
+    if hundredths <= 0:
+        return "0 %"
+    unit = 10.0 ** (math.floor(math.log10(hundredths)) - 2)
+    whole = hundredths / unit
+    return f"{(math.ceil(whole - 1e-6) if up else math.floor(whole + 1e-6)) * unit:.12g} %"
+
+
+def mu_line(risk: TradeOff) -> str:
+    """Mu, and whether it is exact, in words."""
+    mu = risk.gaussian
+    if mu.exact:
+        return f"{mu.mu:.4g}, exactly Gaussian: this one number gives every epsilon, delta and error rate"
+    return f"{mu.mu:.4g} at most, for error rates from 1e-10; it overstates them by up to {mu.regret:.2g} (regret)"
+
+
+def risk_rows(risk: TradeOff) -> list[tuple[str, str]]:
+    """Lines of a report."""
+    found = [f"{percent(risk.true_positive_rate(rate))} at {percent(rate)}" for rate in FALSE_POSITIVE_RATES]
+    wrong = [f"{percent(risk.bayes_risk(prior), up=False)} where {percent(prior)} were" for prior in PRIORS]
+    true = [f"{percent(risk.positive_predictive_value(prior, 0.01))} where {percent(prior)} were" for prior in PRIORS]
+    guessed = [f"{percent(risk.inference_success(base))} where it was {percent(base)}" for base in BASELINES]
+    return [
+        ("mu", mu_line(risk)),
+        ("advantage", f"at most {percent(risk.advantage)}"),
+        ("used records found", f"at most {', '.join(found)} false alarms"),
+        ("a verdict is wrong", f"at least {', '.join(wrong)} used"),
+        ("an alarm is true", f"at most {', '.join(true)} used, at 1 % false alarms"),
+        ("a secret is guessed", f"at most {', '.join(guessed)} without the release"),
+    ]
+
+
+def risk_numbers(risk: TradeOff) -> dict[str, Any]:
+    """The same, and the curve, as plain JSON values."""
+    mu = risk.gaussian
+    return {
+        "advantage": risk.advantage,
+        "mu": mu.mu,
+        "mu_is_exact": mu.exact,
+        "mu_regret": mu.regret,
+        "true_positive_rates": [
+            {"false_positive_rate": rate, "true_positive_rate": risk.true_positive_rate(rate)}
+            for rate in FALSE_POSITIVE_RATES
+        ],
+        "bayes_risks": [{"prior": prior, "bayes_risk": risk.bayes_risk(prior)} for prior in PRIORS],
+        "positive_predictive_values": [
+            {"prior": prior, "false_positive_rate": rate, "value": risk.positive_predictive_value(prior, rate)}
+            for prior in PRIORS
+            for rate in FALSE_POSITIVE_RATES
+        ],
+        "inference_successes": [{"baseline": base, "success": risk.inference_success(base)} for base in BASELINES],
+        "trade_off": {
+            "false_positive_rate": _DRAWN.tolist(),
+            "false_negative_rate": risk.false_negative_rate(_DRAWN).tolist(),
+        },
+        "epsilon_of_delta": _epsilons(risk),
+    }
+
+
+def _epsilons(risk: TradeOff) -> dict[str, list[float]]:
+    """Points of epsilon(delta), each from the points of delta(epsilon) above it."""
+    reached = np.searchsorted(-risk.deltas, -_DRAWN_DELTAS)
+    seen = reached < len(risk.deltas)
+    return {"delta": _DRAWN_DELTAS[seen].tolist(), "epsilon": risk.epsilons[reached[seen]].tolist()}
+
+
+@lru_cache(maxsize=64)
+def comparisons(events: Events, delta: float) -> dict[str, Any]:
+    """Epsilon at `delta` for groups of rows, after a share of the steps, and if every row were used in each step."""
+    whole = tuple(replace(e, sampling_rate=1.0, batch_size=None, num_data=None) for e in events)
+    return {
+        "delta": delta,
+        "groups": [
+            {"rows": k, "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0} for k in GROUPS
+        ],
+        "growth": [
+            {"share_of_steps": share, "epsilon": accounting.epsilon(_first(events, share), delta)}
+            for share in SHARES_OF_STEPS
+        ],
+        "without_amplification": accounting.epsilon(whole, delta),
+    }
+
+
+def _first(events: Events, share: float) -> Events:
+    """A share of each event's accesses, rounded up."""
+    return tuple(
+        replace(e, noise_multipliers=tuple((sigma, math.ceil(share * count)) for sigma, count in e.noise_multipliers))
+        for e in events
+    )

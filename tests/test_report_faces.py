@@ -1,0 +1,157 @@
+"""A report's headline, its JSON and its schema, and the pages made of it. Accounts only: nothing runs."""
+
+import functools
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy.stats import norm
+
+import dpppl
+from dpppl.runs import render, risk
+
+SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "report-schema.json").read_text())
+
+
+def normal_mean(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+
+@functools.cache
+def plan(name):
+    """Plans of full batches, of Poisson batches, of runs too dear to mean anything, and of nothing."""
+    subsampling = dpppl.Poisson(0.1) if name == "poisson" else dpppl.FullBatch()
+    noise = {"full": 20.0, "poisson": 5.0, "dear": 0.01, "nothing": 20.0}[name]
+    kernel = dpppl.DPSGLD(
+        normal_mean, clipping_norm=1.0, subsampling=subsampling, step_size=1e3 if name == "dear" else 1e-2, noise_multiplier=noise,
+        num_data=1_000, measure_clipping=False,
+    )  # fmt: skip
+    mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=100, target_delta=1e-5, progress_bar=False)
+    return mcmc.privacy_report() if name == "nothing" else mcmc.privacy_plan()
+
+
+NAMES = ["full", "poisson", "dear", "nothing"]
+
+
+def test_the_headline_is_a_bound_in_plain_words():
+    report = plan("full")
+    mu = 10.0 / report.noise_multipliers[0]  # 100 steps
+    advantage = 2 * norm.cdf(mu / 2) - 1
+    shown, right = map(
+        float, re.search(r"advantage at most ([\d.]+) %: right at most ([\d.]+) %", report.headline).groups()
+    )
+    assert (
+        100 * advantage <= shown < 100 * advantage + 0.1 and 50 * (1 + advantage) <= right < 50 * (1 + advantage) + 0.1
+    )
+    assert report.headline.startswith("If it runs as planned: someone who knows everybody else's records")
+    assert report.headline in str(report) and "exactly Gaussian" in str(report) and f"{mu:.3g}" in str(report)
+    assert "Nothing was asked of the data" in plan("nothing").headline
+    assert "(regret)" in str(plan("poisson")) and "advantage at most 100 %" in plan("dear").headline
+    swapped = replace(report, mechanism=replace(report.mechanism, neighboring_relation="replace_one"))
+    assert "which of two records one person had" in swapped.headline
+
+
+@pytest.mark.parametrize(
+    ("share", "up", "down"),
+    [(0.23, "23 %", "23 %"), (0.23001, "23.1 %", "23 %"), (1.0, "100 %", "100 %"), (0.0, "0 %", "0 %"), (1.2345e-6, "0.000124 %", "0.000123 %")],
+)  # fmt: skip
+def test_percentages_are_rounded_to_the_safe_side(share, up, down):
+    assert (risk.percent(share), risk.percent(share, up=False)) == (up, down)
+
+
+def matches(document, schema):
+    return jsonschema.Draft202012Validator(schema).is_valid(document)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_json_is_as_the_published_schema_says(name):
+    report = plan(name)
+    document = json.loads(report.to_json(about={"data_name": "Survey"}))
+    assert matches(document, SCHEMA) and document["schema_version"] == render.SCHEMA_VERSION
+    assert set(SCHEMA["properties"]["about"]["properties"]) == set(render.ABOUT)
+    assert document["about"]["data_name"] == "Survey" and document["about"]["actors"] is None
+    assert not matches(document | {"surprise": 1}, SCHEMA) and not matches(document | {"unit": "a person"}, SCHEMA)
+    assert not matches(document | {"delta": 2.0}, SCHEMA)
+    deltas, epsilons = document["risk"]["epsilon_of_delta"].values()
+    for delta, epsilon in list(zip(deltas, epsilons))[::12]:
+        assert report.epsilon_at(delta) <= epsilon * 1.002 + 1e-9 and epsilon <= report.epsilon_at(delta) * 1.1 + 0.05
+    assert document["comparisons"]["growth"][-1]["epsilon"] == pytest.approx(report.epsilon or 0.0, rel=2e-3)
+
+
+def test_groups_growth_and_what_sampling_saves():
+    sampled, full = (plan(name).to_dict()["comparisons"] for name in ("poisson", "full"))
+    assert full["without_amplification"] == plan("full").epsilon < plan("full").epsilon_for_group(2)
+    assert sampled["without_amplification"] > 5 * plan("poisson").epsilon
+    grown = [point["epsilon"] for point in sampled["growth"]]
+    assert grown == sorted(grown) and grown[0] < 0.5 * grown[-1]
+    assert [group["epsilon"] for group in full["groups"]] == [plan("full").epsilon_for_group(k) for k in (2, 5, 10)]
+
+
+class Outline(HTMLParser):
+    """Tags that must be closed, headings in order, and whatever a page would load."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.headings, self.loads, self.words = [], [], [], []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href", "srcset", "xlink:href", "action")]
+        if tag in ("script", "link", "iframe", "img", "object"):
+            self.loads.append(tag)
+        if tag not in ("meta",):
+            self.open.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+    def handle_startendtag(self, tag, attributes):
+        self.loads += [value for name, value in attributes if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_needs_nothing_else(name):
+    report = plan(name)
+    page = report.to_html(about={"data_name": "<Survey & co>", "date": "2024-05-01"})
+    outline = Outline(page)
+    assert not outline.open and not outline.loads and "url(" not in page and "@import" not in page
+    assert outline.headings[0] == 1 and set(outline.headings[1:]) == {2}
+    assert len(page.encode()) < 300_000 and "prefers-color-scheme:dark" in page and "@media print" in page
+    words = "".join(outline.words).replace("\N{NO-BREAK SPACE}", " ")
+    for line in (
+        report.headline,
+        *report.assumptions(),
+        *report.not_covered(),
+        *report.warnings(),
+        "<Survey & co>",
+        "2024-05-01",
+    ):
+        assert line in words
+    assert words.count("open") >= len(render.ABOUT) - 2 and all(question in words for question in render.ABOUT.values())
+    assert page == render.page(json.loads(report.to_json({"data_name": "<Survey & co>", "date": "2024-05-01"})))
+
+
+def test_notebooks_show_the_headline_first():
+    report = plan("dear")
+    cell = Outline(report._repr_html_())
+    assert not cell.open and not cell.loads and cell.words[0].replace("\N{NO-BREAK SPACE}", " ") == report.headline
+    assert cell.words.index("This epsilon is no meaningful guarantee.") < cell.words.index("Privacy report")
+
+
+def test_what_people_say_has_names():
+    with pytest.raises(dpppl.ConfigurationError, match=r"about has colour; a report has room for data_name"):
+        plan("full").to_html(about={"colour": "blue"})
