@@ -88,7 +88,8 @@ class Bench:
         rows, self.public = split.arrays(self.data(0)[:2], {})
         self.prior, _ = self.coordinates.prior(self.public, jax.random.key(0))
         statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
-        self.programs = prepared(statistics, dpppl.secret_key(), rows, self.public, self.x.shape[1])
+        self.key = dpppl.random.as_key(np.arange(8, dtype=np.uint32))
+        self.programs = prepared(statistics, self.key, rows, self.public, self.x.shape[1])
 
     def data(self, seed):
         rng = np.random.default_rng(7_000 + seed)
@@ -127,7 +128,8 @@ class Bench:
         start = time.perf_counter()
         rows, _ = self.split.arrays((x, y), {})
         plan = default_plan()
-        ask = Releases(self.programs, dpppl.secret_key(), rows, self.public, lambda count: None).asker()
+        key = dpppl.random.stream(self.key, str(seed))
+        ask = Releases(self.programs, key, rows, self.public, lambda count: None).asker()
         stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), len(x))
         mixture = Mixture.of(stages[-1].surrogate, self.prior)
         drawn = mixture.draw(np.random.default_rng(seed), 2_000)

@@ -4,7 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
-from test_noise_aware import bench, compiled_once, data, full, noise_aware  # noqa: F401
+from test_noise_aware import bench, compiled_once, data, full, noise_aware, split_rows  # noqa: F401
 
 import dpppl
 from dpppl.access.norm_histogram import NUM_BINS
@@ -135,6 +135,19 @@ def test_columns_in_other_units_give_the_same_posterior():
     found = [posterior_of(release, centre, gradient, prior, prior.first().roots)[0].moments() for prior in (one, two)]
     np.testing.assert_allclose(found[1].mean, scales * found[0].mean, rtol=1e-9)
     np.testing.assert_allclose(found[1].variance, scales**2 * found[0].variance, rtol=1e-9)
+
+
+# Priors that are wrong
+
+
+def test_a_walk_goes_as_far_as_the_gradients_say():
+    """A weight of 10 under a prior of sd 1: the gradients end where the posterior is, beyond six prior sds."""
+    rng, found = np.random.default_rng(0), bench()
+    x = 0.2 * rng.standard_normal((1_000, 3)).astype(np.float32)
+    y = (rng.random(1_000) < 1.0 / (1.0 + np.exp(-10.0 * x[:, 0]))).astype(np.float32)
+    stages, scalars = found.run(split_rows(found, (x, y)), 0, 5.0)
+    assert stages[-1].surrogate.point(found.prior.mean)[0] > 6.0
+    assert found.verdict((stages, scalars), 5.0).arrival < 2.0
 
 
 # Releases that are absurd

@@ -28,7 +28,7 @@ class Geometry:
         }  # fmt: skip
         self.walk = {
             "inverse": matrices, "gains": np.zeros((STEPS, *matrices.shape)), "offsets": np.zeros((STEPS, count, width)),
-            "curvature": matrices,
+            "curvature": matrices, "reach": 1.0,
         }  # fmt: skip
 
     def _gathered(self, at: Any, vectors: Any) -> Any:

@@ -23,10 +23,11 @@ from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments
 
 TAIL = 0.9
 """The share of a stage's gradients that is averaged."""
-CARRIED = 4.0  # covariance inflation when a stage's posterior is what the walk of the next starts from
+CARRIED = 4.0  # covariance inflation of a stage's posterior, from which the walk of the next starts
 BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk, in prior sds: farther once the prior proves wrong
 _LATE, _MOST_KNOWN = STEPS // 2, RANK // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
 
@@ -163,10 +164,10 @@ def run_recipe(
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
-        frame, inflation, is_last = start.frame, CARRIED if number else 1.0, number == len(priced) - 1
-        known = frame.from_latents(inflation * start.covariance)
-        covariance = frame.from_latents(prior.covariance(frame))
-        sketch = Sketch.drawn(frame, known / inflation, np.random.default_rng(number))
+        frame, is_last = start.frame, number == len(priced) - 1
+        believed, covariance = frame.from_latents(start.covariance), frame.from_latents(prior.covariance(frame))
+        known = frame.coordinates(start.mean - prior.mean), (CARRIED if number else 1.0) * believed
+        sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
         entries = np.sqrt(dimension * frame.roots.shape[1])
         at |= found_bounds(ask, at, bounds, sigma, level, num_rows, entries)
@@ -176,10 +177,10 @@ def run_recipe(
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
         mean = curvature.mean
-        gains, offsets = gains_of(average, frame.coordinates(start.mean - prior.mean), known, std)
+        gains, offsets = gains_of(average, *known, std)
         positions, noisy = ask(
             "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=frame.inverse, gains=gains,
-            offsets=offsets, curvature=mean,
+            offsets=offsets, curvature=mean, reach=REACH[number],
         )  # fmt: skip
         point, scores = positions[-count:].mean(axis=0), frame.layout.gathered(noisy * at["norm"])
         if is_last:

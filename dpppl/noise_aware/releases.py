@@ -116,7 +116,12 @@ def _single(kind: str, statistics: RowStatistics, state: Any, rows: Any, public:
 
 def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
-    at, mean, scales, geometry = _at(statistics, state), state["mean"], state["scales"], statistics.geometry
+    at, mean, reach, geometry = (
+        _at(statistics, state),
+        state["mean"],
+        state["reach"] * state["scales"],
+        statistics.geometry,
+    )
 
     def limited(value: Any, centre: Any, width: Any) -> Any:
         return centre + jnp.clip(value - centre, -width, width)
@@ -131,8 +136,8 @@ def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
         )
         gain, offset = update
         new = mean + geometry.latents(state, geometry.times(gain, average) + offset)
-        new = limited(new, point, scales / (1.0 + count / 8.0))
-        new = limited(limited(new, at["point"], 2.0 * scales), mean, 4.0 * scales)
+        new = limited(new, point, state["scales"] / (1.0 + count / 8.0))
+        new = limited(new, at["point"], state["reach"] * state["scales"])
         return (i + 1, count + 1.0, new, average), (point, noisy)
 
     start = (state["i"], jnp.zeros((), jnp.float32), at["point"], jnp.zeros(state["offsets"].shape[1:], jnp.float32))

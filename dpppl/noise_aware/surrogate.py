@@ -101,13 +101,13 @@ def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -
     fixed += np.eye(h.shape[-1]) * (noise - surrogate.noise_variance)[:, None, :]
     values, vectors = np.linalg.eigh(fixed)
     root, gains, offsets = root_of(covariance), [], []
-    known = times(np.linalg.pinv(covariance, hermitian=True), mean)
+    pull = times(np.linalg.pinv(covariance, hermitian=True), mean)
     for step in range(STEPS):
         variance = std**2 * (16.0 / 7.0) / (step + 1)  # of the average with weights 4 / (t + 4)
         weighted = (vectors / (np.maximum(values, 0.0) + variance)[..., None, :]) @ vectors.swapaxes(-1, -2) @ h
         found = posterior_covariance(h @ weighted, root)
         gains.append(found @ weighted.swapaxes(-1, -2))
-        offsets.append(times(found, known))
+        offsets.append(times(found, pull))
     return np.array(gains), np.array(offsets)
 
 
