@@ -29,7 +29,6 @@ from scipy.stats import norm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import dpppl
 from benchmarks.noise_aware_wide import dummies, mu_of
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -42,6 +41,7 @@ from dpppl.noise_aware.recipe import Bounds, run_recipe
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import moments
+from dpppl.randomness import keys
 from examples import data
 
 
@@ -88,7 +88,7 @@ class Bench:
         rows, self.public = split.arrays(self.data(0)[:2], {})
         self.prior, _ = self.coordinates.prior(self.public, jax.random.key(0))
         statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
-        self.key = dpppl.random.as_key(np.arange(8, dtype=np.uint32))
+        self.key = keys.as_key(np.arange(8, dtype=np.uint32))
         self.programs = prepared(statistics, self.key, rows, self.public, self.x.shape[1])
 
     def data(self, seed):
@@ -128,7 +128,7 @@ class Bench:
         start = time.perf_counter()
         rows, _ = self.split.arrays((x, y), {})
         plan = default_plan()
-        key = dpppl.random.stream(self.key, str(seed))
+        key = keys.stream(self.key, str(seed))
         ask = Releases(self.programs, key, rows, self.public, lambda count: None).asker()
         stages, scalars = run_recipe(ask, plan, 1.0 / mu, self.prior, Bounds(), len(x))
         mixture = Mixture.of(stages[-1].surrogate, self.prior)

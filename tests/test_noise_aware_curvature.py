@@ -14,7 +14,7 @@ from dpppl.noise_aware.curvature import Curvature, drawn
 from dpppl.noise_aware.plan import STEPS, default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.spectral import eigen_draws
-from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments
+from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, tempered
 
 WIDTH = 6
 
@@ -100,7 +100,7 @@ def posterior_of(release, centre, gradient, prior, roots):
     law = release.posterior(frame, covariance, 60)
     flat = np.zeros((1, WIDTH))
     surrogate = Surrogate(frame, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat)
-    gains, offsets = gains_of(surrogate, 0.1 * gradient, covariance, 2.0)
+    gains, offsets = gains_of(surrogate, *tempered(0.1 * gradient, 0.5 * covariance, covariance, 4.0), 2.0)
     return Mixture.of(surrogate, prior), gains, offsets
 
 
@@ -180,7 +180,7 @@ def test_no_release_makes_the_posterior_fail():
         flat = np.zeros((count, width))
         surrogate = Surrogate(None, *vectors, variance, law, flat, 1.0, flat)
         mean, spread = moments(*surrogate.posteriors(covariance))
-        gains, offsets = gains_of(surrogate, vectors[0], covariance, std)
+        gains, offsets = gains_of(surrogate, *tempered(vectors[0], spread, covariance, 4.0), std)
         assert all(np.all(np.isfinite(a)) for a in (mean, spread, gains, offsets, law.matrices))
         assert np.linalg.eigvalsh(spread).min() > -1e-6
 

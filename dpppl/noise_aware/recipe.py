@@ -19,13 +19,13 @@ from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
 from dpppl.noise_aware.statistics import J_SHARE
-from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments
+from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, tempered
 
 TAIL = 0.9
 """The share of a stage's gradients that is averaged."""
 CARRIED = 4.0  # covariance inflation of a stage's posterior, from which the walk of the next starts
 BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
-_CLIPPED_IN_MEDIAN, _PARTS = 0.5, (0.5, 0.99)
+_CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk, in prior sds: farther once the prior proves wrong
 _LATE, _MOST_KNOWN = STEPS // 2, RANK // 2
@@ -166,7 +166,10 @@ def run_recipe(
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
         believed, covariance = frame.from_latents(start.covariance), frame.from_latents(prior.covariance(frame))
-        known = frame.coordinates(start.mean - prior.mean), (CARRIED if number else 1.0) * believed
+        mean_u = frame.coordinates(start.mean - prior.mean)
+        known = mean_u, (CARRIED if number else 1.0) * believed
+        if is_last and _is_surprised(mean_u, covariance, dimension):
+            known = tempered(mean_u, believed, covariance, CARRIED)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
         entries = np.sqrt(dimension * frame.roots.shape[1])
@@ -201,6 +204,13 @@ def run_recipe(
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)
+
+
+def _is_surprised(mean: Array, covariance: Array, dimension: int) -> bool:
+    """Whether a posterior mean lies so far from the prior's, 0, that the prior must count in full for a walk to end at it. Where
+    it does not, a walk had better go too far than not far enough."""
+    length = np.sum(mean * times(np.linalg.pinv(covariance, hermitian=True), mean))
+    return bool(length > dimension + _SURPRISE * np.sqrt(2.0 * dimension))
 
 
 def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:

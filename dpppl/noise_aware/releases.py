@@ -116,12 +116,7 @@ def _single(kind: str, statistics: RowStatistics, state: Any, rows: Any, public:
 
 def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
-    at, mean, reach, geometry = (
-        _at(statistics, state),
-        state["mean"],
-        state["reach"] * state["scales"],
-        statistics.geometry,
-    )
+    at, mean, geometry = _at(statistics, state), state["mean"], statistics.geometry
 
     def limited(value: Any, centre: Any, width: Any) -> Any:
         return centre + jnp.clip(value - centre, -width, width)

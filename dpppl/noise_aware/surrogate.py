@@ -111,6 +111,15 @@ def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -
     return np.array(gains), np.array(offsets)
 
 
+def tempered(mean: Array, spread: Array, covariance: Array, by: float) -> tuple[Array, Array]:
+    """Mean and covariance of u where a posterior of this mean and `spread` has 1 / `by` of its information, but for that of its
+    prior, of mean 0 and this `covariance`."""
+    precision = np.linalg.pinv(spread, hermitian=True)
+    information = positive_part(precision - np.linalg.pinv(covariance, hermitian=True)) / by
+    found = posterior_covariance(information, root_of(covariance))
+    return times(found, times(precision, mean)) / by, found
+
+
 def excess_of(surrogate: Surrogate, covariance: Array, mean: Array, spread: Array) -> float:
     """By how much a posterior of u lies farther around the surrogate's centre than it would with no noise at the mode: squared
     distances by the curvature h, over the same for the covariance (h + prior precision)^-1, less one."""
