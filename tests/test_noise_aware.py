@@ -232,7 +232,7 @@ def test_each_access_draws_its_own_noise():
     zero = jax.tree.map(np.zeros_like, found.rows)
     walk = {
         "mean": found.prior.mean, "inverse": np.eye(3)[None], "gains": np.zeros((40, 1, 3, 3)),
-        "offsets": np.zeros((40, 1, 3)), "curvature": np.eye(3)[None],
+        "offsets": np.zeros((40, 1, 3)), "curvature": np.eye(3)[None], "reach": 1.0,
     }  # fmt: skip
     ask = releases.Releases(found.programs, found.key, zero, found.public, lambda count: None).asker()
     first, second = (ask("norm_bin", at, 1e4) for _ in range(2))
