@@ -291,7 +291,7 @@ class PrivacyReport:
             "assumptions": self.assumptions(),
             "not_covered": self.not_covered(),
         }
-        return _plain(document)
+        return plain(document)
 
     def to_json(self, about: Mapping[str, str] | None = None) -> str:
         """`to_dict` as JSON text."""
@@ -338,11 +338,11 @@ def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **gro
     return arviz.from_dict(posterior=dict(posterior), attrs=attributes, **groups)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value

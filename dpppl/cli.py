@@ -1,0 +1,161 @@
+"""The command line: what a run would cost, which noise a budget needs, reports and ledgers as people read them.
+
+Of argparse, which Python brings along: four commands need no dependency of their own.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dpppl import accounting
+from dpppl.accounting import GaussianEvent
+from dpppl.accounting.curves import ACCOUNTANTS
+from dpppl.accounting.events import NEIGHBORING_RELATIONS
+from dpppl.errors import ConfigurationError, DPPPLError
+from dpppl.ledger.book import as_json
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.runs import render, risk
+from dpppl.runs.report import plain
+
+Answer = tuple[dict[str, Any], str]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command, of `arguments` or the process's own; its exit status: 0, 1 for an error, 2 for wrong usage.
+
+    >>> main(["epsilon", "--noise-multiplier", "100", "--steps", "1000", "--delta", "1e-5"])
+    epsilon 1.199 at delta 1e-05 (exact Gaussian (analytic))
+    Someone who knows everybody else's records and sees all of this can tell whether one person's record was used with \
+advantage at most 12.6 %: right at most 56.3 % of the time where a coin is right 50 %.
+    0
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        document, text = options.command(options)
+    except (DPPPLError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(plain(document), indent=2, allow_nan=False) if options.json else text)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dpppl", description="Differential privacy: costs, reports, ledgers.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def command(name: str, function: Callable[[argparse.Namespace], Answer], words: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=words, description=words)
+        added.add_argument("--json", action="store_true", help="print JSON")
+        added.set_defaults(command=function)
+        return added
+
+    for name, function, words in (
+        ("epsilon", _epsilon, "epsilon of a number of steps, and what it means"),
+        ("calibrate", _calibrate, "the noise, or the number of steps, that a budget allows"),
+    ):
+        added = command(name, function, words)
+        if name == "calibrate":
+            added.add_argument("--epsilon", type=float, required=True, help="the target")
+        added.add_argument("--delta", type=float, required=True)
+        added.add_argument("--noise-multiplier", type=float, help="noise standard deviation / clipping norm")
+        added.add_argument("--steps", type=int, help="accesses of the data, all chains and warmup included")
+        added.add_argument("--rate", type=float, default=1.0, help="Poisson sampling rate; 1, every row, unless given")
+        added.add_argument("--batch-size", type=int, help="with --num-data: batches drawn without replacement")
+        added.add_argument("--num-data", type=int)
+        added.add_argument("--relation", choices=NEIGHBORING_RELATIONS, default="zero_out")
+        added.add_argument("--accountant", choices=ACCOUNTANTS, default="auto")
+        added.add_argument("--discrete", action="store_true", help="discrete Gaussian noise")
+    added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
+    added.add_argument("file", type=Path)
+    added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
+    added.add_argument("--about", action="append", default=[], metavar="NAME=TEXT", help=", ".join(render.ABOUT))
+    added = command("ledger", _ledger, "what a ledger says: show it, verify its file, or export all that was charged")
+    added.add_argument("action", choices=("show", "verify", "export"))
+    added.add_argument("file", type=Path)
+    return parser
+
+
+def _event(options: argparse.Namespace, noise_multiplier: float, steps: int) -> GaussianEvent:
+    return GaussianEvent(
+        noise_multipliers=((noise_multiplier, steps),),
+        sampling_rate=options.rate,
+        neighboring_relation=options.relation,
+        batch_size=options.batch_size,
+        num_data=options.num_data,
+        discrete=options.discrete,
+    )
+
+
+def _cost(options: argparse.Namespace, noise_multiplier: float, steps: int) -> Answer:
+    """Of so many steps with so much noise."""
+    event = _event(options, noise_multiplier, steps)
+    spent = accounting.spent(event, options.delta, options.accountant)
+    attack = accounting.trade_off(event, options.accountant)
+    headline = risk.headline(attack.advantage, options.relation)
+    document = {
+        "epsilon": spent.epsilon,
+        "delta": spent.delta,
+        "accountant": spent.accountant,
+        "meaningful": spent.meaningful,
+        "noise_multiplier": noise_multiplier,
+        "steps": steps,
+        "headline": headline,
+        "risk": risk.risk_numbers(attack),
+    }
+    return document, f"epsilon {spent.epsilon:.4g} at delta {spent.delta:g} ({spent.accountant})\n{headline}"
+
+
+def _epsilon(options: argparse.Namespace) -> Answer:
+    if options.noise_multiplier is None or options.steps is None:
+        raise ConfigurationError("epsilon needs --noise-multiplier and --steps; calibrate finds one of them.")
+    return _cost(options, options.noise_multiplier, options.steps)
+
+
+def _calibrate(options: argparse.Namespace) -> Answer:
+    noise, steps = options.noise_multiplier, options.steps
+    target = {"target_epsilon": options.epsilon, "target_delta": options.delta, "accountant": options.accountant}
+    if (noise is None) == (steps is None):
+        raise ConfigurationError("give --steps to find the noise, or --noise-multiplier to find the number of steps.")
+    if noise is None:
+        noise = accounting.calibrate_noise_multiplier(lambda sigma: _event(options, sigma, steps), **target)
+    else:
+        steps = accounting.calibrate_num_steps(lambda count: _event(options, noise, count), **target)
+    document, text = _cost(options, noise, steps)
+    return document, f"noise multiplier {noise:.6g} for {steps} steps: {text}"
+
+
+def _report(options: argparse.Namespace) -> Answer:
+    try:
+        document = json.loads(options.file.read_text())
+        known = str(document["schema_version"]).split(".")[0] == render.SCHEMA_VERSION.split(".")[0]
+    except (ValueError, KeyError, TypeError):
+        known = False
+    if not known:
+        raise ConfigurationError(
+            f"{options.file} is not a report of schema {render.SCHEMA_VERSION}; write one with PrivacyReport.to_json()."
+        )
+    given = dict(item.partition("=")[::2] for item in options.about)
+    document["about"] |= {name: words for name, words in render.about_of(given).items() if words is not None}
+    if options.html is not None:
+        options.html.write_text(render.page(document), encoding="utf-8")
+        return document, f"wrote {options.html}"
+    return document, render.text(document["headline"], document["rows"], render.sections_of(document))
+
+
+def _ledger(options: argparse.Namespace) -> Answer:
+    ledger = PrivacyLedger.open(options.file)  # every line is checked as it is read
+    report = ledger.report()
+    if options.action == "verify":
+        found = {"file": str(options.file), "intact": True, "runs": len(report.runs)}
+        return (
+            found,
+            f"{options.file}: intact, runs: {len(report.runs)}; every line agrees with those before it and the head",
+        )
+    document = report.to_dict()
+    if options.action == "export":
+        document["events"] = as_json(ledger.events)
+        return document, json.dumps(plain(document), indent=2, allow_nan=False)
+    return document, str(report)

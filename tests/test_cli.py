@@ -1,0 +1,116 @@
+"""Each command, as docs/command-line.md shows it, and its errors."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_report_faces import plan
+
+import dpppl
+from dpppl.accounting import GaussianEvent
+from dpppl.cli import main
+
+PAGE = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
+SHOWN = [
+    tuple(part.split("\n", 1))
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for part in re.split(r"^\$ dpppl ", block, flags=re.MULTILINE)[1:]
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A report and a ledger in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").write_text(plan("full").to_json())
+    ledger = dpppl.PrivacyLedger("survey.ledger", 1.0, 1e-5, name="Survey", full_batch_only=True)
+    event = GaussianEvent(noise_multipliers=((100.0, 400),))
+    ledger.reserve("first", [event], "DPSGLD, 400 steps")
+    ledger.charge("first", [event], first=0, count=400)
+    ledger.release("first")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "answer"), SHOWN)
+def test_the_commands_answer_as_the_page_shows(line, answer, folder, capsys):
+    assert main(shlex.split(line)) == 0
+    printed = capsys.readouterr().out
+    shape = ".*".join(re.escape(part) for part in answer.rstrip("\n").split("..."))
+    assert re.fullmatch(shape + "\n?", printed, re.DOTALL)
+    assert main([*shlex.split(line), "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+def test_every_command_is_on_the_page():
+    assert {line.split()[0] for line, _ in SHOWN} == {"epsilon", "calibrate", "report", "ledger"}
+    assert len([line for line, _ in SHOWN if line.startswith("ledger")]) == 3
+
+
+def answer(capsys, *arguments):
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_numbers_are_those_of_python(capsys, folder):
+    cost = answer(
+        capsys, "epsilon", "--noise-multiplier", "5", "--steps", "50", "--delta", "1e-6", "--relation", "replace_one"
+    )
+    event = GaussianEvent(noise_multipliers=((5.0, 50),), neighboring_relation="replace_one")
+    assert cost["epsilon"] == dpppl.accounting.epsilon(event, 1e-6)
+    assert cost["risk"]["mu"] == dpppl.accounting.trade_off(event).mu and "which of two records" in cost["headline"]
+    found = answer(
+        capsys, "calibrate", "--epsilon", "2", "--delta", "1e-6", "--noise-multiplier", "10", "--rate", "0.05"
+    )
+    allowed = GaussianEvent(noise_multipliers=((10.0, found["steps"]),), sampling_rate=0.05)
+    assert 1.99 < found["epsilon"] <= 2.0 and found["epsilon"] == dpppl.accounting.epsilon(allowed, 1e-6)
+    batches = answer(
+        capsys,
+        *"epsilon --noise-multiplier 4 --steps 10 --delta 1e-5 --batch-size 10 --num-data 100 --relation replace_one".split(),
+    )
+    assert "RDP" in batches["accountant"]
+    charged = answer(capsys, "ledger", "export", "survey.ledger")["events"]
+    assert charged == [dict.fromkeys(["batch_size", "num_data"]) | {
+        "noise_multipliers": [[100.0, 400]], "sampling_rate": 1.0, "neighboring_relation": "zero_out",
+        "failure_probability": 0.0, "discrete": False,
+    }]  # fmt: skip
+
+
+def test_reports_are_the_same_from_their_json(capsys, folder):
+    assert main(["report", "run.json"]) == 0
+    assert capsys.readouterr().out == str(plan("full")) + "\n"
+    assert main(["report", "run.json", "--html", "run.html", "--about", "actors=only us"]) == 0
+    assert Path("run.html").read_text(encoding="utf-8") == plan("full").to_html({"actors": "only us"})
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("epsilon --noise-multiplier 1 --steps 10 --delta 2", "ConfigurationError: delta 2.0 must be in (0, 1)"),
+        ("epsilon --steps 10 --delta 1e-5", "ConfigurationError: epsilon needs --noise-multiplier"),
+        ("calibrate --epsilon 1 --delta 1e-5", "ConfigurationError: give --steps to find the noise"),
+        ("report survey.ledger", "ConfigurationError: survey.ledger is not a report"),
+        ("report none.json", "FileNotFoundError"),
+        ("report run.json --about colour=blue", "ConfigurationError: about has colour"),
+        ("ledger show run.json", "LedgerError"),
+        ("ledger verify none.ledger", "LedgerError"),
+    ],
+)
+def test_errors_are_those_of_python(line, error, folder, capsys):
+    assert main(line.split()) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith(error) and not told.out
+
+
+def test_a_changed_line_of_a_ledger_is_seen(folder, capsys):
+    path = Path("survey.ledger")
+    path.write_text(path.read_text().replace("400", "300"))
+    assert main(["ledger", "verify", "survey.ledger"]) == 1 and "LedgerError" in capsys.readouterr().err
+
+
+def test_python_m_dpppl_and_wrong_usage():
+    done = subprocess.run([sys.executable, "-m", "dpppl", "nonsense"], capture_output=True, text=True)
+    assert done.returncode == 2 and "epsilon" in done.stderr and "usage: dpppl" in done.stderr
