@@ -33,6 +33,8 @@ from dpppl.subsampling import WithoutReplacement as WithoutReplacement
 from dpppl.svi.dropout import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
+from dpppl.uncertainty.private_score import PrivateScore as PrivateScore
+from dpppl.uncertainty.private_score import private_score as private_score
 
 __version__ = _version("dpppl")
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "PrivacyLedger",
     "PrivacyReport",
     "PrivacyWarning",
+    "PrivateScore",
     "Public",
     "SVIResult",
     "UnsupportedModelError",
@@ -65,6 +68,7 @@ __all__ = [
     "audit",
     "information_flow",
     "polynomial_decay",
+    "private_score",
     "secret_key",
     "uncertainty",
 ]

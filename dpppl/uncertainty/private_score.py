@@ -1,0 +1,152 @@
+"""The mean score of private rows as a charged query."""
+
+import math
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl import accounting
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import ROW_NUMBER, Mechanism
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.arguments import Arguments, name_of
+from dpppl.model.refusals import check_captured
+from dpppl.randomness import keys
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.driver import TRACING, forgetful, prepare
+from dpppl.runs.provenance import claim
+from dpppl.runs.report import RELATIONS
+from dpppl.subsampling import FullBatch
+from dpppl.validation import plain, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateScore:
+    """A noised mean score of private rows, and what it cost.
+
+    - **mean**: the mean over rows of clipped scores, with noise; unbiased, so it may lie outside of the range.
+    - **noise_sd**: standard deviation of that noise.
+    - **num_rows**: the number of rows, which is public.
+    - **events**: what was asked of the data, for `dpppl.accounting`.
+    - **assumed_public**: arrays that the score captured.
+    """
+
+    mean: float
+    noise_sd: float
+    num_rows: int
+    events: tuple[GaussianEvent, ...] = field(repr=False)
+    assumed_public: tuple[str, ...] = ()
+
+    def epsilon_at(self, delta: float) -> float:
+        """Epsilon of this query alone at a delta in (0, 1)."""
+        return accounting.epsilon(self.events, delta)
+
+    def __str__(self) -> str:
+        relation = RELATIONS[self.events[0].neighboring_relation]
+        return (
+            f"{self.mean:.4g}, with noise of sd {self.noise_sd:.2g}; {self.num_rows} rows; epsilon "
+            f"{self.epsilon_at(1e-5):.4g} at delta 1e-05, {relation}"
+        )
+
+
+@forgetful
+def private_score(
+    rng_key: Any, score: Callable[..., Any], *args: Any, bounds: tuple[float, float], target_epsilon: float | None = None,
+    target_delta: float | None = None, noise_multiplier: float | None = None,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, **kwargs: Any,
+) -> PrivateScore:  # fmt: skip
+    """The mean over private rows of a score, each clipped to `bounds`, with Gaussian noise: one charged access of all rows.
+
+    - **rng_key**: a key of its own, from `dpppl.secret_key()`; used once.
+    - **score**: `score(*args, **kwargs)` of one row, a number, written in JAX; it gets what follows without the leading axis.
+    - **args**, **kwargs**: arrays (N, ...) are private rows; wrap posterior samples and all else in `dpppl.Public`.
+    - **bounds**: (low, high), chosen without looking at the rows; a score that is NaN counts as the middle.
+    - **target_epsilon**, **target_delta**: the noise is the least that meets them, and they bound the query.
+    - **noise_multiplier**: instead, the noise's sd in units of (high - low) / 2, half the range.
+    - **ledger**: a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
+
+    *Guarantee*: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out), as `epsilon_at` of the
+    result says. The noise of the mean has sd `noise_multiplier * (high - low) / (2 N)`. Without a ledger nothing counts
+    this query together with others.
+
+    Raises ConfigurationError for wrong arguments, UnsupportedModelError for a score that captures rows or has side
+    effects, PrivacyLeakError for one that does more than compute, BudgetExceededError, and KeyReuseError; then nothing
+    was charged.
+
+    >>> import dpppl
+    >>> x, y = np.linspace(-1.0, 1.0, 1_000), np.repeat([0.0, 1.0], 500)
+    >>> weight = dpppl.Public(np.array(3.0))
+    >>> def brier(weight, x, y):
+    ...     return (jax.nn.sigmoid(weight * x) - y) ** 2
+    >>> found = dpppl.private_score(dpppl.secret_key(), brier, weight, x, y, bounds=(0.0, 1.0), noise_multiplier=4.0)
+    >>> found.noise_sd, round(found.epsilon_at(1e-5), 2)  # 4 times 1/2 over 1,000
+    (0.002, 0.93)
+    """
+    low, high = _range(bounds)
+    middle, half = (low + high) / 2.0, (high - low) / 2.0
+    arguments = Arguments.of(score, args, kwargs)
+    if arguments.unequal:
+        raise ConfigurationError(f"{arguments.unequal}; wrap those that are no private rows in dpppl.Public.")
+    mechanism = Mechanism(clipping=Flat(half), subsampling=FullBatch())
+    budget = Budget(target_epsilon, target_delta, ledger=ledger)
+    key = keys.as_key(rng_key)
+
+    def statistic(_: Any, row: Any, public: Any) -> Any:
+        values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
+        found = jnp.asarray(score(*values, **keywords), float)
+        if found.ndim:
+            raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
+        return jnp.clip(found, low, high) - middle
+
+    rows, public = arguments.arrays(score, args, kwargs)
+    with TRACING:
+        one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in rows.items()}
+        captured = check_captured(jax.make_jaxpr(statistic)(0.0, one, public), {arguments.num_rows}, "score")
+
+    def charge_at(sigma: float) -> Charge:
+        return Charge(mechanism, np.array([sigma]), is_query=True)
+
+    if noise_multiplier is None:
+        if target_epsilon is None:
+            raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
+        noise_multiplier = budget.calibrate(charge_at)
+    noise_multiplier = positive(noise_multiplier, name="noise_multiplier")
+    charge = charge_at(noise_multiplier)
+
+    def query(rows: Any, public: Any, key: Any) -> Any:
+        settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
+        return mechanism.noisy_statistic(statistic, 0.0, rows, public, **settings).total
+
+    operands = (rows, public, keys.stream(key, "query"))
+    budget.admit([charge])
+    program = prepare(query, operands, rows=0)
+    with budget.reserve_for([charge], f"private_score({name_of(score)})", uuid.uuid4().hex) as reservation:
+        claim(key)
+        reservation.charge(0, 1)
+        total = float(program(*operands))
+    return PrivateScore(
+        mean=middle + total / arguments.num_rows,
+        noise_sd=noise_multiplier * half / arguments.num_rows,
+        num_rows=arguments.num_rows,
+        events=budget.events,
+        assumed_public=captured,
+    )
+
+
+def _range(bounds: Any) -> tuple[float, float]:
+    """Raises ConfigurationError unless `bounds` is a pair (low, high) of finite numbers, low < high."""
+    try:
+        low, high = (float(plain(bound)) for bound in bounds)
+    except (TypeError, ValueError):
+        raise ConfigurationError("bounds must be a pair (low, high) of numbers.") from None
+    if not (low < high and math.isfinite(high - low)):
+        raise ConfigurationError("bounds must be finite, and low below high.")
+    return low, high

@@ -1,0 +1,104 @@
+"""A score of private rows: right, clipped, noised as it says, charged once and before it looks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import dpppl
+
+N = 64
+ROWS = np.linspace(-2.0, 4.0, N).astype(np.float32)
+
+
+def square(scale, x):
+    return scale * x**2
+
+
+def ask(seed=0, rows=ROWS, score=square, bounds=(0.0, 6.0), **settings):
+    settings = settings or {"noise_multiplier": 1e-6}
+    with pytest.warns(dpppl.PrivacyWarning, match="guessable"):
+        return dpppl.private_score(
+            jax.random.key(seed), score, dpppl.Public(np.float32(0.5)), rows, bounds=bounds, **settings
+        )
+
+
+def test_the_mean_is_that_of_clipped_scores():
+    scores = np.clip(0.5 * ROWS.astype(float) ** 2, 0.0, 6.0)
+    assert scores.max() == 6.0  # some are clipped
+    assert ask().mean == pytest.approx(scores.mean(), abs=1e-5)
+    rows = ROWS.copy()
+    rows[0], rows[1] = np.nan, np.inf
+    scores[0], scores[1] = 3.0, 6.0
+    assert ask(1, rows).mean == pytest.approx(scores.mean(), abs=1e-5)
+
+
+def test_one_row_moves_the_sum_by_half_the_range_and_noise_is_as_it_says(monkeypatch):
+    """Equal keys have equal noise: what is left is one row's contribution, at most half of the range away from the middle's.
+    The noise of four keys, in the sd that is stated, has a mean square between quantiles at level 1e-4."""
+    near, far = ROWS.copy(), ROWS.copy()
+    near[-1], far[-1] = np.nan, 1e30
+    first = ask(2, near, noise_multiplier=3.0).mean
+    monkeypatch.setattr("dpppl.randomness.keys._claimed", set())
+    second = ask(2, far, noise_multiplier=3.0).mean
+    assert N * (second - first) == pytest.approx(3.0, abs=1e-3)
+    exact = np.clip(0.5 * ROWS.astype(float) ** 2, 0.0, 6.0).mean()
+    found = [ask(seed, noise_multiplier=3.0) for seed in range(10, 14)]
+    errors = np.array([(each.mean - exact) / each.noise_sd for each in found])
+    assert 0.004 < np.mean(errors**2) < 6.0 and len(np.unique(errors)) == 4
+    assert found[0].noise_sd == pytest.approx(3.0 * 3.0 / N)
+
+
+def test_the_account_is_that_of_one_gaussian_access():
+    """Balle and Wang (2018), theorem 8, with sensitivity half the range."""
+    found = ask(20, target_epsilon=1.0, target_delta=1e-3)
+    sigma = found.noise_sd * N / 3.0
+    delta = norm.cdf(0.5 / sigma - sigma) - np.e * norm.cdf(-0.5 / sigma - sigma)
+    assert delta == pytest.approx(1e-3, rel=0.01) and 0.99 < found.epsilon_at(1e-3) <= 1.0
+    assert "epsilon" in str(found) and "zero-out" in str(found)
+
+
+def test_a_ledger_is_charged_once_and_refuses_what_is_too_dear(tmp_path):
+    ledger = dpppl.PrivacyLedger(tmp_path / "held-out.ledger", 1.0, 1e-5, full_batch_only=True)
+    ask(30, noise_multiplier=10.0, ledger=ledger)
+    spent = ledger.spent
+    assert 0.3 < spent < 0.5
+    with pytest.raises(dpppl.BudgetExceededError):
+        dpppl.private_score(
+            dpppl.secret_key(), square, dpppl.Public(1.0), ROWS, bounds=(0, 1), noise_multiplier=1.0, ledger=ledger
+        )
+    key = dpppl.secret_key()
+    settings = dict(bounds=(0, 1), noise_multiplier=20.0, ledger=ledger)
+    dpppl.private_score(key, square, dpppl.Public(1.0), ROWS, **settings)
+    spent = ledger.spent
+    with pytest.raises(dpppl.KeyReuseError):
+        dpppl.private_score(key, square, dpppl.Public(1.0), ROWS, **settings)
+    assert ledger.spent == spent
+
+
+@pytest.mark.parametrize(
+    ("score", "rows", "settings", "error", "words"),
+    [
+        (square, ROWS, dict(bounds=(1.0, 0.0), noise_multiplier=1.0), dpppl.ConfigurationError, "low below high"),
+        (square, ROWS, dict(bounds=1.0, noise_multiplier=1.0), dpppl.ConfigurationError, "pair"),
+        (square, ROWS, dict(bounds=(0.0, 1.0)), dpppl.ConfigurationError, "target_epsilon"),
+        (lambda s, x: x * jnp.ones(2), ROWS, dict(bounds=(0, 1), noise_multiplier=1.0), dpppl.ConfigurationError, "number"),
+        (lambda s, x: x + jnp.sum(jnp.asarray(ROWS)), ROWS, dict(bounds=(0, 1), noise_multiplier=1.0), dpppl.UnsupportedModelError, "score captures"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_refused_before_anything_is_charged(score, rows, settings, error, words, tmp_path):
+    ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 1.0, 1e-5)
+    with pytest.raises(error, match=words):
+        dpppl.private_score(dpppl.secret_key(), score, dpppl.Public(1.0), rows, ledger=ledger, **settings)
+    assert ledger.spent == 0.0
+
+
+def test_a_score_that_prints_rows_is_refused(capfd):
+    def loud(scale, x):
+        jax.debug.print("{}", x)
+        return x
+
+    with pytest.raises((dpppl.PrivacyLeakError, dpppl.UnsupportedModelError)):
+        dpppl.private_score(dpppl.secret_key(), loud, dpppl.Public(1.0), ROWS, bounds=(0, 1), noise_multiplier=1.0)
+    assert "0.5" not in capfd.readouterr().out
