@@ -204,8 +204,7 @@ def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> int:
     return max(sum(counted for _, counted in found), len({(str(v.dtype), v.item()) for v, _ in found}))
 
 
-_SETTINGS = {"slice": "start_indices", "integer_pow": "y"}
-"""Where else numbers that a user wrote stand: x[3] is a slice, x**3 a power."""
+_OFTEN = 8
 
 
 def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:
@@ -216,13 +215,25 @@ def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, 
     ]
     for equation in jaxpr.eqns:
         literals = [v.val for v in equation.invars if is_literal(v)]
-        if (setting := _SETTINGS.get(equation.primitive.name)) is not None:
-            literals.append(np.asarray(equation.params[setting]).sum())
+        if equation.primitive.name == "integer_pow":
+            literals.append(np.asarray(equation.params["y"]))
         values += [(value, is_of_user(source_of(equation))) for value in literals]
         for inner in inside(equation):
             yield from _numbers(inner, inside)
+    values += [(place, True) for place in _repeated_places(jaxpr)]
     plain = (value for value in values if np.size(value[0]) == 1 and not is_key(value[0]))
     yield from ((np.asarray(value), counted) for value, counted in plain)
+
+
+def _repeated_places(jaxpr: Any) -> list[Any]:
+    """Constant places, as in x[3], from the user's lines, of arrays that are read at few of them many times: labels may be
+    written so. Who goes through an array reads each place once, or a few times."""
+    read: dict[Any, list[Any]] = {}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "slice" and is_of_user(source_of(equation)):
+            read.setdefault(equation.invars[0], []).append(equation.params["start_indices"])
+    often = (places for places in read.values() if len(places) > _OFTEN * len(set(places)))
+    return [np.asarray(sum(place)) for places in often for place in places]
 
 
 def source_of(equation: Any) -> str:

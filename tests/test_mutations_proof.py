@@ -166,7 +166,7 @@ MUTATIONS = [
     # Numbers that stand in a program
     caught("equal numbers count once", "dpppl.jaxprs:count_numbers", "sum(counted for _, counted in found)", "0",
            "number", "added"),
-    caught("places do not count", "dpppl.jaxprs:_numbers", "_SETTINGS.get(equation.primitive.name)", "None", "number", "as places"),
+    caught("places do not count", "dpppl.jaxprs:_repeated_places", "return [np.asarray(sum(place)) for places in often for place in places]", "return []", "number", "as places"),
     Mutation("numbers of a likelihood do not count", f"{WALK}programs", "self.doors[equation.primitive](equation.params).program",
              "", "test_information_flow_language:test_numbers_in_a_likelihood_are_counted"),
     Mutation("long arrays are public", f"{PROOF}_problem_with", "if long else None", "if False else None",
