@@ -18,7 +18,6 @@ from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import render, risk
-from dpppl.runs.report import plain
 
 Answer = tuple[dict[str, Any], str]
 
@@ -38,7 +37,7 @@ advantage at most 12.6 %: right at most 56.3 % of the time where a coin is right
     except (DPPPLError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(plain(document), indent=2, allow_nan=False) if options.json else text)
+    print(json.dumps(render.plain(document), indent=2, allow_nan=False) if options.json else text)
     return 0
 
 
@@ -157,5 +156,5 @@ def _ledger(options: argparse.Namespace) -> Answer:
     document = report.to_dict()
     if options.action == "export":
         document["events"] = as_json(ledger.events)
-        return document, json.dumps(plain(document), indent=2, allow_nan=False)
+        return document, json.dumps(render.plain(document), indent=2, allow_nan=False)
     return document, str(report)

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import norm
 
 import dpppl
-from dpppl.runs import render, risk
+from dpppl.runs import provenance, render, risk
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "report-schema.json").read_text())
 
@@ -155,3 +155,85 @@ def test_notebooks_show_the_headline_first():
 def test_what_people_say_has_names():
     with pytest.raises(dpppl.ConfigurationError, match=r"about has colour; a report has room for data_name"):
         plan("full").to_html(about={"colour": "blue"})
+
+
+SAYS_WHO = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+WORDS = {"type": "string"}
+
+
+def closed(required, **properties):
+    return {"type": "object", "additionalProperties": False, "required": required, "properties": properties}
+
+
+def one_of(*values):
+    return {"enum": list(values)}
+
+
+CARD = closed(
+    ["url_slug", "status", "tier", "deployment"],
+    url_slug={"type": "string", "pattern": "^[a-z0-9-]+$"},
+    status=one_of("Converted", "Draft", "Pending", "Changes Required", "Approved", "Approved (Update Requested)", "Approved (Pending)"),
+    tier=one_of(1, 2, 3),
+    deployment=closed(
+        ["basic"],
+        basic=closed(
+            ["name", "data_curators", "description", "intended_use", "data_product_type", "data_product_region", "publication_date"],
+            name=WORDS, data_curators=SAYS_WHO, description=WORDS, intended_use=WORDS, data_product_region=WORDS,
+            data_product_type=one_of("Summary statistics", "Machine learning model", "Dataset", "Synthetic data", "Interactive API", "SQL queries"),
+            publication_date={"type": "string", "pattern": r"^\d{4}-\d\d-\d\d$"},
+            data_product_sector=one_of("Technology", "Healthcare", "Education", "Government", "Energy", "Finance"),
+        ),
+        dp_variant=closed(
+            [], data_domain=WORDS, unprotected_quantities=WORDS,
+            variant_name=one_of("Pure DP", "Approximate DP", "Zero-concentrated DP", "Renyi DP", "Custom"),
+        ),
+        privacy_loss=closed(
+            [], privacy_unit=WORDS, privacy_unit_details=WORDS, privacy_parameters_details=WORDS,
+            privacy_parameters=closed([], epsilon={"type": "number"}, delta={"type": ["number", "string"]}, rho={"type": "number"}),
+        ),
+        deployment_model=closed(
+            [], model_name=one_of("Local", "Central", "Shuffle", "Federated", "Varies"), model_name_details=WORDS, actors=WORDS,
+            release_type=one_of("One release", "Many releases"), release_type_details=WORDS,
+            data_source_type=one_of("Static", "Dynamic"), data_source_type_details=WORDS,
+            access_type=one_of("Interactive", "Non-interactive"), access_type_details=WORDS,
+        ),
+        accounting=closed([], post_processing=WORDS, composition=WORDS),
+        implementation=closed([], preprocessing_and_hyperparameter_tuning=WORDS, mechanisms=WORDS, justification=WORDS),
+        administrative=closed(["registry_authors"], sources=WORDS, notes=WORDS, registry_authors=SAYS_WHO),
+    ),
+)  # fmt: skip
+"""Names and allowed values of the registry's schema, as of July 2026."""
+
+
+@pytest.mark.parametrize("name", ["full", "poisson", "dear"])
+def test_a_registry_card_is_valid_and_leaves_five_fields_to_people(name):
+    report = plan(name)
+    card = report.to_registry({"date": "2025-03-01"})
+    assert matches(card, CARD) and json.dumps(card).count("To be stated: ") == 5
+    assert card["deployment"]["privacy_loss"]["privacy_parameters"] == {"epsilon": report.epsilon, "delta": 1e-5}
+    said = {
+        "date": "2025-03-01",
+        "data_name": "Survey",
+        "purpose": "wages",
+        "actors": "us",
+        "justification": "law",
+        "preprocessing": "none",
+    }
+    full = report.to_registry(said, curators=["Office"], region="Utopia")
+    assert matches(full, CARD) and "To be stated" not in json.dumps(full) and full["url_slug"].endswith("-on-survey")
+    assert not matches(card | {"approved": True}, CARD)
+
+
+def test_a_card_needs_a_date_and_an_epsilon():
+    for about in ({}, {"date": "1 March"}):
+        with pytest.raises(dpppl.ConfigurationError, match="date"):
+            plan("full").to_registry(about)
+    with pytest.raises(dpppl.ConfigurationError, match="target_delta"):
+        replace(plan("full"), delta=None).to_registry({"date": "2025-03-01"})
+
+
+def test_the_headline_says_whom_a_guessable_key_does_not_keep_out():
+    seeded = provenance.KeyOrigin(provenance.KeySource.SEED, "threefry")
+    report = replace(plan("full"), provenance=plan("full").provenance.and_now(provenance.Status.COMPLETE, seeded))
+    assert report.headline.endswith("This holds only against those who cannot guess the random key.")
+    assert "guess the random key" not in plan("full").headline

@@ -48,6 +48,17 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
     return {name: (given or {}).get(name) for name in ABOUT}
 
 
+def plain(value: Any) -> Any:
+    """As JSON has it: lists for tuples, strings for numbers that are not finite."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
 def table(rows: Rows) -> list[str]:
     """Lines of two columns: names and texts."""
     width = max(len(name) for name, _ in rows)

@@ -12,8 +12,8 @@ from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError, warn
-from dpppl.runs import render, risk
-from dpppl.runs.provenance import Provenance, Status
+from dpppl.runs import registry, render, risk
+from dpppl.runs.provenance import KeySource, Provenance, Status
 
 RELATIONS = {
     "zero_out": "add or remove one row, N public (zero-out)",
@@ -139,9 +139,10 @@ class PrivacyReport:
     def headline(self) -> str:
         """What the guarantee means for one person, in a sentence."""
         sentence = risk.headline(self.risk.advantage, self.mechanism.neighboring_relation)
-        return (
-            f"If it runs as planned: {sentence[0].lower()}{sentence[1:]}" if self.status is Status.PLANNED else sentence
-        )
+        if self.status is Status.PLANNED:
+            sentence = f"If it runs as planned: {sentence[0].lower()}{sentence[1:]}"
+        guessable = any(key.source is KeySource.SEED for key in self.provenance.keys)
+        return sentence + " This holds only against those who cannot guess the random key." * guessable
 
     @property
     def num_accesses(self) -> int:
@@ -291,7 +292,18 @@ class PrivacyReport:
             "assumptions": self.assumptions(),
             "not_covered": self.not_covered(),
         }
-        return plain(document)
+        return render.plain(document)
+
+    def to_registry(
+        self, about: Mapping[str, str], *, curators: Sequence[str] = (), region: str | None = None
+    ) -> dict[str, Any]:
+        """A draft card for OpenDP's registry of deployments; JSON of it is the YAML that is asked for.
+
+        - `about`: as for `to_html`; with a date. `curators`: who publishes. `region`: whose data, a country, say.
+
+        What nobody says begins with "To be stated". Raises ConfigurationError without a date, or without a finite epsilon.
+        """
+        return registry.card(self.to_dict(about), curators, region)
 
     def to_json(self, about: Mapping[str, str] | None = None) -> str:
         """`to_dict` as JSON text."""
@@ -336,13 +348,3 @@ def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **gro
 
     attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
     return arviz.from_dict(posterior=dict(posterior), attrs=attributes, **groups)
-
-
-def plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
