@@ -34,7 +34,6 @@ if (
 from dpppl.accounting import GaussianEvent, epsilon
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
-from dpppl.runs import ledger as ledger_module
 
 EPSILON, DELTA = 1.0, 1e-5
 FAULTS = ("looks before it charges", "does not lock", "does not ask for room")
@@ -82,7 +81,7 @@ def work(folder: Path, setting: Setting, seed: int, fault: str) -> None:
     if fault == "does not lock":
         fcntl.flock = lambda descriptor, operation: None
     if fault == "does not ask for room":
-        ledger_module.PrivacyLedger._admit = lambda *arguments: None
+        PrivacyLedger._admit = lambda *arguments: None
     ledger = PrivacyLedger.open(folder / "ledger")
     log = os.open(folder / f"log.{seed}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     for number in range(10**9):

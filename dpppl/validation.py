@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
@@ -20,7 +19,10 @@ def plain(value: Any) -> Any:
     >>> plain(np.array(2.5)), plain("auto")
     (2.5, 'auto')
     """
-    is_array = isinstance(value, np.generic | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
+    jax = sys.modules.get("jax")  # a ledger does without it
+    is_array = isinstance(value, np.generic | np.ndarray)
+    if jax is not None and isinstance(value, jax.Array):
+        is_array = not isinstance(value, jax.core.Tracer)
     return value.item() if is_array and np.shape(value) == () else value
 
 

@@ -195,7 +195,7 @@ def test_kernels_that_evaluate_rows_beside_the_door_are_refused():
     for wrap in (lambda: HMCECS(kernel, proxy=proxy), lambda: HMCGibbs(kernel, lambda *args: {}, ["w"])):
         with pytest.raises(ValueError, match="inner_kernel must be an HMC or NUTS sampler"):
             wrap()
-    with pytest.raises(dpppl.ConfigurationError, match="runs dpppl kernels"):
+    with pytest.raises(dpppl.ConfigurationError, match="the kernel is a HMCECS"):
         dpppl.MCMC(HMCECS(numpyro.infer.NUTS(regression), proxy=proxy), num_warmup=1, num_samples=1)
 
 

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from test_kernels import Telling
 
 import dpppl
 from dpppl import ConfigurationError
@@ -22,7 +23,6 @@ from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.norm_choice import SHARE
 from dpppl.subsampling import FullBatch, Poisson
-from tests.test_kernels import Telling
 
 
 @pytest.fixture(autouse=True)

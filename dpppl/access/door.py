@@ -29,7 +29,7 @@ door_p.multiple_results = True
 Maps = tuple[tuple[bool, ...], ...]
 """For each `jax.vmap` around, from the innermost, which operands have a leading axis for it."""
 STREAMS = ("noise", "subsampling")
-"""Names of the streams (`random.stream`) that an access draws from its key; the verifier keeps others off them."""
+"""Names of the streams (`keys.stream`) that an access draws from its key; the verifier keeps others off them."""
 
 
 _admitted: dict[type, dict[str, tuple[type, ...]]] = {}

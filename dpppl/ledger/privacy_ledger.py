@@ -38,9 +38,9 @@ class PrivacyLedger:
     later reserves again under its own name; `charged_steps` says which of its steps are charged already.
 
     Guarantee: all that is ever charged is together (epsilon, delta)-DP for one row, also if each run was chosen after looking
-    at the results of those before it (`dpppl.runs.privacy_filter` has the proof). A charge is on the disk when `charge` returns,
-    and stands there once, whenever a process is killed. Threads and processes may share a ledger; it can be copied, pickled
-    and forked.
+    at the results of those before it (`dpppl.ledger.privacy_filter` has the proof). A charge is on the disk when `charge`
+    returns, and stands there once, whenever a process is killed. Threads and processes may share a ledger; it can be copied,
+    pickled and forked.
 
     The file holds noise multipliers, counts, times and process numbers, no data value and no key (of a key that steps by hand a
     digest); its mode follows the umask. Beside it stands `path`.head, a copy of its last line: move and restore both together.

@@ -64,7 +64,7 @@ def _rotate(words: Any, by: int) -> Any:
 
 
 def native_normal(key: Any, count: int) -> Any:
-    """8 * `count` normal draws, float64, that `random.standard_normal` makes of a key's first blocks, on CPUs only."""
+    """8 * `count` normal draws, float64, that `normal.standard_normal` makes of a key's first blocks, on CPUs only."""
     words = jax.random.key_data(key)
     like = jax.ShapeDtypeStruct((8, count), jnp.float64)
     return native.call(
