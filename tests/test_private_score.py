@@ -59,6 +59,13 @@ def test_the_account_is_that_of_one_gaussian_access():
     assert "epsilon" in str(found) and "zero-out" in str(found)
 
 
+def test_a_delta_that_allows_to_publish_rows_is_warned_of():
+    with pytest.warns(dpppl.PrivacyWarning, match="whole rows"):
+        dpppl.private_score(
+            dpppl.secret_key(), jnp.tanh, ROWS, bounds=(-1, 1), target_epsilon=1.0, target_delta=1.0 / N
+        )
+
+
 def test_a_ledger_is_charged_once_and_refuses_what_is_too_dear(tmp_path):
     ledger = dpppl.PrivacyLedger(tmp_path / "held-out.ledger", 1.0, 1e-5, full_batch_only=True)
     ask(30, noise_multiplier=10.0, ledger=ledger)

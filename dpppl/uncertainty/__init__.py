@@ -10,6 +10,7 @@ from dpppl.uncertainty.calibration import maximum_calibration_error as maximum_c
 from dpppl.uncertainty.calibration import reliability_bins as reliability_bins
 from dpppl.uncertainty.decomposition import VarianceParts as VarianceParts
 from dpppl.uncertainty.decomposition import decompose_variance as decompose_variance
+from dpppl.uncertainty.decomposition import learned_shares as learned_shares
 from dpppl.uncertainty.scores import brier_score as brier_score
 from dpppl.uncertainty.scores import crps as crps
 from dpppl.uncertainty.scores import interval_coverage as interval_coverage
@@ -24,6 +25,7 @@ __all__ = [
     "decompose_variance",
     "expected_calibration_error",
     "interval_coverage",
+    "learned_shares",
     "log_score",
     "maximum_calibration_error",
     "predictive_log_score",

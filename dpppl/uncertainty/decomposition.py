@@ -1,5 +1,6 @@
-"""What the variance of a predictive distribution is made of."""
+"""What the variance of a predictive distribution is made of, and what data took of a prior's."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,3 +58,42 @@ def decompose_variance(means: Any, variances: Any = None, *, weights: Any = None
     share = row_weights(len(centre), weights, None)
     mean = np.tensordot(share, centre, 1)
     return VarianceParts(np.tensordot(share, (centre - mean) ** 2, 1), np.tensordot(share, within, 1))
+
+
+def learned_shares(posterior: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, float]:
+    """By latent, 1 - posterior variance / prior variance: 1 where the data decide, 0 where the prior does.
+
+    - **posterior**: samples by site, (S, ...).
+    - **prior**: prior samples by site, the same but for their number; other sites are left out.
+
+    A site of several elements gives a share for each, "w[0]". Raises ConfigurationError for a site that has no prior samples,
+    of another shape, or whose prior samples do not vary.
+
+    >>> learned_shares({"w": np.array([1.0, 2.0])}, {"w": np.array([0.0, 2.0])})
+    {'w': 0.75}
+    """
+    before = by_element(prior, like=posterior)
+    if constant := [name for name, draws in before.items() if not np.var(draws) > 0.0]:
+        raise ConfigurationError(
+            f"the prior samples of {constant[0]!r} do not vary: no share of their variance exists."
+        )
+    after = by_element(posterior, like=posterior)
+    return {name: float(1.0 - np.var(after[name]) / np.var(draws)) for name, draws in before.items()}
+
+
+def by_element(samples: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Samples (S,) of each element of the sites in `like`, by name: "w", or "w[0]", "w[1]".
+
+    Raises ConfigurationError for a site that is missing or whose elements have another shape than in `like`."""
+    found: dict[str, np.ndarray] = {}
+    for site in like:
+        if site not in samples:
+            raise ConfigurationError(f"site {site!r} of the posterior is not among the other samples.")
+        draws, shape = as_array(samples[site], site), np.shape(like[site])[1:]
+        if draws.ndim < 1 or draws.shape[1:] != shape:
+            raise ConfigurationError(
+                f"site {site!r} has samples of shape (S, ...) where the elements' shape is {shape}."
+            )
+        for place in np.ndindex(shape):
+            found[site + (str(list(place)) if place else "")] = draws[(slice(None), *place)]
+    return found

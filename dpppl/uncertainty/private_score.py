@@ -15,7 +15,7 @@ from dpppl import accounting
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.accounting.events import GaussianEvent
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, warn
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments, name_of
 from dpppl.model.refusals import check_captured
@@ -119,6 +119,8 @@ def private_score(
             raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
         noise_multiplier = budget.calibrate(charge_at)
     noise_multiplier = positive(noise_multiplier, name="noise_multiplier")
+    if target_delta is not None and target_delta * arguments.num_rows >= 1.0:
+        warn("target_delta is not below 1 / number of rows: a mechanism may publish whole rows.")
     charge = charge_at(noise_multiplier)
 
     def query(rows: Any, public: Any, key: Any) -> Any:

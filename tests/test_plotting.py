@@ -1,0 +1,87 @@
+"""Pictures show the numbers that they are made of, on the axes that are given, and render."""
+
+import io
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import dpppl
+from dpppl import plotting, uncertainty
+
+
+@pytest.fixture
+def axes():
+    with matplotlib.rc_context({"backend": "agg"}):
+        _, found = plt.subplots()
+        yield found
+        plt.close("all")
+
+
+def picture(drawn, **settings):
+    file = io.BytesIO()
+    drawn.figure.savefig(file, **settings)
+    return file.getvalue()
+
+
+def test_a_reliability_diagram_has_the_bins_of_each_call(axes):
+    rng = np.random.default_rng(0)
+    chances = rng.random(500)
+    labels = rng.random(500) < chances
+    drawn = plotting.reliability_diagram(chances, labels, label="private", axes=axes)
+    plotting.reliability_diagram(chances**2, labels, label="squared", axes=axes)
+    assert drawn is axes and len(axes.collections) == 2
+    for points, predicted in zip(axes.collections, (chances, chances**2)):
+        found = uncertainty.reliability_bins(predicted, labels, num_bins=10)
+        np.testing.assert_allclose(points.get_offsets(), np.c_[found.predicted, found.observed])
+    ece = uncertainty.expected_calibration_error(chances, labels, num_bins=10)
+    assert axes.get_legend().get_texts()[1].get_text() == f"private, ECE {ece:.3f}"
+    assert picture(axes) != b""
+
+
+def test_bands_reach_as_far_as_the_parts_of_the_variance(axes):
+    rng = np.random.default_rng(1)
+    x, means = np.array([2.0, 0.0, 1.0]), rng.normal(size=(50, 3))
+    variances = np.full((50, 3), 0.25)
+    plotting.predictive_band(x, means, variances, num_sd=2.0, observed=([0.0], [1.0]), axes=axes)
+    parts = uncertainty.decompose_variance(means, variances)
+    for band, variance in zip(axes.collections, (parts.total, parts.epistemic)):
+        top = max(y for place, y in band.get_paths()[0].vertices if place == 0.0)
+        assert top == pytest.approx(means.mean(0)[1] + 2.0 * np.sqrt(variance[1]))
+    assert picture(axes) != b""
+    with pytest.raises(dpppl.ConfigurationError, match="inputs"):
+        plotting.predictive_band(x[:2], means, variances, axes=axes)
+
+
+def test_what_was_learned_and_what_is_prior(axes):
+    rng = np.random.default_rng(2)
+    prior = {"w": rng.normal(size=(400, 2)), "b": rng.normal(size=400), "other": rng.normal(size=400)}
+    posterior = {"w": prior["w"] * [0.5, 1.0], "b": 0.1 * prior["b"][:300]}
+    shares = uncertainty.learned_shares(posterior, prior)
+    assert list(shares) == ["w[0]", "w[1]", "b"]
+    assert shares["w[0]"] == pytest.approx(0.75) and shares["w[1]"] == pytest.approx(0.0) and shares["b"] > 0.98
+    plotting.learned_share(shares, axes=axes)
+    widths = [patch.get_width() for patch in axes.patches[3:]]
+    np.testing.assert_allclose(widths, list(shares.values()), atol=1e-12)
+    assert picture(axes) != b""
+    beside = plotting.private_beside_prior(posterior, prior, reference=posterior)
+    assert beside is not axes and [t.get_text() for t in beside.get_yticklabels()] == list(shares)
+    medians = beside.containers[1].lines[0].get_xdata()
+    np.testing.assert_allclose(
+        medians, [np.median(posterior["w"][:, 0]), np.median(prior["w"][:, 1]), np.median(posterior["b"])]
+    )
+    assert picture(beside) != b""
+
+
+def test_wrong_arguments_of_pictures_are_named():
+    with pytest.raises(dpppl.ConfigurationError, match="empty"):
+        plotting.learned_share({})
+    with pytest.raises(dpppl.ConfigurationError, match="'b'"):
+        plotting.private_beside_prior({"b": np.ones(3)}, {"a": np.ones(3)})
+    with pytest.raises(dpppl.ConfigurationError, match="elements"):
+        uncertainty.learned_shares({"b": np.ones((3, 2))}, {"b": np.ones(3)})
+    with pytest.raises(dpppl.ConfigurationError, match="do not vary"):
+        uncertainty.learned_shares({"b": np.ones(3)}, {"b": np.ones(3)})
+    with pytest.raises(dpppl.ConfigurationError, match="level"):
+        plotting.private_beside_prior({}, {}, level=90)
