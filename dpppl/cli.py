@@ -57,7 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     ):
         added = command(name, function, words)
         if name == "calibrate":
-            added.add_argument("--epsilon", type=float, required=True, help="the target")
+            target = added.add_mutually_exclusive_group(required=True)
+            target.add_argument("--epsilon", type=float, help="the target, at delta")
+            target.add_argument(
+                "--advantage", type=float, help="the target: an attack's largest gain, whatever delta is"
+            )
         added.add_argument("--delta", type=float, required=True)
         added.add_argument("--noise-multiplier", type=float, help="noise standard deviation / clipping norm")
         added.add_argument("--steps", type=int, help="accesses of the data, all chains and warmup included")
@@ -118,7 +122,13 @@ def _calibrate(options: argparse.Namespace) -> Answer:
     target = {"target_epsilon": options.epsilon, "target_delta": options.delta, "accountant": options.accountant}
     if (noise is None) == (steps is None):
         raise ConfigurationError("give --steps to find the noise, or --noise-multiplier to find the number of steps.")
-    if noise is None:
+    if options.advantage is not None:
+        if noise is not None:
+            raise ConfigurationError("--advantage finds the noise for a number of steps: leave out --noise-multiplier.")
+        noise = accounting.calibrate_advantage(
+            lambda sigma: _event(options, sigma, steps), options.advantage, options.accountant
+        )
+    elif noise is None:
         noise = accounting.calibrate_noise_multiplier(lambda sigma: _event(options, sigma, steps), **target)
     else:
         steps = accounting.calibrate_num_steps(lambda count: _event(options, noise, count), **target)

@@ -91,6 +91,10 @@ def test_reports_are_the_same_from_their_json(capsys, folder):
     [
         ("epsilon --noise-multiplier 1 --steps 10 --delta 2", "ConfigurationError: delta 2.0 must be in (0, 1)"),
         ("epsilon --steps 10 --delta 1e-5", "ConfigurationError: epsilon needs --noise-multiplier"),
+        (
+            "calibrate --advantage 0.1 --delta 1e-5 --noise-multiplier 2",
+            "ConfigurationError: --advantage finds the noise",
+        ),
         ("calibrate --epsilon 1 --delta 1e-5", "ConfigurationError: give --steps to find the noise"),
         ("report survey.ledger", "ConfigurationError: survey.ledger is not a report"),
         ("report none.json", "FileNotFoundError"),

@@ -171,3 +171,18 @@ def test_nothing_run_no_noise_and_numbers_out_of_range():
         nothing.bayes_risk(0.0)
     with pytest.raises(dpppl.ConfigurationError, match="false_positive_rate"):
         nothing.positive_predictive_value(0.5, 0.0)
+
+
+@pytest.mark.parametrize("target", [0.01, 0.3])
+def test_noise_for_an_advantage(target):
+    sigma = dpppl.accounting.calibrate_advantage(lambda noise: GaussianEvent(noise_multipliers=((noise, 100),)), target)
+    exact = 10 / (2 * norm.ppf((1 + target) / 2))
+    assert exact <= sigma < exact * 1.0011
+    event = poisson(dpppl.accounting.calibrate_advantage(poisson, target))
+    assert 0.998 * target < risk_of(event).advantage <= target
+    for wrong in (0.0, 1.0, math.nan):
+        with pytest.raises(dpppl.ConfigurationError, match="target_advantage"):
+            dpppl.accounting.calibrate_advantage(poisson, wrong)
+    leaky = functools.partial(poisson, rate=1.0, failure_probability=0.2)
+    with pytest.raises(dpppl.ConfigurationError, match=r"target advantage .* cannot be met"):
+        dpppl.accounting.calibrate_advantage(leaky, target)

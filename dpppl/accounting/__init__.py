@@ -4,6 +4,7 @@ from dpppl.accounting import bounds, gdp
 from dpppl.accounting.accountants import PrivacySpent, delta, epsilon, group_epsilon, spent
 from dpppl.accounting.additive import gaussian_mu_squared, rdp
 from dpppl.accounting.calibration import (
+    calibrate_advantage,
     calibrate_noise_multiplier,
     calibrate_num_steps,
     calibrate_sampling_rate,
@@ -18,6 +19,7 @@ __all__ = [
     "PrivacySpent",
     "TradeOff",
     "bounds",
+    "calibrate_advantage",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
     "calibrate_sampling_rate",

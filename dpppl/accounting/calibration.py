@@ -38,6 +38,31 @@ def calibrate_noise_multiplier(
     return _search(cost, target_epsilon, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12)
 
 
+def calibrate_advantage(
+    make_event: Callable[[float], Events], target_advantage: float, accountant: str = "auto"
+) -> float:
+    """Smallest noise multiplier for which no attack on one row has more than `target_advantage`, in (0, 1).
+
+    - `make_event`, `accountant`: as for `calibrate_noise_multiplier`; DpEvents are of the relation "zero_out".
+
+    The advantage is the largest difference of an attack's true and false positive rates, delta at epsilon 0 (Kulynych et al.
+    2024). Guarantee: `delta(make_event(result), 0.0, accountant)` is at most the target, and within 0.1 % of it.
+
+    Raises ConfigurationError if no noise multiplier meets the target.
+
+    >>> from dpppl.accounting import GaussianEvent
+    >>> make_event = lambda sigma: GaussianEvent(noise_multipliers=((sigma, 1000),))
+    >>> round(calibrate_advantage(make_event, 0.1), 1)
+    125.9
+    """
+    if not 0 < target_advantage < 1:
+        raise ConfigurationError(f"target_advantage {target_advantage} must be in (0, 1).")
+    cost = lambda sigma: accountants.delta(make_event(sigma), 0.0, accountant)  # noqa: E731
+    return _search(
+        cost, target_advantage, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12, what="advantage"
+    )
+
+
 def calibrate_num_steps(
     make_event: Callable[[int], Events],
     target_epsilon: float,
@@ -152,6 +177,7 @@ def _search(
     low: float,
     high: float,
     whole: bool = False,
+    what: str = "epsilon",
 ) -> float:
     """Walk from `start` until both a value that meets the target and one that does not are known, then refine."""
     good = bad = None
@@ -165,8 +191,8 @@ def _search(
         end = high if (cheaper > 0) == (spent > target) else low
         if value == end and good is None:
             raise ConfigurationError(
-                f"target epsilon {target} cannot be met: at {name} {value:g} epsilon is still {spent:g}. "
-                "Use a larger epsilon or delta, fewer accesses, or sampling with a smaller failure probability."
+                f"target {what} {target} cannot be met: at {name} {value:g} {what} is still {spent:g}. "
+                f"Use a larger {what} or delta, fewer accesses, or sampling with a smaller failure probability."
             )
         if value == end and bad is None:
             return value
