@@ -189,7 +189,7 @@ def _problem_with(public: Any, value: Any, lengths: Any) -> str | None:
         return "has an axis as long as the private rows: pass it as an argument" if long else None
     if any(value is one for one in public):
         return None
-    if value is not None and not is_key(value):
+    if not is_key(value):
         if any(isinstance(one, np.ndarray) and np.array_equal(np.asarray(value), one) for one in public):
             return None
     return "may hold private values: pass it as an argument, or declare it in public_constants"

@@ -239,6 +239,6 @@ class Walk:
         trail, name = self.trail_after(equation, inputs), equation.primitive.name
         if trail is not None:
             self.find("unknown", f"{name} is not known here: what it does with secrets cannot be followed", trail)
-        elif self.problem_with(None) is not None:
+        else:
             self.find("unknown", f"{name} is not known here: what it returns may hold private values", Trail(equation))
         return [Value(Data.PUBLIC if trail is None else Data.DERIVED, trail=trail)] * len(equation.outvars)
