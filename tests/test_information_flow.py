@@ -164,12 +164,12 @@ def with_likelihood(likelihood, z, x, key, public=None):
 
 
 def in_shards(z, x, key, exchange):
-    """One access on each of two devices, whose likelihood hands the row to `exchange`."""
+    """One access of all rows on each of two devices, whose likelihood hands the row to `exchange`."""
 
-    def noisy(part, key):
-        return with_likelihood(lambda z, row, _: jnp.vdot(z, exchange(row)), z, part, key[0])[None]
+    def noisy(x, key):
+        return with_likelihood(lambda z, row, _: jnp.vdot(z, exchange(row)), z, x, key[0])[None]
 
-    specs = {"in_specs": (PartitionSpec("i"), PartitionSpec("i")), "out_specs": PartitionSpec("i"), "check_vma": False}
+    specs = {"in_specs": (PartitionSpec(), PartitionSpec("i")), "out_specs": PartitionSpec("i"), "check_vma": False}
     return in_pieces(noisy, **specs)(x, jax.random.split(key, 2))
 
 
@@ -444,7 +444,7 @@ REUSED = {
     )[0],
     "every device": lambda z, x, key: jax.pmap(lambda z: access(z, x, key))(jnp.stack([z, -z])),
     "every shard": lambda z, x, key: in_pieces(
-        lambda part: access(z, part, key)[None], in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"), check_vma=False
+        lambda x: access(z, x, key)[None], in_specs=PartitionSpec(), out_specs=PartitionSpec("i"), check_vma=False
     )(x),
 }  # fmt: skip
 
@@ -469,8 +469,8 @@ USED_ONCE = {
         lambda z, key: (access(z, x, key), None), z, jax.random.split(key, 4)
     )[0],
     "loops in loops": lambda z, x, key: lax.fori_loop(
-        0, 3, lambda i, c: lax.fori_loop(0, 4, lambda _, c: (access(c[0], x, key, c[1]), c[1] + 1), c), (z, 0)
-    )[0],
+        0, 3, lambda i, z: lax.fori_loop(0, 4, lambda j, z: access(z, x, fold_in(key, i), j), z), z
+    ),
     "chains": lambda z, x, key: jax.vmap(lambda key: access(z, x, key))(jax.random.split(key, 3)),
     "what varies over shards": lambda z, x, key: in_pieces(
         lambda z, key: (z * jax.random.normal(key[0]))[None],
@@ -478,8 +478,8 @@ USED_ONCE = {
     )(z, jax.random.split(key, 2)),
     "devices": lambda z, x, key: jax.pmap(lambda key: access(z, x, key))(jax.random.split(key, 2)),
     "shards": lambda z, x, key: in_pieces(
-        lambda part, key: access(z, part, key[0])[None], in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"),
-        check_vma=False,
+        lambda x, key: access(z, x, key[0])[None], in_specs=(PartitionSpec(), PartitionSpec("i")),
+        out_specs=PartitionSpec("i"), check_vma=False,
     )(x, jax.random.split(key, 2)),
     "a draw rematerialised": lambda z, x, key: jax.grad(
         jax.checkpoint(lambda z: jnp.sum(jnp.sin(z * jax.random.normal(jax.random.fold_in(key, 2), (3,)))))
@@ -678,7 +678,7 @@ def test_several_private_arrays_enter_together():
         check(function, Z, X, X[:3], jax.random.key(0), private=(1, 2))
 
 
-def test_rows_that_devices_are_dealt_differently_do_not_meet():
+def test_rows_are_not_dealt_out_to_devices():
     def function(z, x, y, key):
         return in_pieces(
             lambda part, y, key: paired(z, {"a": part, "b": y}, key[0])[None],
@@ -686,7 +686,7 @@ def test_rows_that_devices_are_dealt_differently_do_not_meet():
         )(x, y, jax.random.split(key, 2))  # fmt: skip
 
     found, message = kinds(function, Z, X, X[:3], jax.random.key(0), private=(1, 2))
-    assert found == {"door"} and "dealt out to devices differently" in message
+    assert found == {"door"} and "dealt out to devices, each of which is to have all" in message
     copies = {"in_specs": PartitionSpec(), "out_specs": PartitionSpec("i"), "check_vma": False}
     copied = functools.partial(in_pieces, lambda x: x, **copies)
     assert kinds(lambda z, x, key: access(z, copied()(x), key))[0] == {"door"}
@@ -730,7 +730,7 @@ def test_a_lookalike_of_the_door_is_refused():
 
 def test_the_report_counts_and_says_what_it_does_not_prove():
     report = check(lambda z, x, key: access(z, x, key))
-    assert (report.doors, report.outputs, report.private, report.keys) == (1, 1, 1, 1) and report.equations > 5
+    assert (report.doors, report.outputs, report.private, report.keys) == (1, 1, 1, 1) and report.equations >= 1
     assert "1 private array(s) through 1 door(s) only" in str(report) and "Not proved: what an access computes" in str(
         report
     )

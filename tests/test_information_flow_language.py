@@ -35,7 +35,21 @@ def element(of_children):
     return lambda z, x, key: access(z, x, of_children(key))
 
 
+def counted(stride):
+    """A step that a loop counts by `stride`."""
+    return lambda z, x, key: lax.fori_loop(0, 4, lambda _, c: (access(c[0], x, key, c[1]), c[1] + stride), (z, 0))[0]
+
+
 FORMS = {
+    "every second step": counted(2),
+    "a count backwards": counted(-1),
+    "epochs that count on": lambda z, x, key: lax.fori_loop(
+        0, 5, lambda e, c: lax.fori_loop(0, 3, lambda b, c: (access(c[0], x, key, c[1]), c[1] + 1), c), (z, 0)
+    )[0],
+    "two steps a turn": lambda z, x, key: lax.fori_loop(
+        0, 5, lambda _, c: (access(access(c[0], x, key, c[1]), x, key, c[1] + 1), c[1] + 2), (z, 0)
+    )[0],
+    "small integers": lambda z, x, key: access(z, x, key, np.int8(1)),
     "a product": turns(lambda i: 2 * i),
     "a difference": turns(lambda i: 3 - i),
     "a sum of counters": lambda z, x, key: lax.fori_loop(
@@ -280,6 +294,12 @@ SURVIVORS = {
         None,
         length=5,
     )[0][0],
+    "a turn that another counter meets": lambda z, x, key: lax.fori_loop(
+        0,
+        5,
+        lambda e, z: lax.fori_loop(0, 5, lambda b, z: access(z, x, fold(key, b), e + 1), access(z, x, fold(key, e), e)),
+        z,
+    ),
     "one step in a loop without an end": lambda z, x, key: lax.while_loop(
         lambda z: jnp.sum(z) < 9.0, lambda z: access(z, x, key, 0), z
     ),
@@ -308,7 +328,8 @@ def test_integer_arguments_may_be_equal():
         lambda z, c: (access(access(z, x, fold(key, c[0]), c[1]), x, fold(key, c[0] + 1), c[1] + 1), None),
         z, (jnp.arange(3), steps),
     )[0]  # fmt: skip
-    assert kinds(shifted, Z, X, key, three)[0] == {"key reuse"}
+    fixed = lambda z, x, key, n: access(access(z, x, key, n), x, key, 100)  # noqa: E731
+    assert kinds(shifted, Z, X, key, three)[0] == kinds(fixed, Z, X, key, one)[0] == {"key reuse"}
     assert kinds(two, Z, X, key, one, one)[0] == kinds(scanned, Z, X, key, three)[0] == {"key reuse"}
     assert check(lambda z, x, key, n: two(z, x, key, n, n), Z, X, key, one).doors == 2
 

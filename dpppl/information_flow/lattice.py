@@ -18,8 +18,8 @@ class Trail(NamedTuple):
 
 
 class Data(Enum):
-    """How a value depends on private rows: not, or through the door only; it is a private array, as it was given, or a
-    device's rows of it; it was computed from rows."""
+    """How a value depends on private rows: not, or through the door only; it is a private array, as it was given; it
+    was computed from rows."""
 
     PUBLIC, ROWS, DERIVED = range(3)
 
@@ -35,29 +35,24 @@ class Variable(NamedTuple):
 
 
 class Number(NamedTuple):
-    """An integer, offset + sum of coefficient * variable, modulo 2**bits. `terms`: sorted, no coefficient is 0."""
+    """An integer, offset + sum of variables, modulo 2**32, which is what `fold_in` reads. `terms`: sorted, different ones."""
 
     offset: int
-    terms: tuple[tuple[Variable, int], ...] = ()
-    bits: int = 64
+    terms: tuple[Variable, ...] = ()
 
-    def plus(self, other: "Number", factor: int = 1) -> "Number":
-        """self + factor * other."""
-        terms = dict(self.terms)
-        for variable, coefficient in other.terms:
-            terms[variable] = terms.get(variable, 0) + factor * coefficient
-        left = sorted((variable, c) for variable, c in terms.items() if c)
-        return Number(self.offset + factor * other.offset, tuple(left), min(self.bits, other.bits))
+    def plus(self, other: "Number") -> "Number":
+        """self + other."""
+        return Number(self.offset + other.offset, tuple(sorted(self.terms + other.terms)))
 
     def renamed(self, names: "Names") -> "Number | None":
         """With others in the place of its variables."""
-        result = Number(self.offset, (), self.bits)
-        for variable, coefficient in self.terms:
-            indices = tuple(known for index in variable.indices if (known := index.renamed(names)) is not None)
-            other = names.get(variable, multiple(variable._replace(indices=indices)))
+        result = Number(self.offset)
+        for variable in self.terms:
+            indices = [known for index in variable.indices if (known := index.renamed(names)) is not None]
+            other = names.get(variable, number_of(variable._replace(indices=tuple(indices))))
             if other is None or len(indices) < len(variable.indices):
                 return None
-            result = result.plus(other, coefficient)
+            result = result.plus(other)
         return result
 
 
@@ -76,15 +71,14 @@ def axis(k: int) -> Variable:
     return Variable("axis", k)
 
 
-def multiple(variable: Variable, coefficient: int = 1, offset: int = 0) -> Number:
-    """offset + coefficient * variable."""
-    return Number(offset, ((variable, coefficient),) if coefficient else ())
+def number_of(variable: Variable, offset: int = 0) -> Number:
+    """variable + offset."""
+    return Number(offset, (variable,))
 
 
-def unknown(rank: int, bits: int) -> Number | None:
-    """New unknown integers, in an array with so many axes; None for what has no bits."""
-    indices = tuple(multiple(axis(k)) for k in range(rank))
-    return multiple(Variable("unknown", next(_names), None, indices))._replace(bits=bits) if bits else None
+def unknown(rank: int) -> Number:
+    """New unknown integers, in an array with so many axes."""
+    return number_of(Variable("unknown", next(_names), None, tuple(number_of(axis(k)) for k in range(rank))))
 
 
 class Step(NamedTuple):

@@ -1,12 +1,12 @@
 """What is found, in words."""
 
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow.lattice import Trail
 from dpppl.jaxprs import is_of_user, source_of
 
@@ -27,12 +27,12 @@ class Finding:
     trail: Trail | None = None
 
 
-def message(findings: Sequence[Finding]) -> str:
-    """The first findings, a line each."""
+def leak(*findings: Finding) -> PrivacyLeakError:
+    """The error, which says the first findings, a line each."""
     shown = [f"{finding.what}.{_path(finding.trail)}" for finding in findings[:5]]
     if len(findings) > 5:
         shown.append(f"... and {len(findings) - 5} more.")
-    return "\n".join(shown)
+    return PrivacyLeakError("\n".join(shown), findings)
 
 
 def describe(value: Any) -> str:

@@ -17,9 +17,9 @@ from dpppl import jaxprs
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
 
-Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL COND SCAN WHILE DEVICES CALLBACK UNKNOWN")
+Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL SCAN WHILE DEVICES CALLBACK UNKNOWN")
 """What a primitive does: computes its outputs from its inputs and nothing else; passes them on; draws from a key; runs one
-program, one of several, one so many times, one until a condition fails, or one on every device; calls what is not JAX."""
+program, one so many times, one until a condition fails, or one on every device; calls what is not JAX."""
 _PLACES = (primitives, lax, lax.linalg)
 
 
@@ -38,7 +38,6 @@ _NAMES = {
     Kind.IDENTITY: ("optimization_barrier", "device_put", "copy", "sharding_constraint", "stop_gradient", "name"),
     Kind.DRAW: ("random_bits", "random_gamma"),
     Kind.CALL: ("jit", "closed_call", "call", "custom_jvp_call", "custom_vjp_call", "remat"),
-    Kind.COND: ("cond",),
     Kind.SCAN: ("scan",),
     Kind.WHILE: ("while",),
 }

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 
 from dpppl import jaxprs
-from dpppl.errors import ConfigurationError, PrivacyLeakError
+from dpppl.errors import ConfigurationError
 from dpppl.information_flow.keys import Use, conflicts
 from dpppl.information_flow.lattice import Data, Trail, Value, unknown
-from dpppl.information_flow.messages import CURE, Finding, describe, message, user_line
-from dpppl.information_flow.rules import bits_of, given_key
+from dpppl.information_flow.messages import CURE, Finding, describe, leak, user_line
+from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
 
@@ -42,8 +42,8 @@ def register_door(primitive: Any, roles: Callable[[Any], Roles]) -> None:
 class ProofReport:
     """What was proved: no output depends on a private array but through a door, or tells of a key.
 
-    Counts: `equations` read, `doors`, `outputs`, `private` arrays, `keys`. `constants`: captured arrays that were taken as
-    public.
+    Counts: `equations` read, those of a row left out, `doors`, `outputs`, `private` arrays, `keys`. `constants`: captured
+    arrays that were taken as public.
     """
 
     equations: int
@@ -102,8 +102,7 @@ def verify(
     inputs = _inputs(function, example_args, example_kwargs)
     captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
     if captured and public_constants is not True:
-        what = f"{captured} captured arrays may hold private values: pass them as arguments"
-        raise PrivacyLeakError(what, (Finding("constant", what),))
+        raise leak(Finding("constant", f"{captured} captured arrays may hold private values: pass them as arguments"))
     return verify_jaxpr(
         closed,
         [captured + k for k in _chosen(inputs, private)],
@@ -154,10 +153,11 @@ def verify_jaxpr(
     for first, second in conflicts(walk.uses):
         walk.find("key reuse", _reused(first, second), Trail(second.equation, Trail(first.equation)))
     if walk.findings:
-        raise PrivacyLeakError(message(walk.findings), tuple(walk.findings))
+        raise leak(*walk.findings)
+    equations = {id(equation): equation for equation in jaxprs.equations(closed_jaxpr)}
     return ProofReport(
-        equations=len(walk.equations),
-        doors=sum(equation.primitive in _doors for equation in walk.equations.values()),
+        equations=len(equations),
+        doors=sum(equation.primitive in _doors for equation in equations.values()),
         outputs=len(results),
         private=len(set(private_inputs)),
         keys=sum(value.key is not None for value in values),
@@ -179,7 +179,8 @@ def _reused(first: Use, second: Use) -> str:
 def _label(k: int, aval: Any, name: str, is_private: bool) -> Value:
     key = given_key(k, aval)
     trail = Trail(name) if is_private or key is not None else None
-    return Value(Data.ROWS if is_private else Data.PUBLIC, key, unknown(len(aval.shape), bits_of(aval)), trail)
+    number = unknown(len(aval.shape)) if is_followed(aval) else None
+    return Value(Data.ROWS if is_private else Data.PUBLIC, key, number, trail)
 
 
 def _problem_with(public: Any, value: Any, lengths: Any) -> str | None:
@@ -207,13 +208,13 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         errors.NonConcreteBooleanIndexError,
     ) as error:
         what = f"the value of an argument decides in Python (a branch, a number, a NumPy array, a mask): {user_line(error)}"
-        kind, cure = "python", "Use jax.lax.cond or jnp.where, or bind public arguments with functools.partial."
+        kind, cure = "python", "Use jax.lax.cond or jnp.where, or bind public arguments with functools.partial"
     except NotImplementedError as error:
         if not any(door.name in str(error) for door in _doors):
             raise
         what = f"a derivative is taken through the door: {user_line(error)}"
-        kind, cure = "derivative", "It would be a second access that nobody charges."
-    raise PrivacyLeakError(f"{what}. {cure}", (Finding(kind, what),)) from None
+        kind, cure = "derivative", "It would be a second access that nobody charges"
+    raise leak(Finding(kind, f"{what}. {cure}")) from None
 
 
 def _paths(tree: Any) -> list[str]:

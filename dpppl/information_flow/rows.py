@@ -1,11 +1,10 @@
-"""The program of one row, which a door holds and runs for each: it may compute, and nothing else."""
+"""Programs that may compute, and nothing else: that of one row, which a door holds and runs for each, and branches."""
 
 from typing import Any
 
 from dpppl import jaxprs
-from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow.lattice import Trail
-from dpppl.information_flow.messages import Finding, message
+from dpppl.information_flow.messages import Finding, leak
 from dpppl.information_flow.primitives import (
     Kind,
     crosses_devices,
@@ -24,14 +23,14 @@ def check_row_program(program: Any) -> None:
     batching; none talks to other devices or to Python, and none has an effect. Random bits come from threefry2x32 and
     ChaCha20 alone: others draw all rows' bits from the first row's key (rbg), or run code that is not in the program."""
     for equation in jaxprs.equations(program):
-        problem = _problem_with(equation)
+        problem = problem_with(equation)
         if problem is not None:
-            kind, what = problem[0], f"the likelihood of a row calls {equation.primitive.name}{problem[1]}"
-            finding = Finding(kind, what, Trail(equation))
-            raise PrivacyLeakError(message((finding,)), (finding,))
+            what = f"the likelihood of a row calls {equation.primitive.name}{problem[1]}"
+            raise leak(Finding(problem[0], what, Trail(equation)))
 
 
-def _problem_with(equation: Any) -> tuple[str, str] | None:
+def problem_with(equation: Any) -> tuple[str, str] | None:
+    """What an equation does that no computation does: the kind of finding, and words."""
     kind = kind_of(equation.primitive)
     if kind is Kind.CALLBACK or effects_of(equation):
         return "effect", ": it may only compute; print and call outside"
@@ -43,7 +42,7 @@ def _problem_with(equation: Any) -> tuple[str, str] | None:
         return "unknown", ", which is not known here: its rule of batching could mix rows. Use operations of JAX"
     if other_generators(equation) or equation.primitive in (named("rng_bit_generator"), named("rng_uniform")):
         return (
-            "door",
+            "noise",
             " with a random generator whose draws for one row may depend on others: use threefry2x32 or ChaCha20",
         )
     return None

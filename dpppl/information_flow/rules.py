@@ -1,7 +1,6 @@
 """What is known of integers and keys that are computed: the table of primitives that are followed. All others lose them.
 
-A rule gives an output's number and key from an equation and what is known of its inputs. Integers are exact modulo a
-power of two.
+A rule gives an output's number and key from an equation and what is known of its inputs. Integers are exact modulo 2**32.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,28 +9,27 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, multiple
+from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
 from dpppl.information_flow.primitives import named
 from dpppl.jaxprs import is_key
 
 Found = tuple[Number | None, Key | None]
 
 
-def bits_of(aval: Any) -> int:
-    """The bits of an integer's type; 0 for what is none."""
+def is_followed(aval: Any) -> bool:
+    """Whether an array's elements are integers that do not wrap before 2**32."""
     dtype = getattr(aval, "dtype", None)
-    return int(jnp.iinfo(dtype).bits) if dtype is not None and jnp.issubdtype(dtype, jnp.integer) else 0
+    return dtype is not None and jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits >= 32
 
 
 def constant(value: Any) -> Number | None:
     """A number that stands in the program."""
-    bits = bits_of(value)
-    return Number(int(np.asarray(value).item()), (), bits) if bits and np.size(value) == 1 else None
+    return Number(int(np.asarray(value).item())) if is_followed(value) and np.size(value) == 1 else None
 
 
 def given_key(root: Any, aval: Any) -> Key | None:
     """The key, or array of different keys, that a program is given."""
-    elements = (Step(("element", k), multiple(axis(k))) for k in range(len(aval.shape)))
+    elements = (Step(("element", k), number_of(axis(k))) for k in range(len(aval.shape)))
     return Key(root, tuple(elements)) if is_key(aval) else None
 
 
@@ -40,7 +38,7 @@ def _slice(equation: Any, inputs: Sequence[Value]) -> Found:
     starts, new = enumerate(equation.params["start_indices"]), equation.outvars[0].aval.shape
     if set(equation.params["strides"] or ()) - {1}:
         return None, LOST
-    part = inputs[0].renamed({axis(k): Number(n) if new[k] == 1 else multiple(axis(k), 1, n) for k, n in starts})
+    part = inputs[0].renamed({axis(k): Number(n) if new[k] == 1 else number_of(axis(k), n) for k, n in starts})
     return part.number, part.key
 
 
@@ -48,14 +46,14 @@ def _squeeze(equation: Any, inputs: Sequence[Value]) -> Found:
     """Without axes of length 1."""
     gone, rank = equation.params["dimensions"], len(equation.invars[0].aval.shape)
     left = enumerate(k for k in range(rank) if k not in gone)
-    part = inputs[0].renamed({axis(k): Number(0) for k in gone} | {axis(k): multiple(axis(n)) for n, k in left})
+    part = inputs[0].renamed({axis(k): Number(0) for k in gone} | {axis(k): number_of(axis(n)) for n, k in left})
     return part.number, part.key
 
 
 def _unstack(equation: Any, inputs: Sequence[Value]) -> list[Found]:
     """The elements along an axis, each an output: how newer JAX unpacks."""
     gone, rank = equation.params["axis"], len(equation.invars[0].aval.shape)
-    left = {axis(k): multiple(axis(k - (k > gone))) for k in range(rank)}
+    left = {axis(k): number_of(axis(k - (k > gone))) for k in range(rank)}
     parts = [inputs[0].renamed(left | {axis(gone): Number(n)}) for n in range(len(equation.outvars))]
     return [(part.number, part.key) for part in parts]
 
@@ -74,18 +72,14 @@ def _add(equation: Any, inputs: Sequence[Value]) -> Found:
 
 
 def _convert(equation: Any, inputs: Sequence[Value]) -> Found:
-    """To as many bits, or fewer: the same modulo these."""
-    number, bits = inputs[0].number, bits_of(equation.outvars[0].aval)
-    if number is None or not 0 < bits <= bits_of(equation.invars[0].aval):
-        return None, LOST
-    return number._replace(bits=min(number.bits, bits)), LOST
+    """To another type: the same modulo 2**32."""
+    return (inputs[0].number if is_followed(equation.outvars[0].aval) else None), LOST
 
 
 def _iota(equation: Any, inputs: Sequence[Value]) -> Found:
     """0, 1, 2, ..."""
     aval = equation.outvars[0].aval
-    known = bits_of(aval) and len(aval.shape) == 1
-    return (multiple(axis(0))._replace(bits=bits_of(aval)) if known else None), LOST
+    return (number_of(axis(0)) if is_followed(aval) and len(aval.shape) == 1 else None), LOST
 
 
 def _fold_in(equation: Any, inputs: Sequence[Value]) -> Found:
@@ -102,7 +96,7 @@ def _split(equation: Any, inputs: Sequence[Value]) -> Found:
     key, shape, rank = inputs[0].key, tuple(equation.params["shape"]), len(equation.invars[0].aval.shape)
     if key in (None, LOST) or len(shape) != 1:
         return None, LOST
-    return None, key._replace(path=(*key.path, Step(("split", *shape), multiple(axis(rank)))))
+    return None, key._replace(path=(*key.path, Step(("split", *shape), number_of(axis(rank)))))
 
 
 RULES: dict[Any, Callable[[Any, Sequence[Value]], Found | list[Found]]] = {

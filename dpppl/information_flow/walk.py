@@ -22,7 +22,7 @@ from dpppl.information_flow.lattice import (
     Variable,
     axis,
     counter,
-    multiple,
+    number_of,
 )
 from dpppl.information_flow.messages import CURE, Finding, describe
 from dpppl.information_flow.primitives import (
@@ -33,6 +33,7 @@ from dpppl.information_flow.primitives import (
     kind_of,
     other_generators,
 )  # fmt: skip
+from dpppl.information_flow.rows import problem_with
 from dpppl.information_flow.rules import RULES, constant
 from dpppl.jaxprs import is_key
 
@@ -50,8 +51,9 @@ class Roles(NamedTuple):
 
 
 _COMPUTED = (
-    "what enters an access as rows was computed from private rows. Work on one row belongs into the log likelihood, which is "
-    "given each row by itself; what looks at several rows is an access of its own"
+    "what enters an access as rows was computed from private rows, or dealt out to devices, each of which is to have all of "
+    "them. Work on one row belongs into the log likelihood, which is given each row by itself; what looks at several rows is "
+    "an access of its own"
 )
 _BESIDE = "an access is given private rows beside its rows: every row's part would depend on them"
 
@@ -64,7 +66,6 @@ class Walk:
         self.doors, self.problem_with = doors, problem_with
         self.findings: list[Finding] = []
         self.uses: list[Use] = []
-        self.equations: dict[int, Any] = {}
         self.constants: dict[int, Any] = {}
         self.variables: frozenset[Variable] = frozenset()
 
@@ -92,7 +93,6 @@ class Walk:
         values.update(zip(jaxpr.constvars, map(self.constant, getattr(program, "consts", ())), strict=True))
         read = lambda atom: self.literal(atom) if isinstance(atom, Literal) else values[atom]  # noqa: E731
         for equation in jaxpr.eqns:
-            self.equations[id(equation)] = equation
             outputs = self.equation(equation, [*map(read, equation.invars)])
             values.update(zip(equation.outvars, outputs, strict=True))
         return [*map(read, jaxpr.outvars)]
@@ -142,17 +142,15 @@ class Walk:
 
     def only_computes(self, equation: Any, program: Any) -> None:
         """Refuse more than computing, in a part of a program of which it is not followed how often it runs."""
-        within = f"within {equation.primitive.name}"
+        within, trail = equation.primitive.name, Trail(equation)
         for inner in jaxprs.equations(program):
-            kind, name, trail = kind_of(inner.primitive), inner.primitive.name, Trail(equation)
-            self.check_generators(inner)
-            if kind is Kind.CALLBACK or effects_of(inner) or is_unset(inner):
-                self.find("effect", f"{name} is called {within}, which may only compute: call it outside", trail)
-            elif inner.primitive in self.doors or kind is Kind.DRAW:
-                self.find("key reuse", f"there is an access or a draw {within}, a branch, condition or operation: "
+            is_access = inner.primitive in self.doors
+            if is_access or kind_of(inner.primitive) is Kind.DRAW:
+                self.find("key reuse", f"there is an access or a draw within {within}, a branch, condition or operation: "
                           "make it outside, always, and choose between results by jax.numpy.where", trail)  # fmt: skip
-            elif kind in (Kind.DEVICES, Kind.UNKNOWN):
-                self.find("unknown", f"{name} is not known here, {within}: it cannot be followed", trail)
+            problem = None if is_access else problem_with(inner)
+            if problem is not None:
+                self.find(problem[0], f"{within} calls {inner.primitive.name}{problem[1]}", trail)
         for value in jaxprs.constants(program):
             self.constant(value)
 
@@ -170,7 +168,7 @@ class Walk:
 
     def use(self, key: Key, aval: Any, equation: Any) -> None:
         """Note that something is drawn from a key, or keys, other than by an access."""
-        names: Names = {axis(k): multiple(counter(length)) for k, length in enumerate(np.shape(aval))}
+        names: Names = {axis(k): number_of(counter(length)) for k, length in enumerate(np.shape(aval))}
         self.uses.append(Use(key.renamed(names), equation, self.variables))
 
     def draw(self, equation: Any, inputs: Sequence[Value]) -> Value:
@@ -183,7 +181,6 @@ class Walk:
     def through_door(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
         """An access: rows as they are, nothing else that depends on them, and a key and step of its own."""
         roles = self.doors[equation.primitive](equation.params)
-        self.equations |= {id(inner): inner for inner in jaxprs.equations(roles.program)}
         for value in jaxprs.constants(roles.program):
             if not isinstance(value, Tracer):  # which is an operand
                 self.constant(value)
@@ -195,7 +192,7 @@ class Walk:
             if value.key is not None and k != roles.key:
                 self.use(value.key, equation.invars[k].aval, equation)
         chains = [counter(length) for length in np.shape(equation.invars[roles.key].aval)[: roles.chains]]
-        names: Names = {axis(k): multiple(chain) for k, chain in enumerate(chains)}
+        names: Names = {axis(k): number_of(chain) for k, chain in enumerate(chains)}
         key, step = (inputs[k].renamed(names) for k in (roles.key, roles.step))
         with self.within(*chains):
             self.access(equation, roles, key, step.number)
