@@ -160,7 +160,8 @@ def test_an_attack_that_is_carried_out_stays_below_the_bounds():
 def test_nothing_run_no_noise_and_numbers_out_of_range():
     nothing = dpppl.accounting.trade_off([])
     assert nothing.advantage == 0 and nothing.gaussian.mu == 0 and nothing.true_positive_rate(0.25) == 0.25
-    for event in (GaussianEvent(noise_multipliers=((0.0, 1),)), GaussianEvent(noise_multipliers=((1e-200, 1),))):
+    none, next_to_none = ([GaussianEvent(noise_multipliers=((sigma, 1),))] for sigma in (0.0, 1e-200))
+    for event in (none, next_to_none, poisson(0.05)):
         bare = dpppl.accounting.trade_off(event)
         assert bare.advantage == 1 and bare.bayes_risk(0.01) == 0 and bare.gaussian.mu == math.inf
         assert np.all(bare.false_negative_rate(RATES) == 0)

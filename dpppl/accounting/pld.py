@@ -223,7 +223,7 @@ class Composition:
     def deltas(self, epsilons: Array) -> Array:
         """Upper bounds on delta at many epsilons, rising, from the transforms that are made for a few of them."""
         best = np.ones(len(epsilons))
-        for at in epsilons[:: max(1, len(epsilons) // 8)]:
+        for at in epsilons[:: max(1, len(epsilons) // 4)]:
 
             def answer(found: Deltas, at: float = float(at)) -> float:
                 np.minimum(best, [found.delta(e) for e in epsilons], out=best)

@@ -165,9 +165,12 @@ def trade_off(event: Events, accountant: str = "auto", *, neighboring_relation: 
     mu = math.sqrt(additive.gaussian_mu_squared(events)) if built[0].name == curves.EXACT_GAUSSIAN else None
     if mu == math.inf or any(sigma == 0 for e in events for sigma, _ in e.noise_multipliers):
         return TradeOff(epsilons=np.zeros(1), deltas=np.ones(1))
-    epsilons = _epsilons(built[0])
     if mu is not None and not beta:
+        epsilons = _epsilons(built[0])
         return TradeOff(epsilons=epsilons, deltas=built[0].deltas(epsilons), mu=mu)
+    if built[0].epsilon(0.1) > curves.LARGEST_MEANINGFUL_EPSILON:
+        return TradeOff(epsilons=np.zeros(1), deltas=np.ones(1))  # next to nothing is left to say, and PLD takes long
+    epsilons = _epsilons(built[0])
     deltas = np.min([curve.deltas(epsilons) for curve in built], axis=0) * _ABOVE_ROUNDING
     deltas = np.minimum(deltas + np.exp(np.log1p(np.exp(-epsilons)) + epsilons) * beta, 1.0)
     kept = _lower_hull(np.exp(epsilons - epsilons[-1]), np.minimum.accumulate(deltas))
