@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-peers docs clean
+.PHONY: demo test test-all dist lint bench bench-peers docs clean
 
 $(VENV)/installed: pyproject.toml setup.py dpppl/randomness/native.c
 	$(PYTHON) -m venv $(VENV)
@@ -13,10 +13,17 @@ $(VENV)/installed: pyproject.toml setup.py dpppl/randomness/native.c
 demo: $(VENV)/installed
 	$(BIN)/python examples/adult.py
 
-# with --all, each kind of step and guide meets every model
 test: $(VENV)/installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not numerical"
+
+# `python -m pytest --all` also runs every case of tests that are marked as thinned
+test-all: $(VENV)/installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not numerical"
 	DPPPL_TESTS=numerical $(BIN)/python -m pytest -n 2 --dist worksteal -m numerical tests
+
+dist: $(VENV)/installed
+	$(BIN)/pip install --quiet build
+	$(BIN)/python -m build
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

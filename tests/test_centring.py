@@ -163,6 +163,7 @@ def test_one_norm_for_all_sites():
         dpppl.DPSGLD(gaussian, clipping_norm=1.0, clipping="central")
 
 
+@pytest.mark.slow
 def test_kernels_and_svi_clip_around_centres():
     """Proved and run; nothing clipped and nothing noised, the gradients are the plain ones, so results agree."""
     args, kwargs = BY_NAME["linear_regression"].data(0)

@@ -46,6 +46,7 @@ def steps_of(thing):
     return sorted(charge.num_steps for charge in thing.budget.charged)
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.parametrize("at", ["compiling", "the first chunk"])
 def test_the_histogram_is_in_the_report_of_a_run_that_failed_after_it(make, at, monkeypatch, tmp_path, capsys):
@@ -146,6 +147,7 @@ def test_threads_on_one_object_take_turns(make):
     assert sorted(outcomes) == ["ran", "refused", "refused"] and steps_of(thing) == [1, STEPS]
 
 
+@pytest.mark.slow
 def test_models_are_traced_by_one_thread_at_a_time():
     """Wherever a model or a guide of the user's is called, this thread holds the lock of all handlers."""
     held = []

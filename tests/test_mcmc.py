@@ -319,6 +319,7 @@ def test_the_cost_is_printed_first(capsys, monkeypatch):
     assert f"epsilon = {mcmc_of(target_delta=1e-5).privacy_plan().epsilon:.4g} at delta = 1e-05" in printed
 
 
+@pytest.mark.slow
 def test_the_budget_is_for_all_that_the_object_runs(monkeypatch, claimed):
     budget = dict(target_epsilon=1.0, target_delta=1e-5)
     mcmc = mcmc_of(kernel_of(step_size="matched"), **budget)

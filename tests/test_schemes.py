@@ -131,6 +131,7 @@ def run(kernel, *data, seed=0, mcmc=None, **options):
     return mcmc
 
 
+@pytest.mark.slow
 def test_continuing_a_run_charges_the_begun_epoch_again():
     """The split comes from the run's key: a row may be in a later batch of the epoch's second split."""
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=3.0, subsampling=Partition(4))

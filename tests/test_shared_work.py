@@ -185,6 +185,7 @@ def test_the_door_computes_it_before_any_chunk_of_rows():
     assert all(jnp.allclose(total[name], expected[name], rtol=1e-3, atol=1e-3) for name in z)
 
 
+@pytest.mark.slow
 def test_chains_are_proved_and_run():
     kernel = dpppl.DPSGLD(correlated_normal, clipping_norm=2.0, step_size=1e-3)
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, num_chains=2, chain_method="vectorized", target_epsilon=1.0,
@@ -193,6 +194,7 @@ def test_chains_are_proved_and_run():
     assert mcmc.get_samples()["correlation"].shape == (4, 4, 4)
 
 
+@pytest.mark.slow
 def test_gradients_in_the_parameters_of_a_guide_are_jaxs():
     arrays = (MODELS["LKJ"][1][0][:, :3],)
     guide = AutoMultivariateNormal(correlated_normal)

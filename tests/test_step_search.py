@@ -176,6 +176,7 @@ def test_the_histogram_of_norms_is_charged_with_the_run():
         dpppl.DPSGLD(precise, clipping_norm="auto", step_size=0.1)
 
 
+@pytest.mark.slow
 def test_clipping_is_centred_unless_a_norm_is_given():
     def unnormalised(y):
         mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))

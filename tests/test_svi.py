@@ -330,6 +330,7 @@ def test_a_plan_is_what_the_run_costs_and_meets_its_target():
     assert "aligned" in text and "chain" not in text and "temperature" not in report.to_dict()
 
 
+@pytest.mark.slow
 def test_an_epoch_of_a_partition_is_one_event_and_a_resumed_one_another():
     svi = make(subsampling=dpppl.Partition(5), noise_multiplier=4.0)
     first = run(svi, 7, X, Y)

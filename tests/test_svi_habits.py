@@ -106,6 +106,7 @@ def test_the_users_guide_works_as_in_numpyro(name):
         assert guide.quantiles(params, [0.1, 0.9])["level"].shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_run_predict_and_run_again():
     guide = AutoNormal(model)
     svi = make(model, guide, optax.adam(0.05), clipping_norm=20.0, noise_multiplier=1e-4, loss=None)
@@ -221,6 +222,7 @@ def test_a_guide_has_a_pickle_of_its_own():
 # Networks
 
 
+@pytest.mark.slow
 def test_a_variational_autoencoder_of_numpyros_gallery():
     def model(batch, z_dim=2):
         batch = jnp.reshape(batch, (batch.shape[0], -1))
