@@ -109,12 +109,13 @@ class Verdict:
     def refusals(self) -> list[str]:
         """Why the samples should not be read at all, the cause of others first."""
         sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
-        return [*filter(None, [*self._silent(), *self._unfinished(), sampler, self.misfit])]
+        far = f"{self.conflict}." if self.misfit and self.conflict and not self._unfinished() else None
+        return [*filter(None, [*self._silent(), *self._unfinished(), sampler, far, self.misfit])]
 
     @property
     def doubts(self) -> list[str]:
         """What to know when reading them."""
-        far = self.conflict if not self._unfinished() else None
+        far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
         return [
             *filter(None, [self._unlearned(), far and f"{far}.", self._forgotten(), self.label_switching, self.spreads])
         ]
