@@ -21,7 +21,7 @@ from dpppl.mcmc import thermostat
 from dpppl.mcmc.hamiltonian import hamiltonian_step
 from dpppl.mcmc.langevin import langevin_step
 from dpppl.mcmc.thermostat import thermostat_step
-from tests.zoo import ZOO
+from zoo import ZOO
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)

@@ -12,7 +12,7 @@ import pytest
 
 from dpppl.randomness import native
 
-PROJECT = Path(__file__).parents[1]
+PROJECT = Path(__file__).parents[2]
 available_again = native.available.__wrapped__
 
 

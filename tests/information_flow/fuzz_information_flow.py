@@ -4,7 +4,7 @@ Each program is a tree of accesses, draws, loops, branches and chains, with rand
 accepts it, it is run with a door that writes down the key and step of every access: no pair may occur twice, nor may a
 draw come from a key of an access. Then it runs on two data sets, with a door that returns a constant: nothing may differ.
 
-`python tests/fuzz_information_flow.py 10000` makes 10,000 programs; the suite makes some hundreds.
+`python tests/information_flow/fuzz_information_flow.py 10000` makes 10,000 programs; the suite makes some hundreds.
 """
 
 import sys
@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from dpppl import information_flow
 from dpppl.access.clipping import Flat

@@ -1,7 +1,7 @@
 """Deliberate privacy bugs, one at a time, each caught by a named test; a bug that survives fails the run.
 
 A mutation rewrites a few characters of one function's source and leaves the rest of the library as it is. The test
-named beside it must then fail. `python -m pytest tests/test_mutations.py -rA` prints the table.
+named beside it must then fail. `python -m pytest tests/access/test_mutations.py -rA` prints the table.
 """
 
 import importlib

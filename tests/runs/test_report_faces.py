@@ -16,7 +16,7 @@ from scipy.stats import norm
 import dpppl
 from dpppl.runs import provenance, render, risk
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "report-schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report-schema.json").read_text())
 
 
 def normal_mean(y):
