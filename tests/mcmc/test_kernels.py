@@ -11,6 +11,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import lax
+from zoo import ZOO
 
 import dpppl
 from benchmarks.coverage import DIMENSION, coverage
@@ -21,7 +22,6 @@ from dpppl.mcmc import thermostat
 from dpppl.mcmc.hamiltonian import hamiltonian_step
 from dpppl.mcmc.langevin import langevin_step
 from dpppl.mcmc.thermostat import thermostat_step
-from zoo import ZOO
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
