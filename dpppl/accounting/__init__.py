@@ -1,6 +1,6 @@
 """Privacy accounting: events to (epsilon, delta), and targets to parameters. Host-side numbers only."""
 
-from dpppl.accounting import bounds, gdp
+from dpppl.accounting import bayesian, bounds, gdp
 from dpppl.accounting.accountants import PrivacySpent, delta, epsilon, group_epsilon, spent
 from dpppl.accounting.additive import gaussian_mu_squared, rdp
 from dpppl.accounting.calibration import (
@@ -18,6 +18,7 @@ __all__ = [
     "GaussianEvent",
     "PrivacySpent",
     "TradeOff",
+    "bayesian",
     "bounds",
     "calibrate_advantage",
     "calibrate_noise_multiplier",
