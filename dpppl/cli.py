@@ -1,12 +1,13 @@
 """The command line: what a run would cost, which noise a budget needs, reports and ledgers as people read them.
 
-Of argparse, which Python brings along: four commands need no dependency of their own.
+Of argparse, which Python brings along.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.events import NEIGHBORING_RELATIONS
 from dpppl.errors import ConfigurationError, DPPPLError
-from dpppl.ledger.book import as_json
+from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import render, risk
 
@@ -71,6 +72,36 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--relation", choices=NEIGHBORING_RELATIONS, default="zero_out")
         added.add_argument("--accountant", choices=ACCOUNTANTS, default="auto")
         added.add_argument("--discrete", action="store_true", help="discrete Gaussian noise")
+    added = command(
+        "plan", _plan, "what each method could do with a budget, and which to take; or what several runs would cost"
+    )
+    added.add_argument("--num-data", type=int, help="rows, or persons where these are the unit")
+    target = added.add_mutually_exclusive_group()
+    target.add_argument("--epsilon", type=float, help="the target, at delta")
+    target.add_argument("--advantage", type=float, help="the target: an attack's largest gain")
+    added.add_argument("--delta", type=float)
+    added.add_argument("--latents", type=int, default=10, help="coordinates of all latents; 10 unless given")
+    added.add_argument("--row-curvature", type=float, default=0.2, help="of a row's log likelihood; .2 unless given")
+    added.add_argument("--prior-sd", type=float, default=1.0)
+    added.add_argument("--clipping-norm", type=float)
+    added.add_argument(
+        "--rate", type=float, action="append", help="to consider; repeatable; 1, .1 and .01 unless given"
+    )
+    added.add_argument("--steps", type=int, action="append", help="to consider; repeatable; 400 and 2000 unless given")
+    added.add_argument(
+        "--factors", action="store_true", help="the model has factors, so its responses cannot be simulated"
+    )
+    added.add_argument("--rows-per-second", type=float, default=1e6, help="gradients of rows that the machine computes")
+    added.add_argument("--picture", type=Path, metavar="FILE", help="draw it, with matplotlib")
+    added.add_argument(
+        "--compare",
+        nargs="+",
+        metavar="RUN",
+        help='prices, in this order, files of privacy_plan().to_json() or "noise=100,steps=400,rate=0.01"',
+    )
+    added.add_argument(
+        "--ledger", type=Path, help="with --compare: what it has charged comes first, and whether it admits"
+    )
     added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
     added.add_argument("file", type=Path)
     added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
@@ -136,16 +167,84 @@ def _calibrate(options: argparse.Namespace) -> Answer:
     return document, f"noise multiplier {noise:.6g} for {steps} steps: {text}"
 
 
-def _report(options: argparse.Namespace) -> Answer:
+def _plan(options: argparse.Namespace) -> Answer:
+    if options.compare is not None:
+        return _compare(options)
+    if options.ledger is not None:
+        raise ConfigurationError("--ledger is for --compare.")
+    if options.num_data is None or options.delta is None:
+        raise ConfigurationError("plan needs --num-data and --delta, with --epsilon or --advantage; or --compare.")
+    tried = {"rates": options.rate, "num_steps": options.steps}
+    found = accounting.plan(
+        num_data=options.num_data, target_delta=options.delta, target_epsilon=options.epsilon,
+        target_advantage=options.advantage, num_latents=options.latents, row_curvature=options.row_curvature,
+        prior_sd=options.prior_sd, clipping_norm=options.clipping_norm, simulates=not options.factors,
+        rows_per_second=options.rows_per_second, **{name: values for name, values in tried.items() if values},
+    )  # fmt: skip
+    if options.picture is not None:
+        from dpppl import plotting
+
+        plotting.plan_picture(found).figure.savefig(options.picture)
+    return asdict(found), str(found)
+
+
+def _compare(options: argparse.Namespace) -> Answer:
+    """Of several runs, none of them made yet."""
+    ledger = None if options.ledger is None else PrivacyLedger.open(options.ledger)
+    delta = ledger.delta if options.delta is None and ledger is not None else options.delta
+    if delta is None:
+        raise ConfigurationError("--compare needs --delta, or a --ledger, which has one.")
+    runs = {f"{number}. {run}": _events_of(run) for number, run in enumerate(options.compare, 1)}
+    priced = accounting.compare(runs, delta, () if ledger is None else ledger.events)
+    lines, document, planned = [], [], []
+    for run in priced:
+        planned += runs[run.name]
+        admitted = None if ledger is None else ledger.admits(planned)
+        document.append(asdict(run) | {"admitted": admitted})
+        verdict = "" if admitted is None else "; the ledger has room" if admitted else "; the ledger would refuse it"
+        lines.append(
+            f"{run.name}: epsilon {run.epsilon:.4g}, advantage {risk.percent(run.advantage)}; with all before it "
+            f"{run.total_epsilon:.4g}{verdict}"
+        )
+    return {"delta": delta, "runs": document}, "\n".join([f"At delta {delta:g}:", *lines])
+
+
+def _events_of(run: str) -> list[GaussianEvent]:
+    """Of a file that holds a report, or of a run in words."""
+    if "=" not in run:
+        return list(events_of_json(_document(Path(run))["events"]))
+    fields: dict[str, float] = {}
+    for item in run.split(","):
+        name, _, value = item.strip().partition("=")
+        try:
+            fields[name] = float(value)
+        except ValueError:
+            raise ConfigurationError(f'in the run "{run}", {name} is a number.') from None
+    if not {"noise", "steps"} <= set(fields) <= {"noise", "steps", "rate"}:
+        raise ConfigurationError(f'the run "{run}" should be noise=..., steps=... and perhaps rate=...')
+    return [
+        GaussianEvent(
+            noise_multipliers=((fields["noise"], int(fields["steps"])),), sampling_rate=fields.get("rate", 1.0)
+        )
+    ]
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """A report that was written as JSON."""
     try:
-        document = json.loads(options.file.read_text())
+        document: dict[str, Any] = json.loads(file.read_text())
         known = str(document["schema_version"]).split(".")[0] == render.SCHEMA_VERSION.split(".")[0]
     except (ValueError, KeyError, TypeError):
         known = False
     if not known:
         raise ConfigurationError(
-            f"{options.file} is not a report of schema {render.SCHEMA_VERSION}; write one with PrivacyReport.to_json()."
+            f"{file} is not a report of schema {render.SCHEMA_VERSION}; write one with PrivacyReport.to_json()."
         )
+    return document
+
+
+def _report(options: argparse.Namespace) -> Answer:
+    document = _document(options.file)
     given = dict(item.partition("=")[::2] for item in options.about)
     document["about"] |= {name: words for name, words in render.about_of(given).items() if words is not None}
     if options.html is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpppl.accounting import Plan
 from dpppl.errors import ConfigurationError
 from dpppl.uncertainty.calibration import reliability_bins
 from dpppl.uncertainty.decomposition import by_element, decompose_variance
@@ -174,4 +175,39 @@ def private_beside_prior(
     axes.set_xlabel(f"median and {level:.0%} interval")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def plan_picture(plan: Plan, *, axes: Any = None) -> Any:
+    """Widths of honest 90 % intervals by the curvature of a row's log likelihood, for the best option of each kind.
+
+    - **plan**: of `dpppl.accounting.plan`.
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    A square marks where the data begin to outweigh the noise, a triangle where a chain explores; the dotted line is the curvature
+    planned for. Returns the Axes.
+
+    >>> from dpppl import accounting
+    >>> axes = plan_picture(accounting.plan(num_data=1000, target_epsilon=1.0, target_delta=1e-6, rates=(1.0,)))
+    >>> axes.get_xscale()
+    'log'
+    """
+    axes = _axes(axes, figsize=(6.0, 4.0))
+    curvatures = plan.row_curvature * 10.0 ** np.linspace(-4, 2, 121)
+    axes.plot(curvatures, [plan.width_at(c) for c in curvatures], color="black", linewidth=1.2, label="without privacy")
+    kinds = (("NoiseAware", BLUE, "-"), ("SVI", ORANGE, "--"), ("DPSGLD", SKY, "-."))
+    for method, colour, style in kinds:
+        option = next((o for o in plan.options if o.method == method), None)
+        if option is None:
+            continue
+        label = f"{method}, rate {option.rate:g}, {option.num_steps} steps"
+        axes.plot(
+            curvatures, [plan.width_at(c, option) for c in curvatures], color=colour, linestyle=style, label=label
+        )
+        for place, marker in ((option.learned_above, "s"), (option.explored_above, "^")):
+            if place is not None and curvatures[0] <= place <= curvatures[-1]:
+                axes.plot(place, plan.width_at(place, option), color=colour, marker=marker, markersize=7, linestyle="")
+    axes.axvline(plan.row_curvature, color=GREY, linestyle=":", linewidth=1)
+    axes.set(xscale="log", yscale="log", xlabel="curvature of one row", ylabel="width of a 90 % interval")
+    axes.legend(frameon=False, fontsize="small")
     return axes

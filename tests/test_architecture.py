@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "uncertainty": METHODS | {"mcmc", "svi"},
     "plotting": METHODS | {"mcmc", "svi", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi"},
-    "cli": METHODS,
+    "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
     "__main__": {"cli"},
 }
 """By module or subpackage, which may always import itself. `dpppl/__init__.py` may import everything."""

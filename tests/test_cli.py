@@ -11,6 +11,7 @@ import pytest
 from test_report_faces import plan
 
 import dpppl
+from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 from dpppl.cli import main
 
@@ -46,7 +47,7 @@ def test_the_commands_answer_as_the_page_shows(line, answer, folder, capsys):
 
 
 def test_every_command_is_on_the_page():
-    assert {line.split()[0] for line, _ in SHOWN} == {"epsilon", "calibrate", "report", "ledger"}
+    assert {line.split()[0] for line, _ in SHOWN} == {"epsilon", "calibrate", "plan", "report", "ledger"}
     assert len([line for line, _ in SHOWN if line.startswith("ledger")]) == 3
 
 
@@ -118,3 +119,36 @@ def test_a_changed_line_of_a_ledger_is_seen(folder, capsys):
 def test_python_m_dpppl_and_wrong_usage():
     done = subprocess.run([sys.executable, "-m", "dpppl", "nonsense"], capture_output=True, text=True)
     assert done.returncode == 2 and "epsilon" in done.stderr and "usage: dpppl" in done.stderr
+
+
+def test_runs_are_compared_in_order_and_against_the_ledger(capsys, folder):
+    words = ["noise=200,steps=400", "noise=300,steps=100", "noise=80,steps=400"]
+    found = answer(capsys, "plan", "--compare", *words, "--ledger", "survey.ledger")
+    assert [run["admitted"] for run in found["runs"]] == [True, True, False] and found["delta"] == 1e-5
+    events = [GaussianEvent(noise_multipliers=(pair,)) for pair in [(100.0, 400), (200.0, 400), (300.0, 100)]]
+    assert found["runs"][1]["total_epsilon"] == accounting.epsilon(events, 1e-5)
+    assert len(dpppl.PrivacyLedger.open("survey.ledger").events) == 1  # nothing was charged
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "--num-data", "100", "--epsilon", "1"], "needs --num-data and --delta"),
+        (
+            ["plan", "--num-data", "100", "--epsilon", "1", "--delta", "1e-5", "--ledger", "x"],
+            "--ledger is for --compare",
+        ),
+        (["plan", "--compare", "noise=1"], "needs --delta"),
+        (["plan", "--compare", "noise=1", "--delta", "1e-5"], "noise=..., steps=..."),
+        (["plan", "--compare", "noise=one,steps=3", "--delta", "1e-5"], "noise is a number"),
+    ],
+)
+def test_plans_that_lack_something_say_what(arguments, words, capsys):
+    assert main(arguments) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_a_plan_is_drawn(tmp_path, capsys):
+    picture = tmp_path / "plan.png"
+    line = f"plan --num-data 1000 --epsilon 1 --delta 1e-5 --rate 1 --steps 100 --picture {picture}"
+    assert main(line.split()) == 0 and picture.read_bytes().startswith(b"\x89PNG")

@@ -12,10 +12,12 @@ from dpppl.accounting.calibration import (
 )
 from dpppl.accounting.dp_events import from_dp_event, to_dp_event
 from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.accounting.planning import Plan, compare, plan
 from dpppl.accounting.tradeoff import TradeOff, trade_off
 
 __all__ = [
     "GaussianEvent",
+    "Plan",
     "PrivacySpent",
     "TradeOff",
     "bayesian",
@@ -25,12 +27,14 @@ __all__ = [
     "calibrate_num_steps",
     "calibrate_sampling_rate",
     "calibrate_step_size",
+    "compare",
     "delta",
     "epsilon",
     "from_dp_event",
     "gaussian_mu_squared",
     "gdp",
     "group_epsilon",
+    "plan",
     "rdp",
     "round_down",
     "spent",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,12 +83,16 @@ class Book:
         for record in records:
             run_id, kind = record["run"], record["kind"]
             if kind == "reserve":
-                plan = {"what": record["what"], "reserved": _from_json(record), "owner": Owner(**record["owner"])}
+                plan = {
+                    "what": record["what"],
+                    "reserved": events_of_json(record["events"]),
+                    "owner": Owner(**record["owner"]),
+                }
                 run = runs.get(run_id) or Run(rule=self.rule, status="", charged_cost=self.rule.nothing, **plan)
                 runs[run_id] = replace(run, status="running", **plan)
             elif kind == "charge":
                 steps = range(record["first"], record["first"] + record["count"])
-                runs[run_id] = runs[run_id].after_charge(_from_json(record), steps)
+                runs[run_id] = runs[run_id].after_charge(events_of_json(record["events"]), steps)
             elif kind == "release":
                 runs[run_id] = replace(runs[run_id], owner=None, reserved=(), status=record["status"])
             else:
@@ -142,6 +146,7 @@ def as_json(events: Events) -> list[dict[str, Any]]:
     return [{name: getattr(event, name) for name in names} for event in events]
 
 
-def _from_json(record: Record) -> Events:
-    pairs = [tuple((sigma, count) for sigma, count in event["noise_multipliers"]) for event in record["events"]]
-    return tuple(GaussianEvent(**{**e, "noise_multipliers": p}) for e, p in zip(record["events"], pairs))
+def events_of_json(events: Sequence[Mapping[str, Any]]) -> Events:
+    """The inverse of `as_json`."""
+    pairs = [tuple((sigma, count) for sigma, count in event["noise_multipliers"]) for event in events]
+    return tuple(GaussianEvent(**{**e, "noise_multipliers": p}) for e, p in zip(events, pairs))
