@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.infer
 
+from dpppl.accounting.bayesian import BayesianSpent
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.auto_norm import choose_norm
+from dpppl.mcmc.bayesian import chain_spent
 from dpppl.mcmc.chains import initial_states, mapping_of, not_finite, unstack
 from dpppl.mcmc.collection import Collection, check_fields, fields_to_collect
 from dpppl.mcmc.details import ChainDetails, chain_report
@@ -333,6 +335,19 @@ class MCMC(numpyro.infer.MCMC):
         step_sizes, _ = kernel.schedule(first, draws * thinning)
         weights = kernel.sample_weight(step_sizes).reshape(draws, thinning).sum(axis=1)
         return np.tile(weights / weights.sum(), (np.size(self._last_state.i), 1))
+
+    @forgetful
+    def bayesian_privacy(self, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any) -> BayesianSpent:
+        """What the last run cost rows like the data's, by the Bayesian accountant: not private, no part of the report.
+
+        - **args**, **kwargs**: those of `run`, which needs `extra_fields=("z",)`.
+        - **num_rows**, **delta**: as in `runs.bayesian.bayesian_spent`; what was not collected counts at the clipping norm.
+
+        Raises ConfigurationError for clipping that is not flat, and other subsampling than Poisson or full batches.
+        """
+        self._check_ran("bayesian_privacy")
+        kernel, (first, _, thinning) = self.calibrated_kernel(), self._collected
+        return chain_spent(kernel, self._states.get("z"), first, thinning, args, kwargs, num_rows, delta)
 
     def verdicts(self) -> dict[str, np.ndarray]:
         """What may be read of each element of each site, in constrained space: "read", "read the mean only",

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
+from dpppl.accounting.bayesian import BayesianSpent
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -27,6 +28,7 @@ from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Statu
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Partition, Subsampling
 from dpppl.svi import defaults, optimizers, queries
+from dpppl.svi.bayesian import svi_spent
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.details import clipped_rows, start_of, svi_report
 from dpppl.svi.elbo import Objective, default_loss
@@ -384,6 +386,23 @@ class SVI(Fixed):
         return queries.estimate_accuracy(
             self, objective, key, params, correct, args, kwargs, noise_multiplier, num_particles
         )
+
+    @forgetful
+    def bayesian_privacy(
+        self, result: SVIResult, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any
+    ) -> BayesianSpent:
+        """What a run cost rows like the data's, by the Bayesian accountant: not private, no part of the report.
+
+        - **result**: of this object's last run; the more iterates it keeps, the better: steps between them count at the
+          clipping norm.
+        - **args**, **kwargs**: those of `run`.
+        - **num_rows**, **delta**: as in `runs.bayesian.bayesian_spent`.
+
+        Raises ConfigurationError for clipping that is not flat, subsampling that is neither Poisson nor of full batches, and
+        a guide that draws latents of rows.
+        """
+        charge = next(charge for charge in reversed(self.budget.charged) if not charge.is_query)
+        return svi_spent(self.objective(), self.gradient, charge, result.trajectory, args, kwargs, num_rows, delta)
 
     def _set_up(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any = None) -> SVIState:
         """See `init`, without its claim of the key."""

@@ -1,0 +1,104 @@
+"""The Bayesian accountant's price of a run: gradients of sampled rows at the positions that the run has released."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
+from dpppl.accounting.bayesian import BayesianAccountant, BayesianSpent
+from dpppl.errors import ConfigurationError, warn
+from dpppl.runs.budget import Charge
+from dpppl.runs.driver import TRACING
+from dpppl.subsampling import FullBatch, Poisson
+from dpppl.validation import positive_integer
+
+_NOT_PRIVATE = (
+    "the Bayesian epsilon is computed from private rows without noise, holds for rows like the data's only, and is no "
+    "differential privacy: keep it beside the report, and publish it only where that has been agreed."
+)
+
+
+def bayesian_spent(
+    charge: Charge, gradient: Callable[..., Any], positions: Mapping[int, Any], rows: Any, public: Any, *,
+    num_rows: int, delta: float,
+) -> BayesianSpent:  # fmt: skip
+    """What the accesses of one charge cost typical rows.
+
+    - **charge**: the accesses of a run, of all its chains.
+    - **gradient**: `gradient(position, row, public, key)`, what the mechanism clips of one row; the key is for draws that are
+      independent from row to row and from access to access.
+    - **positions**: by number of the access, from 0, the position it took place at, with a leading axis of chains. Accesses
+      that are left out, such as those of a warmup that was not collected, count as if every row had the clipping norm.
+    - **rows**, **public**: the private rows, leading axis N, and the Public arrays of the model.
+    - **num_rows**: how many distinct rows to draw, at random.
+    - **delta**: of `BayesianAccountant`.
+
+    Guarantee: none of differential privacy. Raises ConfigurationError for clipping that is not flat, and for subsampling
+    that is neither Poisson nor of full batches.
+    """
+    mechanism, subsampling = charge.mechanism, charge.mechanism.subsampling
+    if type(mechanism.clipping) is not Flat:
+        raise ConfigurationError(
+            'the Bayesian accountant needs clipping="flat" with a number for clipping_norm: it compares a row with its absence.'
+        )
+    if not isinstance(subsampling, FullBatch | Poisson):
+        raise ConfigurationError("the Bayesian accountant needs dpppl.Poisson(rate) or dpppl.FullBatch().")
+    total = jax.tree.leaves(rows)[0].shape[0]
+    num_rows = min(positive_integer(num_rows, name="num_rows"), total)
+    rng = np.random.default_rng()
+    drawn = np.sort(rng.choice(total, num_rows, replace=False))
+    key = jax.random.key(int(rng.integers(2**32)))
+    accountant = BayesianAccountant(
+        noise_multipliers=np.repeat(charge.noise_multipliers, charge.chains),
+        sampling_rate=float(subsampling.rate),
+        delta=delta,
+    )
+    warn(_NOT_PRIVATE)
+    with TRACING:
+        sampled = jax.tree.map(lambda x: x[drawn], rows)
+        lengths = _lengths(mechanism, gradient)
+
+        def norms() -> Iterator[np.ndarray]:
+            for number in range(charge.num_steps):
+                for chain in range(charge.chains):
+                    if number not in positions:
+                        yield np.ones(num_rows)
+                        continue
+                    position = jax.tree.map(lambda x: jnp.asarray(x)[chain], positions[number])  # noqa: B023
+                    keys = jax.random.split(jax.random.fold_in(key, number * charge.chains + chain), num_rows)
+                    yield np.asarray(lengths(position, sampled, public, keys), np.float64)
+
+        return accountant.spent(norms())
+
+
+def kept_positions(iterates: Any, first: int, thinning: int, num_steps: int) -> dict[int, Any]:
+    """By number of the access, the position it took place at: that after as many steps.
+
+    - **iterates**: positions (chains, draws, ...); the first after `first + thinning` steps, then one every `thinning`.
+    - **num_steps**: accesses a chain; the last position is nobody's.
+    """
+    draws = jax.tree.leaves(iterates)[0].shape[1]
+    numbers = first + thinning * np.arange(1, draws + 1)
+    return {
+        int(number): jax.tree.map(lambda x: x[:, place], iterates)  # noqa: B023
+        for place, number in enumerate(numbers)
+        if number < num_steps
+    }
+
+
+def _lengths(mechanism: Mechanism, gradient: Callable[..., Any]) -> Callable[..., Any]:
+    """Of (position, rows, public, keys): how far each row moves an access, as a share of its sensitivity; (rows,)."""
+    norm, share = mechanism.clipping.clipping_norm, mechanism.count_share
+
+    @jax.jit
+    def lengths(position: Any, rows: Any, public: Any, keys: Any) -> Any:
+        found = jax.vmap(gradient, (None, 0, None, 0))(position, rows, public, keys)
+        squares = sum(jnp.sum(jnp.reshape(leaf, (leaf.shape[0], -1)) ** 2, axis=1) for leaf in jax.tree.leaves(found))
+        ratio = jnp.nan_to_num(jnp.sqrt(squares) / norm, nan=1.0)
+        return jnp.sqrt((1.0 - share) * jnp.minimum(ratio, 1.0) ** 2 + share)  # a counted row also moves the count
+
+    return lengths
