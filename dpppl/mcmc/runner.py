@@ -345,9 +345,9 @@ class MCMC(numpyro.infer.MCMC):
 
         Raises ConfigurationError for clipping that is not flat, and other subsampling than Poisson or full batches.
         """
-        self._check_ran("bayesian_privacy")
+        positions = self.get_extra_fields(group_by_chain=True).get("z")
         kernel, (first, _, thinning) = self.calibrated_kernel(), self._collected
-        return chain_spent(kernel, self._states.get("z"), first, thinning, args, kwargs, num_rows, delta)
+        return chain_spent(kernel, positions, first, thinning, args, kwargs, num_rows, delta)
 
     def verdicts(self) -> dict[str, np.ndarray]:
         """What may be read of each element of each site, in constrained space: "read", "read the mean only",
