@@ -95,7 +95,7 @@ def test_the_users_guide_works_as_in_numpyro(name):
     predicted = Predictive(model, guide=guide, params=params, num_samples=3)(key, *new, None)
     assert predicted["y"].shape == (3, 7) == predicted["mean"].shape
     other = make(model, guide)  # another object takes it, too, and starts it as it was built
-    again = other.get_params(other._set_up(key, (X[:9], GROUP[:9], Y[:9]), {}))
+    again = other.get_params(by_hand.set_up(other, key, (X[:9], GROUP[:9], Y[:9]), {}))
     jax.tree.map(np.testing.assert_array_equal, again, params)
     if name == "written":
         return
