@@ -191,6 +191,36 @@ def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_lo
     np.testing.assert_array_equal(of(1, False, False), np.eye(13)[2])
 
 
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.9])
+def test_the_unlikelier_of_two_responses_counts_in_full(p):
+    """By value, with the signs of the squares; and the likelier by their odds, so that the mean is zero."""
+    log_probs, squares = jnp.log(jnp.array([1.0 - p, p])), jnp.array([0.1, 3.0, 0.5, 0.2])
+
+    def of(k):
+        return np.asarray(
+            fit.numbers(
+                jnp.append(log_probs[k], log_probs), jnp.array([k, 0.0, 1.0]), jnp.array([0.0, 1.0 - p, p]), squares,
+                jnp.zeros(2), jnp.array(True), jnp.array(False),
+            )
+        )  # fmt: skip
+
+    signs, odds = np.array([-1.0, 1.0, -1.0, -1.0]), min(p, 1.0 - p) / max(p, 1.0 - p)
+    sizes = np.array([of(0)[10:], of(1)[10:]]) * np.sqrt(4) / fit.LINK
+    np.testing.assert_allclose(sizes[1], signs * (1.0 if p <= 0.5 else odds), rtol=1e-4)
+    np.testing.assert_allclose(sizes[0], -signs * (1.0 if p >= 0.5 else odds), rtol=1e-4)
+    assert of(0)[7] / fit.BESIDE_FIT == pytest.approx(odds, rel=1e-4)
+
+
+def test_rows_of_certain_responses_are_compared_by_their_covariates():
+    """All squares of a row are small where its response is certain; its largest has the sign of a large one all the same."""
+    certain = jnp.array([0.1, 0.9, 0.2])
+    log_probs, weights = jnp.log(jnp.array([0.99, 0.99, 0.01])), jnp.array([0.0, 0.99, 0.01])
+    found = fit.numbers(
+        log_probs, jnp.array([0.0, 0.0, 1.0]), weights, certain, jnp.zeros(2), jnp.array(True), jnp.array(False)
+    )
+    np.testing.assert_array_equal(np.sign(found[10:]), [1.0, -1.0, 1.0])  # the response is the lower one
+
+
 def test_impossible_responses_are_counted_alone():
     """Twenty sds away under a normal law whose 32 draws are in its middle; eight sds below the model's own mean are possible."""
     draws = -0.5 * jnp.linspace(-2.0, 2.0, 32) ** 2
