@@ -39,6 +39,7 @@ def test_what_is_good_is_read():
     ("finding", "words"),
     [
         ({"fit": (0.4, 1079.0), "rank": (0.9, 0.01)}, "do not read: the model is wrong: by surprise, responses rank 0.900"),
+        ({"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}, "do not read: the model is wrong"),
         ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
         ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
         ({"impossible": (0.01, 0.002)}, "1.0% ± 0.2% of the responses are next to impossible"),
@@ -219,6 +220,21 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
         log_probs, jnp.array([0.0, 0.0, 1.0]), weights, certain, jnp.zeros(2), jnp.array(True), jnp.array(False)
     )
     np.testing.assert_array_equal(np.sign(found[10:]), [1.0, -1.0, 1.0])  # the response is the lower one
+
+
+def test_sums_are_read_in_units_of_what_their_rows_released():
+    """Sums over 100 rows whose numbers are known, three of them signed: each mean, and its standard error at and off the truth."""
+    sums = np.array([2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.BESIDE_FIT * np.array([10.0, 20.0, 50.0, 40.0, 30.0]))])
+    sums = np.append(sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]))
+    for excess in (0.0, 3.0):
+        found = fit.Fit.of(sums, 1e-9, 100, excess)
+        assert (found.outside, found.missing, found.impossible[0]) == pytest.approx((0.03, 0.04, 0.02))
+        assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.shape[0] == pytest.approx(0.05)
+        assert found.rank == pytest.approx((0.525, np.sqrt((0.25 * 0.1 + 0.0625 * 0.2) / 100 * (1 + excess))), rel=1e-3)
+        assert found.link == pytest.approx((1, -0.2, 0.2**2 / (0.5 / 100 * (1 + excess)))) and found.num_links == 3
+    noisy = fit.Fit.of(sums, 10.0, 100, 0.0)
+    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.BESIDE_FIT) / 100
+    assert noisy.link[2] == pytest.approx(0.2**2 / variance)
 
 
 def test_impossible_responses_are_counted_alone():
