@@ -11,22 +11,28 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from dpppl import jaxprs
 from dpppl.errors import DPPPLError, PrivacyLeakError
-from dpppl.information_flow import verify_jaxpr
+from dpppl.information_flow import executables, verify_jaxpr
 from dpppl.information_flow.primitives import is_table
 
 R = TypeVar("R")
 
 
 def proved(function: Callable[..., Any], *arguments: Any, num_rows: int | None) -> Callable[..., Any]:
-    """`function`, traced once with arguments of these shapes, and proved: what is returned runs the program that was.
+    """`function`, traced once with arguments of these shapes, and proved: what is returned runs the program that was, compiled.
 
     Raises PrivacyLeakError for a program that calls out of JAX, or that captured an array with an axis as long as the data:
     either may bring rows in. It names the site, if the function returns values by site. `num_rows`: None where arrays are not
     asked for, as NumPyro's own samplers and quantiles capture some."""
     program, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
     by_site(partial(_check, num_rows=num_rows), program, outputs)
-    run = jaxpr_as_fun(program)
-    return lambda *given: jax.tree.unflatten(jax.tree.structure(outputs), run(*jax.tree.leaves(given)))
+
+    def run(*given: Any) -> Any:
+        leaves = jax.tree.leaves(given)
+        is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        call = jaxpr_as_fun(program) if is_traced else executables.Lowered(program, leaves, quickly=True).compiled()
+        return jax.tree.unflatten(jax.tree.structure(outputs), call(*leaves))
+
+    return run
 
 
 def by_site(check: Callable[[Any], R], program: Any, outputs: Any) -> R:

@@ -266,7 +266,7 @@ class MCMC(numpyro.infer.MCMC):
                 for n, s in kernel.split.latents.items()
             }
             constrain = jax.vmap(jax.vmap(kernel.split.constrain, (0, None)), (0, None))
-            to_constrained = jax.jit(proved(constrain, shapes, public, num_rows=kernel.split.num_rows))
+            to_constrained = proved(constrain, shapes, public, num_rows=kernel.split.num_rows)
             check_prior_stability(kernel, unstack(states)[0] if self.num_chains > 1 else states, public, steps)
         method = collection.method(kernel.step, mapping)
 

@@ -34,7 +34,7 @@ def initial_values(
     if strategy not in STRATEGIES:
         raise ConfigurationError("the initial values are 'prior_median', 'prior_sample' or a dict of values by site.")
     start = proved(partial(_from_prior, split, strategy=strategy), public, key, num_rows=None)
-    values: dict[str, jax.Array] = jax.jit(start)(public, key)
+    values: dict[str, jax.Array] = start(public, key)
     return values
 
 

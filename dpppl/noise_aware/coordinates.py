@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from dpppl.errors import UnsupportedModelError
+from dpppl.information_flow.executables import run_once
 from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.initialization import initial_values
 from dpppl.model.split import SplitModel
@@ -83,10 +85,15 @@ class Coordinates:
             start += s.size
         return z
 
-    def draws(self, public: Arrays, key: Any, count: int = NUM_DRAWS) -> Arrays:
-        """Latents drawn from the prior, so many each."""
-        draw = jax.jit(jax.vmap(lambda key: initial_values(self.split, public, key, "prior_sample")))
-        found: Arrays = draw(jax.random.split(key, count))
+    def draws(self, public: Arrays, key: Any) -> Arrays:
+        """Latents drawn from the prior, `NUM_DRAWS` each, of wide models `NUM_WIDE`."""
+        count = NUM_DRAWS if self.dimension <= MOST_FULL else NUM_WIDE
+
+        def drawn(public: Arrays, key: Any) -> Arrays:
+            draw = lambda key: initial_values(self.split, public, key, "prior_sample")  # noqa: E731
+            return jax.vmap(draw)(jax.random.split(key, count))
+
+        found: Arrays = run_once(drawn, public, key)
         return found
 
     def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
@@ -95,7 +102,7 @@ class Coordinates:
         Exact where it is, else of draws; of wide models it is normal only if the coordinates are independent under it.
         Raises UnsupportedModelError for improper priors."""
         is_full = self.dimension <= MOST_FULL
-        points = self._prior_points(public, key, NUM_DRAWS if is_full else NUM_WIDE)
+        points = self._prior_points(public, key)
         are_latents = set(self.sites) == set(self.split.latents)
         if is_full:
             mean, covariance = points.mean(axis=0), np.atleast_2d(np.cov(points.T))
@@ -110,11 +117,11 @@ class Coordinates:
         mean, scales = points.mean(axis=0), points.std(axis=0)
         return Prior(mean, scales, pieces, draws=(points - mean) / scales), False
 
-    def _prior_points(self, public: Arrays, key: Any, count: int) -> np.ndarray:
-        """Coordinates (count, d) drawn from the prior, cut off where a heavy tail would decide the variance. Raises
+    def _prior_points(self, public: Arrays, key: Any) -> np.ndarray:
+        """Coordinates (n, d) drawn from the prior, cut off where a heavy tail would decide the variance. Raises
         UnsupportedModelError for improper ones."""
-        draws = self.draws(public, key, count)
-        points = np.asarray(jax.jit(jax.vmap(self.vector, (0, None)))(draws, public), np.float64)
+        draws = self.draws(public, key)
+        points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
         for site, values in draws.items():
             if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
                 raise UnsupportedModelError(
@@ -127,9 +134,12 @@ class Coordinates:
     def _independent(self, public: Arrays, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's
         derivative follows its own value, at some draws."""
-        gradient = jax.jit(jax.grad(lambda x: self.split.log_prior(self.latents(x), public)))
         mean = points.mean(axis=0)
-        values = np.array([gradient(jnp.asarray(x, jnp.float32)) for x in (mean, *points)], np.float64)
+        gradient = lambda x, public: jax.grad(lambda x: self.split.log_prior(self.latents(x), public))(x)  # noqa: E731
+        at = np.array([mean, *points], np.float32)
+        values = np.asarray(
+            run_once(lambda at, public: lax.map(lambda x: gradient(x, public), at), at, public), np.float64
+        )
         precision = -np.sum((values[1:] - values[0]) * (points - mean), axis=0) / np.sum((points - mean) ** 2, axis=0)
         if not np.all(precision > 0.0):
             return None
@@ -140,14 +150,17 @@ class Coordinates:
 
     def _normal(self, public: Arrays, mean: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The prior's exact moments if it is normal, as compared at some of its draws, from estimates."""
-        log_prior = jax.jit(lambda x: self.split.log_prior(self.latents(x), public))
+
+        def told(start: Any, points: Any, public: Arrays) -> Any:
+            log_prior = lambda x: self.split.log_prior(self.latents(x), public)  # noqa: E731
+            found = jax.vmap(log_prior)(points) - log_prior(start)
+            return jax.grad(log_prior)(start), jax.hessian(log_prior)(start), found
+
         with jax.enable_x64(True):
-            start = jnp.asarray(mean, jnp.float32)
-            gradient = np.asarray(jax.grad(log_prior)(start), np.float64)
-            precision = -np.asarray(jax.hessian(log_prior)(start), np.float64)
-        away = points - mean
+            arguments = np.asarray(mean, np.float32), np.asarray(points, np.float32), public
+            gradient, hessian, found = (np.asarray(x, np.float64) for x in run_once(told, *arguments))
+        away, precision = points - mean, -hessian
         expected = away @ gradient - 0.5 * np.einsum("ni,ij,nj->n", away, precision, away)
-        found = np.asarray(jax.vmap(log_prior)(jnp.asarray(points, jnp.float32)) - log_prior(start), np.float64)
         if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * len(mean)):
             return None
         covariance = np.linalg.inv(precision)

@@ -14,7 +14,7 @@ from numpyro.diagnostics import split_gelman_rubin
 from numpyro.infer.hmc import hmc
 
 from dpppl.noise_aware.blocks import Frame
-from dpppl.noise_aware.coordinates import MOST_FULL, NUM_DRAWS, NUM_WIDE, Coordinates
+from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.surrogate import root_of
 
@@ -83,7 +83,7 @@ class Sampler:
     ) -> tuple[dict[str, Array], str | None]:
         """Unconstrained latents by site, and what is wrong with them, if anything. `average`: of all that `linear` holds."""
         prior_key, key = jax.random.split(key)
-        draws = self.coordinates.draws(public, prior_key, NUM_WIDE if self._is_wide else NUM_DRAWS)
+        draws = self.coordinates.draws(public, prior_key)
         points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
         data = linear.arrays()
         if self._is_wide:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.information_flow.executables import run_once
 from dpppl.noise_aware import nuts
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Array, times
@@ -78,5 +79,5 @@ def draw(
     if not is_normal:
         return nuts.Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
-    points = jnp.asarray(mixture.draw(rng, num_samples), jnp.float32)
-    return {site: np.asarray(value) for site, value in jax.vmap(coordinates.latents)(points).items()}, None
+    points = np.asarray(mixture.draw(rng, num_samples), np.float32)
+    return {site: np.asarray(value) for site, value in run_once(jax.vmap(coordinates.latents), points).items()}, None

@@ -20,12 +20,13 @@ from dpppl.subsampling import FullBatch
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
-KINDS = ("norm_bin", "curvature_bin", "curvature")
+HISTOGRAMS = ("norm_bin", "curvature_bin")
+"""Kinds of accesses that are one program."""
 
 
 @dataclass(frozen=True)
 class Releases:
-    """Compiled programs by kind. `before(count)` is called before accesses, which charges them."""
+    """Compiled programs by name. `before(count)` is called before accesses, which charges them."""
 
     programs: dict[str, Program]
     key: Any
@@ -44,7 +45,10 @@ class Releases:
                 "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multiplier),
             }  # fmt: skip
             done += repeats
-            found = jax.device_get(self.programs[kind](state, self.rows, self.public))
+            name = kind
+            if kind in HISTOGRAMS:
+                name, state["of_curvature"] = "bin", np.bool_(kind == "curvature_bin")
+            found = jax.device_get(self.programs[name](state, self.rows, self.public))
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
         return ask
@@ -81,16 +85,18 @@ class Released(NamedTuple):
 
 
 def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int) -> dict[str, Program]:
-    """The programs of all kinds of accesses. Raises PrivacyLeakError; looks at no data."""
+    """The programs of all kinds of accesses, by name. Raises PrivacyLeakError; looks at no data."""
     at = {"point": np.zeros(dimension), "norm": 1.0, "bound": 1.0} | statistics.geometry.at
     walk = {"mean": np.zeros(dimension)} | statistics.geometry.walk
-    single = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
-    alone, along = (_floats(at) | single, rows, public), (_floats(at | walk) | single, rows, public)
+    first = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
+    alone, along = (_floats(at) | first, rows, public), (_floats(at | walk) | first, rows, public)
     directions = np.zeros((dimension, statistics.geometry.num_directions))
-    fits = (_floats(at | {"directions": directions}) | single, rows, public)
-    programs = [(partial(_single, kind, statistics), alone) for kind in KINDS]
-    programs += [(partial(_single, "scalars", statistics), fits), (partial(_walk, statistics), along)]
-    return dict(zip((*KINDS, "scalars", "gradient"), prepare_all(programs, rows=1)))
+    fits = (_floats(at | {"directions": directions}) | first, rows, public)
+    histograms = (alone[0] | {"of_curvature": np.bool_(False)}, rows, public)
+    single = {"bin": histograms, "curvature": alone, "scalars": fits}
+    programs = [(partial(_single, kind, statistics), arguments, True) for kind, arguments in single.items()]
+    programs.append((partial(_walk, statistics), along, False))
+    return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
 
 
 def _floats(values: Any) -> Any:
@@ -106,7 +112,7 @@ def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows:
 
 
 def _at(statistics: RowStatistics, state: Any) -> Any:
-    names = ("point", "norm", "bound", "directions", *statistics.geometry.at)
+    names = ("point", "norm", "bound", "directions", "of_curvature", *statistics.geometry.at)
     return {name: state[name] for name in names if name in state}
 
 

@@ -250,7 +250,7 @@ class NoiseAware(Fixed):
             constrain = proved(jax.vmap(split.constrain, (0, None)), shapes, public, num_rows=split.num_rows)
             proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
             symmetric = symmetries(coordinates, responses, public)
-        return _Bound(split, coordinates, responses, rows, public, symmetric, jax.jit(constrain))
+        return _Bound(split, coordinates, responses, rows, public, symmetric, constrain)
 
     def _recipe(self, bound: _Bound, releases: Released, ask: Any) -> Any:
         plan = self._plan(bound.coordinates.dimension)

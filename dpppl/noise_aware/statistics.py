@@ -86,13 +86,11 @@ class RowStatistics:
     def _weight(self, at: Any, length: Any) -> Any:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
 
-    def norm_bin(self, at: Any, row: Any, rest: Any) -> Any:
-        """A 1 among zeros (norms.NUM_BINS,): the bin of the log norm of the row's own score."""
-        return in_bin(jnp.linalg.norm(self._own(at, row, rest[0])[1]))
-
-    def curvature_bin(self, at: Any, row: Any, rest: Any) -> Any:
-        """A 1 among zeros (norms.NUM_BINS,): the bin of the log norm of the row's curvature, scores clipped."""
-        return in_bin(self._influence(at, row, rest).length)
+    def bin(self, at: Any, row: Any, rest: Any) -> Any:
+        """A 1 among zeros (norms.NUM_BINS,): the bin of the log norm of the row's own score; where `at` has "of_curvature",
+        that of its curvature, scores clipped."""
+        score = jnp.linalg.norm(self._own(at, row, rest[0])[1])
+        return in_bin(jnp.where(at["of_curvature"], self._influence(at, row, rest).length, score))
 
     def gradient(self, at: Any, row: Any, rest: Any) -> Any:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""

@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
+from dpppl.information_flow.executables import compiled, run_once
 from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.responses import Responses
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.randomness import chacha
 
 _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 
@@ -33,55 +35,78 @@ class Move(NamedTuple):
         if self.kind == "swap":
             order = np.arange(values.shape[self.axis])
             order[:2] = 1, 0
-            return jnp.take(values, order, axis=self.axis)
+            return np.take(values, order, axis=self.axis)
         return -values if self.kind == "flip" else 1.0 - values
 
     def replaced(self, values: Any) -> Any:
         """With those of the entries that move which another point has."""
         if self.kind != "swap":
-            return jnp.roll(values, 1, axis=0)
+            return np.roll(values, 1, axis=0)
         is_moved = np.arange(values.shape[self.axis]) < 2
         shape = [1] * values.ndim
         shape[self.axis] = len(is_moved)
-        return jnp.where(is_moved.reshape(shape), jnp.roll(values, 1, axis=0), values)
+        return np.where(is_moved.reshape(shape), np.roll(values, 1, axis=0), values)
 
 
 def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -> tuple[str, ...]:
     """Each as what its latents do, in words; the smallest sets of latents only. Looks at no private data."""
-    split, key = coordinates.split, jax.random.key(0)
-    points = coordinates.draws(public, key, _NUM_POINTS)
-    values = jax.jit(jax.vmap(split.constrain, (0, None)))(points, public)
-    sites: dict[str, Any] = {}
-
-    def visit(site: Any, transform: Any) -> Any:
-        sites[site["name"]] = site["fn"].support, transform
-        return points[site["name"]][0]
-
-    split.visit_latents(visit, public)
+    split, key = coordinates.split, chacha.wrap(np.zeros(8))
+    points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in coordinates.draws(public, key).items()}
     rows = _made_up(split.row, np.random.default_rng(0))
-    first = {name: value[0] for name, value in points.items()}
-    drawn = jax.jit(jax.vmap(lambda row, key: responses._draw(first, row, public, key)))(
-        rows, jax.random.split(key, _NUM_ROWS)
-    )
 
-    @jax.jit
-    @jax.vmap
-    def densities(values: Arrays) -> tuple[Any, Any]:
+    def transforms(z: Arrays, public: Arrays) -> dict[str, Any]:
+        """Of each site, its support and the transform to it."""
+        sites: dict[str, Any] = {}
+
+        def visit(site: Any, transform: Any) -> Any:
+            sites[site["name"]] = site["fn"].support, transform
+            return z[site["name"]]
+
+        split.visit_latents(visit, public)
+        return sites
+
+    def made_up(points: Arrays, rows: Arrays, key: Any, public: Arrays) -> tuple[Any, Any, Any]:
+        """Constrained values, the bounds of intervals, and responses drawn for the rows."""
+        first = {name: value[0] for name, value in points.items()}
+        values = jax.vmap(split.constrain, (0, None))(points, public)
+        bounds = {
+            name: (jnp.asarray(support.lower_bound), jnp.asarray(support.upper_bound))
+            for name, (support, _) in transforms(first, public).items()
+            if isinstance(support, constraints.interval)
+        }
+        draw = lambda row, key: responses._draw(first, row, public, key)  # noqa: E731
+        return {name: values[name] for name in points}, bounds, jax.vmap(draw)(rows, jax.random.split(key, _NUM_ROWS))
+
+    def densities(values: Arrays, rows: Arrays, drawn: Any, public: Arrays) -> tuple[Any, Any]:
         """Log likelihoods of the rows, and the log prior of the constrained values."""
-        z = {name: transform.inv(values[name]) for name, (_, transform) in sites.items()}
-        jacobians = [jnp.sum(t.log_abs_det_jacobian(z[n], values[n])) for n, (_, t) in sites.items()]
-        likelihood = jax.vmap(lambda row, given: split.log_likelihood(z, row, public, given))(rows, drawn)
-        return likelihood, split.log_prior(z, public) - sum(jacobians)
 
-    values = {name: values[name] for name in sites}
-    before = densities(values)
+        def at(values: Arrays) -> tuple[Any, Any]:
+            z: dict[str, Any] = {}
+            jacobians = []
+
+            def visit(site: Any, transform: Any) -> Any:
+                name = site["name"]
+                z[name] = transform.inv(values[name])
+                jacobians.append(jnp.sum(transform.log_abs_det_jacobian(z[name], values[name])))
+                return z[name]
+
+            split.visit_latents(visit, public)
+            likelihood = jax.vmap(lambda row, given: split.log_likelihood(z, row, public, given))(rows, drawn)
+            return likelihood, split.log_prior(z, public) - sum(jacobians)
+
+        return jax.vmap(at)(values)
+
+    values, bounds, drawn = jax.device_get(run_once(made_up, points, rows, key, public))
+    program = compiled(densities, values, rows, drawn, public)
+    densities_of = lambda values: program(values, rows, drawn, public)  # noqa: E731
+    before = densities_of(values)
     found: list[tuple[Move, ...]] = []
-    for moves in _candidates(values, sites, points):
+    for moves in _candidates(values, bounds, points):
         if any(set(other) <= set(moves) for other in found):
             continue
         after = values | {move.site: move.moved(values[move.site]) for move in moves}
         without = values | {move.site: move.replaced(values[move.site]) for move in moves}
-        if _same(before, densities(after)) and not _same(before[:1], densities(without)[:1], 10.0):
+        if _same(before, densities_of(after)) and not _same(before[:1], densities_of(without)[:1], 10.0):
             found.append(moves)
     return tuple(map(_in_words, found))
 
@@ -94,13 +119,13 @@ def _made_up(shapes: Any, rng: np.random.Generator) -> Arrays:
         whole = np.arange(np.prod(size, dtype=int)).reshape(size) % 4
         return rng.standard_normal(size) if jnp.issubdtype(shape.dtype, jnp.floating) else whole
 
-    return {name: jnp.asarray(column(shape), shape.dtype) for name, shape in shapes.items()}
+    return {name: np.asarray(column(shape), shape.dtype) for name, shape in shapes.items()}
 
 
-def _candidates(values: Arrays, sites: dict[str, Any], points: Arrays) -> Iterator[tuple[Move, ...]]:
+def _candidates(values: Arrays, bounds: dict[str, Any], points: Arrays) -> Iterator[tuple[Move, ...]]:
     """Small sets first."""
     axes = {name: np.shape(value)[1:] for name, value in values.items()}
-    shares = [n for n, (support, _) in sites.items() if not axes[n] and _is_unit(support)]
+    shares = [n for n, (low, high) in bounds.items() if not axes[n] and np.all(low == 0.0) and np.all(high == 1.0)]
     lengths = sorted({length for shape in axes.values() for length in shape if length > 1})
     for length in lengths:
         able = [Move(n, "swap", 1 + shape.index(length)) for n, shape in axes.items() if length in shape]
@@ -116,12 +141,6 @@ def _subsets(moves: list[Move], most: int) -> Iterator[tuple[Move, ...]]:
     few = len(moves) <= _MOST_SITES
     for size in range(1, most + 1) if few else (1, len(moves)):
         yield from itertools.combinations(moves, size)
-
-
-def _is_unit(support: Any) -> bool:
-    if not isinstance(support, constraints.interval):
-        return False
-    return bool(np.all(support.lower_bound == 0.0) and np.all(support.upper_bound == 1.0))
 
 
 def _same(before: tuple[Any, ...], after: tuple[Any, ...], times: float = 1.0) -> bool:

@@ -89,10 +89,12 @@ def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
     return lax.bitcast_convert_type(words, dtype).reshape(-1)[:size].reshape(shape)
 
 
+@partial(jax.jit, static_argnames="shape", inline=True)
 def _split(key: Any, shape: Any) -> Any:
     return _words(key, 0, 0, _SPLIT, 8 * int(np.prod(shape))).reshape(*shape, 8)
 
 
+@partial(jax.jit, inline=True)
 def _fold_in(key: Any, data: Any) -> Any:
     return _words(key, data, 0, _FOLD, 8)
 

@@ -1,7 +1,6 @@
 """One way to run steps for every method: trace, prove, compile; then, chunk by chunk, charge, run, keep a checkpoint."""
 
 import functools
-import hashlib
 import threading
 import traceback
 import uuid
@@ -14,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import jaxpr_as_fun
 from tqdm.auto import tqdm
 
 from dpppl import information_flow
+from dpppl.information_flow.executables import Lowered
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint, Progress
@@ -81,24 +80,24 @@ class Program:
         return jax.tree.unflatten(jax.tree.structure(self.outputs), self.call(*jax.tree.leaves(arguments)))
 
 
-def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> Program:
+def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int, *, quickly: bool = False) -> Program:
     """Trace `function` once, prove that argument number `rows` leaves through the door only, compile what was proved.
 
-    Raises PrivacyLeakError; nothing has run or been charged by then."""
-    return prepare_all([(function, arguments)], rows)[0]
+    Raises PrivacyLeakError; nothing has run or been charged by then. `quickly`: see `Lowered`."""
+    return prepare_all([(function, arguments, quickly)], rows)[0]
 
 
-def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], rows: int) -> list[Program]:
+def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...], bool]], rows: int) -> list[Program]:
     """The same for several functions with their arguments, which are compiled at the same time."""
     outputs, lowered = [], []
-    for function, arguments in programs:
+    for function, arguments, quickly in programs:
         closed, output = prove(function, arguments, rows)
         with TRACING:
-            lowered.append(jax.jit(jaxpr_as_fun(closed)).lower(*jax.tree.leaves(arguments)))
+            lowered.append(Lowered(closed, jax.tree.leaves(arguments), quickly))
         outputs.append(output)
     with ThreadPoolExecutor() as pool:
-        compiled = list(pool.map(lambda program: program.compile(), lowered))
-    return [Program(call, output, _digest(text)) for call, output, text in zip(compiled, outputs, lowered)]
+        compiled = list(pool.map(Lowered.compiled, lowered))
+    return [Program(call, output, program.digest) for call, output, program in zip(compiled, outputs, lowered)]
 
 
 def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> tuple[Any, Any]:
@@ -244,13 +243,6 @@ def _clear(error: BaseException) -> None:
 
 def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:
     return np.take(np.asarray(leaf), places, axis=axis)
-
-
-def _digest(lowered: Any) -> str:
-    from importlib.metadata import version
-
-    facts = [lowered.as_text(), *map(version, ("jax", "jaxlib", "numpyro", "dpppl")), str(jax.devices())]
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
 def set_places(buffer: Any, place: Any, values: Any) -> Any:

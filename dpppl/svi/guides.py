@@ -100,10 +100,7 @@ def without_data(guide: Any, split: SplitModel, public: Arrays) -> Any:
     if not isinstance(guide, autoguide.AutoGuide):
         return guide
     prepared = copy.copy(guide)
-    for name, value in _as_built(guide).items():
-        setattr(prepared, name, dict(value) if type(value) is dict else value)
-    if hasattr(prepared, _BEFORE):
-        delattr(prepared, _BEFORE)
+    prepared.__dict__ = {n: dict(value) if type(value) is dict else value for n, value in _as_built(guide).items()}
     if isinstance(guide, autoguide.AutoGuideList):
         prepared._guides = [without_data(part, split, public) for part in guide]
     prepared.model = data_free(prepared.model, split, public)
@@ -132,8 +129,7 @@ def adopt(guide: Any, prepared: Any) -> None:
             adopt(part, its)
         state["_guides"] = guide._guides
     changed = {name: built.get(name) for name, value in state.items() if value is not built.get(name)}
-    for name, value in (state | {_BEFORE: changed}).items():
-        setattr(guide, name, value)
+    guide.__dict__ = state | {_BEFORE: changed}
 
 
 def unconstrained(guide: Any, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:

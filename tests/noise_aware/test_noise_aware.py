@@ -14,6 +14,7 @@ from numpyro import handlers
 import dpppl
 from dpppl.access.centring import ROW_NUMBER
 from dpppl.access.clipping import Flat
+from dpppl.access.norm_histogram import LOWEST
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -134,7 +135,11 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             found = curvature.from_vector(np.asarray(released["A"]), 8) * 0.2 / np.sqrt(0.85)
             np.testing.assert_allclose(found, (slope + slope.T) / 2, atol=2e-3)
             norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
-            norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.scalars, of_row.norm_bin)]
+            norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.scalars)]
+            bins = [of_row.bin(at | {"of_curvature": of_curvature}, row, rest) for of_curvature in (False, True)]
+            lengths = np.linalg.norm(of_row._own(at, row, {})[1]), of_row._influence(at, row, rest).length
+            assert [np.argmax(one) for one in bins] == [np.floor(np.log2(length)) - LOWEST for length in lengths]
+            norms += [np.linalg.norm(one) for one in bins]
             assert max(norms) <= 1.0 + 1e-5
 
 
@@ -151,8 +156,9 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
 
     @jax.jit
     def clipped(rows):
-        found = [getattr(of_row, kind) for kind in (*releases.KINDS, "gradient", "scalars")]
-        every = [jax.vmap(lambda row, f=f: f(at, row, ({}, jax.random.key(0))))(rows) for f in found]
+        kinds = [("bin", True), ("bin", False), ("curvature", False), ("gradient", False), ("scalars", False)]
+        found = [(getattr(of_row, kind), at | {"of_curvature": of_curvature}) for kind, of_curvature in kinds]
+        every = [jax.vmap(lambda row, f=f, at=at: f(at, row, ({}, jax.random.key(0))))(rows) for f, at in found]
         return [Flat(1.0).clip(statistic, None) for statistic in every]
 
     *others, scalars = clipped(rows)
@@ -220,8 +226,8 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
 def test_rows_of_an_access_leave_through_the_door_only():
     found = bench()
     single = {"i": np.int32(0), "rng_key": found.key, "noise_multiplier": np.float32(1.0)}
-    state = state_of(found.prior) | single
-    program = functools.partial(releases._single, "norm_bin", found.statistics)
+    state = state_of(found.prior) | single | {"of_curvature": np.bool_(False)}
+    program = functools.partial(releases._single, "bin", found.statistics)
     driver.prove(program, (state, found.rows, found.public), rows=1)
 
 

@@ -127,6 +127,7 @@ def test_the_cost_of_histogram_and_steps_is_printed_once_and_first(make, capsys,
 
 
 @every_way
+@pytest.mark.filterwarnings("ignore:steps of")  # which thread runs decides the key, and the step size that is found
 def test_threads_on_one_object_take_turns(make):
     """One charges a histogram and runs; the others find the budget used and have charged nothing."""
     thing, outcomes, start = make(print_cost=False), [], threading.Barrier(3)

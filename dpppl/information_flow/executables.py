@@ -1,0 +1,82 @@
+"""Compiled programs, kept for the process by the digest of their text: runs of the same shapes compile once.
+
+A program holds no arguments: rows and keys are given to it at each call. Whoever must prove a program proves it each time that
+it is traced, whether or not what it compiles to is kept.
+"""
+
+import hashlib
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import jaxpr_as_fun
+
+from dpppl import jaxprs
+from dpppl.jaxprs import is_key
+
+MOST = 128
+"""So many are kept, those that were used last: each holds some memory maps, of which a process may have 65,530."""
+
+_FEW = 10**6
+
+_kept: OrderedDict[str, Callable[..., Any]] = OrderedDict()
+_lock = threading.Lock()
+
+
+class Lowered:
+    """A traced program, ready to be compiled for arguments like these `leaves`.
+
+    `digest`: of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
+    devices. `quickly`: compiled in half of the time, to run more slowly, if it takes and gives few numbers."""
+
+    def __init__(self, closed: Any, leaves: Any, quickly: bool = False) -> None:
+        self._lowered = jax.jit(jaxpr_as_fun(closed)).lower(*leaves)
+        captured = list(jaxprs.constants(closed))
+        quickly = quickly and jax.default_backend() == "cpu"
+        quickly = quickly and sum(math.prod(aval.shape) for aval in (*closed.in_avals, *closed.out_avals)) < _FEW
+        self._options: Any = {"xla_backend_optimization_level": 0} if quickly else None
+        self._has_key = any(map(is_key, captured))
+        facts = [self._lowered.as_text(), *map(version, ("jax", "jaxlib", "numpyro", "dpppl")), str(jax.devices())]
+        facts += [str(closed.in_avals), str(closed.out_avals), *map(_told, captured)]
+        self._homes = [str(getattr(leaf, "sharding", None)) for leaf in leaves]
+        self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+    def compiled(self) -> Callable[..., Any]:
+        """The program, compiled now or before with the same settings of JAX, for arrays on the same devices."""
+        of_thread = [getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device")]
+        name = str((self.digest, self._options, self._homes, of_thread, sorted(jax.config.values.items(), key=str)))
+        with _lock:
+            if name in _kept:
+                _kept.move_to_end(name)
+                return _kept[name]
+        call: Callable[..., Any] = self._lowered.compile(self._options)
+        if not self._has_key:
+            with _lock:
+                _kept[name] = call
+                while len(_kept) > MOST:
+                    _kept.popitem(last=False)
+        return call
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
+    """`function`, compiled quickly for arguments like these, or found among the programs kept."""
+    closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    call = Lowered(closed, jax.tree.leaves(arguments), quickly=True).compiled()
+    return lambda *given: jax.tree.unflatten(jax.tree.structure(outputs), call(*jax.tree.leaves(given)))
+
+
+def run_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`jax.jit(function)(*arguments)`, of a program that may be kept, but not the function."""
+    return compiled(function, *arguments)(*arguments)
+
+
+def _told(value: Any) -> str:
+    """A digest of a captured array."""
+    value = jax.random.key_data(value) if is_key(value) else value
+    array = np.asarray(value)
+    return f"{array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
