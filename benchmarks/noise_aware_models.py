@@ -57,6 +57,15 @@ def mixture(x, y=None):
         numpyro.sample("y", dist.Normal(jnp.where(kind, places[1], places[0]), 0.7), obs=y)
 
 
+def symmetric(x, y=None):
+    """A mixture whose kinds may change places. `x` counts rows."""
+    places = numpyro.sample("places", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    share = numpyro.sample("share", dist.Beta(2.0, 2.0))
+    with numpyro.plate("data", x.shape[0]):
+        kind = numpyro.sample("kind", dist.Bernoulli(share), infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(places[kind], 0.7), obs=y)
+
+
 def heavy_tailed(x, y=None):
     """`linear_regression`, with the scaled noise of a Student t with 3 degrees of freedom."""
     weights, intercept, noise = _linear(x)
@@ -88,6 +97,15 @@ def squared(x, y=None):
         numpyro.sample("y", dist.Normal(x @ weights + intercept + 0.2 * noise * (column**2 - 1.0), noise), obs=y)
 
 
+def squared_logit(x, y=None):
+    """`logistic_regression.gaussian`, with the square of the first column, half a logit for a column one sd away."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
+    square = (x[:, 0] / jnp.std(x[:, 0])) ** 2
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ weights + intercept + 0.5 * (square - 1.0)), obs=y)
+
+
 def outliers(x, y=None):
     """`linear_regression`, with 20 times the noise in one row of 100."""
     weights, intercept, noise = _linear(x)
@@ -116,6 +134,7 @@ MODELS = {
     "groups": (groups, _sizes(8)),
     "groups_50": (partial(groups, num_groups=50), _sizes(50)),
     "mixture": (mixture, lambda rng, n: np.zeros((n, 1), np.float32)),
+    "symmetric": (symmetric, lambda rng, n: np.zeros((n, 1), np.float32)),
 }
 """By name: a model, and covariates from a generator and a number of rows."""
 WRONG = {
@@ -123,6 +142,7 @@ WRONG = {
     "overdispersed": (poisson_regression, normal_covariates(4), overdispersed),
     "cauchit": (gaussian, normal_covariates(3, 2.0), cauchit),
     "squared": (linear_regression, normal_covariates(3), squared),
+    "squared_logit": (gaussian, normal_covariates(3, 2.0), squared_logit),
     "outliers": (linear_regression, normal_covariates(3), outliers),
 }
 """The same, and the model that the data are from."""

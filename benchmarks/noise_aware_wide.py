@@ -95,10 +95,10 @@ def bench_of(kind, dimension, num_rows):
 
 
 @functools.cache
-def mu_of(epsilon):
-    """mu of the Gaussian mechanism of this epsilon."""
+def mu_of(epsilon, delta=DELTA):
+    """mu of the Gaussian mechanism of this epsilon and delta."""
     return 1.0 / accounting.calibrate_noise_multiplier(
-        lambda sigma: (Charge(MECHANISM, np.full(1, sigma)).event,), epsilon, DELTA
+        lambda sigma: (Charge(MECHANISM, np.full(1, sigma)).event,), epsilon, delta
     )
 
 

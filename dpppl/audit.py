@@ -17,6 +17,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.randomness.keys import as_key, secret_key, stream
 from dpppl.subsampling import FullBatch
+from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
 
 _CANARY, _CANARY_WEIGHT = "(canary)", 1e6
@@ -124,7 +125,7 @@ class _Target:
 def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
-        start, noise = own._set_up(key, args, kwargs), own.noise_multiplier
+        start, noise = set_up(own, key, args, kwargs), own.noise_multiplier
         objective = own.objective()
         rows, public = objective.arrays(args, kwargs)
 

@@ -23,7 +23,7 @@ IMPOSSIBLE = 12.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
 normal law, five sds away."""
 _TIED = 1e-3
-_VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1 / 3)  # of a continuous rank's two moments, and of twice the rank
+_VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0)  # the most: of a continuous rank's two moments, of the rank by value
 
 
 def ranks(likelier: Any, weights: Any) -> Any:
@@ -58,8 +58,10 @@ def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any,
     `is_outside` whether that is so because its response is outside the model's support."""
     log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
     moments, variances = moments_of_rank(log_probs, weights)
-    signed = 2.0 * ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
-    signs = jnp.where(squares > 1.0, 1.0, -1.0) / np.sqrt(len(squares))
+    signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
+    signed /= jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)  # of a likely and an unlikely response the latter's is 1
+    # What the row's responses vary by is in all squares, and no sign should follow it alone.
+    signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0) / np.sqrt(len(squares))
     beside = jnp.concatenate([variances, (signed**2 @ weights)[None], flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights)
     fits = jnp.concatenate([FIT * moments, BESIDE_FIT * beside, LINK * signed[0] * signs])

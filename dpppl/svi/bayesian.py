@@ -8,22 +8,27 @@ import numpy as np
 from dpppl.accounting.bayesian import BayesianSpent
 from dpppl.errors import ConfigurationError
 from dpppl.runs.bayesian import bayesian_spent, kept_positions
-from dpppl.runs.budget import Charge
-from dpppl.svi.elbo import Objective
+from dpppl.runs.driver import forgetful
+from dpppl.svi.result import SVIResult
+from dpppl.svi.settings import SVISettings
 
 
-def svi_spent(
-    objective: Objective, gradient: str, charge: Charge, trajectory: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
-    num_rows: int, delta: float,
-) -> BayesianSpent:  # fmt: skip
-    """See `SVI.bayesian_privacy`.
+@forgetful
+def bayesian_privacy(
+    svi: SVISettings, result: SVIResult, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any
+) -> BayesianSpent:
+    """What a run cost rows like the data's, by the Bayesian accountant: not private, no part of the report.
 
-    - **gradient**: "aligned" or "per_parameter".
-    - **charge**: the accesses of the run.
-    - **trajectory**: unconstrained parameters by name, (kept, ...), as in `SVIResult`.
+    - **result** - of this object's last run; the more iterates it keeps, the better: steps between them count at the
+      clipping norm.
+    - **args**, **kwargs** - those of `run`.
+    - **num_rows**, **delta** - as in `runs.bayesian.bayesian_spent`.
 
     Guide draws are private no more than parameters are; fresh ones stand for those that were made, one a row and step.
-    """
+    Raises ConfigurationError for clipping that is not flat, subsampling that is neither Poisson nor of full batches, and
+    a guide that draws latents of rows."""
+    charge = next(charge for charge in reversed(svi.budget.charged) if not charge.is_query)
+    objective, trajectory = svi.objective(), result.trajectory
     if objective.reads_rows:
         raise ConfigurationError("bayesian_privacy needs a model and guide whose latents all rows share.")
     rows, public = objective.arrays(args, kwargs)
@@ -39,5 +44,5 @@ def svi_spent(
 
     iterates = jax.tree.map(lambda x: np.asarray(x)[None], trajectory)
     positions = kept_positions(iterates, 0, thinning, charge.num_steps)
-    of = {"aligned": aligned, "per_parameter": per_parameter}[gradient]
+    of = {"aligned": aligned, "per_parameter": per_parameter}[svi.gradient]
     return bayesian_spent(charge, of, positions, rows, public, num_rows=num_rows, delta=delta)

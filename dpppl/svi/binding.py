@@ -10,21 +10,41 @@ from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
-from dpppl.access.clipping import Centred
+from dpppl.access.clipping import Adaptive, Centred
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.handlers import explained
 from dpppl.model.refusals import check_captured, check_effects
 from dpppl.model.responses import FLAT, Responses
 from dpppl.model.split import SplitModel, split_model
+from dpppl.randomness import keys
+from dpppl.runs.driver import TRACING
+from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
+from dpppl.svi.settings import SVISettings
+from dpppl.svi.step import SVIState
 
 Sites = dict[str, dict[str, Any]]
 
 
+def bind(
+    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any = None
+) -> tuple[Objective, SVIState]:
+    """The ELBO, split, for these arguments, and the first state, which holds `key`."""
+    with TRACING:
+        objective, phi = bind_objective(svi, keys.stream(key, "initial values"), args, kwargs, init_params)
+        captured = optimizers.check_without_loss(svi.optim, phi, objective.split.num_rows)
+        svi._captured = tuple(dict.fromkeys((*svi._captured, *captured)))
+        adaptive = isinstance(svi.mechanism.clipping, Adaptive)
+        norm = jnp.float32(svi.mechanism.clipping.clipping_norm) if adaptive else None
+        init = proved(svi.optim.init, phi, num_rows=objective.split.num_rows)
+        return objective, SVIState(jnp.zeros((), jnp.int32), init(phi), norm, key)
+
+
 def bind_objective(
-    svi: Any, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Arrays | None = None
+    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Arrays | None = None
 ) -> tuple[Objective, dict[str, Any]]:
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 

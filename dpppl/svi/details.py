@@ -2,21 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
 
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.clipped_rows import BIASED, ClippedRows
-from dpppl.runs.provenance import Provenance, Start
+from dpppl.runs.provenance import Provenance
 from dpppl.runs.report import MechanismFacts, PrivacyReport
 from dpppl.svi.convergence import TAIL, tail_of
-
-if TYPE_CHECKING:
-    from dpppl.svi.runner import SVI
-
-_WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
+from dpppl.svi.settings import SVISettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +51,7 @@ class SVIDetails:
         return ["Guides are set up on made-up rows."]
 
 
-def svi_report(svi: "SVI", charges: Sequence[Charge], provenance: Provenance) -> PrivacyReport:
+def svi_report(svi: SVISettings, charges: Sequence[Charge], provenance: Provenance) -> PrivacyReport:
     """The report of what `svi` was charged."""
     objective = svi._objective
     num_rows = None if objective is None else objective.split.num_rows
@@ -83,12 +78,3 @@ def clipped_rows(shares: Any, charge: Charge, num_steps: int, num_rows: int) -> 
     mechanism, tail = charge.mechanism, tail_of(np.asarray(shares, np.float64), TAIL)
     noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * num_rows)
     return ClippedRows(share=float(np.mean(tail)), error=noise / (TAIL * num_steps) ** 0.5, num_rows=num_rows)
-
-
-def start_of(guide: Any) -> Start:
-    """Where a guide's first parameters come from."""
-    for part in guide if isinstance(guide, autoguide.AutoGuideList) else [guide]:
-        strategy = getattr(part, "init_loc_fn", init_to_median)
-        if getattr(strategy, "func", strategy) not in _WITHOUT_VALUES:
-            return Start.SUPPLIED
-    return Start.GUIDE

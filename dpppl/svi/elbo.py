@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from numpyro import handlers
-from numpyro.infer import TraceMeanField_ELBO, autoguide
+from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import compute_log_probs, transform_fn
 
 from dpppl.access.centring import unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
+from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.randomness import keys
@@ -169,8 +170,13 @@ class Objective:
         return sum(particle(k) for k in subkeys) / self.num_particles
 
 
-def default_loss(guide: Any) -> Any:
-    """NumPyro's ELBO with closed-form KL terms where they are right whatever the model: for mean-field guides."""
-    from numpyro.infer import Trace_ELBO
-
-    return TraceMeanField_ELBO() if type(guide) is autoguide.AutoNormal else Trace_ELBO()
+def checked_loss(guide: Any, loss: Any = None) -> Any:
+    """`loss`, an ELBO of NumPyro with one particle; by default the one whose KL terms are in closed form where these are
+    right whatever the model: for mean-field guides. Raises ConfigurationError for others."""
+    if loss is None:
+        loss = TraceMeanField_ELBO() if type(guide) is autoguide.AutoNormal else Trace_ELBO()
+    if getattr(loss, "num_particles", None) != 1:
+        raise ConfigurationError(
+            "loss must be a NumPyro ELBO with one particle, such as Trace_ELBO(); use SVI's own num_particles."
+        )
+    return loss

@@ -100,7 +100,10 @@ def without_data(guide: Any, split: SplitModel, public: Arrays) -> Any:
     if not isinstance(guide, autoguide.AutoGuide):
         return guide
     prepared = copy.copy(guide)
-    prepared.__dict__ = {n: dict(value) if type(value) is dict else value for n, value in _as_built(guide).items()}
+    for name, value in _as_built(guide).items():
+        setattr(prepared, name, dict(value) if type(value) is dict else value)
+    if hasattr(prepared, _BEFORE):
+        delattr(prepared, _BEFORE)
     if isinstance(guide, autoguide.AutoGuideList):
         prepared._guides = [without_data(part, split, public) for part in guide]
     prepared.model = data_free(prepared.model, split, public)
@@ -129,7 +132,8 @@ def adopt(guide: Any, prepared: Any) -> None:
             adopt(part, its)
         state["_guides"] = guide._guides
     changed = {name: built.get(name) for name, value in state.items() if value is not built.get(name)}
-    guide.__dict__ = state | {_BEFORE: changed}
+    for name, value in (state | {_BEFORE: changed}).items():
+        setattr(guide, name, value)
 
 
 def unconstrained(guide: Any, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:

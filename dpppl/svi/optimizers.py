@@ -1,6 +1,7 @@
 """Optimisers that need no loss value: there is none, since it would be another access of the data."""
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -54,22 +55,28 @@ def without_loss(optim: Any) -> _NumPyroOptim:
             raise ConfigurationError(_REFUSED)
         return optim
     if isinstance(optim, optimizers.Optimizer):
-        return _NumPyroOptim(lambda *args: args, *optim)
+        return _NumPyroOptim(lambda: tuple(optim))
     import optax
 
     if isinstance(optim, optax.GradientTransformation):
-
-        def update(_: Any, gradients: Any, state: Any) -> Any:
-            params, inner = state
-            updates, inner = optim.update(gradients, inner, params)
-            return optax.apply_updates(params, updates), inner
-
-        return _NumPyroOptim(lambda *args: args, lambda p: (p, optim.init(p)), update, lambda state: state[0])
+        return _NumPyroOptim(of_optax, optim)
     what = f"{getattr(optim, '__name__', type(optim).__name__)}"
     cure = f"; call it: {what}(0.01)" if callable(optim) else ""
     raise ConfigurationError(
         f"optim must be an optimiser of optax, numpyro.optim or jax.example_libraries, got {what}{cure}."
     )
+
+
+def of_optax(optim: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """An optax transformation as the three functions of `jax.example_libraries.optimizers.Optimizer`."""
+    import optax
+
+    def update(_: Any, gradients: Any, state: Any) -> Any:
+        params, inner = state
+        updates, inner = optim.update(gradients, inner, params)
+        return optax.apply_updates(params, updates), inner
+
+    return lambda params: (params, optim.init(params)), update, lambda state: state[0]
 
 
 def update(optim: _NumPyroOptim, gradients: Any, state: Any) -> Any:

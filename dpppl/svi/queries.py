@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,18 +15,16 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.refusals import check_captured
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, prepare
+from dpppl.runs.driver import TRACING, forgetful, prepare
 from dpppl.runs.provenance import Status, claim
 from dpppl.subsampling import FullBatch
-from dpppl.svi.elbo import Objective
+from dpppl.svi.binding import bind
+from dpppl.svi.settings import SVISettings
 from dpppl.validation import positive
-
-if TYPE_CHECKING:
-    from dpppl.svi.runner import SVI
 
 
 def noisy_sum_of(
-    svi: "SVI", what: str, statistic: Callable[..., Any], rows: Any, public: Any, key: Any, bound: float,
+    svi: SVISettings, what: str, statistic: Callable[..., Any], rows: Any, public: Any, key: Any, bound: float,
     noise_multiplier: float | None,
 ) -> float:  # fmt: skip
     """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
@@ -66,12 +64,23 @@ def noisy_sum_of(
         return float(program(*arguments))
 
 
+@forgetful
 def estimate_elbo(
-    svi: "SVI", objective: Objective, key: Any, params: Any, args: Any, kwargs: Any, bound: float,
-    noise_multiplier: float | None, num_particles: int,
+    svi: SVISettings, rng_key: Any, params: Any, *args: Any, bound: float, noise_multiplier: float | None = None,
+    num_particles: int = 16, **kwargs: Any,
 ) -> float:  # fmt: skip
-    """See SVI.estimate_elbo."""
-    objective = replace(objective, num_particles=num_particles)
+    """A noised estimate of the ELBO with all rows: one access, with noise of sd `bound * noise_multiplier`.
+
+    - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
+    - **params** - constrained parameters by name, such as `result.params`.
+    - **args**, **kwargs** - the model's arguments, as for `run`.
+    - **bound** - each row's log likelihood is clipped to [-bound, bound].
+    - **noise_multiplier** - noise sd in units of `bound`; None: as little as what is left of the target allows (`reserve`).
+    - **num_particles** - guide draws that the ELBO is averaged over; more cost nothing.
+
+    Charged before the access. Raises ConfigurationError or BudgetExceededError before any data are touched."""
+    key = keys.as_key(rng_key)
+    objective = replace(bind(svi, key, args, kwargs)[0], num_particles=num_particles)
     rows, public = objective.arrays(args, kwargs)
     draw_key = keys.stream(key, "guide")
 
@@ -85,11 +94,24 @@ def estimate_elbo(
     return float(prior) + total
 
 
+@forgetful
 def estimate_accuracy(
-    svi: "SVI", objective: Objective, key: Any, params: Any, correct: Callable[..., Any], args: Any, kwargs: Any,
-    noise_multiplier: float | None, num_particles: int,
+    svi: SVISettings, rng_key: Any, params: Any, correct: Callable[..., Any], *args: Any,
+    noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Any,
 ) -> float:  # fmt: skip
-    """See SVI.estimate_accuracy."""
+    """A noised estimate of the share of rows that are predicted right: one access. Needs `num_data`, the rows' number.
+
+    - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
+    - **params** - constrained parameters by name, such as `result.params`.
+    - **correct** - `correct(samples, *args, **kwargs)`: whether one row is predicted right, from 0 to 1, given posterior
+      samples by site (num_particles, ...) and the model's arguments for that row, without their leading axis.
+    - **args**, **kwargs** - the model's arguments, as for `run`.
+    - **noise_multiplier** - noise sd in rows; None: as for `estimate_elbo`.
+    - **num_particles** - posterior samples that `correct` is given.
+
+    Charged before the access. Raises ConfigurationError or BudgetExceededError before any data are touched."""
+    key = keys.as_key(rng_key)
+    objective, _ = bind(svi, key, args, kwargs)
     if svi.num_data is None:
         raise ConfigurationError("an accuracy is a share of the rows: declare their number, num_data.")
     rows, public = objective.arrays(args, kwargs)

@@ -29,6 +29,7 @@ from dpppl.errors import PrivacyLeakError
 from dpppl.mcmc.collection import Collection
 from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Partition, Poisson
+from dpppl.svi import by_hand
 from models import vae
 from models.bayesian_cnn import bayesian_cnn
 from models.bayesian_mlp import bayesian_mlp
@@ -192,7 +193,7 @@ GRADIENTS = ["aligned", "per_parameter"]
 
 def svi_program_of(svi, args, kwargs):
     """A few steps, as a run makes them: what verify_jaxpr takes."""
-    state = jax.eval_shape(lambda key: svi._set_up(key, args, kwargs), jax.random.key(0))
+    state = jax.eval_shape(lambda key: by_hand.set_up(svi, key, args, kwargs), jax.random.key(0))
     objective = svi.objective()
     arguments = state, *objective.arrays(args, kwargs)
     step = svi._step(objective, svi.mechanism, svi.noise_multiplier)

@@ -39,6 +39,7 @@ def test_what_is_good_is_read():
     ("finding", "words"),
     [
         ({"fit": (0.4, 1079.0), "rank": (0.9, 0.01)}, "do not read: the model is wrong: by surprise, responses rank 0.900"),
+        ({"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}, "do not read: the model is wrong"),
         ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
         ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
         ({"impossible": (0.01, 0.002)}, "1.0% ± 0.2% of the responses are next to impossible"),
@@ -189,6 +190,51 @@ def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_lo
     assert np.linalg.norm(every, axis=1).max() <= 1.0
     np.testing.assert_array_equal(of(1, False, True), np.eye(13)[1])
     np.testing.assert_array_equal(of(1, False, False), np.eye(13)[2])
+
+
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.9])
+def test_the_unlikelier_of_two_responses_counts_in_full(p):
+    """By value, with the signs of the squares; and the likelier by their odds, so that the mean is zero."""
+    log_probs, squares = jnp.log(jnp.array([1.0 - p, p])), jnp.array([0.1, 3.0, 0.5, 0.2])
+
+    def of(k):
+        return np.asarray(
+            fit.numbers(
+                jnp.append(log_probs[k], log_probs), jnp.array([k, 0.0, 1.0]), jnp.array([0.0, 1.0 - p, p]), squares,
+                jnp.zeros(2), jnp.array(True), jnp.array(False),
+            )
+        )  # fmt: skip
+
+    signs, odds = np.array([-1.0, 1.0, -1.0, -1.0]), min(p, 1.0 - p) / max(p, 1.0 - p)
+    sizes = np.array([of(0)[10:], of(1)[10:]]) * np.sqrt(4) / fit.LINK
+    np.testing.assert_allclose(sizes[1], signs * (1.0 if p <= 0.5 else odds), rtol=1e-4)
+    np.testing.assert_allclose(sizes[0], -signs * (1.0 if p >= 0.5 else odds), rtol=1e-4)
+    assert of(0)[7] / fit.BESIDE_FIT == pytest.approx(odds, rel=1e-4)
+
+
+def test_rows_of_certain_responses_are_compared_by_their_covariates():
+    """All squares of a row are small where its response is certain; its largest has the sign of a large one all the same."""
+    certain = jnp.array([0.1, 0.9, 0.2])
+    log_probs, weights = jnp.log(jnp.array([0.99, 0.99, 0.01])), jnp.array([0.0, 0.99, 0.01])
+    found = fit.numbers(
+        log_probs, jnp.array([0.0, 0.0, 1.0]), weights, certain, jnp.zeros(2), jnp.array(True), jnp.array(False)
+    )
+    np.testing.assert_array_equal(np.sign(found[10:]), [1.0, -1.0, 1.0])  # the response is the lower one
+
+
+def test_sums_are_read_in_units_of_what_their_rows_released():
+    """Sums over 100 rows whose numbers are known, three of them signed: each mean, and its standard error at and off the truth."""
+    sums = np.array([2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.BESIDE_FIT * np.array([10.0, 20.0, 50.0, 40.0, 30.0]))])
+    sums = np.append(sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]))
+    for excess in (0.0, 3.0):
+        found = fit.Fit.of(sums, 1e-9, 100, excess)
+        assert (found.outside, found.missing, found.impossible[0]) == pytest.approx((0.03, 0.04, 0.02))
+        assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.shape[0] == pytest.approx(0.05)
+        assert found.rank == pytest.approx((0.525, np.sqrt((0.25 * 0.1 + 0.0625 * 0.2) / 100 * (1 + excess))), rel=1e-3)
+        assert found.link == pytest.approx((1, -0.2, 0.2**2 / (0.5 / 100 * (1 + excess)))) and found.num_links == 3
+    noisy = fit.Fit.of(sums, 10.0, 100, 0.0)
+    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.BESIDE_FIT) / 100
+    assert noisy.link[2] == pytest.approx(0.2**2 / variance)
 
 
 def test_impossible_responses_are_counted_alone():

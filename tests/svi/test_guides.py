@@ -17,7 +17,7 @@ from numpyro.infer.autoguide import AutoBNAFNormal, AutoDelta, AutoGuideList, Au
 from test_svi import N, X, Y, bind_objective, logistic, make, normal, run, without_privacy
 
 import dpppl
-from dpppl.svi import optimizers
+from dpppl.svi import by_hand, optimizers
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_guides_start_alike_whatever_the_data():
 
     for guide in (AutoNormal(positive), mean_guide):
         svi = make(positive, guide)
-        states = [svi._set_up(jax.random.key(0), (s * np.ones(N, np.float32),), {}) for s in (2.0, 50.0)]
+        states = [by_hand.set_up(svi, jax.random.key(0), (s * np.ones(N, np.float32),), {}) for s in (2.0, 50.0)]
         first, second = (jax.tree.leaves(svi.get_params(state)) for state in states)
         assert all(np.array_equal(a, b) for a, b in zip(first, second))
 

@@ -1,0 +1,82 @@
+"""What does NoiseAware's verdict see? Data that the model describes, and data that it does not; `NoiseAware.run` throughout.
+
+python benchmarks/verdict.py squared_logit squared outliers symmetric --epsilons .5 2 --num-data-sets 20
+python benchmarks/verdict.py logistic_4 logistic_10 linear poisson --epsilons .5 2 --num-data-sets 15
+
+A line: of the data sets, truths drawn from the prior, how many the verdict finds the model wrong for, refuses for another reason,
+and warns of labels that may change places; the largest error in sd of the posterior, its median over data sets; seconds.
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import jax
+import numpy as np
+import numpyro
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import dpppl
+from benchmarks.noise_aware_models import MODELS, WRONG, normal_covariates
+from benchmarks.results import written
+from models.logistic_regression import gaussian
+
+LOGISTIC = {f"logistic_{d}": (gaussian, normal_covariates(d - 1, 2.0)) for d in (4, 10)}
+
+
+def run(name, num_rows, epsilon, seed):
+    """What the verdict says of one data set."""
+    model, covariates, *truth = (LOGISTIC | MODELS | WRONG)[name]
+    x = covariates(np.random.default_rng(seed), num_rows)
+    seeded = numpyro.handlers.seed(truth[0] if truth else model, jax.random.key(seed))
+    trace = numpyro.handlers.trace(seeded).get_trace(x)
+    private = dpppl.NoiseAware(model, target_epsilon=epsilon, target_delta=1e-5, print_cost=False, progress_bar=False)
+    private.run(dpppl.secret_key(), x, np.asarray(trace["y"]["value"]))
+    verdict, off = private.verdict, []
+    for site, drawn in private.get_samples(allow_unconverged=True).items():
+        off.append(np.max(np.abs(np.mean(drawn, 0) - trace[site]["value"]) / np.std(drawn, 0)))
+    doubted = verdict.misfit is not None
+    return {
+        "doubted": doubted, "refused otherwise": bool(verdict.refusals) and not doubted,
+        "labels": verdict.label_switching is not None, "error": float(max(off)),
+    }  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", choices=[*LOGISTIC, *MODELS, *WRONG])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 2.0])
+    parser.add_argument("--rows", type=int, default=4_000)
+    parser.add_argument("--num-data-sets", type=int, default=20)
+    parser.add_argument("--first", type=int, default=100)
+    options = parser.parse_args()
+    print(
+        "| model | epsilon | data sets | doubted | refused otherwise | labels | error, median | seconds |\n|---"
+        + "|---" * 7
+        + "|"
+    )
+    for name in options.models:
+        for epsilon in options.epsilons:
+            start = time.perf_counter()
+            seeds = range(options.first, options.first + options.num_data_sets)
+            runs = [run(name, options.rows, epsilon, seed) for seed in seeds]
+            seconds = (time.perf_counter() - start) / len(runs)
+            counts = {key: sum(run[key] for run in runs) for key in ("doubted", "refused otherwise", "labels")}
+            error = float(np.median([run["error"] for run in runs]))
+            numbers = {"rows": options.rows, "data sets": len(runs)} | counts | {"error, median": round(error, 2)}
+            written("verdict", f"{name}, epsilon {epsilon:g}", numbers)
+            print(
+                f"| {name} | {epsilon:g} | {len(runs)} | {' | '.join(map(str, counts.values()))} | {error:.2f} | {seconds:.1f} |",
+                flush=True,
+            )
+            jax.clear_caches()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""clipping_norm="auto" of SVI: a quantile of the rows' gradients where the guide starts."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from dpppl.access.norm_histogram import Norms, gradient_norm
+from dpppl.randomness import keys
+from dpppl.runs.budget import Charge
+from dpppl.runs.driver import TRACING, Run
+from dpppl.runs.norm_choice import private_norms
+from dpppl.runs.provenance import KeyOrigin
+from dpppl.runs.report import PrivacyReport, announce
+from dpppl.svi.elbo import Objective
+from dpppl.svi.settings import SVISettings
+
+QUANTILE = 0.9
+"""Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
+
+
+def choose_norm(
+    svi: SVISettings,
+    objective: Objective,
+    phi: Any,
+    rows: Any,
+    public: Any,
+    run: Run,
+    charges: Sequence[Charge],
+    begin: Callable[[KeyOrigin], PrivacyReport],
+) -> tuple[Run, float]:
+    """Give `svi` the .9 quantile of the rows' gradients at a draw of the first guide, to four digits. `charges`: the
+    histogram's, and that of the steps. Returns the run, which has its steps reserved, and the norm."""
+    histogram, *steps = charges
+    before = svi.budget.events
+    with TRACING:
+        _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
+
+    def announced(origin: KeyOrigin) -> None:
+        announce(begin(origin), before, objective.split.notes, svi.print_cost)
+
+    def choose(norms: Norms) -> None:
+        norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
+        svi._mechanism, svi._has_auto_norm = svi._mechanism.with_norm(norm), False
+
+    statistic = gradient_norm(objective.split.log_likelihood)
+    run = private_norms(statistic, z, rows, public, run, svi.budget, histogram, steps, announced, choose, what="SVI")
+    return run, svi._mechanism.clipping.clipping_norm

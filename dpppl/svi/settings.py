@@ -1,0 +1,143 @@
+"""What an SVI object is made of, without its calls: the settings, the budget, and what its runs have left."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dpppl.access.clipping import Adaptive
+from dpppl.access.mechanism import Mechanism
+from dpppl.errors import ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.arguments import name_of
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.clipped_rows import ClippedRows, count_share_of
+from dpppl.runs.driver import Program
+from dpppl.runs.norm_choice import histogram_charge
+from dpppl.runs.provenance import Provenance
+from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.svi import defaults, optimizers
+from dpppl.svi.elbo import Objective, checked_loss
+from dpppl.svi.guides import check_guide
+from dpppl.svi.step import svi_clipping_of, svi_step
+from dpppl.validation import Fixed, checked_call, positive, positive_integer
+
+
+class SVISettings(Fixed):
+    """The arguments of `dpppl.SVI`, checked, and what changes: the norm that a run chose, and what the last run was."""
+
+    @checked_call
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        guide: Callable[..., Any],
+        optim: Any = None,
+        loss: Any = None,
+        *,
+        clipping_norm: float | str | Mapping[str, float] = "auto",
+        subsampling: Subsampling | None = None,
+        gradient: str = "aligned",
+        num_particles: int = 1,
+        clipping: str | Adaptive | None = None,
+        noise_multiplier: float | None = None,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+        reserve: float = 0.0,
+        checkpoint: str | os.PathLike[str] | None = None,
+        num_data: int | None = None,
+        data_plate: str | None = None,
+        gradient_strategy: str = "auto",
+        discretise: bool = False,
+        measure_clipping: bool = True,
+        print_cost: bool = True,
+    ) -> None:
+        if gradient not in ("aligned", "per_parameter"):
+            raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
+        subsampling = FullBatch() if subsampling is None else subsampling
+        if not isinstance(subsampling, Subsampling):
+            raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
+        check_guide(guide)
+        self.model, self.guide, self.gradient, self.data_plate = model, guide, gradient, data_plate
+        self._optim = None if optim is None else optimizers.without_loss(optim)
+        if optim is None:
+            defaults.start_at_median(guide)
+        self.num_particles = positive_integer(num_particles, name="num_particles")
+        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.loss = checked_loss(guide, loss)
+        self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
+        if clipping is None:
+            clipping = "centred" if self._has_auto_norm else "flat"
+        if self._has_auto_norm:
+            defaults.check_auto(gradient, clipping, checkpoint)
+        rule = svi_clipping_of(clipping, 1.0 if self._has_auto_norm else clipping_norm, num_data)
+        self._mechanism = Mechanism(
+            clipping=rule, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise
+        )
+        self._count_share = count_share_of(rule, measure_clipping)
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
+        if (target_epsilon is None) == (noise_multiplier is None):
+            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+        self.noise_multiplier = (
+            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
+        )
+        self.checkpoint, self.print_cost = checkpoint, print_cost
+        self._provenance, self._start = Provenance(), defaults.start_of(guide)
+        self._objective: Objective | None = None
+        self._clipped: ClippedRows | None = None
+        self._captured: tuple[str, ...] = ()  # by functions of queries
+        self._programs: dict[Any, Program] = {}  # of single steps
+
+    @property
+    def optim(self) -> Any:
+        """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
+        if self._optim is None:
+            self._optim = defaults.DefaultOptimizer(defaults.NUM_STEPS)
+        if self._optim == optimizers.LOST:
+            raise ConfigurationError(
+                "this SVI was pickled without its optimiser, whose functions pickle does not take; install cloudpickle before "
+                "you pickle, or make a new SVI."
+            )
+        return self._optim
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What an access does; with clipping_norm="auto" at norm 1 until a run has chosen it."""
+        return self._mechanism
+
+    def objective(self) -> Objective:
+        """The ELBO, split, for the arguments of the last init or run."""
+        if self._objective is None:
+            raise ConfigurationError("call init or run first: the guide is not set up yet.")
+        return self._objective
+
+    def _charges(self, num_steps: int, first: int, run_id: str | None = None) -> list[Charge]:
+        """A run's charges at the noise multiplier that the budget gives, the last that of its steps. Looks at no data.
+
+        The one before, if any: the histogram that the norm is still to come from. `run_id`: of a run that is resumed."""
+        mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=self._count_share)
+
+        def charges_at(sigma: float) -> list[Charge]:
+            steps = Charge(mechanism, np.full(num_steps, sigma), first)
+            return [histogram_charge(sigma, num_steps, mechanism), steps] if self._has_auto_norm else [steps]
+
+        noise = self.noise_multiplier
+        return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
+
+    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Callable[..., Any]:
+        """See `svi_step`: of (state, rows, public)."""
+        return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_programs": {}, "_optim": optimizers.Pickled(self._optim)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state | {"_optim": state["_optim"].optim})
+
+    def __repr__(self) -> str:
+        clipping = 'clipping_norm "auto"' if self._has_auto_norm else self.mechanism.clipping.describe()
+        fit = f"SVI of {name_of(self.model)} by {name_of(self.guide)}; {clipping}; {self.mechanism.subsampling.describe()}"
+        return f"{fit}: {self._provenance.status}; {self.budget!r}"

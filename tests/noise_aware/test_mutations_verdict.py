@@ -1,0 +1,50 @@
+"""What NoiseAware's verdict is computed from and says, one bug at a time: a named test fails with it."""
+
+import functools
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+
+VERDICT, FIT = "dpppl.noise_aware.verdict:Verdict.", "dpppl.noise_aware.fit:"
+FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
+CHANCE = "test_verdict:test_what_is_small_or_may_be_chance_is_not_a_finding"
+MEAN_ZERO = "test_verdict:test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_long"
+ALONE = "test_verdict:test_impossible_responses_are_counted_alone"
+UNLIKELY, CERTAIN = (
+    "test_verdict:test_the_unlikelier_of_two_responses_counts_in_full",
+    "test_verdict:test_rows_of_certain_responses_are_compared_by_their_covariates",
+)
+SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
+WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
+bug = functools.partial(Mutation, cached=False)
+
+MUTATIONS = [
+    bug("a wrong model is not refused", f"{VERDICT}refusals", "far, self.misfit]", "far]",
+        FOUND, (lambda: WRONG, "do not read: the model is wrong")),
+    bug("the mildest finding comes first", f"{VERDICT}line", "self.refusals or self.doubts", "self.doubts or self.refusals",
+        FOUND, (lambda: WRONG, "do not read: the model is wrong")),
+    bug("findings by value do not count", f"{VERDICT}misfit", "abs(departure) >= MISFIT and", "departure >= MISFIT and",
+        FOUND, (lambda: {"link": ("", -0.1, 60.0, 4)}, "responses are too low")),
+    bug("many comparisons count as one", f"{VERDICT}misfit", "LINK_CHANCE / count", "LINK_CHANCE",
+        CHANCE, (lambda: {"link": ("w[0]", 0.1, 9.0, 4)},)),
+    bug("outliers that may be noise", f"{VERDICT}misfit", "and share >= STANDS_OUT * std", "",
+        CHANCE, (lambda: {"impossible": (0.01, 0.004)},)),
+    bug("stages are compared the wrong way round", f"{VERDICT}_forgotten", "before - after", "after - before",
+        FOUND, (lambda: {"stages_learned": (0.7, 0.3)}, "the last stage has learned 30%")),
+    bug("missing rows count by their share alone", f"{VERDICT}_silent", "and share > STANDS_OUT * self.share_std", "",
+        CHANCE, (lambda: {"outside": 0.02},)),
+    bug("moments that the model moves", f"{FIT}moments_of_rank", "moments - (moments @ weights)[:, None]", "moments", MEAN_ZERO),
+    bug("moments twice as long as is paid for", f"{FIT}numbers", "[FIT * moments", "[2.0 * FIT * moments", MEAN_ZERO),
+    bug("outliers count in the ranks", f"{FIT}numbers", "speaks & (is_impossible == 0.0)", "speaks", ALONE),
+    bug("outliers less than the model expects", f"{FIT}impossible", "found[0] - found @ weights", "found[0]", ALONE),
+    bug("likely responses count in full", f"{FIT}numbers", "jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)", "1.0", UNLIKELY, (0.02,)),
+    bug("signs follow how much responses vary", f"{FIT}numbers", "(1.0 + jnp.mean(squares)) / 2.0", "1.0", CERTAIN),
+    bug("as many links as one", f"{FIT}Fit.of", "np.sqrt(len(values) - 10)", "1.0", SUMS),
+    bug("noise of one of many links", f"{FIT}Fit.of", "std * np.sqrt(len(links)) / LINK", "std / LINK", SUMS),
+    bug("as if at the truth", f"{FIT}Fit.of", "(1.0 + excess)", "1.0", SUMS),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_a_bug_is_caught(mutation, request, claimed):  # noqa: F811
+    check_that_it_is_caught(mutation, request, claimed)
