@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -31,12 +31,14 @@ class BayesianSpent:
     - **epsilon**, **delta**: the privacy loss of a random row exceeds epsilon with probability at most delta.
     - **order**: the order lambda at which the bound was smallest.
     - **num_rows**: how many rows the estimate was made from.
+    - **epsilons**: the bound at each of the accountant's orders.
     """
 
     epsilon: float
     delta: float
     order: int
     num_rows: int
+    epsilons: tuple[float, ...] = field(repr=False)
 
     @property
     def attack_success(self) -> float:
@@ -135,7 +137,11 @@ class BayesianAccountant:
         epsilons = (total - math.log(self.delta - self.failure_probability)) / np.array(self.orders)
         best = int(np.argmin(epsilons))
         return BayesianSpent(
-            epsilon=float(epsilons[best]), delta=self.delta, order=int(self.orders[best]), num_rows=num_rows
+            epsilon=float(epsilons[best]),
+            delta=self.delta,
+            order=int(self.orders[best]),
+            num_rows=num_rows,
+            epsilons=tuple(epsilons.tolist()),
         )
 
     def _cost(self, distances: Array, exponent: float, num_steps: int) -> Array:
