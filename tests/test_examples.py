@@ -1,5 +1,6 @@
 """The examples run, at small size, and say what they should. (Others are tested beside what they are about.)"""
 
+import json
 import re
 
 import jax
@@ -12,7 +13,7 @@ from numpyro.infer.autoguide import AutoDiagonalNormal
 
 import dpppl
 from dpppl.svi.binding import bind_objective
-from examples import adult, bayes_by_backprop
+from examples import adult, bayes_by_backprop, bayesian_privacy
 from models.logistic_regression import gaussian
 
 
@@ -81,3 +82,14 @@ def test_a_step_is_the_note_line_by_line():
     np.testing.assert_allclose(found["auto_loc"][place], d_mu, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(found["auto_scale"][place], d_rho, rtol=1e-4, atol=1e-4)
     assert not np.allclose(d_rho, d_rho - jax.nn.sigmoid(rho) / jax.nn.softplus(rho), rtol=1e-2)
+
+
+@pytest.mark.slow
+def test_bayesian_privacy_writes_its_figures(tmp_path):
+    """Figure 5: where all rows are as long as the clipping norm, the best order gives the moments accountant's epsilon."""
+    bayesian_privacy.main(["--only", "figure_5", "--out", str(tmp_path)])
+    found = json.loads((tmp_path / "bayesian_privacy.json").read_text())["figure_5"]
+    event = dpppl.accounting.GaussianEvent(noise_multipliers=((1.0, 10_000),), sampling_rate=64 / 60_000)
+    orders = np.array(found["orders"])
+    expected = np.min(dpppl.accounting.rdp(event, orders + 1.0) + np.log(1e5) / orders)
+    assert min(float(value) for value in found["1"]) == pytest.approx(expected, rel=0.01)

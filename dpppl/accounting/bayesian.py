@@ -119,7 +119,7 @@ class BayesianAccountant:
         noise = np.asarray(self.noise_multipliers)
         weights = noise**-2.0
         holder = weights.sum() / weights  # exponents of Hölder's inequality: sum of 1 / p_t is 1
-        total, number, num_rows = np.zeros(len(self.orders)), 0, None
+        total, number, num_rows, quantile = np.zeros(len(self.orders)), 0, None, 0.0
         for step in norms:
             step = np.asarray(step, dtype=np.float64)
             if number == len(noise):
@@ -128,8 +128,10 @@ class BayesianAccountant:
                 raise ConfigurationError("norms of each step must have one shape (m,), with at least two rows.")
             if not np.all((step >= 0) & np.isfinite(step)):
                 raise ConfigurationError("norms must be finite and not negative.")
+            if num_rows is None:
+                quantile = self._quantile(len(step))
             num_rows = len(step)
-            total += self._cost(step / self.clipping_norm / noise[number], holder[number], len(noise))
+            total += self._cost(step / self.clipping_norm / noise[number], holder[number], quantile)
             number += 1
         if number != len(noise) or num_rows is None:
             raise ConfigurationError(f"norms of {number} steps, of {len(noise)} that were declared.")
@@ -144,12 +146,16 @@ class BayesianAccountant:
             epsilons=tuple(epsilons.tolist()),
         )
 
-    def _cost(self, distances: Array, exponent: float, num_steps: int) -> Array:
-        """An upper estimate of log E exp(p c) / p for each order; `distances` (m,) in units of the noise's sd."""
+    def _quantile(self, num_rows: int) -> float:
+        """Of Student's t, exceeded with the share of the failure probability that each estimate has."""
         from scipy.stats import t
 
         assert self.failure_probability is not None
-        quantile = t.isf(self.failure_probability / (num_steps * len(self.orders)), len(distances) - 1)
+        num_estimates = len(np.asarray(self.noise_multipliers)) * len(self.orders)
+        return float(t.isf(self.failure_probability / num_estimates, num_rows - 1))
+
+    def _cost(self, distances: Array, exponent: float, quantile: float) -> Array:
+        """An upper estimate of log E exp(p c) / p for each order; `distances` (m,) in units of the noise's sd."""
         table = _costs(self.orders, self.sampling_rate)
         costs = np.stack([np.interp(distances**2, _SQUARES, row, right=math.inf) for row in table])  # (orders, m)
         logs = exponent * costs
