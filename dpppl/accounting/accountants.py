@@ -70,16 +70,24 @@ def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighborin
 
 
 def spent(
-    event: Events, delta: float, accountant: str = "auto", *, neighboring_relation: str | None = None
+    event: Events,
+    delta: float,
+    accountant: str = "auto",
+    *,
+    neighboring_relation: str | None = None,
+    group_size: int = 1,
 ) -> PrivacySpent:
-    """`epsilon` together with the accountant that gave it. Arguments, guarantee and errors as for `epsilon`.
+    """`epsilon` together with the accountant that gave it. Arguments, guarantee and errors as for `epsilon`, and for
+    `group_size` rows of one person as for `group_epsilon`.
 
     >>> spent(GaussianEvent(noise_multipliers=((1.0, 1),)), delta=1e-5).accountant
     'exact Gaussian (analytic)'
     """
     check_delta(delta)
+    if group_size != int(group_size) or group_size < 1:
+        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
     events = as_events(event, neighboring_relation)
-    return _best(curves.build(events, accountant), delta, _failure_probability(events))
+    return _best(curves.build(events, accountant, int(group_size)), delta, _failure_probability(events))
 
 
 def group_epsilon(
@@ -97,12 +105,7 @@ def group_epsilon(
     >>> round(group_epsilon(GaussianEvent(noise_multipliers=((10.0, 100),)), delta=1e-5, group_size=3), 2)
     16.68
     """
-    check_delta(delta)
-    if group_size != int(group_size) or group_size < 1:
-        raise ConfigurationError(f"group_size {group_size} must be a whole number, at least 1.")
-    events = as_events(event, neighboring_relation)
-    built = curves.build(events, accountant, int(group_size))
-    return _best(built, delta, _failure_probability(events)).epsilon
+    return spent(event, delta, accountant, neighboring_relation=neighboring_relation, group_size=group_size).epsilon
 
 
 def check_delta(delta: float) -> None:

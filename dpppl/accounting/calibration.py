@@ -20,12 +20,14 @@ def calibrate_noise_multiplier(
     accountant: str = "auto",
     *,
     neighboring_relation: str | None = None,
+    group_size: int = 1,
 ) -> float:
     """Smallest noise multiplier for which `make_event(noise_multiplier)` meets the target.
 
     Guarantee: `epsilon(make_event(result), target_delta, accountant)` is at most `target_epsilon`, evaluated at the
     value returned, and within 0.1 % of it where such a noise multiplier exists between 1e-6 and 1e12.
-    `neighboring_relation` is that of DpEvents, as for `epsilon`.
+    `neighboring_relation` is that of DpEvents, as for `epsilon`; `group_size` rows of one person are protected together, as
+    for `group_epsilon`.
 
     Raises ConfigurationError if no noise multiplier meets the target.
 
@@ -34,7 +36,7 @@ def calibrate_noise_multiplier(
     >>> round(calibrate_noise_multiplier(make_event, target_epsilon=1.0, target_delta=1e-5))
     118
     """
-    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation)
+    cost = _cost(make_event, target_epsilon, target_delta, accountant, neighboring_relation, group_size)
     return _search(cost, target_epsilon, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12)
 
 
@@ -158,12 +160,13 @@ def _cost(
     target_delta: float,
     accountant: str,
     neighboring_relation: str | None,
+    group_size: int = 1,
 ) -> Callable[[float], float]:
     accountants.check_delta(target_delta)
     if not (math.isfinite(target_epsilon) and target_epsilon > 0):
         raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
-    return lambda value: accountants.epsilon(
-        make_event(value), target_delta, accountant, neighboring_relation=neighboring_relation
+    return lambda value: accountants.group_epsilon(
+        make_event(value), target_delta, group_size, accountant, neighboring_relation=neighboring_relation
     )
 
 

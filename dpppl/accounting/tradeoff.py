@@ -147,10 +147,13 @@ class TradeOff:
         return GaussianSummary(mu=mu, regret=regret, exact=False)
 
 
-def trade_off(event: Events, accountant: str = "auto", *, neighboring_relation: str | None = None) -> TradeOff:
+def trade_off(
+    event: Events, accountant: str = "auto", *, neighboring_relation: str | None = None, group_size: int = 1
+) -> TradeOff:
     """The trade-off between an attack's errors that all accesses together leave.
 
     - `event`, `accountant`, `neighboring_relation`: as for `accounting.epsilon`, and so are the errors.
+    - `group_size`: rows of one person that are attacked together, as for `accounting.group_epsilon`.
 
     Failure probabilities of sampling are counted: a probability beta raises delta by (1 + e^epsilon) beta.
 
@@ -160,9 +163,11 @@ def trade_off(event: Events, accountant: str = "auto", *, neighboring_relation: 
     (0.16, 0.42, False)
     """
     events = as_events(event, neighboring_relation)
-    built = curves.build(events, accountant)
+    built = curves.build(events, accountant, group_size)
     beta = math.fsum(e.failure_probability for e in events)
-    mu = math.sqrt(additive.gaussian_mu_squared(events)) if built[0].name == curves.EXACT_GAUSSIAN else None
+    mu = (
+        group_size * math.sqrt(additive.gaussian_mu_squared(events)) if built[0].name == curves.EXACT_GAUSSIAN else None
+    )
     if mu == math.inf or any(sigma == 0 for e in events for sigma, _ in e.noise_multipliers):
         return TradeOff(epsilons=np.zeros(1), deltas=np.ones(1))
     if mu is not None and not beta:

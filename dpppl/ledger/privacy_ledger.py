@@ -29,9 +29,9 @@ class PrivacyLedger:
 
     `path`: a file on a local disk, made if there is none; an existing one must have this `epsilon`, `delta`,
     `neighboring_relation` and `full_batch_only`. `name`: what you call the data, for people to read; that a ledger's runs all
-    look at the same data, and nothing else does, is yours to see to. `full_batch_only=True` refuses subsampled runs and
-    discrete noise, and loses nothing of the budget; without it full batches lose 2 to 5 % of epsilon, subsampled
-    runs about 11 % (`PrivacyFilter` has the numbers).
+    look at the same data, and nothing else does, is yours to see to. `unit`: "row", or the `unit` of the runs that it
+    counts. `full_batch_only=True` refuses subsampled runs and discrete noise, and loses nothing of the
+    budget; without it full batches lose 2 to 5 % of epsilon, subsampled runs about 11 % (`PrivacyFilter` has the numbers).
 
     A *run* is planned, admitted and charged as one: `reserve` all that it will do, `charge` what it is about to do, `release`
     it when it ends. What it reserved and did not charge is free again then, also when its process dies. A run that goes on
@@ -67,16 +67,25 @@ class PrivacyLedger:
         neighboring_relation: str = "zero_out",
         name: str | None = None,
         full_batch_only: bool = False,
+        unit: str = "row",
     ) -> None:
         rule = PrivacyFilter.of(epsilon, delta, neighboring_relation, full_batch_only)
         self._path = os.path.abspath(os.fspath(path))
         store.create(
             self._path,
-            {"kind": "ledger", "version": VERSION, "created": _now(), "name": name, **dataclasses.asdict(rule)},
+            {
+                "kind": "ledger",
+                "version": VERSION,
+                "created": _now(),
+                "name": name,
+                "unit": unit,
+                **dataclasses.asdict(rule),
+            },
         )
         self._book = open_book(self._path)
         for field in ("epsilon", "delta", "neighboring_relation", "full_batch_only"):
             _agree(self._path, field, getattr(self._book.rule, field), getattr(rule, field))
+        _agree(self._path, "unit", self.unit, unit)
         if name is not None:
             _agree(self._path, "name", self.name, name)
 
@@ -100,6 +109,11 @@ class PrivacyLedger:
     def name(self) -> str | None:
         """What the data are called."""
         return self._book.header["name"]
+
+    @property
+    def unit(self) -> str:
+        """Whose loss it counts: "row", or the name under which runs get ids."""
+        return str(self._book.header.get("unit", "row"))  # the first ledgers counted rows and did not say so
 
     @property
     def epsilon(self) -> float:

@@ -11,9 +11,9 @@ from dpppl.accounting import GaussianEvent
 from dpppl.ledger.book import Book, Events, number
 
 _RELATIONS = {
-    "zero_out": "add or remove one row, N public (zero-out)",
-    "add_or_remove_one": "add or remove one row",
-    "replace_one": "replace one row",
+    "zero_out": "add or remove one {unit}, N public (zero-out)",
+    "add_or_remove_one": "add or remove one {unit}",
+    "replace_one": "replace one {unit}",
 }
 
 
@@ -47,6 +47,7 @@ class LedgerReport:
     epsilon: float
     delta: float
     neighboring_relation: str
+    unit: str
     rule: str
     spent: float
     used: float
@@ -54,11 +55,15 @@ class LedgerReport:
     runs: tuple[LedgerRun, ...]
 
     @property
+    def _relation(self) -> str:
+        return _RELATIONS[self.neighboring_relation].format(unit=self.unit)
+
+    @property
     def statement(self) -> str:
         """What is guaranteed, and under which conditions."""
         return (
-            f"All that is charged here is together ({self.epsilon:g}, {self.delta:g})-differentially private for one row "
-            f"({_RELATIONS[self.neighboring_relation]}), also where a run was chosen after looking at the results of those "
+            f"All that is charged here is together ({self.epsilon:g}, {self.delta:g})-differentially private for one {self.unit} "
+            f"({self._relation}), also where a run was chosen after looking at the results of those "
             "before it: the budget and its rule were fixed first, and every access is charged before it happens. What is spent "
             "so far is information, not a smaller guarantee. Not counted: whatever looked at the same data without this "
             "ledger."
@@ -74,7 +79,7 @@ class LedgerReport:
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = [
             f"Privacy ledger {'' if self.name is None else repr(self.name) + ' '}at {self.path}, since {self.created}",
-            f"  budget     epsilon {self.epsilon:g} at delta {self.delta:g}, {_RELATIONS[self.neighboring_relation]}",
+            f"  budget     epsilon {self.epsilon:g} at delta {self.delta:g}, {self._relation}",
             f"  rule       {self.rule}",
             f"  spent      epsilon {self.spent:.4g}; {100 * self.used:.3g} % of the budget is used or reserved",
             f"  remaining  epsilon {self.remaining:.4g} for a run on full batches, alone",
@@ -116,6 +121,7 @@ def report_of(book: Book, path: str) -> LedgerReport:
         epsilon=rule.epsilon,
         delta=rule.delta,
         neighboring_relation=rule.neighboring_relation,
+        unit=str(book.header.get("unit", "row")),
         rule=rule.describe(),
         spent=epsilon_of_plan(book.events, rule.delta),
         used=rule.used(total),

@@ -12,6 +12,7 @@ from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.clipped_rows import BIASED
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.report import MechanismFacts, PrivacyReport, noise_range, show_range
+from dpppl.runs.unit import ROW, Unit
 
 if TYPE_CHECKING:
     from dpppl.mcmc.kernel import DPKernel
@@ -159,6 +160,7 @@ def chain_report(
     assumed_public: tuple[str, ...] = (),
     ledger: str | None = None,
     left_out: tuple[str, ...] = (),
+    unit: Unit = ROW,
 ) -> PrivacyReport:
     """The report of chains that were charged so, on `num_rows` rows, by a model that captured `assumed_public`."""
     return PrivacyReport(
@@ -173,4 +175,5 @@ def chain_report(
         assumed_public=assumed_public,
         ledger=ledger,
         left_out=left_out,
+        unit=unit,
     )

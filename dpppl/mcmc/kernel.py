@@ -25,7 +25,8 @@ from dpppl.mcmc.step_search import no_search, steps_of
 from dpppl.model.arguments import Public, name_of
 from dpppl.model.initialization import STRATEGIES, initial_values
 from dpppl.model.responses import Responses
-from dpppl.model.split import SplitModel, split_model
+from dpppl.model.split import SplitModel
+from dpppl.model.units import responses_of, split_in_units
 from dpppl.runs.budget import Charge, counted
 from dpppl.runs.clipped_rows import count_share_of
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
@@ -221,7 +222,7 @@ class DPKernel(Fixed, MCMCKernel):
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find the model's structure for these arguments, from shapes and dtypes alone."""
-        split = split_model(self._model, args, kwargs, data_plate=self.data_plate)
+        split = split_in_units(self._model, args, kwargs, data_plate=self.data_plate)
         for name, sites in (
             ("clipping_norm", getattr(self.mechanism.clipping, "norms", None)),
             ("preconditioner", self.preconditioner),
@@ -235,7 +236,7 @@ class DPKernel(Fixed, MCMCKernel):
             for site, diagonal in (self.preconditioner or {}).items()
         }
         clipping = self.mechanism.clipping
-        self._responses = Responses.of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+        self._responses = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
         self._split = split
 
     @property

@@ -24,12 +24,14 @@ from dpppl.mcmc.kernel import DPKernel, start_of
 from dpppl.mcmc.stability import check_prior_stability
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
+from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Run, drive, forgetful
 from dpppl.runs.norm_choice import after_histogram, histogram_charge
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
+from dpppl.runs.unit import Unit
 from dpppl.validation import checked_call, plain, positive_integer
 
 _MOST_NUMBERS = 2**26
@@ -43,7 +45,10 @@ class MCMC(numpyro.infer.MCMC):
     `reserve`, and a later call that would exceed it is refused. Without a target the kernel's own step size and noise
     decide, and the report says what that cost. `ledger`: a dpppl.PrivacyLedger, which counts all that is run on the same
     data and must agree, too, or the path of one that stands there. `checkpoint`: a file that lets a run that was killed go
-    on where it was, with the same numbers and no second charge; it holds the run's keys: keep it secret. `print_cost`: print
+    on where it was, with the same numbers and no second charge; it holds the run's keys: keep it secret. `unit`: the name under
+    which `run` gets one id a row, `run(key, x, y, person=ids)` for unit="person": all rows with one id are then one record, of
+    which at most `max_rows_per_unit` are used. Without `unit`, `max_rows_per_unit` declares that nobody has more rows, and
+    epsilon is that of a group of so many. `print_cost`: print
     a line with the cost before a run. The other arguments are `numpyro.infer.MCMC`'s.
 
     Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples,
@@ -79,6 +84,8 @@ class MCMC(numpyro.infer.MCMC):
         ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
+        unit: str | None = None,
+        max_rows_per_unit: int | None = None,
         chain_method: Any = "parallel",
         progress_bar: bool = True,
         progress_rate: int | None = None,
@@ -107,7 +114,8 @@ class MCMC(numpyro.infer.MCMC):
             )
         except ValueError as error:
             raise ConfigurationError(f"{error}.") from None
-        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
+        self.unit = Unit.of(unit, max_rows_per_unit)
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         if target_epsilon is not None and kernel.noise_multiplier is not None:
             raise ConfigurationError("give noise_multiplier or target_epsilon, not both: one follows from the other.")
         if checkpoint is not None and kernel.auto_norm:
@@ -181,7 +189,7 @@ class MCMC(numpyro.infer.MCMC):
         return chain_report(
             self._fixed_kernel(), charges, provenance, delta=budget.target_delta, num_chains=self.num_chains,
             failed_chains=self._failed, measured=self._measured, num_rows=self._num_rows, assumed_public=self._assumed_public,
-            ledger=budget.ledger_line(),
+            ledger=budget.ledger_line(), unit=self.unit,
         )  # fmt: skip
 
     def _next_steps(self, warmup_only: bool) -> tuple[int, int]:
@@ -219,6 +227,9 @@ class MCMC(numpyro.infer.MCMC):
     ) -> None:  # fmt: skip
         run = Run.opened(rng_key, self.checkpoint) if run is None else run
         kernel = self.calibrated_kernel()
+        args, kwargs = grouped(
+            kernel.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(run.key, "units")
+        )
         fields, removed = fields_to_collect(self._sample_field, self._default_fields, extra_fields)
         with TRACING:
             # A stream of its own: keys that the caller splits off the same key must give a run other noise.

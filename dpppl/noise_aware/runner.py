@@ -14,7 +14,8 @@ from dpppl.information_flow.row_free import proved
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS, Responses
-from dpppl.model.split import SplitModel, split_model
+from dpppl.model.split import SplitModel
+from dpppl.model.units import grouped, responses_of, split_in_units
 from dpppl.noise_aware import posterior, progress
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails
@@ -30,6 +31,7 @@ from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.driver import TRACING, Run, forgetful
 from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status, claim
 from dpppl.runs.report import MechanismFacts, PrivacyReport, announce, to_inference_data
+from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, checked_call, positive, positive_integer
 
@@ -68,7 +70,8 @@ class NoiseAware(Fixed):
     `coordinates`: the sites, by name, in which the likelihood is measured: all those through which it depends on latents,
     be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside of the data
     plate and real; found if not given.
-    `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`: as for `dpppl.MCMC`. `progress_bar`: show
+    `num_samples`: posterior samples. `ledger`, `print_cost`, `data_plate`, `num_data`, `unit`,
+    `max_rows_per_unit`: as for `dpppl.MCMC`. `progress_bar`: show
     the phase of the run and how many of its accesses are made.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
@@ -109,6 +112,8 @@ class NoiseAware(Fixed):
         num_data: int | None = None,
         data_plate: str | None = None,
         ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+        unit: str | None = None,
+        max_rows_per_unit: int | None = None,
         reserve: float = 0.0,
         print_cost: bool = True,
         progress_bar: bool = True,
@@ -133,7 +138,8 @@ class NoiseAware(Fixed):
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
-        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
+        self.unit = Unit.of(unit, max_rows_per_unit)
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         self._provenance = Provenance()
         self._coordinates: Coordinates | None = None
         self._samples: dict[str, Any] | None = None
@@ -185,6 +191,7 @@ class NoiseAware(Fixed):
             num_rows=num_rows,
             assumed_public=() if split is None else split.assumed_public,
             ledger=self.budget.ledger_line(),
+            unit=self.unit,
         )
 
     # Running
@@ -196,7 +203,7 @@ class NoiseAware(Fixed):
         `rng_key`: one key, used once; take it from `dpppl.secret_key()`. Arrays among the arguments are private unless
         marked `dpppl.Public`."""
         run = Run.opened(rng_key, None)
-        bound = self._bind(args, kwargs)
+        bound = self._bind(*self._grouped(args, kwargs, run.key))
         split, coordinates, responses, rows, public, *_ = bound
         charge, scale = self._charge(coordinates.dimension)
         check_budget(scale, split.num_rows)
@@ -225,14 +232,18 @@ class NoiseAware(Fixed):
 
         Arguments are those of `run`; of private arrays only shapes and dtypes count. Raises ConfigurationError before `run`,
         and where that was interrupted before it had made all accesses."""
-        releases, bound = self.releases, self._bind(args, kwargs)
-        key = keys.stream(keys.as_key(rng_key), "posterior")
+        own = keys.as_key(rng_key)
+        releases, bound = self.releases, self._bind(*self._grouped(args, kwargs, own))
+        key = keys.stream(own, "posterior")
         self._conclude(bound, releases, self._recipe(bound, releases, releases.asker()), key)
+
+    def _grouped(self, args: Any, kwargs: Any, key: Any) -> Any:
+        return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
     def _bind(self, args: Any, kwargs: Any) -> _Bound:
         """Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
         with TRACING:
-            split = split_model(self.model, args, kwargs, data_plate=self.data_plate)
+            split = split_in_units(self.model, args, kwargs, data_plate=self.data_plate)
             rows, public = split.arrays(args, kwargs)
             coordinates = Coordinates.of(split, public, self.coordinates)
             if coordinates.dimension > MOST_LATENTS:
@@ -240,7 +251,7 @@ class NoiseAware(Fixed):
                     f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
                     f"than {MOST_LATENTS:,}; use dpppl.SVI."
                 )
-            responses = Responses.of(split, self.num_draws)
+            responses = responses_of(split, self.num_draws)
             if responses.scaled:
                 raise UnsupportedModelError(
                     f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "

@@ -15,6 +15,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.runs.unit import ROW, Unit
 from dpppl.validation import check_target, plain
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
@@ -76,7 +77,7 @@ class Budget:
     """The account of one object. `target_epsilon` at `target_delta` bounds all that it runs; None: no bound.
 
     `reserve`: the share of the target in [0, 1) that calibrated runs leave for queries and later runs. `ledger`: the
-    account of the data themselves, which must agree to every run as well.
+    account of the data themselves, which must agree to every run as well. `unit`: whose loss the target bounds.
 
     Guarantee: what is reserved and what is charged never exceeds the target, whichever threads ask: a run is admitted
     and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `turn`: a lock for
@@ -90,6 +91,7 @@ class Budget:
         *,
         ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
+        unit: Unit = ROW,
     ) -> None:
         target_epsilon, target_delta, reserve = plain(target_epsilon), plain(target_delta), plain(reserve)
         check_target(target_epsilon, target_delta)
@@ -98,7 +100,9 @@ class Budget:
         if reserve and target_epsilon is None:
             raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
-        self.ledger = _ledger_of(ledger)
+        self.ledger, self.unit = _ledger_of(ledger), unit
+        if self.ledger is not None:
+            unit.check_ledger(self.ledger.unit)
         self._runs: dict[str, _Run] = {}
         self._lock, self.turn = threading.Lock(), threading.RLock()
 
@@ -119,7 +123,7 @@ class Budget:
         """The target, and what is spent of it."""
         if self.target_epsilon is None or self.target_delta is None:
             return "no target"
-        spent = accounting.epsilon(self.events, self.target_delta) if self.events else 0.0
+        spent = self._epsilon(self.events) if self.events else 0.0
         return f"epsilon {spent:.4g} of {self.target_epsilon:g} spent at delta {self.target_delta:g}"
 
     @property
@@ -163,7 +167,7 @@ class Budget:
         if self._is_used_up(spent, target / self.target_epsilon):
             raise self._exceeded(spent, ())
         noise = lambda sigma: events_of([*spent, *charges_at(sigma)])  # noqa: E731
-        return accounting.calibrate_noise_multiplier(noise, target, self.target_delta)
+        return accounting.calibrate_noise_multiplier(noise, target, self.target_delta, group_size=self.unit.group_size)
 
     def admit(self, charges: Sequence[Charge], run_id: str | None = None, share: float = 1.0) -> None:
         """Raise BudgetExceededError if a share of the target cannot pay for the charges. Charges nothing.
@@ -172,7 +176,7 @@ class Budget:
         held = self._held(run_id)
         if self.target_epsilon is None or self.target_delta is None:
             return
-        if accounting.epsilon(events_of([*held, *charges]), self.target_delta) > share * self.target_epsilon:
+        if self._epsilon(events_of([*held, *charges])) > share * self.target_epsilon:
             raise self._exceeded(held, charges)
 
     def ledger_line(self) -> str | None:
@@ -233,7 +237,12 @@ class Budget:
         """Whether charges leave nothing of a share of the target."""
         assert self.target_epsilon is not None and self.target_delta is not None
         limit = share * self.target_epsilon * (1.0 - 1e-3)
-        return bool(charges) and accounting.epsilon(events_of(charges), self.target_delta) >= limit
+        return bool(charges) and self._epsilon(events_of(charges)) >= limit
+
+    def _epsilon(self, events: Sequence[GaussianEvent]) -> float:
+        """At the target's delta, for the unit."""
+        assert self.target_delta is not None
+        return accounting.group_epsilon(events, self.target_delta, self.unit.group_size)
 
     def _held(self, without: str | None = None) -> list[Charge]:
         """All that is charged or reserved."""
@@ -241,7 +250,7 @@ class Budget:
 
     def _exceeded(self, held: Sequence[Charge], charges: Sequence[Charge]) -> BudgetExceededError:
         assert self.target_epsilon is not None and self.target_delta is not None
-        spent, with_this = (accounting.epsilon(events_of(c), self.target_delta) for c in (held, [*held, *charges]))
+        spent, with_this = (self._epsilon(events_of(c)) for c in (held, [*held, *charges]))
         would = f" and this would bring it to {with_this:.4g}" if charges else ""
         kept = f" ({self.reserve:.0%} of it kept for queries)" if self.reserve else ""
         return BudgetExceededError(

@@ -100,7 +100,7 @@ def page(document: Mapping[str, Any]) -> str:
         *(f'<section class="warnings"><h2>{title}</h2>{_list(lines)}</section>' for title, lines in warnings),
         f"<h2>The guarantee and its conditions</h2>{_table(document['rows'])}",
         f'<h2>What an attack can achieve</h2><div class="charts">{_charts(document["risk"])}</div>',
-        "<h2>Several rows a person, fewer steps, no sampling</h2>",
+        "<h2>Groups, fewer steps, no sampling</h2>",
         f'<p class="soft">Epsilon at delta {comparisons["delta"]:g}.</p>{_table(_compared(comparisons))}',
         *(f"<h2>{title}</h2>{_list(lines)}" for title, lines in others),
         "<h2>For people to answer</h2>",
@@ -126,8 +126,9 @@ def _compared(comparisons: Mapping[str, Any]) -> list[tuple[str, str]]:
     grown = [
         f"{_number(point['epsilon'])} after {100 * point['share_of_steps']:g} %" for point in comparisons["growth"]
     ]
+    of = "rows of one person" if comparisons["groups_of"] == "row" else "units together"
     return [
-        *((f"{group['rows']} rows of one person", _number(group["epsilon"])) for group in comparisons["groups"]),
+        *((f"{group['rows']} {of}", _number(group["epsilon"])) for group in comparisons["groups"]),
         ("as steps are taken", ", ".join(grown)),
         ("if each step used every row", _number(comparisons["without_amplification"])),
     ]

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import Any, Protocol
 
@@ -14,12 +14,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError, warn
 from dpppl.runs import registry, render, risk
 from dpppl.runs.provenance import KeySource, Provenance, Status
-
-RELATIONS = {
-    "zero_out": "add or remove one row, N public (zero-out)",
-    "add_or_remove_one": "add or remove one row",
-    "replace_one": "replace one row",
-}
+from dpppl.runs.unit import ROW, Unit
 
 _LATTICE = "floating-point lattice attacks on continuous noise"
 _CLIPPED = "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior"
@@ -82,8 +77,8 @@ class PrivacyReport:
     `num_data`: the declared number of rows; `num_rows`: that of the arrays that ran. `ledger`: the ledger's own words,
     where there is one. `left_out`: what was run and is not in the numbers, said first.
 
-    Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one row
-    under the stated relation, if the stated assumptions hold.
+    Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one unit of privacy
+    (`unit`) under the stated relation, if the stated assumptions hold.
     """
 
     method: str
@@ -97,6 +92,7 @@ class PrivacyReport:
     assumed_public: tuple[str, ...] = ()
     ledger: str | None = None
     left_out: tuple[str, ...] = ()
+    unit: Unit = ROW
 
     @property
     def status(self) -> Status:
@@ -112,7 +108,7 @@ class PrivacyReport:
         accounting.accountants.check_delta(delta)
         if not self.events:
             return accounting.PrivacySpent(0.0, delta, "no access", True)
-        return accounting.spent(self.events, delta)
+        return accounting.spent(self.events, delta, group_size=self.unit.group_size)
 
     @property
     def epsilon(self) -> float | None:
@@ -124,7 +120,7 @@ class PrivacyReport:
         return self._spent(delta).epsilon
 
     def epsilon_for_group(self, group_size: int, delta: float | None = None) -> float:
-        """Epsilon when the unit of privacy is `group_size` rows, at `delta` or the chosen one."""
+        """Epsilon for `group_size` rows of one person, at `delta` or the chosen one; of units, in a run with ids."""
         delta = self.delta if delta is None else delta
         if delta is None:
             raise ConfigurationError("give delta: none was chosen for this run.")
@@ -133,12 +129,12 @@ class PrivacyReport:
     @property
     def risk(self) -> accounting.TradeOff:
         """What an attack can achieve: error rates, advantage, mu."""
-        return risk.trade_off(self.events)
+        return risk.trade_off(self.events, self.unit.group_size)
 
     @property
     def headline(self) -> str:
         """What the guarantee means for one person, in a sentence."""
-        sentence = risk.headline(self.risk.advantage, self.mechanism.neighboring_relation)
+        sentence = risk.headline(self.risk.advantage, self.mechanism.neighboring_relation, self.unit.max_rows)
         if self.status is Status.PLANNED:
             sentence = f"If it runs as planned: {sentence[0].lower()}{sentence[1:]}"
         guessable = any(key.source is KeySource.SEED for key in self.provenance.keys)
@@ -167,8 +163,7 @@ class PrivacyReport:
     def assumptions(self) -> list[str]:
         """Every assumption behind the numbers, one sentence each."""
         lines = [
-            "The unit of privacy is one row; rows are independent units (one person's several rows are a group).",
-            "The number of rows is public: it decides array shapes, running time and the cap on a step's rows.",
+            *self.unit.assumptions(),
             "Gaussian noise is treated as a real number; it is drawn in float64, two numbers from 128 random bits."
             if not self.is_discrete
             else "The noise is a discrete Gaussian, drawn and added in whole numbers; it needs unpredictable random bits only.",
@@ -228,8 +223,8 @@ class PrivacyReport:
             ("method", f"{self.method}, {self.status}"),
             *headline,
             *risk.risk_rows(self.risk),
-            ("neighbouring data sets", RELATIONS[self.mechanism.neighboring_relation]),
-            ("unit of privacy", "one row"),
+            ("neighbouring data sets", self.unit.relation(self.mechanism.neighboring_relation)),
+            ("unit of privacy", self.unit.describe()),
             ("trust", "whoever runs this sees the data (central); all others see what is released"),
             ("subsampling", self.mechanism.subsampling + cap),
             ("sampling failure", f"{self.failure_probability:.2g} in total, charged to delta"),
@@ -281,12 +276,14 @@ class PrivacyReport:
             "epsilon": None if spent is None else spent.epsilon,
             "accountant": None if spent is None else spent.accountant,
             "epsilon_at": {f"{delta:g}": self.epsilon_at(delta) for delta in SHOWN_DELTAS},
-            "unit": "one row",
+            "unit": self.unit.describe(),
             "num_accesses": self.num_accesses,
             "noise_multipliers": self.noise_multipliers,
             "failure_probability": self.failure_probability,
             "risk": risk.risk_numbers(self.risk),
-            "comparisons": risk.comparisons(self.events, SHOWN_DELTAS[1] if self.delta is None else self.delta),
+            "comparisons": risk.comparisons(
+                self.events, SHOWN_DELTAS[1] if self.delta is None else self.delta, self.unit.group_size, self.unit.noun
+            ),
             "rows": self.rows(),
             "warnings": self.warnings(),
             "assumptions": self.assumptions(),
@@ -322,20 +319,25 @@ def show_range(low: float, high: float) -> str:
 
 
 def cost_line(
-    before: tuple[GaussianEvent, ...], run: tuple[GaussianEvent, ...], delta: float | None, relation: str
+    before: tuple[GaussianEvent, ...],
+    run: tuple[GaussianEvent, ...],
+    delta: float | None,
+    relation: str,
+    unit: Unit = ROW,
 ) -> str:
     """What a run will spend by itself, and what that brings its object's total to, in one line."""
     delta = 1e-6 if delta is None else delta
-    line = f"This run will spend epsilon = {accounting.epsilon(run, delta):.4g}"
+    epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
+    line = f"This run will spend epsilon = {epsilon(run):.4g}"
     if before:
-        line += f", in all {accounting.epsilon((*before, *run), delta):.4g} with what was spent before,"
-    return f"{line} at delta = {delta:g}: {RELATIONS[relation]}."
+        line += f", in all {epsilon((*before, *run)):.4g} with what was spent before,"
+    return f"{line} at delta = {delta:g}: {unit.relation(relation)}."
 
 
 def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool) -> None:
     """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone."""
     if print_cost:
-        print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation))
+        print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation, report.unit))
         for note in () if before else notes:  # once
             print(f"Note: {note}")
     if warning := report.delta_warning():

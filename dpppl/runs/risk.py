@@ -27,18 +27,22 @@ _CAN_TELL = {
 
 
 @lru_cache(maxsize=64)
-def trade_off(events: Events) -> TradeOff:
-    """Of the events, computed once."""
-    return accounting.trade_off(events)
+def trade_off(events: Events, group_size: int = 1) -> TradeOff:
+    """Of the events, for so many rows of a person, computed once."""
+    return accounting.trade_off(events, group_size=group_size)
 
 
-def headline(advantage: float, relation: str) -> str:
-    """What the guarantee means for one person, in one sentence."""
+def headline(advantage: float, relation: str, rows: int = 1) -> str:
+    """What the guarantee means for one person, who has so many `rows`, in one sentence."""
     if advantage == 0:
         return "Nothing was asked of the data, so nothing can be told about anybody from it."
+    words = _CAN_TELL[relation]
+    if rows > 1:
+        words = words.replace("one person's record was", f"up to {rows} records of one person were")
+        words = words.replace("two records", f"two sets of up to {rows} records")
     return (
         "Someone who knows everybody else's records and sees all of this can tell "
-        f"{_CAN_TELL[relation]} with advantage at most {percent(advantage)}: right at most "
+        f"{words} with advantage at most {percent(advantage)}: right at most "
         f"{percent((1 + advantage) / 2)} of the time where a coin is right 50 %."
     )
 
@@ -112,19 +116,23 @@ def _epsilons(risk: TradeOff) -> dict[str, list[float]]:
 
 
 @lru_cache(maxsize=64)
-def comparisons(events: Events, delta: float) -> dict[str, Any]:
-    """Epsilon at `delta` for groups of rows, after a share of the steps, and if every row were used in each step."""
+def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "row") -> dict[str, Any]:
+    """Epsilon at `delta` for groups of rows, after a share of the steps, and if every row were used in each step.
+
+    `group_size`: rows of the unit of privacy; `noun`: what groups consist of."""
     whole = tuple(replace(e, sampling_rate=1.0, batch_size=None, num_data=None) for e in events)
     return {
         "delta": delta,
+        "groups_of": noun,
         "groups": [
-            {"rows": k, "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0} for k in GROUPS
+            {"rows": k, "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0}
+            for k in (group_size * times for times in GROUPS)
         ],
         "growth": [
-            {"share_of_steps": share, "epsilon": accounting.epsilon(_first(events, share), delta)}
+            {"share_of_steps": share, "epsilon": accounting.group_epsilon(_first(events, share), delta, group_size)}
             for share in SHARES_OF_STEPS
         ],
-        "without_amplification": accounting.epsilon(whole, delta),
+        "without_amplification": accounting.group_epsilon(whole, delta, group_size),
     }
 
 

@@ -16,8 +16,9 @@ from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.handlers import explained
 from dpppl.model.refusals import check_captured, check_effects
-from dpppl.model.responses import FLAT, Responses
-from dpppl.model.split import SplitModel, split_model
+from dpppl.model.responses import FLAT
+from dpppl.model.split import SplitModel
+from dpppl.model.units import MASK, responses_of, split_in_units
 from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
 from dpppl.svi import optimizers
@@ -33,6 +34,7 @@ def bind(
     svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any = None
 ) -> tuple[Objective, SVIState]:
     """The ELBO, split, for these arguments, and the first state, which holds `key`."""
+    svi.unit.check_grouped(MASK in kwargs)
     with TRACING:
         objective, phi = bind_objective(svi, keys.stream(key, "initial values"), args, kwargs, init_params)
         captured = optimizers.check_without_loss(svi.optim, phi, objective.split.num_rows)
@@ -50,7 +52,7 @@ def bind_objective(
 
     The user's guide is set up, too, so that its own methods work.
     Guarantee: nothing depends on the values of private rows. Raises ConfigurationError or UnsupportedModelError."""
-    split = split_model(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
+    split = split_in_units(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
     _, public = split.arrays(args, kwargs)
     guide, init_params = without_data(svi.guide, split, public), init_params or {}
     guide_key, model_key = jax.random.split(key)
@@ -100,7 +102,7 @@ def bind_objective(
             "the guide draws latents of rows, or the model has parameters, so that the common latents alone do not decide "
             f"what else a row might have been; {FLAT}."
         )
-    law = Responses.of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+    law = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
     return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, law), phi
 
 

@@ -68,6 +68,7 @@ def svi_report(svi: SVISettings, charges: Sequence[Charge], provenance: Provenan
         num_rows=num_rows,
         assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
         ledger=svi.budget.ledger_line(),
+        unit=svi.unit,
     )
 
 

@@ -80,6 +80,7 @@ def estimate_elbo(
 
     Charged before the access. Raises ConfigurationError or BudgetExceededError before any data are touched."""
     key = keys.as_key(rng_key)
+    args, kwargs = svi.grouped(args, kwargs, key)
     objective = replace(bind(svi, key, args, kwargs)[0], num_particles=num_particles)
     rows, public = objective.arrays(args, kwargs)
     draw_key = keys.stream(key, "guide")

@@ -53,7 +53,8 @@ class SVI(SVISettings):
     - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
     - **checkpoint** - a file that lets a killed run go on without a second charge; it holds the run's key: keep it secret.
-    - **num_data** - the number of rows, if it may be public.
+    - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: persons with several rows.
+    - **num_data** - the number of rows (of units), if it may be public.
     - **data_plate** - the name of the rows' plate, where two fit.
     - **gradient_strategy** - "auto", "vmap", "microbatch" or "ghost": how rows' gradients are summed.
     - **discretise** - whether to add discrete noise to whole numbers, as the kernels do.
@@ -136,6 +137,7 @@ class SVI(SVISettings):
         if self._optim is None:
             self._optim = defaults.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
+        args, kwargs = self.grouped(args, kwargs, run.key)
         start = Start.STATE if init_state is not None else defaults.start_of(self.guide)
         start = start if init_params is None else Start.SUPPLIED
         with self.budget.turn:  # until the clipping norm is known

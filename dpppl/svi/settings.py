@@ -13,11 +13,14 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import name_of
+from dpppl.model.units import grouped
+from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.driver import Program
 from dpppl.runs.norm_choice import histogram_charge
 from dpppl.runs.provenance import Provenance
+from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import defaults, optimizers
 from dpppl.svi.elbo import Objective, checked_loss
@@ -48,6 +51,8 @@ class SVISettings(Fixed):
         ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
         reserve: float = 0.0,
         checkpoint: str | os.PathLike[str] | None = None,
+        unit: str | None = None,
+        max_rows_per_unit: int | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
         gradient_strategy: str = "auto",
@@ -78,7 +83,8 @@ class SVISettings(Fixed):
             clipping=rule, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise
         )
         self._count_share = count_share_of(rule, measure_clipping)
-        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve)
+        self.unit = Unit.of(unit, max_rows_per_unit)
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
         self.noise_multiplier = (
@@ -130,6 +136,12 @@ class SVISettings(Fixed):
     def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Callable[..., Any]:
         """See `svi_step`: of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
+
+    def grouped(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The model's arguments in units, where these are larger than a row."""
+        return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_programs": {}, "_optim": optimizers.Pickled(self._optim)}

@@ -23,7 +23,7 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, forgetful, prepare
 from dpppl.runs.provenance import claim
-from dpppl.runs.report import RELATIONS
+from dpppl.runs.unit import ROW
 from dpppl.subsampling import FullBatch
 from dpppl.validation import plain, positive
 
@@ -50,7 +50,7 @@ class PrivateScore:
         return accounting.epsilon(self.events, delta)
 
     def __str__(self) -> str:
-        relation = RELATIONS[self.events[0].neighboring_relation]
+        relation = ROW.relation(self.events[0].neighboring_relation)
         return (
             f"{self.mean:.4g}, with noise of sd {self.noise_sd:.2g}; {self.num_rows} rows; epsilon "
             f"{self.epsilon_at(1e-5):.4g} at delta 1e-05, {relation}"

@@ -1,0 +1,211 @@
+"""Units larger than a row: the rows of a person, padded to k and masked, are one record whose log likelihood is their sum.
+
+Arrays are rearranged on the host, before the door: row i of unit u lies at place u * k + i, places that a unit does not fill
+repeat its first row and are masked, so that they have its values and no effect. Which rows are kept of a unit with more than k
+depends on draws of its own rows only.
+"""
+
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.jaxprs import abstract
+from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
+from dpppl.model.responses import Responses
+from dpppl.model.split import SplitModel, split_model
+from dpppl.model.structure import Trace
+
+MASK = "(rows of the unit)"
+"""Label of the mask among a unit's arrays, (k,), and of all masks among the arguments of a call, (U, k)."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnitSplit(SplitModel):
+    """A split whose "row" is a unit: arrays (k, ...) and the mask. `num_rows`: the number of units. `of_rows`: the split of
+    single rows. What looks at no rows, prior and latents, is that of the model itself."""
+
+    max_rows: int = field(kw_only=True)
+    of_rows: SplitModel = field(kw_only=True)
+
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arrays, Arrays]:
+        """The units' arrays (U, k, ...) with the mask (U, k), and the Public arrays, of a call as `grouped` made it."""
+        if MASK not in kwargs:
+            raise ConfigurationError("this object's unit is larger than a row: give the ids of rows, as run does.")
+        rows, public = self.of_rows.arrays(args, _without_mask(kwargs))
+        shape = self.num_rows, self.max_rows
+        return {n: x.reshape(*shape, *x.shape[1:]) for n, x in rows.items()} | {MASK: jnp.asarray(kwargs[MASK])}, public
+
+    @partial(jax.jit, static_argnums=0, inline=True)
+    def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: Any = None) -> jax.Array:
+        """That of one unit, a scalar; `responses` by site, (k, ...)."""
+        rows, mask = _parts(row)
+        axes = None, 0, None, None if responses is None else 0
+        each = jax.vmap(self.of_rows.log_likelihood, axes)(z, rows, public, responses)
+        return jnp.sum(jnp.where(mask, each, 0.0))
+
+    def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
+        """On the unit's first row."""
+        return self.of_rows.visit_observed(visit, z, {n: x[0] for n, x in _parts(row)[0].items()}, public, assignment)
+
+    @property
+    def row(self) -> Shapes:
+        """Shapes and dtypes of one unit."""
+        rows = {n: abstract((self.max_rows, *s.shape), s.dtype) for n, s in self.of_rows.row.items()}
+        return rows | {MASK: abstract((self.max_rows,), np.dtype(bool))}
+
+
+@dataclass(frozen=True, eq=False)
+class UnitResponses(Responses):
+    """The law of a unit's responses: those of its rows, drawn jointly. Values are by site, (m, k, ...)."""
+
+    of_rows: Responses = field(kw_only=True)
+
+    def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
+        """Whether any of the rows observes what its site's support does not hold."""
+        rows, mask = _parts(row)
+        return jnp.any(mask & jax.vmap(self.of_rows.is_outside, (None, 0, None))(z, rows, public))
+
+    def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
+        """Sums over the rows, (1 + m,)."""
+        rows, mask = _parts(row)
+        each = jax.vmap(self.of_rows.totals, (None, 0, None, 1))(z, rows, public, values)
+        return jnp.sum(jnp.where(mask[:, None], each, 0.0), axis=0)
+
+    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
+        rows, mask = _parts(row)
+        draws: Arrays = jax.vmap(self.of_rows._draw, (None, 0, None, 0))(
+            z, rows, public, jax.random.split(key, mask.shape[0])
+        )
+        return draws
+
+
+def split_in_units(
+    model: Model,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    data_plate: str | None = None,
+    variational: bool = False,
+) -> SplitModel:
+    """`split_model`, and in units where `grouped` made the arguments.
+
+    Raises UnsupportedModelError, naming the site, for a latent of each row or of each unit."""
+    if MASK not in kwargs:
+        return split_model(model, args, kwargs, data_plate=data_plate, variational=variational)
+    num_units, max_rows = np.shape(kwargs[MASK])
+    try:
+        inner = split_model(model, args, _without_mask(kwargs), data_plate=data_plate, variational=variational)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(
+            f"{error} (The unit is larger than a row: the model sees {num_units * max_rows:,} rows, {max_rows} a unit, and its "
+            "data plate takes its size from them, as in x.shape[0].)"
+        ) from None
+    if inner.local or inner.params:
+        name, what = (
+            (inner.local[0], "a latent of each row") if inner.local else (next(iter(inner.params)), "a parameter")
+        )
+        raise UnsupportedModelError(
+            f"site '{name}' is {what}, which is not supported where the unit is larger than a row; marginalise the latent, give "
+            "the parameter a prior, or leave unit out."
+        )
+    _check_effects(inner, num_units)
+    own = {f.name: getattr(inner, f.name) for f in fields(SplitModel)} | {"num_rows": num_units}
+    return UnitSplit(**own, max_rows=max_rows, of_rows=inner)
+
+
+def responses_of(split: SplitModel, num_draws: int) -> Responses:
+    """`Responses.of`, and of units where the split is in units."""
+    if not isinstance(split, UnitSplit):
+        return Responses.of(split, num_draws)
+    law = Responses.of(split.of_rows, num_draws)
+    return UnitResponses(split, num_draws, None, law.scaled, law.observed, of_rows=law)
+
+
+def grouped(
+    model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], ids: str | None, max_rows: int, key: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with the rows of each unit beside each other, (U * k, ...), and their MASK (U, k).
+
+    `ids`: the name of the argument that holds one hashable id a row, None where rows are the units. `key`: decides which rows
+    are kept of a unit with more than `max_rows`. Rows without an id (None, NaN) are left out.
+    Raises ConfigurationError, which tells no id."""
+    if ids is None or MASK in kwargs:
+        return args, kwargs
+    if ids not in kwargs:
+        raise ConfigurationError(f"the unit of privacy is a {ids}: give {ids}=..., one id for each row.")
+    rest = {name: value for name, value in kwargs.items() if name != ids}
+    arguments = Arguments.of(model, args, rest)
+    rows, public = arguments.arrays(model, args, rest)
+    codes = _codes(ids, kwargs[ids])
+    if any(len(x) != len(codes) for x in rows.values()):
+        raise ConfigurationError(f"{ids} has {len(codes):,} ids; give one for each row of every private array.")
+    words = np.asarray(jax.random.bits(jax.random.wrap_key_data(_two_words(key), impl="threefry2x32"), (8,), np.uint32))
+    index, mask = _places(codes, max_rows, np.random.default_rng(words).random(len(codes)))
+    if not len(mask):
+        raise ConfigurationError(f"no row has a {ids}.")
+    taken = {n: np.take(np.asarray(x), index.ravel(), axis=0) for n, x in rows.items()}
+    new_args, new_kwargs = arguments.join(taken, {n: Public(x) for n, x in public.items()})
+    return tuple(new_args), new_kwargs | {MASK: mask}
+
+
+def _codes(name: str, ids: Any) -> np.ndarray[Any, Any]:
+    """Numbers of units in order of their first row, (R,); -1 where there is no id."""
+    values = ids.tolist() if hasattr(ids, "tolist") else ids.to_list() if hasattr(ids, "to_list") else list(ids)
+    known: dict[Any, int] = {}
+    try:
+        found = [-1 if _is_missing(value) else known.setdefault(value, len(known)) for value in values]
+    except TypeError:
+        raise ConfigurationError(f"{name} must hold one hashable id a row: numbers, strings or tuples.") from None
+    return np.asarray(found, np.int64)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None:
+        return True
+    try:
+        return bool(value != value)
+    except TypeError:  # pandas.NA
+        return True
+
+
+def _places(codes: np.ndarray[Any, Any], max_rows: int, order: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    """Which row stands at each place, (U, k), and which places a unit fills: the first k of its rows by `order`."""
+    rows = np.lexsort((order, codes))
+    rows = rows[codes[rows] >= 0]
+    units = codes[rows]
+    starts = np.flatnonzero(np.diff(units, prepend=-1))
+    rank = np.arange(len(rows)) - starts[units]
+    index = np.repeat(rows[starts][:, None], max_rows, axis=1)
+    mask = np.zeros(index.shape, bool)
+    kept = rank < max_rows
+    index[units[kept], rank[kept]] = rows[kept]
+    mask[units[kept], rank[kept]] = True
+    return index, mask
+
+
+def _two_words(key: Any) -> Any:
+    return jnp.ravel(jax.random.key_data(jax.random.fold_in(key, 0)))[:2]
+
+
+def _check_effects(split: SplitModel, num_units: int) -> None:
+    """Refuse latents with an entry for each unit."""
+    for name, latent in split.latents.items():
+        if num_units > 1 and num_units in latent.shape:
+            raise UnsupportedModelError(
+                f"site '{name}' has as many entries as there are units: an effect of one person is told by one unit only, "
+                "which the noise hides. Marginalise it (over a person's rows it makes responses correlated), or leave it out."
+            )
+
+
+def _parts(unit: Arrays) -> tuple[Arrays, Any]:
+    """The arrays of a unit's rows, and the mask."""
+    return {name: value for name, value in unit.items() if name != MASK}, unit[MASK]
+
+
+def _without_mask(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name != MASK}
