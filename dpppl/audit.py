@@ -15,7 +15,9 @@ from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
+from dpppl.model.units import grouped
 from dpppl.randomness.keys import as_key, secret_key, stream
+from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch
 from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
@@ -51,6 +53,8 @@ def audit(
     num_trials: int = 20_000,
     confidence: float = 0.95,
     rng_key: Any = None,
+    unit: str | None = None,
+    max_rows_per_unit: int | None = None,
     **kwargs: Any,
 ) -> AuditResult:
     """Attack `num_steps` steps of a kernel, or of SVI, on the model called with these arguments.
@@ -59,6 +63,8 @@ def audit(
     worst case for the canary. Half of `num_trials` runs hold the canary and half have it zeroed out.
     "white_box": the attacker sees what the door returns at every step, taken from the starting values, and uses the
     likelihood ratio. "black_box": the attacker sees the latents, or SVI's parameters, after the last step only.
+
+    With `unit` and `max_rows_per_unit`, as for `dpppl.MCMC`, all rows of the first id are the canary.
 
     Returns a lower bound on epsilon at `delta` that holds with probability `confidence` (Clopper-Pearson intervals on
     held-out trials). Where every step sees every row, the white-box bound is on the parameter of Gaussian DP, converted
@@ -85,6 +91,8 @@ def audit(
     if not isinstance(audited, DPKernel | SVI) or isinstance(audited.mechanism.clipping, Adaptive):
         raise ConfigurationError("audit attacks dpppl's kernels and dpppl.SVI, except with adaptive clipping.")
     key = secret_key() if rng_key is None else as_key(rng_key)
+    of = Unit.of(unit, max_rows_per_unit)
+    args, kwargs = grouped(audited.model, args, kwargs, of.ids, of.max_rows, stream(key, "units"))
     target = _target(audited, args, kwargs, stream(key, "start"))
     reported = target.audited.privacy_report(target.state._replace(i=np.int32(num_steps))).epsilon_at(delta)
     score = partial(_white_box if attack == "white_box" else _black_box, target, num_steps)

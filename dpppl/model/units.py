@@ -24,6 +24,11 @@ MASK = "(rows of the unit)"
 """Label of the mask among a unit's arrays, (k,), and of all masks among the arguments of a call, (U, k)."""
 
 
+def parts(of_rows: SplitModel, unit: Arrays) -> tuple[Arrays, Any]:
+    """The arrays of a unit's rows, and the mask."""
+    return {name: unit[name] for name in of_rows.arguments.rows}, unit[MASK]
+
+
 @dataclass(frozen=True, eq=False)
 class UnitSplit(SplitModel):
     """A split whose "row" is a unit: arrays (k, ...) and the mask. `num_rows`: the number of units. `of_rows`: the split of
@@ -43,14 +48,16 @@ class UnitSplit(SplitModel):
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: Any = None) -> jax.Array:
         """That of one unit, a scalar; `responses` by site, (k, ...)."""
-        rows, mask = _parts(row)
+        rows, mask = parts(self.of_rows, row)
         axes = None, 0, None, None if responses is None else 0
         each = jax.vmap(self.of_rows.log_likelihood, axes)(z, rows, public, responses)
         return jnp.sum(jnp.where(mask, each, 0.0))
 
     def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
-        return self.of_rows.visit_observed(visit, z, {n: x[0] for n, x in _parts(row)[0].items()}, public, assignment)
+        return self.of_rows.visit_observed(
+            visit, z, {n: x[0] for n, x in parts(self.of_rows, row)[0].items()}, public, assignment
+        )
 
     @property
     def row(self) -> Shapes:
@@ -67,17 +74,17 @@ class UnitResponses(Responses):
 
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether any of the rows observes what its site's support does not hold."""
-        rows, mask = _parts(row)
+        rows, mask = parts(self.of_rows.split, row)
         return jnp.any(mask & jax.vmap(self.of_rows.is_outside, (None, 0, None))(z, rows, public))
 
     def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
         """Sums over the rows, (1 + m,)."""
-        rows, mask = _parts(row)
+        rows, mask = parts(self.of_rows.split, row)
         each = jax.vmap(self.of_rows.totals, (None, 0, None, 1))(z, rows, public, values)
         return jnp.sum(jnp.where(mask[:, None], each, 0.0), axis=0)
 
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
-        rows, mask = _parts(row)
+        rows, mask = parts(self.of_rows.split, row)
         draws: Arrays = jax.vmap(self.of_rows._draw, (None, 0, None, 0))(
             z, rows, public, jax.random.split(key, mask.shape[0])
         )
@@ -200,11 +207,6 @@ def _check_effects(split: SplitModel, num_units: int) -> None:
                 f"site '{name}' has as many entries as there are units: an effect of one person is told by one unit only, "
                 "which the noise hides. Marginalise it (over a person's rows it makes responses correlated), or leave it out."
             )
-
-
-def _parts(unit: Arrays) -> tuple[Arrays, Any]:
-    """The arrays of a unit's rows, and the mask."""
-    return {name: value for name, value in unit.items() if name != MASK}, unit[MASK]
 
 
 def _without_mask(kwargs: dict[str, Any]) -> dict[str, Any]:

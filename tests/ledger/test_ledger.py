@@ -497,7 +497,7 @@ def test_the_file_holds_plain_numbers(path):
     run(ledger, "a", 1)
     keys = {key for line in lines(path) for key in line}
     assert keys == {
-        "seq", "kind", "check", "version", "created", "name", "epsilon", "delta", "neighboring_relation", "gaussian_share",
+        "seq", "kind", "check", "version", "created", "name", "unit", "epsilon", "delta", "neighboring_relation", "gaussian_share",
         "orders", "failure_share", "time", "run", "what", "events", "owner", "first", "count", "status",
     }  # fmt: skip
     assert oct(path.stat().st_mode & 0o777) == oct(0o666 & ~current_umask())
