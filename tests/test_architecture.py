@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "svi": METHODS,
     "noise_aware": METHODS,
     "uncertainty": METHODS | {"mcmc", "svi"},
-    "plotting": METHODS | {"mcmc", "svi", "uncertainty"},
+    "plotting": LEAVES | {"ledger", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
     "__main__": {"cli"},

@@ -85,3 +85,59 @@ def test_wrong_arguments_of_pictures_are_named():
         uncertainty.learned_shares({"b": np.ones(3)}, {"b": np.ones(3)})
     with pytest.raises(dpppl.ConfigurationError, match="level"):
         plotting.private_beside_prior({}, {}, level=90)
+
+
+def test_one_inputs_probability(axes):
+    chances = np.random.default_rng(3).beta(20, 5, 4000)
+    plotting.input_probability(chances, prior=np.linspace(0.0, 1.0, 101), axes=axes)
+    low, high = np.quantile(chances, [0.05, 0.95])
+    texts = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert f"mean {chances.mean():.2f}" in texts and f"90%: {low:.2f} to {high:.2f}" in texts
+    assert axes.patches[16].get_height() < axes.patches[32].get_height()
+    assert picture(axes) != b""
+    for wrong in ([0.5, 1.5], [[0.5]], []):
+        with pytest.raises(dpppl.ConfigurationError, match="probabilities"):
+            plotting.input_probability(wrong, axes=axes)
+
+
+def test_paths_of_chains_stand_in_bands_with_their_verdicts(axes):
+    rng = np.random.default_rng(4)
+    samples = {"b": rng.normal(size=(2, 50)), "w": np.cumsum(rng.normal(size=(2, 50, 3)), axis=1)}
+    words = {"b": np.array("read", object), "w": np.array(["read", "do not read: still moving", "read"], object)}
+    weights = np.tile(np.linspace(2.0, 1.0, 50) / 75.0, (2, 1))
+    plotting.mixing(samples, words, weights=weights, axes=axes)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "w[0]", "w[1]", "w[2]"]
+    assert [text.get_text() for text in axes.texts] == ["read", "read", "do not read: still moving", "read"]
+    paths = [line for line in axes.lines if len(line.get_xdata()) == 50]
+    assert len(paths) == 8 and paths[0].get_xdata()[-1] == pytest.approx(1.0)
+    slope = np.corrcoef(paths[4].get_ydata(), samples["w"][0, :, 1])[0, 1]
+    assert slope < -0.99  # the axis points down, so that the first element is on top
+    assert picture(axes) != b""
+    with pytest.raises(dpppl.ConfigurationError, match="chains, draws"):
+        plotting.mixing({"b": np.zeros(3)}, axes=axes)
+
+
+def test_a_score_by_epsilon(axes):
+    scores = {"NoiseAware": {1.0: [0.8, 0.9], 0.1: [0.6, 0.6]}, "SVI": {1.0: 0.7}}
+    plotting.epsilon_against_utility(scores, without_privacy=0.95, axes=axes)
+    line, _, (bars,) = axes.containers[0]
+    np.testing.assert_allclose(line.get_xydata(), [[0.1, 0.6], [1.0, 0.85]])
+    np.testing.assert_allclose(bars.get_segments()[1][:, 1], 0.85 + np.std([0.8, 0.9], ddof=1) * np.array([-1, 1]))
+    assert picture(axes) != b""
+    with pytest.raises(dpppl.ConfigurationError, match="positive"):
+        plotting.epsilon_against_utility({"a": {0.0: 1.0}}, axes=axes)
+
+
+def test_a_budget_over_runs(axes, tmp_path):
+    ledger = dpppl.PrivacyLedger(tmp_path / "a.ledger", 2.0, 1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match="nothing was charged"):
+        plotting.budget_spent(ledger, axes=axes)
+    event = dpppl.accounting.GaussianEvent(noise_multipliers=((20.0, 5),))
+    for number in range(3):
+        ledger.reserve(f"run {number}", [event], f"a run {number}")
+        ledger.charge(f"run {number}", [event], 0, 5)
+    plotting.budget_spent(ledger, axes=axes)
+    total = axes.lines[0].get_ydata()
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx([total[0]] * 3)
+    assert total[-1] == pytest.approx(ledger.spent) and total[0] < total[1] < 3 * total[0]
+    assert picture(axes) != b""

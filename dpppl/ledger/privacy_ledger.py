@@ -225,6 +225,11 @@ class PrivacyLedger:
         """All that was charged."""
         return self._read().events
 
+    def events_of(self, run_id: str) -> Events:
+        """What one run was charged, for the accountant; nothing for a run that is not known."""
+        run = self._read().runs.get(run_id)
+        return () if run is None else run.charged
+
     @property
     def spent(self) -> float:
         """Epsilon at the ledger's delta that all charges would have as one plan made in advance: for information."""

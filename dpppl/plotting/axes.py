@@ -1,0 +1,19 @@
+"""Axes to draw on, and colours that the colour-blind tell apart (Okabe and Ito's)."""
+
+from typing import Any
+
+from dpppl.errors import ConfigurationError
+
+BLUE, ORANGE, SKY, GREY = "#0072B2", "#E69F00", "#56B4E9", "#7F7F7F"
+STYLES = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREY, "^", "-."), (SKY, "D", ":"))
+
+
+def new_axes(axes: Any, **size: Any) -> Any:
+    """The axes given, or those of a new figure."""
+    if axes is not None:
+        return axes
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ConfigurationError("pictures need matplotlib: pip install dpppl[plot].") from None
+    return plt.subplots(layout="constrained", **size)[1]
