@@ -5,7 +5,8 @@ import pytest
 from scipy import integrate, stats
 from scipy.special import expit
 
-from examples.baselines import pate, perturbation, posterior_sample
+import dpppl
+from examples.baselines import hybrid, pate, perturbation, posterior_sample
 
 
 def one_dimensional(num_rows):
@@ -179,3 +180,19 @@ def test_answers_follow_the_votes_as_often_as_they_should():
     cost = pate.confident_gnmax_cost(votes, answered, **settings)
     asked = pate.rdp_threshold(votes, 65, 5.0).sum(0)
     assert np.allclose(cost - asked, pate.gnmax_cost(votes[answered], 8.0)) and np.all(cost > asked)
+
+
+def test_the_hybrid_sampler_starts_at_one_sample_and_spends_what_it_was_given():
+    """With all but nothing left for the chain, its steps are so short that it stays where the exact sample is."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2)) / 3.0
+    y = np.where(rng.random(300) < expit(4.0 * x[:, 0]), 1.0, -1.0)
+    settings = dict(epsilon=2.0, delta=1e-5, radius=5.0, num_samples=20)
+    samples, (epsilon, delta) = hybrid.hybrid_samples(np.random.default_rng(1), dpppl.secret_key(), x, y, **settings)
+    assert samples.shape == (20, 2) and delta == 1e-5 and 1.99 < epsilon <= 2.0
+    shrunk = x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    start = posterior_sample.one_posterior_sample(np.random.default_rng(1), shrunk, y, epsilon=1.998, radius=5.0)
+    samples, _ = hybrid.hybrid_samples(
+        np.random.default_rng(1), dpppl.secret_key(), x, y, **settings | {"epsilon": 2.0}, share=0.999
+    )
+    assert np.all(np.abs(samples - start) < 0.05)
