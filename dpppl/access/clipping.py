@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,36 @@ SLACK = 1e-4
 _LONGEST_FLOAT32_SUM = 1024
 
 
+class Clipping:
+    """What all kinds of clipping share: rows longer than the norm are shortened to it, all latents of a row together.
+
+    - **clipping_norm** - the norm of what a row adds at most: the sensitivity of the sum."""
+
+    clipping_norm: Any
+
+    def parts(self, latents: Any, norm: Any = None) -> list[tuple[Any, Any]]:
+        """The groups of latents that are clipped together, each with its norm; `norm`: that of this access, if it adapts."""
+        return [(latents, self.clipping_norm)]
+
+    def weights(self, squared_norms: Any) -> Any:
+        """The rule: by what to multiply rows, at most 1 / norm, given squared norms (B,), float64, in units of the norm."""
+        return jnp.minimum(np.ones((), squared_norms.dtype), 1.0 / jnp.sqrt(squared_norms))
+
+    def clip(self, gradients: Any, mask: Any, norm: Any = None) -> Any:
+        """Rows of norm at most 1: see `clip_rows`."""
+        [(latents, own)] = self.parts(gradients, norm)
+        return clip_rows(latents, mask, own, self.weights)
+
+    def counted(self, squared_norms: Sequence[Any]) -> Any:
+        """What each row adds to a count (B,), given those of its `parts`: 1/2 if it is longer than any norm, else -1/2.
+
+        Rows that are not finite count as not longer."""
+        longer = functools.reduce(jnp.logical_or, [(x > 1.0) & jnp.isfinite(x) for x in squared_norms])
+        return jnp.where(longer, 0.5, -0.5)
+
+
 @dataclass(frozen=True)
-class Flat:
+class Flat(Clipping):
     """One norm over all latents: a row's gradient g becomes g * min(1, clipping_norm / |g|).
 
     Raises ConfigurationError unless `clipping_norm` is positive and finite (between 1e-30 and 1e18).
@@ -40,10 +68,6 @@ class Flat:
                 "It bounds how far one row can move the gradient of the log likelihood."
             )
         object.__setattr__(self, "clipping_norm", float(norm))
-
-    def clip(self, gradients: Any, mask: Any) -> Any:
-        """See `clip_rows`."""
-        return clip_rows(gradients, mask, self.clipping_norm)
 
     def describe(self) -> str:
         """One line for the report."""
@@ -75,7 +99,7 @@ class Centred(Flat):
 
 
 @dataclass(frozen=True, eq=False)
-class PerSite:
+class PerSite(Clipping):
     """A norm for each latent site: the gradient with respect to site s is clipped to `norms[s]` on its own.
 
     `clipping_norm` is the norm of all together, sqrt(sum of squares): the sensitivity.
@@ -97,7 +121,11 @@ class PerSite:
         """L2 norm of the norms of all sites."""
         return math.hypot(*self.norms.values())
 
-    def clip(self, gradients: Any, mask: Any) -> Any:
+    def parts(self, latents: Any, norm: Any = None) -> list[tuple[Any, Any]]:
+        """One group for each site."""
+        return [(latents[site], own) for site, own in self.norms.items()]
+
+    def clip(self, gradients: Any, mask: Any, norm: Any = None) -> Any:
         """Rows of `gradients`, a dict by site with leaves (B, ...), clipped site by site; joint norm at most 1."""
         if set(gradients) != set(self.norms):
             raise ConfigurationError(
@@ -105,8 +133,8 @@ class PerSite:
             )
         total = self.clipping_norm
         return {
-            site: jax.tree.map(lambda leaf, share=self.norms[site] / total: leaf * share, clip_rows(leaf, mask, norm))
-            for (site, norm), leaf in zip(sorted(self.norms.items()), (gradients[s] for s in sorted(gradients)))
+            site: jax.tree.map(lambda leaf, share=own / total: leaf * share, clip_rows(part, mask, own, self.weights))
+            for site, (part, own) in zip(self.norms, self.parts(gradients))
         }
 
     def describe(self) -> str:
@@ -135,10 +163,9 @@ class Normalised(Flat):
         if not (isinstance(self.stability, int | float) and 1e-12 <= self.stability / self.clipping_norm <= 1e12):
             raise ConfigurationError("Normalised: stability must lie between 1e-12 and 1e12 times clipping_norm.")
 
-    def clip(self, gradients: Any, mask: Any) -> Any:
-        """Rows of norm at most 1; see `clip_rows`."""
-        short = self.stability / self.clipping_norm
-        return clip_rows(gradients, mask, self.clipping_norm, lambda norm: 1.0 / (norm + short))
+    def weights(self, squared_norms: Any) -> Any:
+        """1 / (norm + stability), in units of the norm."""
+        return 1.0 / (jnp.sqrt(squared_norms) + self.stability / self.clipping_norm)
 
     def describe(self) -> str:
         """One line for the report."""
@@ -146,7 +173,7 @@ class Normalised(Flat):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptive:
+class Adaptive(Clipping):
     """Flat clipping whose norm follows a quantile of the gradients' norms, through a noised count.
 
     `quantile`: the share of rows that should not be clipped. `learning_rate`: the norm is multiplied by
@@ -180,16 +207,13 @@ class Adaptive:
         """How far one row moves the count."""
         return max(self.quantile, 1.0 - self.quantile)
 
-    def clip(self, gradients: Any, mask: Any, clipping_norm: Any) -> Any:
-        """`gradients` is a pair: a pytree, and zeros (B,) in whose place the row's share of the count is put."""
-        gradients, zeros = gradients
-        dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(gradients)), jnp.float32)
-        scaled = jax.tree.map(lambda g: g.astype(dtype) / clipping_norm.astype(dtype), gradients)
-        with jax.enable_x64(True):
-            squared = sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))
-            counted = jnp.where(squared <= 1.0, 1.0 - self.quantile, -self.quantile).astype(zeros.dtype)
-            counted = counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
-        return clip_rows(scaled, mask, 1.0), counted
+    def parts(self, latents: Any, norm: Any = None) -> list[tuple[Any, Any]]:
+        """All latents, with the norm of this access."""
+        return [(latents, norm)]
+
+    def counted(self, squared_norms: Sequence[Any]) -> Any:
+        """1 for each row not longer than the norm, 0 for each other, less the quantile."""
+        return jnp.where(squared_norms[0] <= 1.0, 1.0 - self.quantile, -self.quantile)
 
     def next_norm(self, clipping_norm: Any, noisy_count: Any, expected_rows: float) -> Any:
         """The norm of the next step, given the noised count of rows not longer, each less the quantile."""
@@ -226,11 +250,11 @@ def clipping_of(clipping: str, clipping_norm: Any) -> Flat | PerSite | Centred:
     return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
 
 
-def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[..., Any] | None = None) -> Any:
+def clip_rows(gradients: Any, mask: Any, clipping_norm: Any, weights: Callable[[Any], Any] | None = None) -> Any:
     """Clip each row of `gradients` (a pytree, leaves (B, ...)) and divide it by `clipping_norm`.
 
-    Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `factor`
-    maps norms divided by clipping_norm to multipliers of at most their inverse; min(1, 1 / norm) by default.
+    Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `weights`: see
+    `Clipping.weights`, whose rule is the default.
 
     Guarantee: a returned row has L2 norm at most 1 + 3.2e-5 in exact arithmetic, whatever the input; a row whose norm
     is not finite (NaN, infinity, or an overflow of its square in the gradients' type) is exactly 0. Norms are summed in
@@ -246,9 +270,7 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[
     with jax.enable_x64(True):
         keep = squared <= np.finfo(dtype).max  # then the factor is no subnormal number, which would be imprecise
         keep = keep if mask is None else keep & mask
-        norm = jnp.sqrt(squared)
-        factors = jnp.minimum(np.ones((), squared.dtype), 1.0 / norm) if factor is None else factor(norm)
-        factors = factors.astype(dtype)
+        factors = (Clipping().weights if weights is None else weights)(squared).astype(dtype)
 
         def select(leaf: Any) -> Any:
             shape = (-1,) + (1,) * (leaf.ndim - 1)
@@ -257,22 +279,19 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: float, factor: Callable[
         return jax.tree.map(select, scaled)
 
 
-def with_count(clipping: "Flat | PerSite") -> Callable[[Any, Any], Any]:
-    """`clipping.clip` for pairs of gradients and zeros (B,), in whose place 1/2 is put for each row that is longer than the
-    norm, or than that of any of its sites, -1/2 for each other.
+def with_count(clipping: Clipping, norm: Any = None) -> Callable[[Any, Any], Any]:
+    """`clipping.clip` for pairs of gradients and zeros (B,), in whose place what the row adds to the count is put.
 
-    Rows where the mask is False count 0; rows that are not finite count as not longer."""
+    Rows where the mask is False count 0. `norm`: that of this access, if it adapts."""
 
     def both(pair: Any, mask: Any) -> Any:
         gradients, zeros = pair
-        norms = clipping.norms if isinstance(clipping, PerSite) else None
-        parts = [(gradients, clipping.clipping_norm)] if norms is None else [(gradients[s], norms[s]) for s in norms]
-        squares = [_scaled(part, 1.0 / norm)[1] for part, norm in parts]  # as `clip_rows` computes them: once in all
+        # as `clip_rows` computes them: once in all
+        squares = [_scaled(part, 1.0 / own)[1] for part, own in clipping.parts(gradients, norm)]
         with jax.enable_x64(True):
-            longer = functools.reduce(jnp.logical_or, [(x > 1.0) & jnp.isfinite(x) for x in squares])
-            counted = jnp.where(longer, 0.5, -0.5).astype(zeros.dtype)
+            counted = clipping.counted(squares).astype(zeros.dtype)
             counted = counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
-        return clipping.clip(gradients, mask), counted
+        return clipping.clip(gradients, mask, norm), counted
 
     return both
 

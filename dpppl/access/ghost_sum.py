@@ -32,7 +32,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.access.exact_sum import evenly, over_chunks
-from dpppl.access.ghost_weights import clipped_rows, weigh
+from dpppl.access.ghost_weights import count, weigh
 from dpppl.row_program.factors import Form, restored
 from dpppl.row_program.materialize import once
 
@@ -57,8 +57,7 @@ def clipped_sum(
 
     `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `tree`: structure of the latents;
     `rows`: pytree of arrays (B, ...); `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and
-    `norm`: its norm, where it adapts. With Adaptive, a pair: the sum, and the sum of the rows' shares of the
-    count; if it `counts`, of 1/2 for each row that was clipped and -1/2 for each other. `fetch`, `likely`: see
+    `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`: see
     `gradients.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
@@ -74,12 +73,11 @@ def clipped_sum(
         with jax.enable_x64(True):
             squares = [upper_squares(form, *parts) for form, parts in zip(forms, factors)]
             keep = jnp.ones(squares[0].shape, bool) if mask is None else mask
-            weights, counted = weigh(clipping, jax.tree.unflatten(tree, squares), keep, norm)
-            if counts and counted is None:
-                counted = clipped_rows(clipping, jax.tree.unflatten(tree, squares), keep)
-            sums = [weighted(form, parts, w) for form, parts, w in zip(forms, factors, jax.tree.leaves(weights))]
+            bounds = clipping, jax.tree.unflatten(tree, squares), keep, norm
+            weights = jax.tree.leaves(weigh(*bounds))
+            sums = [weighted(form, parts, w) for form, parts, w in zip(forms, factors, weights)]
             total = jax.tree.unflatten(tree, sums)
-            return total if counted is None else (total, jnp.sum(counted))
+            return (total, jnp.sum(count(*bounds))) if counts else total
 
     return over_chunks(chunk_sum, rows, mask, chunk, until_last=True)
 

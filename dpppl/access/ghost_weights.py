@@ -1,76 +1,50 @@
-"""How much of each row's gradient counts: from upper bounds of its norms, by kind of clipping."""
+"""How much of each row's gradient counts, from an upper bound of its norm: the rules of `clipping`, with room for rounding."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.access.clipping import Adaptive, Clipping, Flat, Normalised, PerSite
 
 _MOST_SQUARED = 1e37
 _BELOW = 1.0 - 1.1e-3
+_KINDS = (Flat, PerSite, Normalised, Adaptive)
+"""By exact type: another kind of clipping bounds rows in another way."""
 
 
-def supports(clipping: Any, z: Any) -> bool:
+def supports(clipping: Clipping, z: Any) -> bool:
     """Whether gradients of rows in `z` can be weighted for this clipping without being formed."""
-    return type(clipping) in _RULES and (not isinstance(clipping, PerSite) or set(z) == set(clipping.norms))
+    return type(clipping) in _KINDS and (not isinstance(clipping, PerSite) or set(z) == set(clipping.norms))
 
 
-def weigh(clipping: Any, squares: Any, keep: Any, norm: Any) -> tuple[Any, Any]:
-    """(weights, count): by what to multiply the rows' gradients, a pytree of (B,) float64 like `squares`, which are upper
-    bounds of squared norms by latent; with Adaptive, also the rows' shares of the count (B,), else None.
+def weigh(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
+    """By what to multiply the rows' gradients: a pytree of (B,) float64 like `squares`, which are upper bounds of squared
+    norms by latent. `norm`: that of this access, if it adapts.
 
     The sum of the weighted gradients is in units of the clipping norm. Rows with `keep` False, or with a norm that is
     no number or above 3e18, have weight 0."""
-    return _RULES[type(clipping)](clipping, squares, keep, norm)
+    joint = _float64(norm if isinstance(clipping, Adaptive) else clipping.clipping_norm)
+    found = []
+    for latents, own in clipping.parts(squares, norm):
+        weights = _shrunk(clipping, latents, keep, _float64(own)) / joint
+        found.append(jax.tree.map(lambda _, weights=weights: weights, latents))
+    return dict(zip(clipping.norms, found)) if isinstance(clipping, PerSite) else found[0]
 
 
-def clipped_rows(clipping: Any, squares: Any, keep: Any) -> Any:
-    """1/2 for each row that is clipped, at any site where each is clipped by itself, -1/2 for each other: (B,) float64;
-    0 where `keep` is False."""
-    parts = [(squares, clipping.clipping_norm)]
-    if isinstance(clipping, PerSite):
-        parts = [(squares[site], norm) for site, norm in clipping.norms.items()]
-    full = [sum(jax.tree.leaves(of_site)) > norm**2 for of_site, norm in parts]
-    return jnp.where(keep, jnp.where(jnp.any(jnp.stack(full), axis=0), 0.5, -0.5), 0.0)
+def count(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
+    """What each row adds to the count (B,) float64, as `Clipping.counted` says; 0 where `keep` is False."""
+    parts = clipping.parts(squares, norm)
+    units = [sum(jax.tree.leaves(latents)) / _float64(own) ** 2 for latents, own in parts]
+    return jnp.where(keep, clipping.counted(units), 0.0)
 
 
-def _shrunk(squares: Any, keep: Any, norm: Any, weight: Callable[[Any], Any]) -> tuple[Any, Any]:
-    """Weights by one joint norm, and its square."""
+def _shrunk(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
+    """Weights by the joint norm of all `squares`, in units of `norm`; times that norm at most _BELOW."""
     squared = sum(jax.tree.leaves(squares))
     keep = keep & (squared <= _MOST_SQUARED)
-    return jnp.where(keep, weight(jnp.sqrt(squared)), 0.0), squared
+    return jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)
 
 
-def _at_most(norm: Any) -> Callable[[Any], Any]:
-    return lambda length: jnp.minimum(1.0 / norm, _BELOW / length)
-
-
-def _flat(clipping: Any, squares: Any, keep: Any, norm: Any) -> tuple[Any, Any]:
-    weights, _ = _shrunk(squares, keep, norm, _at_most(clipping.clipping_norm))
-    return jax.tree.map(lambda _: weights, squares), None
-
-
-def _normalised(clipping: Any, squares: Any, keep: Any, norm: Any) -> tuple[Any, Any]:
-    weights, _ = _shrunk(squares, keep, norm, lambda length: _BELOW / (length + clipping.stability))
-    return jax.tree.map(lambda _: weights, squares), None
-
-
-def _per_site(clipping: Any, squares: Any, keep: Any, norm: Any) -> tuple[Any, Any]:
-    found = {}
-    for site, of_site in squares.items():
-        own = clipping.norms[site]
-        weights, _ = _shrunk(of_site, keep, norm, _at_most(own))
-        found[site] = jax.tree.map(lambda _, w=weights * (own / clipping.clipping_norm): w, of_site)
-    return found, None
-
-
-def _adaptive(clipping: Any, squares: Any, keep: Any, norm: Any) -> tuple[Any, Any]:
-    weights, squared = _shrunk(squares, keep, norm, _at_most(norm.astype(jnp.float64)))
-    shares = jnp.where(squared <= norm.astype(jnp.float64) ** 2, 1.0 - clipping.quantile, -clipping.quantile)
-    return jax.tree.map(lambda _: weights, squares), jnp.where(keep, shares, 0.0)
-
-
-_RULES = {Flat: _flat, PerSite: _per_site, Normalised: _normalised, Adaptive: _adaptive}
-"""By exact type: another kind of clipping bounds rows in another way."""
+def _float64(norm: Any) -> Any:
+    return jnp.asarray(norm, jnp.float64)

@@ -1,6 +1,5 @@
 """The subsampled Gaussian mechanism: what one access of the rows computes, and what it costs."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -181,12 +180,8 @@ class Mechanism:
             return drawn if number is None else {**drawn, number: places}
 
         drawn = rows if index is None else index, places
-        clip: Any = self.clipping.clip
+        clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, _one_of(rows, number)) if forms is None else forms.like
-        if isinstance(self.clipping, Adaptive):
-            clip = functools.partial(self.clipping.clip, clipping_norm=norm)
-        elif self.counts:
-            clip = with_count(self.clipping)
         if self.counts:
             like = like, jnp.zeros(())
         leaves, tree = jax.tree.flatten(like)

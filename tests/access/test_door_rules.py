@@ -23,8 +23,8 @@ KINDS = {
 def weighed(clipping, squares=ONE, keep=KEEP):
     with jax.enable_x64(True):
         squares = jax.tree.map(jnp.asarray, squares)
-        found, counted = weights.weigh(clipping, squares, jnp.asarray(keep), jnp.float32(2.0))
-        return jax.tree.map(np.asarray, found), None if counted is None else np.asarray(counted)
+        bounds = clipping, squares, jnp.asarray(keep), jnp.float32(2.0)
+        return jax.tree.map(np.asarray, weights.weigh(*bounds)), np.asarray(weights.count(*bounds))
 
 
 @pytest.mark.parametrize("clipping", KINDS, ids=lambda clipping: type(clipping).__name__)
@@ -33,7 +33,7 @@ def test_weights_leave_room_for_rounding_and_are_zero_of_rows_that_do_not_count(
     found, counted = weighed(clipping)
     length, own = np.sqrt(SQUARES), {"PerSite": 1.2}.get(type(clipping).__name__, 2.0)
     if isinstance(clipping, Normalised):
-        expected = weights._BELOW / (length + 0.01)
+        expected = 1.0 / (length / weights._BELOW + 0.01)
     else:
         expected = np.minimum(1.0 / own, weights._BELOW / length) * own / 2.0
     np.testing.assert_allclose(found["a"], np.where(KEEP, expected, 0.0), rtol=1e-12)
@@ -51,12 +51,14 @@ def test_rows_that_do_not_count_are_not_counted_as_clipped():
     gradients, mask = {"a": jnp.array([[0.1], [3.0], [9.0]]), "b": jnp.zeros((3, 1))}, jnp.array([True, False, True])
     for clipping in (Flat(2.0), PerSite({"a": 2.0, "b": 5.0})):
         with jax.enable_x64(True):
-            found = weights.clipped_rows(clipping, jax.tree.map(jnp.asarray, {**ONE, "a": SQUARES}), mask)
+            found = weights.count(clipping, jax.tree.map(jnp.asarray, {**ONE, "a": SQUARES}), mask, None)
         np.testing.assert_array_equal(found, [-0.5, 0.0, 0.5])
         np.testing.assert_array_equal(with_count(clipping)((gradients, jnp.zeros(3)), mask)[1], [-0.5, 0.0, 0.5])
         bad = jax.tree.map(lambda g: g.at[0].set(jnp.inf), gradients)
         assert with_count(clipping)((bad, jnp.zeros(3)), None)[1][0] == -0.5
-    _, counted = Adaptive(quantile=0.3, clipping_norm=1.0).clip((gradients, jnp.zeros(3)), mask, jnp.float32(2.0))
+    _, counted = with_count(Adaptive(quantile=0.3, clipping_norm=1.0), jnp.float32(2.0))(
+        (gradients, jnp.zeros(3)), mask
+    )
     np.testing.assert_allclose(counted, [0.7, 0.0, -0.3])
 
 

@@ -13,7 +13,7 @@ from jax import lax
 
 from dpppl.access import ghost
 from dpppl.access import ghost_sum as sums
-from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite
+from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite, with_count
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.row_program.factors import Form, restored
@@ -311,13 +311,12 @@ def test_every_kind_of_clipping(clipping):
     @jax.jit
     def both(z, rows, mask):
         gradients = jax.vmap(jax.grad(dense), (None, 0, None))(z, rows, None)
-        clip = clipping.clip
-        if isinstance(clipping, Adaptive):
-            clip = functools.partial(clip, clipping_norm=norm)
-            gradients = gradients, jnp.zeros(len(mask))
+        clip, counts = clipping.clip, isinstance(clipping, Adaptive)
+        if counts:
+            clip, gradients = with_count(clipping, norm), (gradients, jnp.zeros(len(mask)))
         total = jax.tree.map(lambda g: jnp.sum(g, axis=0), clip(gradients, mask))
         factors = lambda row: found.statistic(z, row, None)  # noqa: E731
-        return total, ghost.clipped_sum(factors, found.forms, rows, mask, clipping, norm)
+        return total, ghost.clipped_sum(factors, found.forms, rows, mask, clipping, norm, counts)
 
     one, other = both(z, rows, np.arange(70) % 5 != 2)
     assert jax.tree.structure(one) == jax.tree.structure(other)

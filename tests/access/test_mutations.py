@@ -120,7 +120,7 @@ MUTATIONS = [
              "test_clipping:test_squares_of_many_leaves_are_not_summed_in_float32"),
     Mutation("each site at the full norm", "dpppl.access.clipping:PerSite.clipping_norm", "math.hypot(*self.norms.values())",
              "max(self.norms.values())", "test_schemes:test_the_noise_of_clipping_by_site_is_that_of_the_joint_norm"),
-    Mutation("automatic clipping without a bound", "dpppl.access.clipping:Normalised.clip", "1.0 / (norm + short)", "1.0 / short",
+    Mutation("automatic clipping without a bound", "dpppl.access.clipping:Normalised.weights", "(jnp.sqrt(squared_norms) + self.stability / self.clipping_norm)", "(self.stability / self.clipping_norm)",
              "test_clipping:test_normalised_rows_are_bounded", (1.0, 0.01)),
     # The sum
     Mutation("clipped after the sum", SUM, "clip(statistics, mask)",
@@ -142,8 +142,8 @@ MUTATIONS = [
     # The sum of factors
     Mutation("a latent left out of the norm", "dpppl.access.ghost_weights:_shrunk", "sum(jax.tree.leaves(squares))",
              "jax.tree.leaves(squares)[0]", "test_ghost:test_the_bound_is_reached", (1e3, 0.9985)),
-    Mutation("the norm of another row", "dpppl.access.ghost_weights:_shrunk", "jnp.sqrt(squared)",
-             "jnp.roll(jnp.sqrt(squared), 1)", "test_ghost:test_a_hostile_row_moves_the_sum_by_at_most_the_norm"),
+    Mutation("the norm of another row", "dpppl.access.ghost_weights:_shrunk", "clipping.weights(squared /",
+             "clipping.weights(jnp.roll(squared, 1) /", "test_ghost:test_a_hostile_row_moves_the_sum_by_at_most_the_norm"),
     Mutation("the norm of the sum", "dpppl.access.ghost_sum:clipped_sum", "upper_squares(form, *parts) for",
              "jnp.mean(upper_squares(form, *parts)) + jnp.zeros(len(parts[0])) for",
              "test_ghost:test_the_bound_is_reached", (1e3, 0.9985)),

@@ -208,7 +208,7 @@ MUTATIONS = [
     Mutation("one site's norm for all", "dpppl.access.clipping:_scaled",
              "sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))", "_squared_norm(jax.tree.leaves(scaled)[0])",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (5, "microbatch")),
-    Mutation("counts of rows that were not drawn", "dpppl.access.clipping:Adaptive.clip", "counted if mask is None else", "counted if True else",
+    Mutation("counts of rows that were not drawn", "dpppl.access.clipping:with_count", "counted if mask is None else", "counted if True else",
              "test_mechanism:test_rows_that_were_not_drawn_are_not_counted"),
     Mutation("a ChaCha20 fold of 16 bits", "dpppl.randomness.chacha:_fold_in", "_words(key, data,", "_words(key, data & np.uint32(0xFFFF),",
              "test_mechanism:test_all_32_bits_of_a_step_make_another_key", (lambda: _chacha(),)),
