@@ -115,6 +115,24 @@ def evaluate(
     return [read(v) for v in wanted]
 
 
+def rewritten(program: Any, rule: Rule) -> Any:
+    """An open program whose equations are computed by a rule, where it gives outputs: see `evaluate`."""
+    inputs, constants = [*program.constvars, *program.invars], len(program.constvars)
+    run = lambda *given: evaluate(program, dict(zip(inputs, given)), rule)  # noqa: E731
+    traced = jax.make_jaxpr(run)(*(abstract(v.aval.shape, v.aval.dtype) for v in inputs)).jaxpr
+    return traced.replace(constvars=traced.invars[:constants], invars=traced.invars[constants:])
+
+
+def varying(program: Any, varies: Sequence[bool]) -> set[Any]:
+    """The variables of an open program that are made of inputs that vary. Constants are the first inputs."""
+    inputs = [*program.constvars, *program.invars]
+    found = {v for v, does in zip(inputs, varies, strict=True) if does}
+    for equation in program.eqns:
+        if any(not is_literal(v) and v in found for v in equation.invars):
+            found.update(equation.outvars)
+    return found
+
+
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
 
 

@@ -18,10 +18,8 @@ from jax.interpreters import batching, mlir
 
 from dpppl import information_flow
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.jaxprs import split
-from dpppl.row_program.linear_algebra import on_finite
-from dpppl.row_program.materialize import Statistic, ending
-from dpppl.row_program.triangular import by_products
+from dpppl.row_program import passes
+from dpppl.row_program.materialize import Statistic
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -91,20 +89,12 @@ class Access:
         return jax.tree.unflatten(self.inputs, range(self.inputs.num_leaves))
 
     @functools.cached_property
-    def _parts_of_program(self) -> tuple[Any, Any, Any]:
-        """What no row enters, computed once for all chunks of rows; the program of one row; and the products that
-        need not be stored. The first and the last can be None."""
+    def row_program(self) -> passes.RowProgram:
+        """The program of one row after its passes."""
         z, _, public, captured, *_ = (len(jax.tree.leaves(part)) for part in self.parts)
         row = len(self.program.invars) - z - public
-        of_rows = [False] * (captured + z) + [True] * row + [False] * public
-        before, of_row, last = None, by_products(self.program, of_rows), None
-        if halves := split(of_row, of_rows):
-            before, of_row = (half.jaxpr for half in halves)
-            of_rows = [False] * (len(of_row.invars) - len(of_rows)) + of_rows
-        of_row = on_finite(of_row, of_rows)
-        if self.forms is None and (ends := ending(of_row, of_rows)):
-            of_row, last = (end.jaxpr for end in ends)
-        return before, of_row, last
+        holds_row = [False] * (captured + z) + [True] * row + [False] * public
+        return passes.rewritten(self.program, holds_row, passes.GRADIENT if self.forms is None else passes.FACTORS)
 
     @property
     def roles(self) -> information_flow.Roles:
@@ -122,16 +112,16 @@ class Access:
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
         run = functools.partial(row_p.bind, x64=self.x64, maps=())
-        before, of_row, last = self._parts_of_program
-        steady = [] if before is None else run(*captured, *jax.tree.leaves((z, public)), program=before)
+        parts = self.row_program
+        steady = [] if parts.before is None else run(*captured, *jax.tree.leaves((z, public)), program=parts.before)
         given = lambda row: (*steady, *captured, *jax.tree.leaves((z, row, public)))  # noqa: E731
         like = functools.partial(jax.tree.unflatten, self.output)
-        if last is None:
-            statistic = Statistic(lambda row: like(run(*given(row), program=of_row)))
+        if parts.last is None:
+            statistic = Statistic(lambda row: like(run(*given(row), program=parts.of_row)))
         else:
             statistic = Statistic(
-                lambda row: run(*given(row), program=of_row),
-                lambda stored, row: like(run(*given(row), *stored, program=last)),
+                lambda row: run(*given(row), program=parts.of_row),
+                lambda stored, row: like(run(*given(row), *stored, program=parts.last)),
             )
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import ClosedJaxpr
 
-from dpppl.jaxprs import abstract, bind, equations, is_literal, open_jaxpr
+from dpppl.jaxprs import bind, equations, is_literal, open_jaxpr, rewritten, varying
 
 _PRIMITIVES = {primitive for name, primitive in vars(lax.linalg).items() if name.endswith("_p")}
 """Others that call LAPACK are not public, and a row's program with one is refused."""
@@ -27,25 +27,13 @@ def on_finite(program: Any, varies: Sequence[bool]) -> Any:
     """
     if not any(equation.primitive in _PRIMITIVES for equation in equations(program)):
         return program
-    inputs = [*program.constvars, *program.invars]
-    varied = {v for v, does in zip(inputs, varies, strict=True) if does}
+    varied = varying(program, varies)
 
-    def run(*given: Any) -> list[Any]:
-        values = dict(zip(inputs, given))
-        read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
-        for equation in program.eqns:
-            operands = [read(v) for v in equation.invars]
-            if any(not is_literal(v) and v in varied for v in equation.invars):
-                varied.update(equation.outvars)
-                outputs = _outputs(equation, operands)
-            else:
-                outputs = bind(equation, operands)
-            values.update(zip(equation.outvars, outputs))
-        return [read(v) for v in program.outvars]
+    def guarded(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+        of_row = any(not is_literal(v) and v in varied for v in equation.invars)
+        return _outputs(equation, operands) if of_row else None
 
-    traced = jax.make_jaxpr(run)(*(abstract(v.aval.shape, v.aval.dtype) for v in inputs)).jaxpr
-    constants = len(program.constvars)
-    return traced.replace(constvars=traced.invars[:constants], invars=traced.invars[constants:])
+    return rewritten(program, guarded)
 
 
 def _outputs(equation: Any, operands: Sequence[Any]) -> list[Any]:

@@ -9,11 +9,10 @@ makes up for it.
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpppl.jaxprs import abstract, evaluate, is_literal
+from dpppl.jaxprs import is_literal, rewritten, varying
 
 _REFINED, _LARGEST = 10, 512
 
@@ -22,28 +21,24 @@ def by_products(program: Any, varies: Sequence[bool]) -> Any:
     """An open program in which triangular systems whose matrix depends on no input that `varies`, but whose right-hand side
     does, are solved by products. Constants are the first inputs. The program itself, where there is none.
 
+    >>> import jax
     >>> program = jax.make_jaxpr(jax.lax.linalg.triangular_solve)(jnp.eye(3), jnp.ones((1, 3))).jaxpr
     >>> [equation.primitive.name for equation in by_products(program, (False, True)).eqns][-2:]
     ['triangular_solve', 'dot_general']
     """
-    inputs = [*program.constvars, *program.invars]
-    varied = {v for v, does in zip(inputs, varies) if does}
-    found = []
-    for equation in program.eqns:
-        of_rows = [not is_literal(v) and v in varied for v in equation.invars]
-        if any(of_rows):
-            varied.update(equation.outvars)
-            shape = equation.invars[0].aval.shape
-            if is_system(equation) and not of_rows[0] and len(shape) == 2 and shape[0] <= _LARGEST:
-                found.append(equation)
-    if not found:
-        return program
+    varied = varying(program, varies)
+
+    def is_shared(equation: Any) -> bool:
+        if not is_system(equation):
+            return False
+        matrix_varies, given_varies = (not is_literal(v) and v in varied for v in equation.invars)
+        shape = equation.invars[0].aval.shape
+        return given_varies and not matrix_varies and len(shape) == 2 and shape[0] <= _LARGEST
 
     def product(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
-        return [_solution(*operands, **equation.params)] if equation in found else None
+        return [_solution(*operands, **equation.params)] if is_shared(equation) else None
 
-    run = lambda *given: evaluate(program, dict(zip(inputs, given)), product)  # noqa: E731
-    return jax.make_jaxpr(run)(*(abstract(v.aval.shape, v.aval.dtype) for v in inputs)).jaxpr
+    return rewritten(program, product) if any(map(is_shared, program.eqns)) else program
 
 
 def is_system(equation: Any) -> bool:

@@ -178,7 +178,10 @@ def test_the_door_computes_it_before_any_chunk_of_rows():
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, target_epsilon=1.0, target_delta=1e-3, print_cost=False)
     kernel = mcmc.calibrated_kernel()
     access, total, z, rows = access_of(kernel, PAIRS)
-    before, after = ([e.primitive.name for e in all_equations(part)] for part in access._parts_of_program[:2])
+    before, after = (
+        [e.primitive.name for e in all_equations(part)]
+        for part in (access.row_program.before, access.row_program.of_row)
+    )
     assert "cholesky" in before and before.count("triangular_solve") > 1
     assert "cholesky" not in after and "triangular_solve" not in after
     expected = clipped_sum_of(kernel.split.log_likelihood, z, rows, 2.0)

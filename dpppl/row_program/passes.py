@@ -1,0 +1,74 @@
+"""What is done with the program of one row before it is mapped over rows: a list of passes, each RowProgram -> RowProgram."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dpppl.jaxprs import split
+from dpppl.row_program.linear_algebra import on_finite
+from dpppl.row_program.materialize import ending
+from dpppl.row_program.triangular import by_products
+
+
+@dataclass(frozen=True)
+class RowProgram:
+    """The program of one row's statistic, in up to three open programs that run one after another.
+
+    - **of_row** - the program that is mapped over rows.
+    - **holds_row** - for each input of `of_row`, its constants first, whether it is a number that a row holds.
+    - **before** - what no row enters, computed once for all rows: its outputs are the first inputs of `of_row`. None where
+      there is nothing.
+    - **last** - products of what `of_row` gives and of its inputs, which need not be stored before they are clipped: from
+      the inputs of `of_row` and then its outputs to the statistic. None where `of_row` gives the statistic.
+    """
+
+    of_row: Any
+    holds_row: tuple[bool, ...]
+    before: Any = None
+    last: Any = None
+
+
+Pass = Callable[[RowProgram], RowProgram]
+
+
+def solve_by_products(program: RowProgram) -> RowProgram:
+    """Triangular systems with one matrix for all rows become products with its inverse: see `triangular`."""
+    return replace(program, of_row=by_products(program.of_row, program.holds_row))
+
+
+def hoist(program: RowProgram) -> RowProgram:
+    """What no row enters moves to `before`."""
+    halves = split(program.of_row, program.holds_row)
+    if halves is None:
+        return program
+    before, of_row = (half.jaxpr for half in halves)
+    crossing = len(of_row.invars) - len(program.holds_row)
+    return replace(program, before=before, of_row=of_row, holds_row=(False,) * crossing + program.holds_row)
+
+
+def guard_linear_algebra(program: RowProgram) -> RowProgram:
+    """LAPACK sees finite numbers of rows only: see `linear_algebra`."""
+    return replace(program, of_row=on_finite(program.of_row, program.holds_row))
+
+
+def leave_out_products(program: RowProgram) -> RowProgram:
+    """Products that have the same bits wherever they are computed move to `last`: see `materialize`."""
+    ends = ending(program.of_row, program.holds_row)
+    if ends is None:
+        return program
+    of_row, last = (end.jaxpr for end in ends)
+    return replace(program, of_row=of_row, last=last)
+
+
+GRADIENT: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra, leave_out_products)
+"""For a statistic that is clipped as it is."""
+FACTORS: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra)
+"""For factors of a gradient, all of which are stored (`ghost_sum.stored`)."""
+
+
+def rewritten(program: Any, holds_row: Sequence[bool], passes: Sequence[Pass]) -> RowProgram:
+    """An open program of one row after all of these passes, in order. Constants are the first inputs."""
+    found = RowProgram(program, tuple(holds_row))
+    for each in passes:
+        found = each(found)
+    return found
