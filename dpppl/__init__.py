@@ -34,6 +34,8 @@ from dpppl.subsampling import WithoutReplacement as WithoutReplacement
 from dpppl.svi.dropout import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
+from dpppl.tuning import Tuned as Tuned
+from dpppl.tuning import tune as tune
 from dpppl.uncertainty.private_score import PrivateScore as PrivateScore
 from dpppl.uncertainty.private_score import private_score as private_score
 
@@ -63,6 +65,7 @@ __all__ = [
     "PrivateScore",
     "Public",
     "SVIResult",
+    "Tuned",
     "UnsupportedModelError",
     "WithoutReplacement",
     "accounting",
@@ -72,6 +75,7 @@ __all__ = [
     "polynomial_decay",
     "private_score",
     "secret_key",
+    "tune",
     "uncertainty",
 ]
 

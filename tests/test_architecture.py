@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "noise_aware": METHODS,
     "uncertainty": METHODS | {"mcmc", "svi"},
     "plotting": LEAVES | {"ledger", "uncertainty"},
+    "tuning": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
     "__main__": {"cli"},

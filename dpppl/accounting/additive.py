@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpppl.accounting.dp_events import Events, as_events, to_dp_event
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.selection import SelectionEvent, divergences
 from dpppl.errors import ConfigurationError
 
 Array = NDArray[np.float64]
@@ -49,6 +50,10 @@ def rdp(events: Events, orders: ArrayLike, *, neighboring_relation: str | None =
         )
     if any(sigma == 0 for e in accesses for sigma, _ in e.noise_multipliers):
         return np.full(alpha.shape, np.inf)
+    selections = [e for e in accesses if isinstance(e, SelectionEvent)]
+    if selections:
+        rest = rdp([e for e in accesses if e not in selections], alpha)
+        return np.asarray(rest + np.sum([divergences(e, alpha) for e in selections], axis=0))
     replacing = [e for e in accesses if _replaces_in_a_poisson_batch(e)]
     total = _divergences([e for e in accesses if e not in replacing], alpha)
     if replacing:

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpppl.accounting import additive, pld
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
 
 ACCOUNTANTS = ("auto", "gaussian", "pld", "rdp")
@@ -67,6 +68,10 @@ def build(
         raise ConfigurationError("discrete noise is accounted by 'rdp' only; use accountant='auto'.")
     if discrete:
         accountant = "rdp"
+    if any(isinstance(e, SelectionEvent) for e in events):
+        if accountant not in ("auto", "rdp"):
+            raise ConfigurationError("a private selection is accounted by 'rdp' only; use accountant='auto'.")
+        return (_group(_rdp(events, _WHOLE_ORDERS if discrete else None), group_size),)
     if accountant == "auto":
         accountant = "gaussian" if full_batch else "rdp" if fixed_size else "pld"
     if accountant == "gaussian" and not full_batch:

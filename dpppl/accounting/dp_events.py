@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-Event: TypeAlias = "GaussianEvent | DpEvent"
+Event: TypeAlias = "GaussianEvent | SelectionEvent | DpEvent"
 Events: TypeAlias = "Event | Sequence[Event]"
 
 
@@ -21,8 +22,14 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
     A GaussianEvent carries its relation. A DpEvent has none: `neighboring_relation`, or else that of the GaussianEvents
     beside it, or else "zero_out". Raises ConfigurationError where relations differ.
     """
-    given = (events,) if isinstance(events, GaussianEvent) or not isinstance(events, Sequence) else tuple(events)
-    relations = {e.neighboring_relation for e in given if isinstance(e, GaussianEvent) and e.noise_multipliers}
+    given = (
+        (events,)
+        if isinstance(events, GaussianEvent | SelectionEvent) or not isinstance(events, Sequence)
+        else tuple(events)
+    )
+    relations = {
+        e.neighboring_relation for e in given if isinstance(e, GaussianEvent | SelectionEvent) and e.noise_multipliers
+    }
     if neighboring_relation is not None:
         relations.add(neighboring_relation)
     if len(relations) > 1:
@@ -31,7 +38,9 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
             "relation."
         )
     relation = relations.pop() if relations else "zero_out"
-    ours = [(e,) if isinstance(e, GaussianEvent) else from_dp_event(e, relation) for e in given]
+    ours: list[tuple[Any, ...]] = [
+        (e,) if isinstance(e, GaussianEvent | SelectionEvent) else from_dp_event(e, relation) for e in given
+    ]
     return tuple(e for group in ours for e in group if e.noise_multipliers)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpppl.accounting import GaussianEvent
+from dpppl.accounting import GaussianEvent, SelectionEvent
 from dpppl.errors import ConfigurationError, LedgerError
 from dpppl.ledger import store
 from dpppl.ledger.owner import Owner, is_gone
@@ -20,7 +20,8 @@ from dpppl.ledger.store import Position, Record, Session
 VERSION = 2
 """Of files; those of version 1 had no head until this one wrote to them."""
 PROCESS_GONE = "stopped: its process is gone"
-Events = tuple[GaussianEvent, ...]
+Events = tuple[Any, ...]
+"""GaussianEvents and SelectionEvents."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +143,22 @@ def number(events: Events) -> int:
 
 def as_json(events: Events) -> list[dict[str, Any]]:
     """Events as JSON has them; its numbers keep every bit of a float."""
-    names = [field.name for field in dataclasses.fields(GaussianEvent)]
-    return [{name: getattr(event, name) for name in names} for event in events]
+
+    def one(event: GaussianEvent | SelectionEvent) -> dict[str, Any]:
+        if isinstance(event, SelectionEvent):
+            return {"candidates": [as_json(c) for c in event.candidates], "mean": event.mean, "shape": event.shape}
+        return {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+
+    return [one(event) for event in events]
 
 
 def events_of_json(events: Sequence[Mapping[str, Any]]) -> Events:
     """The inverse of `as_json`."""
-    pairs = [tuple((sigma, count) for sigma, count in event["noise_multipliers"]) for event in events]
-    return tuple(GaussianEvent(**{**e, "noise_multipliers": p}) for e, p in zip(events, pairs))
+
+    def one(event: Mapping[str, Any]) -> Any:
+        if "candidates" in event:
+            return SelectionEvent(**{**event, "candidates": tuple(events_of_json(c) for c in event["candidates"])})
+        pairs = tuple((sigma, count) for sigma, count in event["noise_multipliers"])
+        return GaussianEvent(**{**event, "noise_multipliers": pairs})
+
+    return tuple(one(event) for event in events)

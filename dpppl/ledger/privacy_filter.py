@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpppl.accounting import GaussianEvent, rdp
+from dpppl.accounting import GaussianEvent, SelectionEvent, rdp
 from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON, check_delta
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, gaussian_mu
@@ -194,10 +194,12 @@ def _orders(epsilon: float, delta: float, share: float) -> tuple[tuple[float, fl
     return tuple(sorted(shares.items(), reverse=True))
 
 
-def _cost(event: GaussianEvent, orders: tuple[float, ...]) -> Costs:
+def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> Costs:
     if not event.noise_multipliers:
         return np.zeros(len(orders) + 2)
-    if event.is_full_batch:
+    if isinstance(event, SelectionEvent):
+        renyi, mu = _rdp(event, orders), math.inf
+    elif event.is_full_batch:
         sensitivity = 2.0 if event.neighboring_relation == "replace_one" else 1.0
         renyi, mu = _rdp(event, orders), math.inf if event.discrete else sensitivity * gaussian_mu([event])
     else:  # accesses at one noise multiplier cost the same, and chunks of a run have the same ones
@@ -209,7 +211,7 @@ def _cost(event: GaussianEvent, orders: tuple[float, ...]) -> Costs:
 
 
 @functools.lru_cache(maxsize=4096)
-def _rdp(event: GaussianEvent, orders: tuple[float, ...]) -> NDArray[np.float64]:
+def _rdp(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """Renyi divergences of all accesses at each order, (len(orders),); inf where there is no bound."""
     if not orders or min(event.noise_multipliers)[0] == 0:
         return np.full(len(orders), math.inf)

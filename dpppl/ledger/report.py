@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dpppl import accounting
-from dpppl.accounting import GaussianEvent
+from dpppl.accounting import GaussianEvent, SelectionEvent
 from dpppl.ledger.book import Book, Events, number
 
 _RELATIONS = {
@@ -135,7 +135,10 @@ def epsilon_of_plan(events: Events, delta: float) -> float:
     """Epsilon of events that were planned together; accesses of one kind are merged, which spares the accountant much."""
     counts: dict[GaussianEvent, Counter[float]] = defaultdict(Counter)
     failures: dict[GaussianEvent, float] = defaultdict(float)
+    selections = [event for event in events if isinstance(event, SelectionEvent)]
     for event in events:
+        if isinstance(event, SelectionEvent):
+            continue
         kind = replace(event, noise_multipliers=(), failure_probability=0.0)
         failures[kind] += event.failure_probability
         for sigma, count in event.noise_multipliers:
@@ -144,4 +147,5 @@ def epsilon_of_plan(events: Events, delta: float) -> float:
         replace(kind, noise_multipliers=tuple(sorted(pairs.items())), failure_probability=failures[kind])
         for kind, pairs in counts.items()
     ]
-    return accounting.epsilon(merged, delta) if merged else 0.0
+    planned = [*merged, *selections]
+    return accounting.epsilon(planned, delta) if planned else 0.0

@@ -1,6 +1,7 @@
 """What a report says of attacks, in plain words and as plain numbers."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from dpppl import accounting
-from dpppl.accounting import GaussianEvent, TradeOff
+from dpppl.accounting import GaussianEvent, SelectionEvent, TradeOff
 
-Events = tuple[GaussianEvent, ...]
+Events = tuple[Any, ...]
+"""GaussianEvents and SelectionEvents."""
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 PRIORS = (0.5, 0.01)
@@ -120,7 +122,7 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
     """Epsilon at `delta` for groups of rows, after a share of the steps, and if every row were used in each step.
 
     `group_size`: rows of the unit of privacy; `noun`: what groups consist of."""
-    whole = tuple(replace(e, sampling_rate=1.0, batch_size=None, num_data=None) for e in events)
+    whole = _each(events, lambda e: replace(e, sampling_rate=1.0, batch_size=None, num_data=None))
     return {
         "delta": delta,
         "groups_of": noun,
@@ -138,7 +140,19 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
 
 def _first(events: Events, share: float) -> Events:
     """A share of each event's accesses, rounded up."""
+    return _each(
+        events,
+        lambda e: replace(
+            e, noise_multipliers=tuple((s, math.ceil(share * count)) for s, count in e.noise_multipliers)
+        ),
+    )
+
+
+def _each(events: Events, change: Callable[[GaussianEvent], GaussianEvent]) -> Events:
+    """Events changed, those within a selection, too."""
     return tuple(
-        replace(e, noise_multipliers=tuple((sigma, math.ceil(share * count)) for sigma, count in e.noise_multipliers))
+        replace(e, candidates=tuple(_each(c, change) for c in e.candidates))
+        if isinstance(e, SelectionEvent)
+        else change(e)
         for e in events
     )

@@ -1,0 +1,145 @@
+"""Private selection: a random number of private runs, of which only the best is released.
+
+The number of runs K is drawn, and kept secret, from a truncated negative binomial, the geometric among them, or a Poisson law;
+each run takes a candidate at random. Choosing the best then costs little more than one run: with D(a) the Renyi divergence of a
+run, that of the selection at order a is (Papernot, Steinke 2022)
+
+    theorem 2, shape n > -1:  D(a) + (1 + n) min over b of [(1 - 1/b) D(b) + log(1/g) / b] + log(E K) / (a - 1)
+    theorem 6, Poisson:       D(a) + E K delta(log(1 + 1/(a - 1))) + log(E K) / (a - 1)
+
+with g the parameter of the law and delta(epsilon) that of a run. Divergences only: no other accountant knows it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import ConfigurationError
+
+_LEAST_GAMMA = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionEvent:
+    """The best of a random number of runs, as plain numbers.
+
+    - `candidates`: the events of a run, its score included, for each candidate that may be drawn.
+    - `mean`: the expected number of runs, at least 1.
+    - `shape`: of the truncated negative binomial, 0 (logarithmic) or more, 1 for the geometric law; None for Poisson, which may
+      run nothing.
+
+    Raises ConfigurationError for numbers out of range.
+
+    >>> from dpppl import accounting
+    >>> run = GaussianEvent(noise_multipliers=((20.0, 100),))
+    >>> best = SelectionEvent(candidates=((run,),), mean=10.0)
+    >>> round(accounting.epsilon(run, 1e-6), 2), round(accounting.epsilon(best, 1e-6), 2)
+    (2.25, 4.55)
+    """
+
+    candidates: tuple[tuple[GaussianEvent, ...], ...]
+    mean: float
+    shape: float | None = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.candidates or not all(self.candidates):
+            raise ConfigurationError("a selection has at least one candidate, each with at least one event.")
+        if len({e.neighboring_relation for c in self.candidates for e in c}) > 1:
+            raise ConfigurationError("all candidates of a selection have one neighbouring relation.")
+        if not 1 <= self.mean < math.inf or (self.shape is not None and not 0 <= self.shape < math.inf):
+            raise ConfigurationError(
+                "a selection's mean is a number from 1 on, its shape one from 0 on, or None for Poisson."
+            )
+
+    @property
+    def neighboring_relation(self) -> str:
+        """That of all candidates."""
+        return self.candidates[0][0].neighboring_relation
+
+    @property
+    def noise_multipliers(self) -> tuple[tuple[float, int], ...]:
+        """Of the accesses of all candidates, once each."""
+        return tuple(pair for c in self.candidates for e in c for pair in e.noise_multipliers)
+
+    @property
+    def num_accesses(self) -> int:
+        """The most that one run makes."""
+        return max(sum(e.num_accesses for e in c) for c in self.candidates)
+
+    @property
+    def failure_probability(self) -> float:
+        """The expected sum over all runs."""
+        return self.mean * max(math.fsum(e.failure_probability for e in c) for c in self.candidates)
+
+    @property
+    def is_full_batch(self) -> bool:
+        """Never: a selection is no Gaussian mechanism."""
+        return False
+
+    @property
+    def discrete(self) -> bool:
+        """Whether any noise is discrete: then whole orders only."""
+        return any(e.discrete for c in self.candidates for e in c)
+
+    sampling_rate, batch_size, num_data = 1.0, None, None
+
+    @property
+    def gamma(self) -> float:
+        """The parameter of the truncated negative binomial."""
+        return _gamma(self.mean, self.shape)
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """A number of runs. It must stay secret."""
+        if self.shape is None:
+            return int(rng.poisson(self.mean))
+        if self.shape == 0:
+            return 1 if self.mean == 1 else int(rng.logseries(1 - self.gamma))
+        while True:
+            if count := int(rng.negative_binomial(self.shape, self.gamma)) + (self.shape == 1):
+                return count
+
+
+def divergences(event: SelectionEvent, orders: np.ndarray) -> np.ndarray:
+    """Upper bounds on the Renyi divergence at orders (n,), all above 1: shape (n,)."""
+    from dp_accounting import rdp as theirs
+
+    from dpppl.accounting import additive
+
+    alpha = np.unique([*orders, *theirs.rdp_privacy_accountant.DEFAULT_RDP_ORDERS])
+    if event.discrete:
+        alpha = np.unique([*orders, *range(2, 64), 128, 256, 512])
+    one = np.max([additive.rdp(candidate, alpha) for candidate in event.candidates], axis=0)
+    more = math.log(event.mean) / (alpha - 1)
+    if event.shape is None:
+        with additive.quiet():
+            deltas = [
+                theirs.rdp_privacy_accountant.compute_delta(alpha, one, math.log1p(1 / (a - 1)))[0] for a in alpha
+            ]
+        total = one + more + event.mean * np.array(deltas)
+    else:
+        total = one + more + (1 + event.shape) * np.min((1 - 1 / alpha) * one - math.log(event.gamma) / alpha)
+    total = np.minimum.accumulate(total[::-1])[::-1]  # a divergence rises with its order
+    return np.asarray(total[np.searchsorted(alpha, orders)])
+
+
+def _gamma(mean: float, shape: float | None) -> float:
+    from scipy.optimize import brentq
+
+    if shape is None:
+        raise ConfigurationError("a Poisson number of runs has no gamma.")
+    if mean == 1:
+        return 1.0
+    if shape == 1:
+        return 1 / mean
+
+    def excess(log_gamma: float) -> float:
+        g = math.exp(log_gamma)
+        if shape == 0:
+            return (1 / g - 1) / -log_gamma - mean
+        return shape * (1 - g) / (g * -math.expm1(shape * log_gamma)) - mean
+
+    return math.exp(float(brentq(excess, math.log(_LEAST_GAMMA), -1e-9, xtol=1e-13)))

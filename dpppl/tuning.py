@@ -1,0 +1,219 @@
+"""Private selection of settings: a random number of private runs, each with a private score; only the best is released."""
+
+import contextlib
+import io
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import Mechanism
+from dpppl.accounting import SelectionEvent
+from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.mcmc.runner import MCMC
+from dpppl.model.arguments import Public
+from dpppl.noise_aware.runner import NoiseAware
+from dpppl.randomness import keys
+from dpppl.runs.budget import Budget
+from dpppl.runs.driver import forgetful
+from dpppl.runs.provenance import Provenance, Start, Status, claim
+from dpppl.runs.report import PrivacyReport, cost_line
+from dpppl.subsampling import FullBatch
+from dpppl.svi.runner import SVI
+from dpppl.uncertainty.private_score import private_score
+from dpppl.validation import positive
+
+Runner = MCMC | SVI | NoiseAware
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningDetails:
+    """What a report says of a selection."""
+
+    num_candidates: int
+    mean_runs: float
+    shape: float | None
+    score_noise: float
+
+    def rows(self) -> list[tuple[str, str]]:
+        """See `runs.report.Details`."""
+        law = "Poisson" if self.shape is None else f"truncated negative binomial, shape {self.shape:g}"
+        return [
+            ("candidates", f"{self.num_candidates}, each run drawing one at random"),
+            ("number of runs", f"secret, drawn: {law}, {self.mean_runs:g} expected; the best alone is released"),
+            ("score", f"noised, noise multiplier {self.score_noise:g}, in the account"),
+        ]
+
+    def warnings(self) -> list[str]:
+        """See `runs.report.Details`."""
+        return []
+
+    def assumptions(self) -> list[str]:
+        """See `runs.report.Details`."""
+        return [
+            "The number of runs stays secret: running time tells it, so it must not be seen (Papernot, Steinke 2022)."
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """The best of the runs.
+
+    - **settings**: the candidate, None where a Poisson number of runs was none.
+    - **samples**: posterior samples by site, as the method's own `get_samples` gives them; of SVI 1,000 draws of the guide.
+    - **score**: its noised mean score.
+    - **report**: what all of it cost. The costs that single runs have by themselves are not those of a winner.
+    """
+
+    settings: Any
+    samples: dict[str, Any] | None = field(repr=False)
+    score: float
+    report: PrivacyReport = field(repr=False)
+
+
+@forgetful
+def tune(
+    rng_key: Any, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Callable[..., Any], *args: Any,
+    bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,
+    target_epsilon: float | None = None, target_delta: float | None = None,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, print_cost: bool = True, **kwargs: Any,
+) -> Tuned:  # fmt: skip
+    """Choose settings by private runs on the data themselves, at the price of a few of them.
+
+    - **rng_key**: one key, used once; take it from `dpppl.secret_key()`.
+    - **candidates**: settings to choose from, of any kind, chosen without looking at the data.
+    - **make**: from a candidate to a new MCMC, SVI or NoiseAware, with noise or a target of its own and no ledger.
+    - **score**: `score(samples, *args, **kwargs)` of one row, a number, the higher the better; `samples` are posterior samples by
+      site, the rest that row of the arguments, without the leading axis.
+    - **args**, **kwargs**: the model's arguments; arrays are private rows unless marked `dpppl.Public`.
+    - **bounds**, **score_noise**: of the score, as `bounds` and `noise_multiplier` of `dpppl.private_score`.
+    - **mean_runs**, **shape**: the expected number of runs, and the law from which it is drawn: 1 for the geometric, 0 for the
+      logarithmic, others for truncated negative binomials, None for Poisson.
+    - **target_epsilon**, **target_delta**: refuse what would cost more; to meet a target, solve for the candidates' noise with
+      `accounting.calibrate_noise_multiplier` and `accounting.SelectionEvent`.
+    - **ledger**: counts the whole of it, before the first run.
+
+    *Guarantee*: all that is returned is (epsilon, delta)-DP as `report` says, however many candidates there are; runs that lose
+    are forgotten. Prints nothing of single runs. The time that it takes tells the number of runs, which must stay secret.
+
+    Raises ConfigurationError or BudgetExceededError before any data are touched and before anything is charged.
+
+    Reference: Papernot, Steinke (2022), Hyperparameter tuning with Renyi differential privacy.
+
+    >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist
+    >>> def model(y):
+    ...     mu = numpyro.sample("mu", dist.Normal(0, 1))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+    >>> def make(norm):
+    ...     kernel = dpppl.DPSGLD(model, clipping_norm=norm, noise_multiplier=40.0)
+    ...     return dpppl.MCMC(kernel, num_warmup=10, num_samples=10, progress_bar=False)
+    >>> def score(samples, y):
+    ...     return -((y - samples["mu"].mean()) ** 2)
+    >>> found = dpppl.tune(dpppl.secret_key(), [1.0, 3.0], make, score, jnp.ones(500), bounds=(-4.0, 0.0), score_noise=10.0,
+    ...                    mean_runs=2.0, target_epsilon=3.0, target_delta=1e-5)
+    This run will spend epsilon = 0.9377 at delta = 1e-05: add or remove one row, N public (zero-out).
+    >>> found.settings in (1.0, 3.0), round(found.report.epsilon, 2)
+    (True, 0.94)
+    """
+    key, budget = keys.as_key(rng_key), Budget(target_epsilon, target_delta, ledger=ledger)
+    runners = [_checked(make(candidate)) for candidate in candidates]
+    if not runners:
+        raise ConfigurationError("candidates is empty: there is nothing to choose from.")
+    noise = positive(score_noise, name="score_noise")
+    scored = Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).event(np.array([noise]))
+    plans = [runner.privacy_plan() for runner in runners]
+    event = SelectionEvent(
+        candidates=tuple(dict.fromkeys((*plan.events, scored) for plan in plans)), mean=float(mean_runs), shape=shape
+    )
+    report = PrivacyReport(
+        method="tune", events=(event,), delta=target_delta, mechanism=plans[0].mechanism, provenance=Provenance(),
+        details=TuningDetails(num_candidates=len(runners), mean_runs=float(mean_runs), shape=shape, score_noise=noise),
+        ledger=budget.ledger_line(),
+    )  # fmt: skip
+    if target_epsilon is not None and (report.epsilon or 0.0) > target_epsilon:
+        raise BudgetExceededError(
+            f"the selection costs epsilon {report.epsilon:.4g} at delta {target_delta:g}, and the target is {target_epsilon:g}: "
+            "give the candidates or the score more noise, or expect fewer runs. Nothing was run and nothing was charged."
+        )
+    if print_cost:
+        print(cost_line((), report.events, target_delta, plans[0].mechanism.neighboring_relation))
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(keys.stream(key, "selection"))).ravel())
+    best: tuple[float, Any, Any] = (-np.inf, None, None)
+    with _charged(budget.ledger, event):
+        origin = claim(key)
+        for number in range(event.draw(rng)):
+            chosen = int(rng.integers(len(candidates)))
+            own = jax.random.fold_in(keys.stream(key, "runs"), number)
+            with _silence():
+                samples = _samples(make(candidates[chosen]), own, args, kwargs)
+                found = private_score(
+                    keys.stream(own, "score"),
+                    score,
+                    Public(samples),
+                    *args,
+                    bounds=bounds,
+                    noise_multiplier=noise,
+                    **kwargs,
+                )
+            if found.mean > best[0]:
+                best = found.mean, candidates[chosen], samples
+    provenance = Provenance().and_now(Status.COMPLETE, origin, Start.SUPPLIED)
+    done = replace(report, provenance=provenance, ledger=budget.ledger_line())
+    return Tuned(settings=best[1], samples=best[2], score=best[0], report=done)
+
+
+def _checked(runner: Any) -> Runner:
+    if not isinstance(runner, Runner):
+        raise ConfigurationError(f"make gives a {type(runner).__name__}; it must give a dpppl.MCMC, SVI or NoiseAware.")
+    if runner.budget.ledger is not None:
+        raise ConfigurationError(
+            "make must give objects without a ledger: give it to tune, which charges all runs at once."
+        )
+    if runner.unit.max_rows > 1:
+        raise ConfigurationError("tune is for rows as the unit of privacy; leave unit and max_rows_per_unit out.")
+    if runner.budget.charged:
+        raise ConfigurationError("make must give a new object for each run; this one has run already.")
+    return runner
+
+
+def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Of one run."""
+    if isinstance(runner, SVI):
+        result: Any = runner.run(key, None, *args, **kwargs)
+        return dict(result.objective.sample(result.params, keys.stream(key, "samples"), 1_000))
+    runner.run(key, *args, **kwargs)
+    if isinstance(runner, NoiseAware):
+        return runner.get_samples(allow_unconverged=True)
+    return runner.get_samples()
+
+
+@contextlib.contextmanager
+def _charged(ledger: PrivacyLedger | None, event: Any) -> Iterator[None]:
+    """Charge all of it, before it runs."""
+    if ledger is None:
+        yield
+        return
+    name = uuid.uuid4().hex
+    ledger.reserve(name, [event], "tune")
+    try:
+        ledger.charge(name, [event], 0, 1)
+        yield
+    finally:
+        ledger.release(name, "complete")
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """What single runs print would tell how many there were."""
+    nowhere = io.StringIO()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,111 @@
+"""Private selection: what it costs, that it chooses well, and that nothing tells how many runs there were."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jsonschema
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import dpppl
+from dpppl import accounting
+from dpppl.accounting import SelectionEvent
+from dpppl.errors import BudgetExceededError, ConfigurationError
+
+SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "report-schema.json").read_text())
+
+
+def model(y):
+    mu = numpyro.sample("mu", dist.Normal(0, 5))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+
+def make(norm, **settings):
+    kernel = dpppl.DPSGLD(model, clipping_norm=norm, noise_multiplier=2.0, step_size=3e-4, measure_clipping=False)
+    return dpppl.MCMC(kernel, num_warmup=100, num_samples=20, progress_bar=False, **settings)
+
+
+def score(samples, y):
+    return -((y - samples["mu"].mean()) ** 2)
+
+
+ASKED = dict(bounds=(-16.0, 0.0), score_noise=1.0, mean_runs=6.0)
+
+
+def data():
+    return 3.0 + jax.random.normal(jax.random.key(0), (1000,))
+
+
+@pytest.mark.slow
+def test_the_better_setting_wins_and_the_cost_is_that_of_a_selection(capsys, tmp_path):
+    ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 90.0, 1e-5)
+    found = dpppl.tune(
+        jax.random.key(2),
+        [1e-4, 5.0],
+        make,
+        score,
+        data(),
+        target_epsilon=89.0,
+        target_delta=1e-5,
+        ledger=ledger,
+        **ASKED,
+    )
+    assert found.settings == 5.0 and abs(np.mean(found.samples["mu"]) - 3.0) < 0.5 and -2.0 < found.score < 0.0
+    (event,) = found.report.events
+    assert isinstance(event, SelectionEvent) and event.mean == 6.0 and ledger.events == (event,)
+    runs = [(*make(norm).privacy_plan().events, event.candidates[0][-1]) for norm in (1e-4, 5.0)]
+    assert set(event.candidates) == set(runs)
+    assert found.report.epsilon == accounting.epsilon(event, 1e-5) > accounting.epsilon(runs[0], 1e-5)
+    printed = capsys.readouterr()
+    assert printed.out.count("This run will spend") == 1 and printed.err == ""
+    jsonschema.validate(found.report.to_dict(), SCHEMA)
+    text = str(found.report)
+    assert "secret, drawn: truncated negative binomial, shape 1, 6 expected" in text and "running time tells it" in text
+    assert "tune" in str(ledger.report()) and found.report.to_html().startswith("<!doctype html>")
+
+
+def test_a_poisson_number_of_runs_may_be_none():
+    found = [
+        dpppl.tune(
+            jax.random.key(seed), [5.0], make, score, data(), shape=None, print_cost=False, **ASKED | {"mean_runs": 1.0}
+        )
+        for seed in range(10, 14)
+    ]
+    assert {f.settings for f in found} == {5.0, None}
+    assert len({f.report.events for f in found}) == 1  # the account tells nothing of how many there were
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"candidates": []}, "nothing to choose from"),
+        ({"make": lambda norm: 3}, "must give a dpppl.MCMC"),
+        ({"make": lambda norm: make(norm, max_rows_per_unit=3)}, "rows as the unit"),
+        ({"score_noise": 0.0}, "score_noise"),
+        ({"mean_runs": 0.5}, "mean is a number from 1 on"),
+    ],
+)
+def test_what_cannot_be_selected_is_refused(changed, words):
+    settings = dict(candidates=[1.0], make=make, score=score) | ASKED | changed
+    first = [settings.pop(name) for name in ("candidates", "make", "score")]
+    with pytest.raises(ConfigurationError, match=words):
+        dpppl.tune(jax.random.key(7), *first, jnp.ones(10), **settings)
+
+
+def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path):
+    def spent(_):
+        raise AssertionError("a run was made")
+
+    ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 1.0, 1e-5)
+    with pytest.raises(BudgetExceededError, match="the selection costs"):
+        dpppl.tune(jax.random.key(7), [1.0], make, spent, jnp.ones(10), target_epsilon=1.0, target_delta=1e-5, **ASKED)
+    with pytest.raises(BudgetExceededError, match="no room"):
+        dpppl.tune(jax.random.key(7), [1.0], make, spent, jnp.ones(10), ledger=ledger, **ASKED)
+    with pytest.raises(ConfigurationError, match="without a ledger"):
+        dpppl.tune(jax.random.key(7), [1.0], lambda n: make(n, ledger=ledger), score, jnp.ones(10), **ASKED)
+    assert ledger.events == ()
