@@ -73,7 +73,8 @@ class MechanismFacts:
 class PrivacyReport:
     """A privacy guarantee with its conditions. `str(report)` is the text; every number is computed from `events`.
 
-    `events`: what was asked of the data, GaussianEvents (or a SelectionEvent). `delta`: the delta chosen, or None. `details`: what the method adds.
+    `events`: what was asked of the data, GaussianEvents (or a SelectionEvent). `delta`: the delta chosen, or
+    None. `details`: what the method adds. `unit`: what a unit of privacy is.
     `num_data`: the declared number of rows; `num_rows`: that of the arrays that ran. `ledger`: the ledger's own words,
     where there is one. `left_out`: what was run and is not in the numbers, said first.
 
