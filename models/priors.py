@@ -1,4 +1,4 @@
-"""Priors for weights, as functions from a scale to a distribution: Gaussian, Laplace, two-Gaussian scale mixture."""
+"""Priors for weights, as functions from a scale to a distribution: Gaussian, Laplace, nearly flat, two-Gaussian scale mixture."""
 
 import jax.numpy as jnp
 import numpyro.distributions as dist
@@ -12,6 +12,11 @@ def gaussian(scale=1.0):
 def laplace(scale=1.0):
     """Laplace with standard deviation `scale`: many weights near 0, some large."""
     return dist.Laplace(0.0, scale / 2.0**0.5)
+
+
+def flat(scale=1.0):
+    """N(0, (100 scale)^2): nearly flat, and still proper."""
+    return dist.Normal(0.0, 100.0 * jnp.asarray(scale))
 
 
 def scale_mixture(scale=1.0, weight=0.5, ratio=0.1):

@@ -1,0 +1,195 @@
+"""Results of the examples: rows by name, runs kept in JSON as soon as they are done, tables and pictures made of these.
+
+A row is a function, its settings, and how many runs of it are wanted. A killed command goes on where it was; a row whose settings
+changed starts anew. `python examples/results.py` writes the tables of docs/results.md from the JSON beside it.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
+
+
+@dataclass(frozen=True)
+class Row:
+    """`run(seed, **settings)` gives the scores of one run, numbers by name, with the epsilon that it spent."""
+
+    name: str
+    run: Callable[..., dict[str, Any]]
+    settings: dict[str, Any] = field(default_factory=dict)
+    num_runs: int = 1
+
+
+def load(path):
+    """Rows by name; none where the file is missing."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save(path, rows):
+    """Whole or not at all, also when the process is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(_text(rows))
+    os.replace(partial, path)
+
+
+def _text(rows):
+    """JSON with a line for each run."""
+    parts = []
+    for name, row in rows.items():
+        runs = ",\n   ".join(json.dumps(run) for run in row["runs"])
+        parts.append(f' {json.dumps(name)}: {{\n  "settings": {json.dumps(row["settings"])},\n  "runs": [\n   {runs}\n  ]\n }}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def make(rows, path, only=None, num_runs=None):
+    """Run what is missing of `rows` (of those named, if any), and keep each run in `path`. Returns all rows of the file."""
+    names = [row.name for row in rows]
+    unknown = set(only or ()) - set(names)
+    if unknown:
+        raise SystemExit(f"no such row: {', '.join(sorted(unknown))}. There are: {', '.join(names)}")
+    for row in rows:
+        if only and row.name not in only:
+            continue
+        stored = load(path)
+        found = stored.get(row.name, {})
+        runs = found.get("runs", []) if found.get("settings") == row.settings else []
+        for seed in range(len(runs), num_runs or row.num_runs):
+            start = time.perf_counter()
+            scores = {name: _plain(value) for name, value in row.run(seed, **row.settings).items()}
+            runs.append(scores | {"seconds": round(time.perf_counter() - start, 1)})
+            stored = load(path) | {row.name: {"settings": row.settings, "runs": runs}}
+            save(path, {name: stored[name] for name in [*names, *stored] if name in stored})
+            shown = {name: value for name, value in runs[-1].items() if not isinstance(value, list)}
+            print(f"{row.name}, run {seed + 1}: {json.dumps(shown)}", flush=True)
+    return load(path)
+
+
+@contextmanager
+def programs_compiled_once():
+    """Runs that differ in keys and data alone share what is compiled, for as long as this lasts."""
+    if jax.config.jax_compilation_cache_dir:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="dpppl-results-") as folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+        yield
+        jax.config.update("jax_compilation_cache_dir", None)
+
+
+def _plain(value):
+    """Numbers that JSON has, with five digits; of lists, each."""
+    if isinstance(value, list):
+        return [_plain(part) for part in value]
+    return None if value is None or not np.isfinite(value) else float(f"{float(value):.5g}")
+
+
+def command(description, rows, name, missing, picture, arguments=None):
+    """The command line of an example: `missing()` says which file is not there, `picture(folder)` draws when rows are done."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the data; else what the environment variable DPPPL_DATA names")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="these rows alone")
+    parser.add_argument("--num-runs", type=int, help="of each row, instead of its own number")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the JSON and the pictures")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
+    args = parser.parse_args(arguments)
+    if args.list:
+        print("\n".join(row.name for row in rows))
+        return
+    if args.data is not None:
+        os.environ["DPPPL_DATA"] = str(args.data)
+    lacking = missing()
+    if lacking:
+        raise SystemExit(f"{lacking} is missing: name its folder by --data or in the environment variable DPPPL_DATA.")
+    with programs_compiled_once():
+        make(rows, args.output / f"{name}.json", args.only, args.num_runs)
+        picture(args.output)
+
+
+def cell(runs: Sequence[dict[str, Any]], score: str) -> str:
+    """Mean and standard deviation over runs; of one run its value, and nothing where no run has it."""
+    values = [run[score] for run in runs if run.get(score) is not None]
+    if not values:
+        return ""
+    digits = 1 if score == "seconds" else 2 if score == "epsilon" else 4
+    if score.startswith("median "):  # kept by run, shown as the median
+        return f"{np.median(values):.3f}"
+    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 and score not in ("epsilon", "seconds") else ""
+    return f"{np.mean(values):.{digits}f}{spread}"
+
+
+def table(rows, selected, columns):
+    """Markdown of the rows whose name matches the pattern `selected`; `columns`: settings or scores, epsilon among them."""
+    lines = [f"| {' | '.join(columns)} | runs |", "|---" * (len(columns) + 1) + "|"]
+    for name, row in rows.items():
+        if re.fullmatch(selected, name):
+            settings, runs = row["settings"], row["runs"]
+            cells = [str(settings[c]) if c in settings else cell(runs, c) for c in columns]
+            lines.append(f"| {' | '.join(cells)} | {len(runs)} |")
+    return "\n".join(lines)
+
+
+def budget_curves(folder, name, selected, score):
+    """Picture NAME.png: a score against epsilon, a line for each method of the rows that match, and a level without privacy."""
+    import matplotlib.pyplot as plt
+
+    found, styles = {}, itertools.cycle(itertools.product(("o-", "s--", "^:"), [f"C{k}" for k in (0, 1, 2, 4, 7, 8, 9)]))
+    for row_name, row in load(folder / f"{name}.json").items():
+        values = [run[score] for run in row["runs"]]
+        if re.fullmatch(selected, row_name) and values:
+            found.setdefault(row["settings"]["method"], []).append((row["settings"]["target"], np.mean(values)))
+    if not found:
+        return
+    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
+    for method, points in found.items():
+        if None in dict(points):
+            axes.axhline(dict(points)[None], color="black", linewidth=1, label=method)
+        else:
+            (style, colour), (epsilons, means) = next(styles), zip(*sorted(points), strict=True)
+            axes.plot(epsilons, means, style, color=colour, label=method, markersize=4)
+    axes.set(xscale="log", xlabel="epsilon", ylabel=f"{score} of test rows")
+    axes.legend(fontsize="small", ncols=2)
+    figure.savefig(folder / f"{name}.png", dpi=110)
+    plt.close(figure)
+
+
+MARK = re.compile(r"(<!-- table: (\S+) (\S+) \| (.*?) -->\n)(?:\|.*\n)*")
+"""Before each table: file, pattern of the names of its rows, columns by commas."""
+
+
+def written(text, folder):
+    """A page with its tables made anew from the JSON in `folder`."""
+
+    def anew(match):
+        head, file, selected, columns = match.groups()
+        return f"{head}{table(load(folder / f'{file}.json'), selected, columns.split(', '))}\n"
+
+    return MARK.sub(anew, text)
+
+
+def main():
+    page = FOLDER.parent / "results.md"
+    text = page.read_text()
+    changed = written(text, FOLDER)
+    page.write_text(changed)
+    print(f"{page}: {'tables written' if changed != text else 'nothing to change'}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
