@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all dist lint bench bench-peers docs clean
+.PHONY: demo test test-all dist lint bench bench-peers results docs clean
 
 $(VENV)/installed: pyproject.toml setup.py dpppl/randomness/native.c
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +39,15 @@ bench: $(VENV)/installed
 bench-peers: $(VENV)/installed
 	$(BIN)/python benchmarks/peers.py
 	$(BIN)/python benchmarks/peers.py --growth
+
+# runs that docs/results holds already are kept
+results: $(VENV)/installed
+	$(BIN)/python examples/heteroscedastic.py
+	$(BIN)/python examples/abalone.py
+	$(BIN)/python examples/adult.py results
+	$(BIN)/python examples/mnist.py
+	$(BIN)/python examples/bayesian_privacy.py --out docs/results
+	$(BIN)/python examples/results.py
 
 docs: $(VENV)/installed
 	$(BIN)/python -m pytest --doctest-glob="*.md" README.md docs

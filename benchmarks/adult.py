@@ -8,31 +8,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from scipy import optimize
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from examples.adult import posterior_predictive, scores
 from examples.data import adult, has_adult
+from examples.logistic import laplace
 from models.logistic_regression import gaussian
 
 KERNELS = {"DPSGLD": dpppl.DPSGLD, "DPSGHMC": dpppl.DPSGHMC, "DPSGNHT": dpppl.DPSGNHT}
 NUM_WARMUP, NUM_SAMPLES, CLIPPING_NORM, DELTA = 1600, 400, 1.0, 1e-5
-
-
-def laplace(design, y):
-    """Mode and precision of the non-private posterior of logistic regression with N(0, 1) coefficients."""
-    design = design.astype(np.float64)
-
-    def loss(w):
-        logits = design @ w
-        probability = 1.0 / (1.0 + np.exp(-logits))
-        return np.sum(np.logaddexp(0.0, logits) - y * logits) + 0.5 * w @ w, design.T @ (probability - y) + w
-
-    mode = optimize.minimize(loss, np.zeros(design.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": 5000}).x
-    probability = 1.0 / (1.0 + np.exp(-design @ mode))
-    return mode, (design * (probability * (1.0 - probability))[:, None]).T @ design + np.eye(len(mode))
 
 
 def nonprivate(x, y, draws=200):

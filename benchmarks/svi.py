@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from benchmarks import coverage as simulation
-from benchmarks.adult import laplace
 from examples import data
 from examples.adult import posterior_predictive, scores
+from examples.logistic import laplace
 from models import vae as vae_model
 from models.bayesian_mlp import bayesian_mlp, logits
 from models.gaussian_mixture import gaussian_mixture

@@ -20,8 +20,8 @@ from numpyro.infer.autoguide import AutoNormal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from benchmarks.adult import laplace
 from benchmarks.noise_aware_models import normal_covariates
+from examples.logistic import laplace
 from models.logistic_regression import gaussian
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}

@@ -19,10 +19,8 @@ from numpyro.infer import MCMC, NUTS
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from examples import comparators
+from examples import logistic
 from examples.data import adult, adult_in_brief, breast_cancer, has_adult
-from examples.methods import draws
-from examples.predictions import binary_scores, laplace, linear_probabilities
 from examples.results import Row, budget_curves, command
 from models.logistic_regression import gaussian
 
@@ -40,19 +38,7 @@ def scores(probability, y):
     return np.mean((probability > 0.5) == y), roc_auc_score(y, probability), log_loss(y, probability)
 
 
-DELTA, NUM_DRAWS = 1e-5, 200
-CHAIN = {"num_warmup": 800, "num_samples": 400, "clipping_norm": 1.0}
-GUIDE = {"num_steps": 300, "learning_rate": 0.04, "clipping_norm": 2.0}
-SETTINGS = {
-    "NoiseAware": {},
-    "Bayes by Backprop": GUIDE | {"init_scale": 0.1},
-    "DP-SGLD": CHAIN,
-    "DP-SGD": GUIDE,
-    "full-rank SVI": GUIDE | {"init_scale": 0.1},
-    "DP-SGHMC": CHAIN,
-    "DP-SGNHT": CHAIN,
-    **{name: {} for name in comparators.WEIGHTS},
-}
+DELTA = 1e-5
 EPSILONS = (1.0, 0.3, 0.1, 3.0, 0.03, 8.0)
 
 
@@ -62,30 +48,29 @@ def data_in(columns):
     return adult_in_brief()[1:] if columns == 8 else adult()
 
 
-def run(seed, *, method, columns, target, **settings):
-    """Scores of one run; PATE's queries are the first test rows, which no method is scored on."""
-    x, y, x_test, y_test = data_in(columns)
-    queries, x_test, y_test = np.split(x_test, [comparators.NUM_QUERIES])[0], *(a[comparators.NUM_QUERIES :] for a in (x_test, y_test))
-    if method == "not private":
-        mode, precision = laplace(np.c_[x, np.ones(len(y))], y)
-        w, epsilon = np.random.default_rng(seed).multivariate_normal(mode, np.linalg.inv(precision), size=NUM_DRAWS), None
-        samples = {"weights": w[:, :-1], "intercept": w[:, -1]}
-    elif method in comparators.WEIGHTS:
-        public = {"queries": queries} if method == "PATE" else {}
-        samples, epsilon = comparators.draws(method, seed, x, y, target, **public)
-    else:
-        samples, epsilon = draws(method, gaussian, (x, y), epsilon=target, delta=DELTA, num_draws=NUM_DRAWS, **settings)
-    return {"epsilon": epsilon, **binary_scores(linear_probabilities(samples, x_test), y_test)}
+def run(seed, *, columns, **settings):
+    """Scores of one run."""
+    return logistic.run(seed, data_in(columns), delta=DELTA, **settings)
 
 
 def _row(method, columns, target, num_runs=5):
-    settings = {"method": method, "columns": columns, "target": target} | SETTINGS.get(method, {})
-    return Row(f"{method.replace(' ', '-')}-{columns}-eps{target:g}" if target else f"not-private-{columns}", run, settings, num_runs)
+    settings = {"method": method, "columns": columns, "target": target} | logistic.SETTINGS.get(method, {})
+    return Row(
+        f"{method.replace(' ', '-')}-{columns}-eps{target:g}" if target else f"not-private-{columns}",
+        run,
+        settings,
+        num_runs,
+    )
 
 
 ROWS = [
     *(_row("not private", columns, None, 1) for columns in (8, 108)),
-    *(_row(method, 8, e) for method in SETTINGS for e in EPSILONS if method != "one posterior sample" or e < 0.1),
+    *(
+        _row(method, 8, e)
+        for method in logistic.SETTINGS
+        for e in EPSILONS
+        if method != "one posterior sample" or e < 0.1
+    ),
     *(_row(method, 108, e) for method in ("NoiseAware", "Bayes by Backprop", "DP-SGLD") for e in EPSILONS[:3]),
 ]
 """One posterior sample is drawn by rejection, which accepts nothing at larger epsilons."""
@@ -133,7 +118,9 @@ def draw_picture(path, title, names, private, exact):
 def results(arguments):
     """The table's command line."""
     missing = lambda: None if has_adult() else "UCI Adult (adult-train.csv, adult-test.csv)"  # noqa: E731
-    command(__doc__, ROWS, "adult", missing, lambda folder: budget_curves(folder, "adult", r".*-8-.*", "NLL"), arguments)
+    command(
+        __doc__, ROWS, "adult", missing, lambda folder: budget_curves(folder, "adult", r".*-8-.*", "NLL"), arguments
+    )
 
 
 def main(arguments=None):

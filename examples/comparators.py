@@ -28,16 +28,18 @@ def objective_perturbation(rng, x, y, epsilon):
 
 
 def one_posterior_sample(rng, x, y, epsilon):
-    return posterior_sample.one_posterior_sample(rng, design(x), 2 * y - 1, epsilon=epsilon, radius=4.0, num_tries=100_000)
+    return posterior_sample.one_posterior_sample(
+        rng, design(x), 2 * y - 1, epsilon=epsilon, radius=4.0, num_tries=100_000
+    )
 
 
-def pate_student(rng, x, y, epsilon, queries):
+def pate_student(rng, x, y, epsilon, queries, delta=1e-5):
     """A student of GNMax answers on public `queries` (NUM_QUERIES, D); its noise by the bound that looks at no vote."""
     parts = np.array_split(rng.permutation(len(x)), NUM_TEACHERS)
     teachers = np.stack([perturbation.minimize(design(x[p]), 2 * y[p] - 1, 1e-2) for p in parts])
     ones = np.sum(teachers @ design(queries).T > 0, axis=0)
     cost = lambda sigma: NUM_QUERIES * pate.ORDERS / sigma**2  # noqa: E731
-    sigma = brentq(lambda sigma: pate.epsilon(cost(sigma), 1e-5) - epsilon, 1.0, 1e5)
+    sigma = brentq(lambda sigma: pate.epsilon(cost(sigma), delta) - epsilon, 1.0, 1e5)
     labels = pate.gnmax(rng, np.stack([NUM_TEACHERS - ones, ones], axis=1), sigma)
     return perturbation.minimize(design(queries), 2 * labels - 1, 1e-2)
 
@@ -53,4 +55,4 @@ WEIGHTS = {
 def draws(method, seed, x, y, epsilon, **public):
     """As `methods.draws`: one draw of the weights and the intercept."""
     w = WEIGHTS[method](np.random.default_rng(seed), x, y, epsilon, **public) / SCALE
-    return {"weights": w[None, :-1], "intercept": w[-1:]}, epsilon
+    return {"weights": w[None, :-1], "intercept": w[-1:]}

@@ -2,9 +2,9 @@
 
     python examples/heteroscedastic.py --only noise-aware bayes-by-backprop
 
-Their 20 data sets, by their published code's seed: 400 inputs uniform in [-3, 3], a Gaussian process with length scale 1 and noise
-of sd 0.3 |x + 2|; the 250 rows in the middle are private. Epsilon 4.21, delta 1/250. They print the mean square error of the
-250 training rows; here are those of the predictive mean, on these rows and on 500 new ones. A run is a data set.
+Their 20 data sets, by the seed of their published code: 400 inputs uniform in [-3, 3], a Gaussian process with length scale 1
+and noise of sd 0.3 |x + 2|; the 250 rows in the middle are private. Epsilon 4.21, delta 1/250. They print the mean square
+error of the 250 training rows; here are those of the predictive mean, on these rows and on 500 new ones. A run is a data set.
 """
 
 import sys
@@ -129,7 +129,8 @@ def picture(folder):
     if not names:
         return
     data, inputs = simulated(0), np.linspace(-3.0, 3.0, 121, dtype=np.float32)
-    figure, all_axes = plt.subplots(1, len(names), figsize=(4.2 * len(names), 3.6), sharey=True, squeeze=False, layout="constrained")
+    size = (4.2 * len(names), 3.6)
+    figure, all_axes = plt.subplots(1, len(names), figsize=size, sharey=True, squeeze=False, layout="constrained")
     for name, axes in zip(names, all_axes[0], strict=True):
         settings = kept[name]["settings"]
         samples, predict, _ = fitted(data, **settings)

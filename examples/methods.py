@@ -75,5 +75,7 @@ def _guide(
     settings |= target or NOT_PRIVATE
     svi = dpppl.SVI(model, guide, optimiser, print_cost=False, **settings)
     result = svi.run(dpppl.secret_key(), num_steps, *arrays, progress_bar=False)
-    found = result.sample_posterior(jax.random.key(0), 1 if method == "DP-SGD" else num_draws, result.averaged_params(0.3))
+    found = result.sample_posterior(
+        jax.random.key(0), 1 if method == "DP-SGD" else num_draws, result.averaged_params(0.3)
+    )
     return {name: np.asarray(value) for name, value in found.items()}, result.report.epsilon if target else None

@@ -5,7 +5,6 @@ changed starts anew. `python examples/results.py` writes the tables of docs/resu
 """
 
 import argparse
-import itertools
 import json
 import os
 import re
@@ -20,6 +19,10 @@ from typing import Any
 
 import jax
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from dpppl import plotting
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
 
@@ -52,7 +55,9 @@ def _text(rows):
     parts = []
     for name, row in rows.items():
         runs = ",\n   ".join(json.dumps(run) for run in row["runs"])
-        parts.append(f' {json.dumps(name)}: {{\n  "settings": {json.dumps(row["settings"])},\n  "runs": [\n   {runs}\n  ]\n }}')
+        parts.append(
+            f' {json.dumps(name)}: {{\n  "settings": {json.dumps(row["settings"])},\n  "runs": [\n   {runs}\n  ]\n }}'
+        )
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -103,7 +108,9 @@ def _plain(value):
 def command(description, rows, name, missing, picture, arguments=None):
     """The command line of an example: `missing()` says which file is not there, `picture(folder)` draws when rows are done."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder of the data; else what the environment variable DPPPL_DATA names")
+    parser.add_argument(
+        "--data", type=Path, help="folder of the data; else what the environment variable DPPPL_DATA names"
+    )
     parser.add_argument("--only", nargs="+", metavar="ROW", help="these rows alone")
     parser.add_argument("--num-runs", type=int, help="of each row, instead of its own number")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of the JSON and the pictures")
@@ -122,16 +129,17 @@ def command(description, rows, name, missing, picture, arguments=None):
         picture(args.output)
 
 
-def cell(runs: Sequence[dict[str, Any]], score: str) -> str:
-    """Mean and standard deviation over runs; of one run its value, and nothing where no run has it."""
+def cell(runs: Sequence[dict[str, Any]], column: str) -> str:
+    """Mean and standard deviation over runs of the score `column`, or the median for "median SCORE"; empty without one."""
+    score = column.removeprefix("median ")
     values = [run[score] for run in runs if run.get(score) is not None]
     if not values:
         return ""
-    digits = 1 if score == "seconds" else 2 if score == "epsilon" else 4
-    if score.startswith("median "):  # kept by run, shown as the median
-        return f"{np.median(values):.3f}"
-    spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 and score not in ("epsilon", "seconds") else ""
-    return f"{np.mean(values):.{digits}f}{spread}"
+    if score in ("epsilon", "seconds"):
+        return f"{np.median(values):.4g}"
+    if column != score or len(values) == 1:
+        return f"{np.median(values):.4f}"
+    return f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"
 
 
 def table(rows, selected, columns):
@@ -146,27 +154,19 @@ def table(rows, selected, columns):
 
 
 def budget_curves(folder, name, selected, score):
-    """Picture NAME.png: a score against epsilon, a line for each method of the rows that match, and a level without privacy."""
-    import matplotlib.pyplot as plt
-
-    found, styles = {}, itertools.cycle(itertools.product(("o-", "s--", "^:"), [f"C{k}" for k in (0, 1, 2, 4, 7, 8, 9)]))
+    """Picture NAME.png: a score against the target epsilon, by method, of the rows that match."""
+    found: dict[str, Any] = {}
     for row_name, row in load(folder / f"{name}.json").items():
-        values = [run[score] for run in row["runs"]]
-        if re.fullmatch(selected, row_name) and values:
-            found.setdefault(row["settings"]["method"], []).append((row["settings"]["target"], np.mean(values)))
+        if re.fullmatch(selected, row_name):
+            by_target = found.setdefault(row["settings"]["method"], {})
+            by_target[row["settings"]["target"]] = [run[score] for run in row["runs"]]
+    level = found.pop("not private", {None: None})[None]
     if not found:
         return
-    figure, axes = plt.subplots(figsize=(6.5, 4.2), layout="constrained")
-    for method, points in found.items():
-        if None in dict(points):
-            axes.axhline(dict(points)[None], color="black", linewidth=1, label=method)
-        else:
-            (style, colour), (epsilons, means) = next(styles), zip(*sorted(points), strict=True)
-            axes.plot(epsilons, means, style, color=colour, label=method, markersize=4)
-    axes.set(xscale="log", xlabel="epsilon", ylabel=f"{score} of test rows")
-    axes.legend(fontsize="small", ncols=2)
-    figure.savefig(folder / f"{name}.png", dpi=110)
-    plt.close(figure)
+    axes = plotting.epsilon_against_utility(
+        found, without_privacy=level and np.mean(level), ylabel=f"{score} of test rows"
+    )
+    axes.figure.savefig(folder / f"{name}.png", dpi=110)
 
 
 MARK = re.compile(r"(<!-- table: (\S+) (\S+) \| (.*?) -->\n)(?:\|.*\n)*")

@@ -50,7 +50,7 @@ def maps(images):
 
 
 def features(images, batch=1_000):
-    """Scattering maps (N, CHANNELS * size^2 / 16) of images (N, size, size), each of norm 1.
+    """Scattering maps (N, CHANNELS * size^2 / 16) of images (N, size, size), each of norm at most 1.
 
     Normalised image by image within GROUPS groups of channels, so no row says anything about another."""
 

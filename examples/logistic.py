@@ -1,9 +1,42 @@
-"""How well posterior draws predict public test rows: the scores that the tables of Adult, Abalone and MNIST show."""
+"""Logistic regression by every method, and how well its draws predict public test rows: for the tables of Adult and Abalone."""
 
 import numpy as np
 from scipy import optimize
 
 from dpppl import uncertainty
+from examples import comparators, methods
+from models.logistic_regression import gaussian
+
+CHAIN = {"num_warmup": 800, "num_samples": 400, "clipping_norm": 1.0}
+GUIDE = {"num_steps": 300, "learning_rate": 0.04, "clipping_norm": 2.0}
+SETTINGS = {
+    "NoiseAware": {},
+    "Bayes by Backprop": GUIDE | {"init_scale": 0.1},
+    "DP-SGLD": CHAIN,
+    "DP-SGD": GUIDE,
+    "full-rank SVI": GUIDE | {"init_scale": 0.1},
+    "DP-SGHMC": CHAIN,
+    "DP-SGNHT": CHAIN,
+    **{name: {} for name in comparators.WEIGHTS},
+}
+NUM_DRAWS = 200
+
+
+def run(seed, data, *, method, target, delta, **settings):
+    """Scores of one run on `data`, (x, y, x_test, y_test); PATE's queries are the first test rows, on which none is scored."""
+    x, y, *test = data
+    (queries, x_test), (_, y_test) = (np.split(part, [comparators.NUM_QUERIES]) for part in test)
+    if method == "not private":
+        mode, precision = laplace(np.c_[x, np.ones(len(y))], y)
+        w = np.random.default_rng(seed).multivariate_normal(mode, np.linalg.inv(precision), size=NUM_DRAWS)
+        samples, epsilon = {"weights": w[:, :-1], "intercept": w[:, -1]}, None
+    elif method in comparators.WEIGHTS:
+        public = {"queries": queries} if method == "PATE" else {}
+        samples, epsilon = comparators.draws(method, seed, x, y, target, **public), target
+    else:
+        budget = {"epsilon": target, "delta": delta}
+        samples, epsilon = methods.draws(method, gaussian, (x, y), num_draws=NUM_DRAWS, **budget, **settings)
+    return {"epsilon": epsilon, **binary_scores(linear_probabilities(samples, x_test), y_test)}
 
 
 def binary_scores(probabilities, y, group=100, num_draws=200):
@@ -25,17 +58,6 @@ def binary_scores(probabilities, y, group=100, num_draws=200):
         "NLL": uncertainty.log_score(mean, y),
         "ECE": uncertainty.expected_calibration_error(mean, y),
         "coverage": uncertainty.interval_coverage(jitter(counts), jitter(observed), level=0.9),
-    }
-
-
-def class_scores(probabilities, y):
-    """Scores of class probabilities (N, K), averaged over posterior draws, for labels (N,); `bins` as a reliability diagram."""
-    return {
-        "accuracy": np.mean(probabilities.argmax(1) == y),
-        "NLL": uncertainty.log_score(probabilities, y),
-        "ECE": uncertainty.expected_calibration_error(probabilities, y),
-        "MCE": uncertainty.maximum_calibration_error(probabilities, y),
-        "bins": [part.tolist() for part in uncertainty.reliability_bins(probabilities, y, num_bins=10)],
     }
 
 

@@ -1,0 +1,183 @@
+"""Examples with results: rows that go on where they were, tables that are those of the JSON, and every example once, tiny."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from examples import abalone, adult, comparators, heteroscedastic, logistic, methods, mnist, results, scattering
+from examples.data import has_adult
+
+FOLDER = results.FOLDER
+
+
+@pytest.fixture
+def small_adult(monkeypatch):
+    """Simulated rows in the place of Adult, in 8 columns."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1_200, 8)).astype(np.float32) / 2.0
+    y = (rng.random(1_200) < 1.0 / (1.0 + np.exp(-x @ np.linspace(-3.0, 3.0, 8)))).astype(np.float32)
+    monkeypatch.setattr(adult, "data_in", lambda columns: (x[:600], y[:600], x[600:], y[600:]))
+
+
+@pytest.fixture
+def small_mnist(monkeypatch):
+    """A few made-up images of two kinds in the place of MNIST."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 240).astype(np.int32)
+    images = (0.1 * rng.random((240, 28, 28, 1)) + np.eye(28)[:, :, None] * y[:, None, None, None]).astype(np.float32)
+    monkeypatch.setattr(mnist, "mnist", lambda flat: (images[:200], y[:200], images[200:], y[200:]))
+    mnist.data_in.cache_clear()
+    yield
+    mnist.data_in.cache_clear()
+
+
+def test_a_killed_command_goes_on_where_it_was_and_changed_settings_start_anew(tmp_path):
+    path, seen = tmp_path / "some.json", []
+
+    def run(seed, size, fail_at=None):
+        seen.append((seed, size))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return {"epsilon": 1.0, "score": np.float32(size + seed), "missing": None, "infinite": np.inf, "bins": [[0.5]]}
+
+    rows = [results.Row("one", run, {"size": 10}, num_runs=2), results.Row("two", run, {"size": 20}, num_runs=2)]
+    with pytest.raises(KeyboardInterrupt):
+        results.make(rows, path)
+    found = results.make(rows, path)
+    assert seen == [(0, 10), (1, 10), (0, 20), (0, 20), (1, 20)]
+    assert [run["score"] for run in found["two"]["runs"]] == [20.0, 21.0] and found["one"]["runs"][0][
+        "infinite"
+    ] is None
+    results.make(rows, path)
+    assert len(seen) == 5
+    changed = [rows[0], replace(rows[1], settings={"size": 30})]
+    assert [run["score"] for run in results.make(changed, path, only=["two"])["two"]["runs"]] == [30.0, 31.0]
+    assert json.loads(path.read_text()) == results.load(path) and list(results.load(path)) == ["one", "two"]
+    with pytest.raises(SystemExit, match=r"no such row: three\. There are: one, two"):
+        results.make(rows, path, only=["three"])
+
+
+def test_tables_hold_means_standard_deviations_and_medians(tmp_path):
+    runs = [{"epsilon": 0.9995, "MSE": value, "NLL": None} for value in (1.0, 2.0, 6.0)]
+    results.save(
+        tmp_path / "file.json",
+        {"a-1": {"settings": {"method": "X"}, "runs": runs}, "b": {"settings": {}, "runs": runs}},
+    )
+    page = "before\n<!-- table: file a-.* | method, epsilon, MSE, median MSE, NLL -->\n| old | table |\nafter\n"
+    made = results.written(page, tmp_path)
+    assert made == (
+        "before\n<!-- table: file a-.* | method, epsilon, MSE, median MSE, NLL -->\n"
+        "| method | epsilon | MSE | median MSE | NLL | runs |\n|---|---|---|---|---|---|\n"
+        "| X | 0.9995 | 3.0000 ± 2.6458 | 2.0000 |  | 3 |\nafter\n"
+    )
+    assert results.written(made, tmp_path) == made
+
+
+def test_the_page_of_results_shows_what_the_json_says():
+    text = (FOLDER.parent / "results.md").read_text()
+    assert results.MARK.search(text) and results.written(text, FOLDER) == text
+
+
+@pytest.mark.parametrize("example", [abalone, adult, heteroscedastic, mnist])
+def test_stored_rows_are_rows_of_the_example_under_the_settings_it_has_now(example):
+    rows = {row.name: row for row in example.ROWS}
+    assert len(rows) == len(example.ROWS)
+    for name, stored in results.load(FOLDER / f"{example.__name__.split('.')[-1]}.json").items():
+        assert rows[name].settings == stored["settings"] and 0 < len(stored["runs"]) <= rows[name].num_runs
+        target = stored["settings"].get("target")
+        assert target is None or all(run["epsilon"] <= target for run in stored["runs"])
+
+
+@pytest.mark.parametrize(
+    ("main", "file"), [(adult.results, "adult-train.csv"), (abalone.main, "abalone.csv"), (mnist.main, "mnist.npz")]
+)
+def test_missing_data_are_named_with_the_cure(main, file, monkeypatch, tmp_path):
+    monkeypatch.delenv("DPPPL_DATA", raising=False)
+    with pytest.raises(SystemExit, match=rf"{file}.* is missing: .*--data or .*DPPPL_DATA"):
+        main(["--data", str(tmp_path), "--output", str(tmp_path)])
+    monkeypatch.delenv("DPPPL_DATA", raising=False)
+
+
+def test_scattering_maps_move_with_the_image_and_do_not_see_a_constant():
+    image = np.random.default_rng(0).random((1, 28, 28)).astype(np.float32)
+    maps = np.asarray(scattering.maps(image))
+    assert maps.shape == (1, scattering.CHANNELS, 7, 7)
+    moved = np.asarray(scattering.maps(np.roll(image, (4, -8), axis=(1, 2))))
+    np.testing.assert_allclose(moved, np.roll(maps, (1, -2), axis=(2, 3)), atol=1e-4)
+    constant = np.asarray(scattering.maps(np.ones((1, 28, 28), np.float32)))[0]
+    np.testing.assert_allclose(constant[0], 1.0, atol=1e-5)  # the low pass keeps it
+    np.testing.assert_allclose(constant[1:], 0.0, atol=1e-5)
+    turned = np.asarray(scattering.maps(np.transpose(image, (0, 2, 1))))  # angles 0 and 90 degrees change places
+    np.testing.assert_allclose(turned[0, 1], maps[0, 5].T, atol=1e-4)
+    assert not np.allclose(turned[0, 1], maps[0, 1].T, atol=1e-2)
+
+
+def test_features_of_an_image_say_nothing_of_other_images():
+    images = np.random.default_rng(0).random((5, 28, 28)).astype(np.float32)
+    together = scattering.features(images, batch=2)
+    np.testing.assert_allclose(together[3:4], scattering.features(images[3:4]), atol=1e-5)
+    norms = np.linalg.norm(together, axis=1)
+    assert np.all(norms <= 1.0) and np.all(norms > 0.5)
+
+
+def test_coverage_of_groups_is_right_for_the_truth_and_wrong_for_certainty():
+    """20,000 rows in 200 groups: a coverage of 90 % has a standard error of 2.1 %."""
+    rng = np.random.default_rng(0)
+    truth = rng.beta(1.0, 3.0, 20_000)
+    y = (rng.random(20_000) < truth).astype(int)
+    assert abs(logistic.binary_scores(truth[None], y)["coverage"] - 0.9) < 0.07
+    sharper = 1.0 / (1.0 + np.exp(-1.3 * np.log(truth / (1.0 - truth))))
+    assert logistic.binary_scores(sharper[None], y)["coverage"] < 0.8
+
+
+@pytest.mark.parametrize("method", comparators.WEIGHTS)
+def test_every_comparator_learns_at_a_large_epsilon(method, small_adult, monkeypatch):
+    monkeypatch.setattr(comparators, "NUM_TEACHERS", 12)
+    monkeypatch.setattr(comparators, "NUM_QUERIES", 60)
+    if method == "one posterior sample":
+        monkeypatch.setattr(comparators.posterior_sample, "temper", lambda epsilon, bound: 0.1)
+    assert adult.run(0, method=method, columns=8, target=50.0)["accuracy"] > 0.65
+
+
+@pytest.mark.parametrize("model", ["basis", pytest.param("network", marks=pytest.mark.slow)])
+def test_a_tiny_heteroscedastic_run_learns_something(model):
+    settings = {"num_steps": 60, "learning_rate": 0.1, "clipping_norm": 4.0, "init_scale": 0.1}
+    found = heteroscedastic.run(0, method="Bayes by Backprop", model=model, private="yes", **settings)
+    y = heteroscedastic.simulated(0)[1]
+    assert found["training MSE"] < 0.9 * np.var(y) and 4.0 < found["epsilon"] <= 4.21
+
+
+def test_new_rows_come_from_the_process_of_the_private_ones():
+    """Their noise has sd 0.3 |x + 2|: around the mean of private rows close by the mean square is about that."""
+    x, y, x_new, y_new = heteroscedastic.simulated(3)
+    near = np.array([y[np.argsort(np.abs(x[:, 0] - point))[:9]].mean() for point in x_new[:, 0]])
+    ratio = np.mean((y_new - near) ** 2) / np.mean(0.09 * (x_new[:, 0] + 2.0) ** 2)
+    assert len(x) == 250 and 0.85 < ratio < 1.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", methods.METHODS)
+def test_every_method_runs_on_the_logistic_regression(method, small_adult):
+    settings = {"num_steps": 60, "learning_rate": 0.1} if method in methods.GUIDES else {}
+    settings |= {"num_warmup": 60, "num_samples": 60} if method in methods.KERNELS else {}
+    settings |= {"clipping_norm": 1.0} if settings else {}
+    found = adult.run(0, method=method, columns=8, target=20.0, **settings)
+    assert 10.0 < found["epsilon"] <= 20.0 and found["accuracy"] > 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["cnn", "mlp", "learned-cnn"])
+@pytest.mark.parametrize("target", [50.0, None])
+def test_every_network_takes_private_steps_and_steps_without_privacy(network, target, small_mnist):
+    settings = {"num_steps": 40, "learning_rate": 0.05, "clipping_norm": 1.0, "batch_size": 100, "prior_scale": 20.0}
+    found = mnist.run(0, network=network, method="DP-SGD", prior="gaussian", target=target, **settings)
+    assert found["accuracy"] > 0.8 and (found["epsilon"] is None) == (target is None)
+
+
+@pytest.mark.skipif(not has_adult(), reason="UCI Adult is missing: set DPPPL_DATA")
+def test_a_row_of_adult_by_its_name(tmp_path):
+    adult.results(["--only", "objective-perturbation-8-eps1", "--num-runs", "1", "--output", str(tmp_path)])
+    found = results.load(tmp_path / "adult.json")["objective-perturbation-8-eps1"]["runs"]
+    assert len(found) == 1 and found[0]["NLL"] < 0.34 and (tmp_path / "adult.png").read_bytes()[1:4] == b"PNG"
