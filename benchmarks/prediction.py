@@ -4,13 +4,15 @@ python benchmarks/prediction.py breast digits --num-splits 4
 
 A line: mean negative log likelihood of a test row over splits (a quarter of the rows), and its range. NoiseAware predicts by
 the mean of its draws' probabilities, or by the mean weights alone; under the prior N(0, 1) of all, and under narrower ones.
-"exact": Laplace's posterior without privacy. Columns are centred and scaled as if that were public knowledge.
+"exact": Laplace's posterior without privacy; "curvature known": the same gradients with the true curvature where they were
+taken; "last point": that point alone. Columns are centred and scaled as if that were public knowledge.
 """
 
 import argparse
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
@@ -26,7 +28,11 @@ from scipy.special import expit
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from benchmarks import real_columns
 from benchmarks.results import written
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.recipe import Bounds, run_recipe
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 
@@ -75,6 +81,30 @@ def noise_aware(x, y, model=model, **arguments):
     return np.asarray(private.get_samples(allow_unconverged=True)["w"])
 
 
+def last_stage(x, y):
+    """A run's last stage, computed anew from what it released, and the prior."""
+    private = dpppl.NoiseAware(model, progress_bar=False, num_samples=10, **BUDGET)
+    private.run(dpppl.secret_key(), x, y)
+    found = private.releases
+    return run_recipe(found.asker(), default_plan(), found.scale, found.prior, Bounds(), len(x))[0][-1], found.prior
+
+
+def known_curvature(x, y):
+    """What the same gradients would say, had the curvature where they were taken been known."""
+    stage, prior = last_stage(x, y)
+    bench = SimpleNamespace(x=x.astype(np.float64), prior=prior)
+    surrogate = stage.surrogate._replace(curvature=real_columns.Bench.true_curvature(bench, stage))
+    covariance = surrogate.frame.from_latents(prior.covariance(surrogate.frame))
+    mixture = Mixture(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
+    return mixture.draw(np.random.default_rng(0), 1_000)
+
+
+def last_point(x, y):
+    """Where the last gradients were taken."""
+    stage, prior = last_stage(x, y)
+    return stage.surrogate.point(prior.mean)[None]
+
+
 def svi(x, y):
     fitted = dpppl.SVI(model, AutoNormal(model), **BUDGET)
     result = fitted.run(dpppl.secret_key(), None, x, y, progress_bar=False)
@@ -91,6 +121,8 @@ def langevin(x, y):
 METHODS = {
     "exact": exact,
     "NoiseAware": noise_aware,
+    "NoiseAware, curvature known": known_curvature,
+    "NoiseAware, last point": last_point,
     "NoiseAware, prior sd .5": lambda x, y: noise_aware(x, y, scale=0.5),
     "NoiseAware, prior sd .25": lambda x, y: noise_aware(x, y, scale=0.25),
     "NoiseAware, prior sd unknown": lambda x, y: noise_aware(x, y, hierarchical),

@@ -35,9 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.noise_aware import Bench
 from benchmarks.noise_aware_wide import mu_of
 from benchmarks.results import written
+from benchmarks.tarp import calibration_error
 from dpppl.noise_aware.recipe import Bounds
-
-LEVELS = np.linspace(0.0, 1.0, 101)
 
 
 def binary(x, y=None, scale=3.0):
@@ -96,28 +95,18 @@ def draws_of(bench, seed, mu):
     return drawn, np.asarray(bench.coordinates.vector(truth, bench.public), np.float64), verdict
 
 
-def tarp(drawn, truths, rng, num_references=20):
-    """Calibration error of posteriors: `drawn` (k, n, d), `truths` (k, d), in prior sds; over random points of reference."""
-    low, high = truths.min(axis=0), truths.max(axis=0)
-    below = []
-    for _ in range(num_references):
-        reference = rng.uniform(low, high, size=truths.shape)
-        own = np.linalg.norm(truths - reference, axis=1)
-        below.append(np.mean(np.linalg.norm(drawn - reference[:, None], axis=2) < own[:, None], axis=1))
-    expected = np.mean(np.array(below)[:, :, None] < LEVELS, axis=(0, 1))
-    return float(np.mean(np.abs(expected - LEVELS)))
-
-
 def calibration(name, epsilon, seeds):
     model, covariates, num_rows = PROBLEMS[name]
     bench, mu = Bench(model, covariates, num_rows), mu_of(epsilon)
     runs = [draws_of(bench, seed, mu) for seed in seeds]
     drawn, truths = np.array([run[0] for run in runs]), np.array([run[1] for run in runs])
     scales = bench.prior.scales
-    error = tarp(drawn / scales, truths / scales, np.random.default_rng(0))
+    error = calibration_error(drawn / scales, truths / scales, np.random.default_rng(0))
     # As many truths that are draws of the posteriors themselves: what is left is chance.
     rng = np.random.default_rng(1)
-    as_good = [tarp(drawn / scales, drawn[:, rng.integers(drawn.shape[1])] / scales, rng) for _ in range(20)]
+    as_good = [
+        calibration_error(drawn / scales, drawn[:, rng.integers(drawn.shape[1])] / scales, rng) for _ in range(20)
+    ]
     below = np.mean(drawn < truths[:, None], axis=1)
     covered = np.abs(below - 0.5) < 0.45
     return {
