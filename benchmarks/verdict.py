@@ -1,13 +1,14 @@
-"""What does NoiseAware's verdict see? Data that the model describes, and data that it does not; `NoiseAware.run` throughout.
+"""What does NoiseAware's verdict see? Data that the model describes, and data that it does not; by `NoiseAware.run`.
 
 python benchmarks/verdict.py squared_logit squared outliers symmetric --epsilons .5 2 --num-data-sets 20
-python benchmarks/verdict.py logistic_4 logistic_10 linear poisson --epsilons .5 2 --num-data-sets 15
+python benchmarks/verdict.py logistic_4 logistic_10 linear poisson --compiled-once --num-data-sets 40
 
 A line: of the data sets, truths drawn from the prior, how many the verdict finds the model wrong for, refuses for another reason,
 and warns of labels that may change places; the largest error in sd of the posterior, its median over data sets; seconds.
 """
 
 import argparse
+import functools
 import os
 import sys
 import time
@@ -23,8 +24,11 @@ import numpyro
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from benchmarks.noise_aware import Bench
 from benchmarks.noise_aware_models import MODELS, WRONG, normal_covariates
+from benchmarks.noise_aware_wide import mu_of
 from benchmarks.results import written
+from dpppl.noise_aware.recipe import Bounds
 from models.logistic_regression import gaussian
 
 LOGISTIC = {f"logistic_{d}": (gaussian, normal_covariates(d - 1, 2.0)) for d in (4, 10)}
@@ -48,12 +52,29 @@ def run(name, num_rows, epsilon, seed):
     }  # fmt: skip
 
 
+@functools.cache
+def bench_of(name, num_rows):
+    model, covariates, *truth = (LOGISTIC | MODELS | WRONG)[name]
+    return Bench(model, covariates, num_rows, *truth)
+
+
+def run_compiled(name, num_rows, epsilon, seed):
+    """The same recipe and verdict by programs that all data sets share; no samples."""
+    bench = bench_of(name, num_rows)
+    args, _ = bench.data(seed)
+    rows, _ = bench.coordinates.split.arrays(args, {})
+    verdict = bench.released(rows, mu_of(epsilon), Bounds())[2]
+    doubted = verdict.misfit is not None
+    return {"doubted": doubted, "refused otherwise": bool(verdict.refusals) and not doubted}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", choices=[*LOGISTIC, *MODELS, *WRONG])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 2.0])
     parser.add_argument("--rows", type=int, default=4_000)
     parser.add_argument("--num-data-sets", type=int, default=20)
+    parser.add_argument("--compiled-once", action="store_true", help="many data sets in little time, without samples")
     parser.add_argument("--first", type=int, default=100)
     options = parser.parse_args()
     print(
@@ -65,12 +86,14 @@ def main():
         for epsilon in options.epsilons:
             start = time.perf_counter()
             seeds = range(options.first, options.first + options.num_data_sets)
-            runs = [run(name, options.rows, epsilon, seed) for seed in seeds]
+            one = run_compiled if options.compiled_once else run
+            runs = [one(name, options.rows, epsilon, seed) for seed in seeds]
             seconds = (time.perf_counter() - start) / len(runs)
-            counts = {key: sum(run[key] for run in runs) for key in ("doubted", "refused otherwise", "labels")}
-            error = float(np.median([run["error"] for run in runs]))
-            numbers = {"rows": options.rows, "data sets": len(runs)} | counts | {"error, median": round(error, 2)}
-            written("verdict", f"{name}, epsilon {epsilon:g}", numbers)
+            counts = {key: sum(run.get(key, 0) for run in runs) for key in ("doubted", "refused otherwise", "labels")}
+            error = float(np.median([run.get("error", np.nan) for run in runs]))
+            numbers = {"rows": options.rows, "data sets": len(runs)} | counts
+            numbers |= {} if options.compiled_once else {"error, median": round(error, 2)}
+            written("verdict", f"{name}, epsilon {epsilon:g}{', compiled once' * options.compiled_once}", numbers)
             print(
                 f"| {name} | {epsilon:g} | {len(runs)} | {' | '.join(map(str, counts.values()))} | {error:.2f} | {seconds:.1f} |",
                 flush=True,

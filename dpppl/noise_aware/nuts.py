@@ -39,7 +39,9 @@ class Linear(NamedTuple):
         centre = means.mean(axis=0)
         total = np.linalg.inv(covariances)
         values, vectors = np.linalg.eigh(total - np.linalg.inv(prior))
-        roots = np.sqrt(np.maximum(values, 1e-9 * values.max()))
+        roots = np.sqrt(
+            np.maximum(values, 1e-9 * np.linalg.eigvalsh(total).max())
+        )  # a mixture may be wider than the prior
         slopes = (vectors * roots[..., None, :]).swapaxes(-1, -2)
         missing = times(vectors.swapaxes(-1, -2), times(total, means)) / roots
         return cls(times(slopes, centre) - missing, slopes @ frame.inverse, origin + frame.latents(centre), frame)
