@@ -66,12 +66,16 @@ def _row(method, columns, target, num_runs=5):
 ROWS = [
     *(_row("not private", columns, None, 1) for columns in (8, 108)),
     *(
-        _row(method, 8, e)
+        _row(method, 8, e, num_runs=3 if method in ("full-rank SVI", "DP-SGHMC", "DP-SGNHT") else 5)
         for method in logistic.SETTINGS
         for e in EPSILONS
         if method != "one posterior sample" or e < 0.1
     ),
-    *(_row(method, 108, e) for method in ("NoiseAware", "Bayes by Backprop", "DP-SGLD") for e in EPSILONS[:3]),
+    *(
+        _row(method, 108, e, num_runs=3)
+        for method in ("NoiseAware", "Bayes by Backprop", "DP-SGLD")
+        for e in EPSILONS[:3]
+    ),
 ]
 """One posterior sample is drawn by rejection, which accepts nothing at larger epsilons."""
 
