@@ -1,6 +1,6 @@
-"""What private SVI reaches: tables for UCI Adult, Abalone, MNIST, a VAE and a mixture, and checks of its spread.
+"""What private SVI reaches: tables for UCI Adult, a VAE and a mixture, and checks of its spread. More in docs/results.md.
 
-python benchmarks/svi.py adult|spread|coverage|abalone|mnist|vae|mixture
+python benchmarks/svi.py adult|spread|coverage|vae|mixture
 """
 
 import argparse
@@ -25,7 +25,6 @@ from examples import data
 from examples.adult import posterior_predictive, scores
 from examples.logistic import laplace
 from models import vae as vae_model
-from models.bayesian_mlp import bayesian_mlp, logits
 from models.gaussian_mixture import gaussian_mixture
 from models.logistic_regression import gaussian
 
@@ -174,58 +173,6 @@ def coverage(args):
         print(f"| {args.num_rows:,} | {name} | {result.report.epsilon:.3f} | {cells} |")
 
 
-def abalone(args):
-    """Test accuracy of mean-field SVI on Abalone at epsilon 1, delta 1e-3, beside the non-private fit.
-
-    Clipping norm, learning rate and steps were chosen by the accuracy on a fifth of the training rows (`--tuning`)."""
-    x, y, x_test, y_test = data.abalone()
-    if args.tuning:
-        x, y, x_test, y_test = held_out_split(x, y)
-
-    def evaluate(guide, params):
-        draws = guide.sample_posterior(jax.random.key(1), params, sample_shape=(200,))
-        return scores(posterior_predictive(draws, x_test), y_test)
-
-    print("| method | epsilon | accuracy | AUC | NLL |\n|---|---|---|---|---|")
-    print(
-        "| not private | | " + " | ".join(f"{value:.4f}" for value in evaluate(*variational(gaussian, (x, y)))) + " |"
-    )
-    results = []
-    for _ in range(args.seeds):
-        result = fit(
-            gaussian, (x, y), args.num_steps, clipping_norm=args.clipping_norm, subsampling=dpppl.FullBatch(),
-            target_epsilon=1.0, target_delta=1e-3, learning_rate=args.learning_rate,
-        )  # fmt: skip
-        results.append(evaluate(result.guide, result.averaged_params()))
-    print(f"| SVI, AutoNormal | {result.report.epsilon:.3f} | {mean_and_sd(results)} |")
-
-
-def mnist(args):
-    """Bayes by Backprop on MNIST, an MLP 784-400-10 with a Gaussian prior."""
-    x, y, x_test, y_test = data.mnist()
-
-    def model(x, y):
-        bayesian_mlp(x, y, hidden=(400,), prior_scale=args.prior_scale)
-
-    start, processor = time.perf_counter(), time.process_time()
-    uniform = numpyro.infer.init_to_uniform(radius=0.08)
-    result = fit(
-        model, (x, y), args.num_steps, guide=AutoNormal(model, init_loc_fn=uniform, init_scale=args.init_scale),
-        clipping_norm=args.clipping_norm, subsampling=dpppl.Poisson.of_batch(args.batch_size, len(y)),
-        target_epsilon=args.epsilon, target_delta=1e-5, learning_rate=args.learning_rate,
-    )  # fmt: skip
-    seconds, processor = time.perf_counter() - start, time.process_time() - processor
-    for name, params in (("last", result.last_params), ("averaged", result.averaged_params(0.3))):
-        draws = result.sample_posterior(jax.random.key(1), 20, params)
-        probability = np.mean([
-            jax.nn.softmax(logits(x_test, [(draws[f"w{i}"][s], draws[f"b{i}"][s]) for i in (0, 1)])) for s in range(20)
-        ], axis=0)  # fmt: skip
-        print(f"{name}: test accuracy {np.mean(probability.argmax(1) == y_test):.4f}", flush=True)
-    print(
-        f"epsilon {result.report.epsilon:.3f}, {args.num_steps} steps, {seconds:.0f} s, {processor:.0f} s of processors"
-    )
-
-
 def vae(args):
     """Test ELBO at epsilon 8 of a small VAE on binarised MNIST, and without privacy: same steps, batch, optimiser."""
     x, _, x_test, _ = data.mnist()
@@ -289,8 +236,6 @@ SETTINGS = {  # (function, defaults)
     "adult": (adult, {"seeds": 5, "nonprivate_steps": 1500}),
     "spread": (spread, {"seeds": 3}),
     "coverage": (coverage, {"num_steps": 2000, "learning_rate": 0.1, "num_rows": 60_000, "data_sets": 100}),
-    "abalone": (abalone, {"num_steps": 300, "clipping_norm": 2.0, "learning_rate": 0.1, "seeds": 5}),
-    "mnist": (mnist, {"num_steps": 1000, "batch_size": 2048, "clipping_norm": 1.0, "learning_rate": 0.004}),
     "vae": (vae, {"num_steps": 1000, "batch_size": 2048, "clipping_norm": 5.0, "learning_rate": 0.005}),
     "mixture": (mixture, {"num_steps": 1000, "clipping_norm": 10.0, "learning_rate": 0.05, "seeds": 5}),
 }
@@ -303,14 +248,9 @@ def main():
         command = commands.add_parser(name, help=function.__doc__)
         for key, value in defaults.items():
             command.add_argument(f"--{key.replace('_', '-')}", type=type(value), default=value)
-        if name in ("adult", "abalone"):
-            command.add_argument("--tuning", action="store_true", help="score a fifth of the training rows instead")
         if name == "adult":
+            command.add_argument("--tuning", action="store_true", help="score a fifth of the training rows instead")
             command.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 1.0])
-        elif name == "mnist":
-            command.add_argument("--epsilon", type=float, default=3.0)
-            command.add_argument("--init-scale", type=float, default=0.005)
-            command.add_argument("--prior-scale", type=float, default=20.0)
         elif name in ("vae", "mixture"):
             command.add_argument("--num-rows", type=int, default=60_000 if name == "vae" else 20_000)
     args = parser.parse_args()
