@@ -22,17 +22,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from benchmarks.noise_aware_models import poisson_regression
+from benchmarks.results import written
 from examples import data
 from models.logistic_regression import gaussian
 
 
-def on_adult(epsilons):
+def on_adult(epsilons, num_runs):
     """NLL, AUC and expected calibration error of posterior predictive probabilities."""
     from sklearn.metrics import roc_auc_score
 
     x, y, x_test, y_test = data.adult()
     print("| epsilon | NLL | AUC | ECE | verdict | seconds |\n|---|---|---|---|---|---|")
-    for epsilon in epsilons:
+    scores = {}
+    for epsilon in np.repeat(epsilons, num_runs).tolist():
         start = time.perf_counter()
         private = dpppl.NoiseAware(
             gaussian, target_epsilon=epsilon, target_delta=1e-5, print_cost=False, progress_bar=False, num_samples=500
@@ -46,6 +48,8 @@ def on_adult(epsilons):
         bins = np.minimum((p * 10).astype(int), 9)
         gaps = [abs(np.sum(p[bins == k] - y_test[bins == k])) for k in range(10)]
         ece, auc = np.sum(gaps) / len(p), roc_auc_score(y_test, p)
+        scores[epsilon] = [*scores.get(epsilon, []), round(float(nll), 4)]
+        written("noise_aware_adult", f"epsilon {epsilon:g}", {"NLL": scores[epsilon]})
         print(
             f"| {epsilon:g} | {nll:.4f} | {auc:.4f} | {ece:.3f} | {private.verdict.line()} | {seconds:.1f} |",
             flush=True,
@@ -111,11 +115,12 @@ def main():
     parser.add_argument("what", choices=["adult", "beside"])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.3, 1.0, 3.0])
     parser.add_argument("--delta", type=float, default=1e-5, help="of `beside`")
+    parser.add_argument("--num-runs", type=int, default=1, help="of `adult`")
     options = parser.parse_args()
     if options.what == "beside":
         beside(options.epsilons, options.delta)
     elif data.has_adult():
-        on_adult(options.epsilons)
+        on_adult(options.epsilons, options.num_runs)
     else:
         print("UCI Adult is missing: set DPPPL_DATA")
 
