@@ -11,8 +11,8 @@ from dpppl.noise_aware.recipe import Known, Prior, Stage
 from dpppl.runs.render import table
 
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
-MISFIT, SURE, UNLEARNED = 0.02, 9.2, 4.0
-LINK_CHANCE = 0.01  # of doubting a right model for its ranks by value
+MISFIT, SURE, UNLEARNED = 0.02, 10.6, 4.0  # 10.6: one run in 200 by chance
+LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 SILENT, IMPOSSIBLE, STANDS_OUT = 0.01, 0.002, 3.0
 CONFLICT, FORGOTTEN, LEARNED = 3.0, 0.2, 0.1
 MANY, BLURRED = 20, 0.5
