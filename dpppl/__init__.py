@@ -5,6 +5,7 @@ from importlib.metadata import version as _version
 from dpppl import accounting as accounting
 from dpppl import audit as audit
 from dpppl import information_flow as information_flow
+from dpppl import logging as logging
 from dpppl import plotting as plotting
 from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
@@ -71,6 +72,7 @@ __all__ = [
     "accounting",
     "audit",
     "information_flow",
+    "logging",
     "plotting",
     "polynomial_decay",
     "private_score",

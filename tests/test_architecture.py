@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "uncertainty": METHODS | {"mcmc", "svi"},
     "plotting": LEAVES | {"ledger", "uncertainty"},
     "tuning": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
+    "logging": METHODS | {"mcmc", "svi", "noise_aware"},
     "audit": METHODS | {"mcmc", "svi"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
     "__main__": {"cli"},

@@ -55,27 +55,35 @@ class Curvature(NamedTuple):
 
 
 def drawn(
-    noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int
+    noisy: Array,
+    std: float,
+    scores: Array,
+    scores_std: float,
+    real: Array,
+    covariance: Array,
+    count: int,
+    most: float = 1.0,
 ) -> Curvature:
     """Draws of diagonal blocks (k, b, b) of a curvature, given `noisy` = curvature + noise of sd `std` on the diagonal,
     std / sqrt 2 off it, and `scores`, the variance of scores with noise of sd `scores_std`.
 
-    `real` (k, b): where there is no padding; `covariance` (k, b, b): the prior's."""
+    `real` (k, b): where there is no padding; `covariance` (k, b, b): the prior's; `most`: see `_ratio`."""
     smallest = _SMALLEST / np.linalg.eigvalsh(covariance).max()
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
     mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)
-    return Curvature(values, vectors, _ratio(scores, scores_std, mean))
+    return Curvature(values, vectors, _ratio(scores, scores_std, mean, most))
 
 
-def _ratio(noisy: Array, std: float, curvature: Array) -> Array:
+def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0) -> Array:
     """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
 
-    J is at most A and much like a multiple of it, so C starts from a multiple of one, with entries of a relative spread of 0.3,
-    and moves to what was released as far as its noise allows. Symmetric, positive semidefinite."""
+    J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from a
+    multiple of one, with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows.
+    Symmetric, positive semidefinite."""
     size, error = np.sum(curvature**2), std**2
     # 1, which is safe, where noise drowns it
     multiple = (np.sum(noisy * curvature) / size + error / size) / (1.0 + error / size)
-    multiple = float(np.clip(multiple + np.sqrt(error / (size + error)), 0.05, 1.0))
+    multiple = float(np.clip(multiple + np.sqrt(error / (size + error)), 0.05, most))
     values, vectors = np.linalg.eigh(curvature)
     roots = np.sqrt(np.maximum(values, 1e-30))
     scales, identity = roots[..., :, None] * roots[..., None, :], np.eye(values.shape[-1])

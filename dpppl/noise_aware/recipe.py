@@ -99,13 +99,14 @@ class Bounds:
 
 class Release(NamedTuple):
     """Blocks (k, b, b) of a curvature as released, with the sd of their noise; products (d, COLUMNS) of it, with the same; and
-    the variance of scores with its own."""
+    the variance of scores with its own, at most `most_scores` times the curvature."""
 
     curvature: Array
     curvature_std: float
     products: Array
     scores: Array
     scores_std: float
+    most_scores: float = 1.0
 
     def combined(self, other: "Release") -> "Release":
         """The precision-weighted mean of two."""
@@ -114,12 +115,13 @@ class Release(NamedTuple):
         )
         products, _ = weighted_mean(self.products, self.curvature_std, other.products, other.curvature_std)
         scores, scores_std = weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
-        return Release(curvature, curvature_std, products, scores, scores_std)
+        return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
 
     def posterior(self, frame: Frame, covariance: Array, count: int) -> Curvature:
         """Draws of the curvature, where u has this prior covariance."""
         real = frame.layout.real
-        return drawn(self.curvature, self.curvature_std, self.scores, self.scores_std, real, covariance, count)
+        released = self.curvature, self.curvature_std, self.scores, self.scores_std
+        return drawn(*released, real, covariance, count, self.most_scores)
 
 
 class Stage(NamedTuple):
@@ -153,10 +155,17 @@ Ask = Callable[..., Any]
 
 
 def run_recipe(
-    ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0
+    ask: Ask,
+    plan: Plan,
+    scale: float,
+    prior: Prior,
+    bounds: Bounds,
+    num_rows: int,
+    redrawn: float = 0.0,
+    rows_per_unit: int = 1,
 ) -> tuple[list[Stage], Scalars]:
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
-    `scale`: 1 / mu; `redrawn`: see `Responses`."""
+    `scale`: 1 / mu; `redrawn`: see `Responses`; `rows_per_unit`: rows of a unit, which may be correlated."""
     *priced, closing = plan.priced(scale)
     frame, dimension = prior.first(), len(prior.mean)
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
@@ -175,6 +184,7 @@ def run_recipe(
         entries = np.sqrt(dimension * frame.roots.shape[1])
         at |= found_bounds(ask, at, bounds, sigma, level, num_rows, entries)
         here = _released(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame)
+        here = here._replace(most_scores=float(rows_per_unit))
         std = at["norm"] * sigma["gradient"]
         curvature = here.posterior(frame, covariance, _DRAWS)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)

@@ -240,6 +240,10 @@ class NoiseAware(Fixed):
     def _grouped(self, args: Any, kwargs: Any, key: Any) -> Any:
         return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
+    @property
+    def _rows_per_unit(self) -> int:
+        return 1 if self.unit.ids is None else self.unit.max_rows
+
     def _bind(self, args: Any, kwargs: Any) -> _Bound:
         """Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
         with TRACING:
@@ -266,7 +270,9 @@ class NoiseAware(Fixed):
     def _recipe(self, bound: _Bound, releases: Released, ask: Any) -> Any:
         plan = self._plan(bound.coordinates.dimension)
         num_rows, redrawn = bound.split.num_rows, bound.responses.redrawn
-        return run_recipe(ask, plan, releases.scale, releases.prior, self.bounds, num_rows, redrawn)
+        return run_recipe(
+            ask, plan, releases.scale, releases.prior, self.bounds, num_rows, redrawn, self._rows_per_unit
+        )
 
     def _conclude(self, bound: _Bound, releases: Released, found: Any, key: Any) -> None:
         """The verdict on what a recipe `found`, and samples."""
@@ -277,7 +283,9 @@ class NoiseAware(Fixed):
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
         with TRACING:
             z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
-            of_model: Any = dict(symmetric=bound.symmetric, observed=bound.responses.observed)
+            of_model: Any = dict(
+                symmetric=bound.symmetric, observed=bound.responses.observed, in_units=self._rows_per_unit > 1
+            )
             self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through, **of_model)
             self._samples = bound.constrain(z, bound.public)
         self._provenance = self._provenance.ended(Status.COMPLETE)

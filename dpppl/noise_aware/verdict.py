@@ -42,7 +42,7 @@ class Verdict:
     - `blurred`: sites of many coordinates that differ by little more than they are known by; `through`: the latents that the
       likelihood knows only through coordinates.
     - `symmetric`: what of the latents may change places or signs without a change of the model.
-    - `observed`: the observed sites."""
+    - `observed`: the observed sites. `in_units`: whether a row is a unit of several."""
 
     arrival: float
     agreement: float
@@ -66,6 +66,7 @@ class Verdict:
     through: tuple[str, ...] = ()
     symmetric: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
+    in_units: bool = False
 
     @classmethod
     def of(
@@ -117,7 +118,17 @@ class Verdict:
         """What to know when reading them."""
         far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
         return [
-            *filter(None, [self._unlearned(), far and f"{far}.", self._forgotten(), self.label_switching, self.spreads])
+            *filter(
+                None,
+                [
+                    self._unlearned(),
+                    far and f"{far}.",
+                    self.correlation,
+                    self._forgotten(),
+                    self.label_switching,
+                    self.spreads,
+                ],
+            )
         ]
 
     def _silent(self) -> list[str]:
@@ -170,7 +181,7 @@ class Verdict:
         departure, chi_squared = self.fit
         # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
         times = 1.0 if max(self.learned.values(), default=1.0) > 0.5 else UNLEARNED
-        if chi_squared >= times * SURE and departure >= MISFIT:
+        if chi_squared >= times * SURE and departure >= MISFIT and not self.in_units:
             lines.append(
                 f"by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than .5 if they are "
                 f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees)"
@@ -183,7 +194,7 @@ class Verdict:
                 "degree), as if a square, an interaction or another link were missing"
             )
         share, std = self.impossible
-        if share >= IMPOSSIBLE and share >= STANDS_OUT * std:
+        if share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units:
             lines.append(
                 f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
             )
@@ -192,6 +203,17 @@ class Verdict:
         return (
             f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move; use a "
             "richer model."
+        )
+
+    @property
+    def correlation(self) -> str | None:
+        """Of units: whether their rows are as independent as the model has them. The variance of scores counts it if not."""
+        departure, chi_squared = self.fit
+        if not self.in_units or chi_squared < SURE or departure < MISFIT:
+            return None
+        return (
+            f"rows of one unit are correlated, or of another law than the model's (units rank {self.rank[0]:.3f} ± "
+            f"{self.rank[1]:.3f} by surprise): read means and their intervals, which count it, not scales."
         )
 
     def _unlearned(self) -> str | None:

@@ -1,0 +1,150 @@
+"""What may be logged of a run: its report, settings, progress and summaries of what was released; never rows, losses or keys.
+
+A record is built from a method's own report and released values alone. Trackers that log a model's call, its data or its losses
+(as automatic logging does) publish rows; these functions take nothing but dpppl's objects.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpppl.errors import ConfigurationError
+from dpppl.mcmc.runner import MCMC
+from dpppl.noise_aware.runner import NoiseAware
+from dpppl.runs.report import PrivacyReport
+from dpppl.runs.risk import risk_numbers
+from dpppl.svi.result import SVIResult
+from dpppl.svi.runner import SVI
+
+Loggable = MCMC | NoiseAware | SVI | SVIResult
+_MOST_METRICS = 200
+_LONGEST = 500
+_TOLD = (
+    "method",
+    "neighbouring data sets",
+    "unit of privacy",
+    "subsampling",
+    "clipping",
+    "noise multiplier",
+    "step size",
+)
+
+
+class Tracker(Protocol):
+    """What `mlflow` calls: the module of that name has it, and so has whatever stands in for it."""
+
+    def log_params(self, params: dict[str, Any]) -> Any: ...
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> Any: ...
+    def log_text(self, text: str, artifact_file: str) -> Any: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What is logged.
+
+    - `params`: settings, as text.
+    - `metrics`: what it cost so far, and posterior means and standard deviations of the first 200 elements.
+    - `texts`: files by name: the report as text, JSON and HTML, and all of the summary as CSV.
+    - `step`: accesses charged so far, for a metric's step.
+    """
+
+    params: dict[str, str]
+    metrics: dict[str, float]
+    texts: dict[str, str]
+    step: int
+
+
+def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record:
+    """All that may be logged of a run, or of one that still runs or was interrupted.
+
+    - `finished`: an MCMC, NoiseAware or SVI, or what SVI.run returned; that has parameters to summarise.
+    - `about`: as for `PrivacyReport.to_html`.
+
+    *Guarantee*: a function of what was released and of public values. Raises ConfigurationError for anything else.
+
+    >>> import dpppl
+    >>> kernel = dpppl.DPSGLD(lambda y: None, clipping_norm=1.0, noise_multiplier=20.0, step_size=0.01)
+    >>> found = record(dpppl.MCMC(kernel, num_warmup=0, num_samples=10, target_delta=1e-5))
+    >>> found.params["method"], found.metrics["epsilon"], sorted(found.texts)
+    ('DPSGLD, nothing run', 0.0, ['privacy_report.html', 'privacy_report.json', 'privacy_report.txt', 'summary.csv'])
+    """
+    if not isinstance(finished, Loggable):
+        raise ConfigurationError(
+            f"got a {type(finished).__name__}; what may be logged is a dpppl.MCMC, NoiseAware or SVI, or the result of SVI.run: "
+            "their reports and released values, and no array of yours."
+        )
+    report: PrivacyReport = finished.report if isinstance(finished, SVIResult) else finished.privacy_report()
+    summary, rows = _summary(_released(finished)), dict(report.rows())
+    numbers = {"accesses": float(report.num_accesses)}
+    numbers |= {"advantage": report.risk.advantage, "mu": float(risk_numbers(report.risk)["mu"])}
+    if report.delta is not None:
+        numbers |= {"delta": report.delta, "epsilon": float(report.epsilon or 0.0)}
+    shown = {
+        f"{kind}.{name}": value for name, *two in summary[:_MOST_METRICS] for kind, value in zip(("mean", "sd"), two)
+    }
+    return Record(
+        params={name.replace(" ", "_"): rows[name][:_LONGEST] for name in _TOLD if name in rows}
+        | {"status": report.status},
+        metrics={name: value for name, value in (numbers | shown).items() if np.isfinite(value)},
+        texts={
+            "privacy_report.txt": str(report),
+            "privacy_report.json": report.to_json(about),
+            "privacy_report.html": report.to_html(about),
+            "summary.csv": "\n".join(
+                ["element,mean,sd", *(f"{json.dumps(n)},{m:.9g},{s:.9g}" for n, m, s in summary), ""]
+            ),
+        },
+        step=report.num_accesses,
+    )
+
+
+def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[str, str] | None = None) -> Record:
+    """Log `record(finished, about)` to the active MLflow run; call it again for progress, while a run goes on.
+
+    - `tracker`: the `mlflow` module (`pip install mlflow`), or an object with its `log_params`, `log_metrics` and `log_text`;
+      None imports it.
+
+    Do not use MLflow's automatic logging beside it: it would log what it can reach. Returns the record. Raises
+    ConfigurationError without MLflow, and as `record`.
+    """
+    found = record(finished, about)
+    if tracker is None:
+        try:
+            import mlflow as tracker  # type: ignore[no-redef]
+        except ImportError:
+            raise ConfigurationError("this needs MLflow: pip install mlflow, or give a tracker.") from None
+    assert tracker is not None
+    tracker.log_params(found.params)
+    tracker.log_metrics(found.metrics, step=found.step)
+    for name, text in found.texts.items():
+        tracker.log_text(text, name)
+    return found
+
+
+def _released(finished: Any) -> dict[str, Any]:
+    """Samples (draws, ...), or parameters (1, ...), by name; nothing where nothing has run."""
+    if isinstance(finished, SVIResult):
+        return {name: np.asarray(value)[None] for name, value in finished.params.items()}
+    if isinstance(finished, SVI):
+        return {}
+    try:
+        if isinstance(finished, NoiseAware):
+            return finished.get_samples(allow_unconverged=True)
+        return dict(finished.get_samples())
+    except ConfigurationError:  # not run yet
+        return {}
+
+
+def _summary(released: Mapping[str, Any]) -> list[tuple[str, float, float]]:
+    """Name, mean and standard deviation of each element."""
+    found = []
+    for name, values in sorted(released.items()):
+        draws = np.asarray(values, np.float64)
+        for place in np.ndindex(draws.shape[1:]):
+            column = draws[(slice(None), *place)]
+            label = f"{name}[{','.join(map(str, place))}]" if place else name
+            found.append((label, float(column.mean()), float(column.std())))
+    return found
