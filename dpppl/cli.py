@@ -1,6 +1,7 @@
 """The command line: what a run would cost, which noise a budget needs, reports and ledgers as people read them.
 
-Of argparse, which Python brings along.
+Of argparse: eight commands with a few options each need nothing that it lacks, errors are Python's own, and Click or Typer
+would be one more dependency of a privacy library, to be trusted and kept. Tab completion is shtab's, an extra.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dpppl import accounting
+from dpppl import accounting, cli_models
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.events import NEIGHBORING_RELATIONS
@@ -109,6 +110,11 @@ def _parser() -> argparse.ArgumentParser:
     added = command("ledger", _ledger, "what a ledger says: show it, verify its file, or export all that was charged")
     added.add_argument("action", choices=("show", "verify", "export"))
     added.add_argument("file", type=Path)
+    cli_models.add(command)
+    added = command(
+        "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
+    )
+    added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     return parser
 
 
@@ -241,6 +247,15 @@ def _document(file: Path) -> dict[str, Any]:
             f"{file} is not a report of schema {render.SCHEMA_VERSION}; write one with PrivacyReport.to_json()."
         )
     return document
+
+
+def _completion(options: argparse.Namespace) -> Answer:
+    try:
+        import shtab
+    except ImportError:
+        raise ConfigurationError("tab completion needs shtab: pip install dpppl[completion].") from None
+    script = shtab.complete(_parser(), shell=options.shell)
+    return {"shell": options.shell, "script": script}, script
 
 
 def _report(options: argparse.Namespace) -> Answer:

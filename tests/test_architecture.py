@@ -39,7 +39,8 @@ MAY_IMPORT = {
     "tuning": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware"},
     "audit": METHODS | {"mcmc", "svi"},
-    "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
+    "cli_models": METHODS | {"mcmc", "svi", "audit"},
+    "cli": METHODS | {"plotting", "cli_models"},
     "__main__": {"cli"},
 }
 """By module or subpackage, which may always import itself. `dpppl/__init__.py` may import everything."""

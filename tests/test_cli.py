@@ -23,11 +23,27 @@ SHOWN = [
 ]
 
 
+MODEL = """
+import numpyro, numpyro.distributions as dist
+
+def regression(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ b, 1), obs=y)
+
+def coupled(y):
+    mu = numpyro.sample("mu", dist.Normal(y.mean(), 1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A report and a ledger in the working directory."""
     monkeypatch.chdir(tmp_path)
     Path("run.json").write_text(plan("full").to_json())
+    Path("model.py").write_text(MODEL)
     ledger = dpppl.PrivacyLedger("survey.ledger", 1.0, 1e-5, name="Survey", full_batch_only=True)
     event = GaussianEvent(noise_multipliers=((100.0, 400),))
     ledger.reserve("first", [event], "DPSGLD, 400 steps")
@@ -47,7 +63,9 @@ def test_the_commands_answer_as_the_page_shows(line, answer, folder, capsys):
 
 
 def test_every_command_is_on_the_page():
-    assert {line.split()[0] for line, _ in SHOWN} == {"epsilon", "calibrate", "plan", "report", "ledger"}
+    assert {line.split()[0] for line, _ in SHOWN} == {
+        "epsilon", "calibrate", "plan", "report", "ledger", "verify", "audit", "completion",
+    }  # fmt: skip
     assert len([line for line, _ in SHOWN if line.startswith("ledger")]) == 3
 
 
@@ -152,3 +170,34 @@ def test_a_plan_is_drawn(tmp_path, capsys):
     picture = tmp_path / "plan.png"
     line = f"plan --num-data 1000 --epsilon 1 --delta 1e-5 --rate 1 --steps 100 --picture {picture}"
     assert main(line.split()) == 0 and picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["verify", "model.py"], "should be FILE:FUNCTION"),
+        (["verify", "gone.py:model"], "should be FILE:FUNCTION"),
+        (["verify", "model.py:absent"], "has no function absent"),
+        (["verify", "model.py:coupled", "--argument", "y=float32[9]"], "UnsupportedModelError: "),
+        (["verify", "model.py:regression", "--argument", "x=float32[9,"], "nor a Python literal"),
+        (["verify", "model.py:regression", "--argument", "x=word32[9]"], "no type of numbers"),
+        (["verify", "model.py:regression", "--public", "x"], "no --argument"),
+    ],
+)
+def test_models_that_cannot_be_verified_say_why(arguments, words, folder, capsys):
+    assert main(arguments) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_verify_tells_what_is_private(folder, capsys):
+    line = 'verify model.py:regression --argument "x=float32[20, 2]" --argument "y=float32[20]"'
+    found = answer(capsys, *shlex.split(line))
+    assert (
+        found["private"] == ["x", "y"] and found["latents"] == {"b": [2]} and found["proved"] and found["public"] == []
+    )
+
+
+def test_completion_needs_its_extra(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 1
+    assert "dpppl[completion]" in capsys.readouterr().err

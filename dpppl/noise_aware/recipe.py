@@ -27,6 +27,7 @@ CARRIED = 4.0  # covariance inflation of a stage's posterior, from which the wal
 BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
+UNIT_LEVEL = 0.97  # the same for units of several rows
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk, in prior sds: farther once the prior proves wrong
 _LATE, _MOST_KNOWN = STEPS // 2, RANK // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
@@ -171,6 +172,10 @@ def run_recipe(
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
     per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
+    if (
+        rows_per_unit > 1
+    ):  # correlated rows are of another law than the model's, so that clipping would bend their curvature
+        level = UNIT_LEVEL
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1

@@ -13,6 +13,7 @@ from dpppl.runs.render import table
 ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
 MISFIT, SURE, UNLEARNED = 0.02, 10.6, 4.0  # 10.6: one run in 200 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
+DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 SILENT, IMPOSSIBLE, STANDS_OUT = 0.01, 0.002, 3.0
 CONFLICT, FORGOTTEN, LEARNED = 3.0, 0.2, 0.1
 MANY, BLURRED = 20, 0.5
@@ -187,6 +188,7 @@ class Verdict:
                 f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees)"
             )
         coordinate, departure, chi_squared, count = self.link
+        times *= DISPERSED if self.in_units else 1.0
         if abs(departure) >= MISFIT and chi_squared >= times * certain(LINK_CHANCE / count):
             where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
             lines.append(

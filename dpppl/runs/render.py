@@ -22,6 +22,10 @@ ABOUT = {
 Rows = Sequence[Sequence[str]]
 Sections = Sequence[tuple[str, Sequence[str]]]
 
+_NIST = (
+    "Near, Darais, Lefkovitz, Howarth: Guidelines for Evaluating Differential Privacy Guarantees (2025), the pyramid from the "
+    "guarantee to the collection of data. What a program cannot know is open."
+)
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#57606a;--rule:#d0d7de;--mark:#0a58a8;--warn:#9a3412}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#11151a;--soft:#9aa4af;--rule:#343b44;--mark:#6cb2ff;
@@ -100,12 +104,14 @@ def page(document: Mapping[str, Any]) -> str:
         *(f'<section class="warnings"><h2>{title}</h2>{_list(lines)}</section>' for title, lines in warnings),
         f"<h2>The guarantee and its conditions</h2>{_table(document['rows'])}",
         f'<h2>What an attack can achieve</h2><div class="charts">{_charts(document["risk"])}</div>',
-        "<h2>Groups, fewer steps, no sampling</h2>",
+        "<h2>Parts, groups, fewer steps, no sampling</h2>",
         f'<p class="soft">Epsilon at delta {comparisons["delta"]:g}.</p>{_table(_compared(comparisons))}',
         *(f"<h2>{title}</h2>{_list(lines)}" for title, lines in others),
         "<h2>For people to answer</h2>",
-        '<p class="soft">No program can know this. NIST SP 800-226 asks for it, too.</p>',
+        '<p class="soft">No program can know this.</p>',
         _table([(ABOUT[name], about[name] or "open") for name in ABOUT]),
+        "<h2>What NIST SP 800-226 asks</h2>",
+        f'<p class="soft">{_NIST}</p>{_table(nist(document))}',
         f"<h2>Versions</h2>{_table(list(document['versions'].items()))}",
     ]
     head = (
@@ -114,6 +120,38 @@ def page(document: Mapping[str, Any]) -> str:
         f"<title>Privacy report: {html.escape(document['method'])}</title><style>{_STYLE}</style></head>"
     )
     return f"{head}<body><main>{''.join(parts)}</main></body></html>"
+
+
+def nist(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Questions for whoever evaluates a claim of differential privacy, each answered or open."""
+    rows, about = dict(document["rows"]), document["about"]
+    said = lambda name: about[name] or "open"  # noqa: E731
+    implementation = "; ".join(line for line in document["assumptions"] if "noise" in line.lower() or "keys" in line)
+    composed = f"{document['num_accesses']} accesses, accounted together"
+    epsilon = "no delta was chosen" if document["epsilon"] is None else f"{rows['epsilon']} at delta {rows['delta']}"
+    return [
+        (
+            "Which definition, between which data sets?",
+            f"Approximate differential privacy: {rows['neighbouring data sets']}",
+        ),
+        ("What is the unit of privacy?", rows["unit of privacy"]),
+        ("Which epsilon and delta?", epsilon),
+        ("Why are they small enough?", said("justification")),
+        ("Who is trusted?", rows["trust"] + ("" if about["actors"] is None else f". {about['actors']}")),
+        (
+            "How does it compose with other releases?",
+            f"{composed}. {document['ledger'] or 'No ledger counts other releases: open'}",
+        ),
+        (
+            "Which mechanism, and how is sensitivity bounded?",
+            f"Gaussian noise {rows['noise multiplier']}; {rows['clipping']}",
+        ),
+        ("How are noise, randomness and rounding implemented?", implementation),
+        ("Which hazards does the guarantee leave?", "; ".join(document["not_covered"])),
+        ("How useful are the results, and for whom are they worse?", "open"),
+        ("Was the choice of data and settings accounted for?", said("preprocessing")),
+        ("How were the data collected, and who may see them?", "open"),
+    ]
 
 
 def _caption(document: Mapping[str, Any]) -> str:
@@ -127,7 +165,13 @@ def _compared(comparisons: Mapping[str, Any]) -> list[tuple[str, str]]:
         f"{_number(point['epsilon'])} after {100 * point['share_of_steps']:g} %" for point in comparisons["growth"]
     ]
     of = "rows of one person" if comparisons["groups_of"] == "row" else "units together"
+    parts = comparisons["parts"]
     return [
+        *(
+            (f"{p['part']}", f"{_number(p['epsilon'])} alone, {100 * p['share']:.3g} % of all")
+            for p in parts
+            if len(parts) > 1
+        ),
         *((f"{group['rows']} {of}", _number(group["epsilon"])) for group in comparisons["groups"]),
         ("as steps are taken", ", ".join(grown)),
         ("if each step used every row", _number(comparisons["without_amplification"])),

@@ -130,12 +130,40 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
             {"rows": k, "epsilon": accounting.group_epsilon(events, delta, k) if events else 0.0}
             for k in (group_size * times for times in GROUPS)
         ],
+        "parts": _parts(events, delta, group_size),
         "growth": [
             {"share_of_steps": share, "epsilon": accounting.group_epsilon(_first(events, share), delta, group_size)}
             for share in SHARES_OF_STEPS
         ],
         "without_amplification": accounting.group_epsilon(whole, delta, group_size),
     }
+
+
+def _parts(events: Events, delta: float, group_size: int) -> list[dict[str, Any]]:
+    """Each event alone, and its share of what all lose: of the Renyi divergence at order 8, mu^2 on full batches."""
+    order = np.array([8.0])
+    losses = [float(accounting.rdp(e, order)[0]) for e in events]
+    total = math.fsum(losses)
+    return [
+        {
+            "part": _told(e),
+            "epsilon": accounting.group_epsilon(e, delta, group_size),
+            "share": loss / total if 0 < total < math.inf else 0.0,
+        }
+        for e, loss in zip(events, losses)
+    ]
+
+
+def _told(event: Any) -> str:
+    """An event in words."""
+    if isinstance(event, SelectionEvent):
+        return f"the best of runs, {event.mean:g} expected"
+    sigmas = [sigma for sigma, _ in event.noise_multipliers]
+    noise = f"{min(sigmas):.4g}" if min(sigmas) == max(sigmas) else f"{min(sigmas):.4g} to {max(sigmas):.4g}"
+    rows = "all rows" if event.is_full_batch else f"a share {event.sampling_rate:g} of the rows"
+    rows = rows if event.batch_size is None or event.is_full_batch else f"{event.batch_size} rows"
+    accesses = "access" if event.num_accesses == 1 else "accesses"
+    return f"{event.num_accesses} {accesses} of {rows}, noise {noise}"
 
 
 def _first(events: Events, share: float) -> Events:

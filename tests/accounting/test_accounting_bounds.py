@@ -4,11 +4,13 @@ import math
 
 import pytest
 
+from dpppl import plotting
 from dpppl.accounting import GaussianEvent, delta, epsilon
 from dpppl.accounting.bounds import (
     advanced_composition,
     amplification_by_sampling,
     basic_composition,
+    compared,
     langevin_event,
     largest_step_size,
     li_2019_constant_step_size,
@@ -164,3 +166,30 @@ class TestCentralLimit:
             approximate_epsilon(event(1.0), 0.0)
         with pytest.raises(ConfigurationError, match="epsilon"):
             approximate_delta(event(1.0), -1.0)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        GaussianEvent(noise_multipliers=((8.0, 200),)),
+        GaussianEvent(noise_multipliers=((1.5, 500),), sampling_rate=0.02),
+    ],
+)
+def test_textbook_rules_stand_above_the_account(event):
+    found = compared(event, 1e-6)
+    assert found["tight"] == epsilon(event, 1e-6) <= found["RDP"] * (1 + 1e-6)
+    assert found["RDP"] < found["advanced composition"] and found["tight"] < found["basic composition"]
+    assert ("without amplification" in found) == (event.sampling_rate < 1)
+    assert found["GDP, central limit (approximate)"] == pytest.approx(found["tight"], rel=0.2)
+    axes = plotting.bounds_picture(event, 1e-6)
+    drawn = {line.get_label(): line.get_ydata()[-1] for line in axes.get_lines()}
+    assert drawn == pytest.approx(found)
+
+
+def test_compared_is_for_accesses_that_are_alike():
+    for event in (
+        GaussianEvent(noise_multipliers=((8.0, 2), (9.0, 3))),
+        GaussianEvent(noise_multipliers=((8.0, 2),), neighboring_relation="replace_one"),
+    ):
+        with pytest.raises(ConfigurationError, match="compared is for"):
+            compared(event, 1e-6)

@@ -237,3 +237,30 @@ def test_the_headline_says_whom_a_guessable_key_does_not_keep_out():
     report = replace(plan("full"), provenance=plan("full").provenance.and_now(provenance.Status.COMPLETE, seeded))
     assert report.headline.endswith("This holds only against those who cannot guess the random key.")
     assert "guess the random key" not in plan("full").headline
+
+
+def test_the_page_answers_what_nist_asks_or_says_that_it_is_open():
+    page = plan("poisson").to_html({"justification": "as agreed with the board"})
+    asked = page[page.index("What NIST SP 800-226 asks") :]
+    for question in (
+        "Which definition",
+        "unit of privacy",
+        "Who is trusted",
+        "compose",
+        "sensitivity",
+        "hazards",
+        "collected",
+    ):
+        assert question in asked
+    assert "as agreed with the board" in asked and asked.count('<td class="open">') == 3
+    assert len(page) < 300_000 and not re.search(r"https?://(?!www.w3.org)", page)
+    levels = [int(level) for level in re.findall(r"<h(\d)", page)]
+    assert levels[0] == 1 and set(levels[1:]) == {2}
+
+
+def test_parts_add_up():
+    svi = dpppl.SVI(normal_mean, numpyro.infer.autoguide.AutoNormal(normal_mean), target_epsilon=1.0, target_delta=1e-5)
+    parts = svi.privacy_plan(50).to_dict()["comparisons"]["parts"]
+    assert len(parts) == 2 and sum(part["share"] for part in parts) == pytest.approx(1.0)
+    assert parts[0]["part"].startswith("1 access of all rows") and parts[0]["share"] == pytest.approx(0.01, rel=0.01)
+    assert "alone, 1&nbsp;% of all" in svi.privacy_plan(50).to_html()

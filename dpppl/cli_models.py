@@ -1,0 +1,143 @@
+"""The commands that load a user's model: `dpppl verify` and `dpppl audit`. The file is run, as `python FILE` would run it."""
+
+import argparse
+import ast
+import re
+import runpy
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl import audit as auditing
+from dpppl.errors import ConfigurationError
+from dpppl.information_flow import verify
+from dpppl.mcmc.langevin import DPSGLD
+from dpppl.model.arguments import Public
+from dpppl.randomness.keys import secret_key
+from dpppl.subsampling import FullBatch, Poisson
+
+Answer = tuple[dict[str, Any], str]
+_ARRAY = re.compile(r"(?P<dtype>[a-z]+\d+)\[(?P<shape>[\d, ]*)\]")
+
+
+def add(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add both commands. `command(name, function, words)` makes the parser of one."""
+    for name, function, words in (
+        (
+            "verify",
+            _verify,
+            "whether a NumPyro model can be run, and a proof that its rows leave through the mechanism only",
+        ),
+        ("audit", _audit, "attack a DPSGLD chain on a model with made-up rows: a lower bound on epsilon"),
+    ):
+        added = command(name, function, words)
+        added.add_argument(
+            "model", metavar="FILE:FUNCTION", help="a Python file and the NumPyro model in it; the file is run"
+        )
+        added.add_argument(
+            "--argument", action="append", default=[], metavar="NAME=VALUE",
+            help='an argument of the model: an array by its type, x="float32[100, 3]", or a Python literal',
+        )  # fmt: skip
+        added.add_argument(
+            "--public", action="append", default=[], metavar="NAME", help="an argument that is not private"
+        )
+        added.add_argument("--clipping-norm", type=float, default=1.0)
+        added.add_argument("--rate", type=float, default=1.0, help="Poisson sampling rate; 1, every row, unless given")
+        if name == "audit":
+            added.add_argument("--noise-multiplier", type=float, required=True)
+            added.add_argument("--steps", type=int, required=True)
+            added.add_argument("--delta", type=float, required=True)
+            added.add_argument("--attack", choices=("white_box", "black_box"), default="white_box")
+            added.add_argument("--trials", type=int, default=20_000)
+
+
+def _kernel(options: argparse.Namespace, noise_multiplier: float) -> tuple[DPSGLD, dict[str, Any]]:
+    """The kernel, and the model's arguments made up."""
+    rng = np.random.default_rng(0)
+    arguments = dict(_argument(item, rng) for item in options.argument)
+    for name in options.public:
+        if name not in arguments:
+            raise ConfigurationError(f"--public {name} is no --argument.")
+        arguments[name] = Public(arguments[name])
+    kernel = DPSGLD(
+        _model(options.model), clipping_norm=options.clipping_norm, noise_multiplier=noise_multiplier,
+        subsampling=Poisson(options.rate) if options.rate < 1 else FullBatch(), measure_clipping=False,
+    )  # fmt: skip
+    return kernel, arguments
+
+
+def _verify(options: argparse.Namespace) -> Answer:
+    kernel, arguments = _kernel(options, 1.0)
+    state = kernel.init(secret_key(), 0, None, (), arguments)
+    rows, public = kernel.split.arrays((), arguments)
+    split = kernel.split
+    found = verify(
+        lambda state, rows, public: kernel.step(state, rows=rows, public=public), state, rows, public,
+        private="rows", secret_outputs=(".rng_key",), public_constants=True,
+    )  # fmt: skip
+    latents = {name: list(shape.shape) for name, shape in split.latents.items()}
+    document = {
+        "model": options.model, "data_plate": split.data_plate, "latents": latents, "private": [*rows], "public": [*public],
+        "assumed_public": list(split.assumed_public), "accesses": found.doors, "proved": True,
+    }  # fmt: skip
+    lines = [
+        f"{options.model}: rows are {', '.join(rows)}, in the plate '{split.data_plate}'; latents "
+        + ", ".join(f"{name} {tuple(shape)}" for name, shape in latents.items()),
+        "proved: in a step, rows enter nothing but the mechanism",
+        *(
+            [f"assumed public, since the model captured them: {', '.join(split.assumed_public)}"]
+            * bool(split.assumed_public)
+        ),
+    ]
+    return document, "\n".join(lines)
+
+
+def _audit(options: argparse.Namespace) -> Answer:
+    kernel, arguments = _kernel(options, options.noise_multiplier)
+    found = auditing.audit(
+        kernel,
+        num_steps=options.steps,
+        delta=options.delta,
+        attack=options.attack,
+        num_trials=options.trials,
+        **arguments,
+    )
+    verdict = "consistent" if found.consistent else "REFUTED"
+    text = (
+        f"{verdict}: an attack ({found.attack}, {found.num_trials} trials) shows epsilon of at least {found.epsilon_lower:.4g} "
+        f"at delta {found.delta:g}; the account says {found.epsilon_reported:.4g}"
+    )
+    return asdict(found) | {"consistent": found.consistent}, text
+
+
+def _model(place: str) -> Any:
+    file, _, name = place.rpartition(":")
+    if not file or not Path(file).exists():
+        raise ConfigurationError(f"{place!r} should be FILE:FUNCTION, a Python file that exists and a model in it.")
+    found = runpy.run_path(file, run_name="dpppl_model")
+    if not callable(found.get(name)):
+        raise ConfigurationError(f"{file} has no function {name}.")
+    return found[name]
+
+
+def _argument(item: str, rng: np.random.Generator) -> tuple[str, Any]:
+    name, _, value = item.partition("=")
+    if array := _ARRAY.fullmatch(value.strip()):
+        shape = tuple(int(size) for size in array["shape"].split(",") if size.strip())
+        try:
+            dtype = np.dtype(array["dtype"])
+        except TypeError:
+            raise ConfigurationError(f"--argument {name}: {array['dtype']} is no type of numbers.") from None
+        made_up = rng.normal(size=shape) if np.issubdtype(dtype, np.floating) else rng.integers(0, 2, shape)
+        return name, jax.device_put(jnp.asarray(made_up.astype(dtype)))
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        raise ConfigurationError(
+            f'--argument {name}: "{value}" is neither an array\'s type, such as float32[100, 3], nor a Python literal.'
+        ) from None
