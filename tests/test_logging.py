@@ -108,5 +108,5 @@ def test_nothing_else_can_be_logged(thing):
 def test_without_mlflow_the_cure_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
     svi = dpppl.SVI(model, AutoNormal(model), clipping_norm=2.0, noise_multiplier=9.0)
-    with pytest.raises(ConfigurationError, match="pip install mlflow"):
+    with pytest.raises(ConfigurationError, match=r"pip install dpppl\[mlflow\]"):
         logging.mlflow(svi)
