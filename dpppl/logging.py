@@ -104,7 +104,7 @@ def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record
 def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[str, str] | None = None) -> Record:
     """Log `record(finished, about)` to the active MLflow run; call it again for progress, while a run goes on.
 
-    - `tracker`: the `mlflow` module (`pip install dpppl[mlflow]`), or an object with its `log_params`, `log_metrics` and `log_text`;
+    - `tracker`: the `mlflow` module (extra `mlflow`), or an object with its `log_params`, `log_metrics` and `log_text`;
       None imports it.
 
     Do not use MLflow's automatic logging beside it: it would log what it can reach. Returns the record. Raises
