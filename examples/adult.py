@@ -27,8 +27,7 @@ from models.logistic_regression import gaussian
 
 def posterior_predictive(samples, x):
     """P(y = 1 | x), averaged over the posterior samples; shape (N,)."""
-    logits = x @ np.asarray(samples["weights"]).T + np.asarray(samples["intercept"])
-    return np.mean(1.0 / (1.0 + np.exp(-logits)), axis=1)
+    return logistic.linear_probabilities(samples, x).mean(axis=0)
 
 
 def scores(probability, y):

@@ -93,10 +93,13 @@ STEPS = {"num_steps": 150, "batch_size": 8_192, "clipping_norm": 1.0}
 WALK = {"num_warmup": 200, "num_samples": 100, "batch_size": 8_192, "clipping_norm": 1.0}
 FIT = {  # chosen on single runs, looking at the test set: see docs/results.md
     "cnn": STEPS | {"learning_rate": 0.5, "prior_scale": 150.0},
-    "mlp": STEPS | {"num_steps": 400, "learning_rate": 0.05, "prior_scale": 20.0},
+    "mlp": STEPS | {"num_steps": 400, "learning_rate": 0.03, "prior_scale": 20.0},
     "learned-cnn": STEPS | {"num_steps": 300, "batch_size": 1_024, "learning_rate": 0.01, "prior_scale": 20.0},
 }
-NARROW = {"init_scale": 0.01, "scale_share": 0.02}
+NARROW, START = (
+    {"scale_share": 0.02},
+    {"cnn": 0.01, "mlp": 0.06, "learned-cnn": 0.01},
+)  # spreads of guides: slow, and first
 METHODS = {  # name of rows: (method, settings of its own)
     "bbp": ("Bayes by Backprop", NARROW),
     "dp-sgd": ("DP-SGD", {}),
@@ -111,6 +114,8 @@ METHODS = {  # name of rows: (method, settings of its own)
 def _row(network, kind, target, num_runs=1, prior="gaussian"):
     method, own = METHODS[kind]
     fit = WALK | {"prior_scale": 1.0} if own is None else FIT[network] | own
+    if own == NARROW:
+        fit = fit | {"init_scale": START[network]}
     name = "-".join([network, kind, *([prior.replace(" ", "-")] if prior != "gaussian" else [])])
     name += f"-eps{target:g}" if target else "-not-private"
     return Row(name, run, {"network": network, "method": method, "prior": prior, "target": target} | fit, num_runs)
