@@ -16,7 +16,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import GaussianEvent, planning
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.plan import default_plan
-from dpppl.noise_aware.runner import check_budget
+from dpppl.noise_aware.settings import check_budget
 from dpppl.subsampling import FullBatch, Poisson
 
 

@@ -1,0 +1,72 @@
+"""From the arguments of a run to coordinates, responses and rows, without a look at values."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.information_flow.row_free import proved
+from dpppl.model.responses import Responses
+from dpppl.model.split import SplitModel
+from dpppl.model.units import grouped, responses_of, split_in_units
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.settings import NoiseAwareSettings
+from dpppl.noise_aware.symmetry import symmetries
+from dpppl.randomness import keys
+from dpppl.runs.driver import TRACING
+
+MOST_LATENTS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Bound:
+    """A model with its arguments.
+
+    - **split** - prior and log likelihood of one row.
+    - **coordinates** - in which the likelihood is measured.
+    - **responses** - those that the model could have given in a row's place.
+    - **rows** - the private arrays, by label, (N, ...).
+    - **public** - the Public arrays, by label.
+    - **symmetric** - the latents that may change places or signs, in words.
+    - **constrain** - from latents of all samples and `public` to sites, as it was proved."""
+
+    split: SplitModel
+    coordinates: Coordinates
+    responses: Responses
+    rows: Any
+    public: Any
+    symmetric: tuple[str, ...]
+    constrain: Callable[..., Any]
+
+
+def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Bound:
+    """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
+
+    Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
+    unit = settings.unit
+    args, kwargs = grouped(settings.model, args, kwargs, unit.ids, unit.max_rows, keys.stream(key, "units"))
+    with TRACING:
+        split = split_in_units(settings.model, args, kwargs, data_plate=settings.data_plate)
+        rows, public = split.arrays(args, kwargs)
+        coordinates = Coordinates.of(split, public, settings.coordinates)
+        if coordinates.dimension > MOST_LATENTS:
+            raise ConfigurationError(
+                f"{coordinates.dimension} coordinates enter the likelihood, and no posterior width is promised for more "
+                f"than {MOST_LATENTS:,}; use dpppl.SVI."
+            )
+        responses = responses_of(split, settings.num_draws)
+        if responses.scaled:
+            raise UnsupportedModelError(
+                f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "
+                "observation, as its width must; leave the scale out, or use dpppl.DPSGLD or dpppl.SVI."
+            )
+        shapes = {n: jax.ShapeDtypeStruct((settings.num_samples, *s.shape), s.dtype) for n, s in split.latents.items()}
+        constrain = proved(jax.vmap(split.constrain, (0, None)), shapes, public, num_rows=split.num_rows)
+        proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
+        symmetric = symmetries(coordinates, responses, public)
+    return Bound(
+        split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
+        constrain=constrain,
+    )  # fmt: skip

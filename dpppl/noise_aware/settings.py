@@ -1,0 +1,111 @@
+"""What a NoiseAware object is made of, without its calls: the settings, the budget, and what its runs have left."""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dpppl.errors import ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.model.arguments import name_of
+from dpppl.model.responses import NUM_DRAWS
+from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
+from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
+from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.releases import MECHANISM, Released
+from dpppl.noise_aware.verdict import Verdict
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.provenance import Provenance
+from dpppl.runs.unit import Unit
+from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.validation import Fixed, checked_call, positive, positive_integer
+
+LEAST_SIGNAL = 5.0  # rows, in units of the noise of all releases together
+
+
+class NoiseAwareSettings(Fixed):
+    """The arguments of `dpppl.NoiseAware`, checked, and what changes: what the last run has released and found."""
+
+    @checked_call
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        noise_multiplier: float | None = None,
+        clipping_norm: float | None = None,
+        curvature_bound: float | None = None,
+        coordinates: Sequence[str] | None = None,
+        subsampling: Subsampling | None = None,
+        num_samples: int = 2_000,
+        num_draws: int = NUM_DRAWS,
+        num_data: int | None = None,
+        data_plate: str | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+        unit: str | None = None,
+        max_rows_per_unit: int | None = None,
+        reserve: float = 0.0,
+        print_cost: bool = True,
+        progress_bar: bool = True,
+    ) -> None:
+        if not (subsampling is None or isinstance(subsampling, FullBatch)):
+            raise ConfigurationError(
+                "NoiseAware looks at all rows in every access: at equal epsilon, subsampling would only raise the noise of "
+                "its averaged gradients. Leave subsampling out."
+            )
+        if (target_epsilon is None) == (noise_multiplier is None):
+            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+        self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
+        self.noise_multiplier = (
+            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
+        )
+        self.bounds = Bounds(
+            norm=None if clipping_norm is None else positive(clipping_norm, name="clipping_norm"),
+            curvature=None if curvature_bound is None else positive(curvature_bound, name="curvature_bound"),
+        )
+        named = (coordinates,) if isinstance(coordinates, str) else coordinates
+        self.coordinates = None if named is None else tuple(named)
+        self.num_samples = positive_integer(num_samples, name="num_samples")
+        self.num_draws = positive_integer(num_draws, name="num_draws")
+        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.unit = Unit.of(unit, max_rows_per_unit)
+        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
+        self._provenance = Provenance()
+        self._coordinates: Coordinates | None = None
+        self._samples: dict[str, Any] | None = None
+        self._verdict: Verdict | None = None
+        self._releases: Released | None = None
+
+    def __repr__(self) -> str:
+        return f"NoiseAware of {name_of(self.model)}: {self._provenance.status}; {self.budget!r}"
+
+    @property
+    def num_chains(self) -> int:  # arviz.from_numpyro reads it
+        raise ConfigurationError(
+            "NoiseAware has no chains: its samples are independent draws. For ArviZ use noise_aware.to_arviz(); the arguments "
+            "of a run are not kept, they hold the data."
+        )
+
+    @property
+    def _rows_per_unit(self) -> int:
+        return 1 if self.unit.ids is None else self.unit.max_rows
+
+    def _plan(self, dimension: int = 1) -> Plan:
+        plan = default_plan if dimension <= MOST_FULL else wide_plan
+        return plan(None in (self.bounds.norm, self.bounds.curvature))
+
+    def _charge(self, dimension: int = 1) -> tuple[Charge, float]:
+        """A run's charge at the noise that the budget gives, and that noise as 1 / mu. Looks at no data."""
+        charge_at = lambda scale: Charge(MECHANISM, self._plan(dimension).noise_multipliers(scale))  # noqa: E731
+        scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
+        return charge_at(scale), scale
+
+
+def check_budget(scale: float, num_rows: int) -> None:
+    """Raise ConfigurationError for noise, `scale` = 1 / mu, that drowns all that so many rows together can say."""
+    if num_rows < LEAST_SIGNAL * scale:
+        raise ConfigurationError(
+            f"this budget can tell nothing of {num_rows:,} rows: its noise is as large as what {scale:,.0f} rows say when "
+            f"all agree, and {LEAST_SIGNAL:g} times as many are the least. Raise the budget (mu is {1.0 / scale:.2g}, and must "
+            f"be {LEAST_SIGNAL / num_rows:.2g} or more) or use more rows; nothing was run and nothing was charged."
+        )
