@@ -6,11 +6,13 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+
+T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
@@ -52,6 +54,15 @@ def positive_integer(value: Any, *, name: str) -> int:
     if value < 1:
         raise ConfigurationError(f"{name} must be a positive integer, got {value!r}.")
     return value
+
+
+def optional(check: Callable[..., T], value: Any, *, name: str) -> T | None:
+    """`check(value, name=name)`; None stays None.
+
+    >>> optional(positive, None, name="step_size") is None
+    True
+    """
+    return None if value is None else check(value, name=name)
 
 
 def check_target(epsilon: Any, delta: Any) -> None:

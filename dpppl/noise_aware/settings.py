@@ -17,7 +17,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch, Subsampling
-from dpppl.validation import Fixed, checked_call, positive, positive_integer
+from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 LEAST_SIGNAL = 5.0  # rows, in units of the noise of all releases together
 
@@ -56,18 +56,16 @@ class NoiseAwareSettings(Fixed):
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
         self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
-        self.noise_multiplier = (
-            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
-        )
+        self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.bounds = Bounds(
-            norm=None if clipping_norm is None else positive(clipping_norm, name="clipping_norm"),
-            curvature=None if curvature_bound is None else positive(curvature_bound, name="curvature_bound"),
+            norm=optional(positive, clipping_norm, name="clipping_norm"),
+            curvature=optional(positive, curvature_bound, name="curvature_bound"),
         )
         named = (coordinates,) if isinstance(coordinates, str) else coordinates
         self.coordinates = None if named is None else tuple(named)
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
-        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.num_data = optional(positive_integer, num_data, name="num_data")
         self.unit = Unit.of(unit, max_rows_per_unit)
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         self._provenance = Provenance()

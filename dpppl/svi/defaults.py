@@ -41,7 +41,7 @@ def start_at_median(guide: Any) -> None:
 
 def check_auto(gradient: str, clipping: Any, checkpoint: Any) -> None:
     """Refuse what clipping_norm="auto" does not fit."""
-    if gradient != "aligned" or not isinstance(clipping, str) or checkpoint is not None:
+    if gradient != "aligned" or not isinstance(clipping, str | None) or checkpoint is not None:
         raise ConfigurationError(
             'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
             "give the norm as a number: clipping_norm=1.0."

@@ -26,7 +26,7 @@ from dpppl.svi import defaults, optimizers
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.step import svi_clipping_of, svi_step
-from dpppl.validation import Fixed, checked_call, positive, positive_integer
+from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 
 class SVISettings(Fixed):
@@ -71,14 +71,12 @@ class SVISettings(Fixed):
         if optim is None:
             defaults.start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
-        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
+        self.num_data = optional(positive_integer, num_data, name="num_data")
         self.loss = checked_loss(guide, loss)
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
-        if clipping is None:
-            clipping = "centred" if self._has_auto_norm else "flat"
         if self._has_auto_norm:
             defaults.check_auto(gradient, clipping, checkpoint)
-        rule = svi_clipping_of(clipping, 1.0 if self._has_auto_norm else clipping_norm, num_data)
+        rule = svi_clipping_of(clipping, clipping_norm, num_data)
         self._mechanism = Mechanism(
             clipping=rule, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise
         )
@@ -87,9 +85,7 @@ class SVISettings(Fixed):
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
-        self.noise_multiplier = (
-            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
-        )
+        self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.checkpoint, self.print_cost = checkpoint, print_cost
         self._provenance, self._start = Provenance(), defaults.start_of(guide)
         self._objective: Objective | None = None

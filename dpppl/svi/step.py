@@ -85,8 +85,16 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
     return before._replace(rng_key=fresh.rng_key, clipping_norm=norm)
 
 
-def svi_clipping_of(clipping: str | Adaptive, clipping_norm: Any, num_data: int | None) -> Flat | PerSite | Adaptive:
-    """What SVI's arguments mean. Raises ConfigurationError where they contradict each other."""
+def svi_clipping_of(
+    clipping: str | Adaptive | None, clipping_norm: Any, num_data: int | None
+) -> Flat | PerSite | Adaptive:
+    """What SVI's arguments mean: "auto" is centred by default, at norm 1 until a run has chosen it.
+
+    Raises ConfigurationError where they contradict each other."""
+    is_auto = isinstance(clipping_norm, str) and clipping_norm == "auto"
+    clipping_norm = 1.0 if is_auto else clipping_norm
+    if clipping is None:
+        clipping = "centred" if is_auto else "flat"
     if isinstance(clipping, Adaptive):
         if num_data is None:
             raise ConfigurationError("Adaptive clipping needs num_data, the declared number of rows.")
