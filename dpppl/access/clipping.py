@@ -52,6 +52,8 @@ class Clipping:
 class Flat(Clipping):
     """One norm over all latents: a row's gradient g becomes g * min(1, clipping_norm / |g|).
 
+    - **clipping_norm** - L2 norm that a row adds at most.
+
     Raises ConfigurationError unless `clipping_norm` is positive and finite (between 1e-30 and 1e18).
 
     >>> Flat(2.0).clipping_norm
@@ -76,10 +78,13 @@ class Flat(Clipping):
 
 @dataclass(frozen=True)
 class Centred(Flat):
-    """Clipping to one norm around what the model itself expects of a row: see `centring`.
+    """Clipping to one norm around the gradient that the model expects of a row: see `centring`.
 
-    Unbiased whatever share of the rows is clipped, as long as the model is right. `num_draws`: responses drawn from the
-    model for each row, where they are too many to list. Raises ConfigurationError unless it is a positive integer.
+    - **clipping_norm** - L2 norm that a row adds at most.
+    - **num_draws** - responses drawn from the model for each row, where they are too many to list.
+
+    Unbiased whatever share of the rows is clipped, as long as the model is right.
+    Raises ConfigurationError unless `num_draws` is a positive integer.
 
     >>> Centred(2.0).describe()
     'centred, clipping_norm 2, 8 draws a row where responses cannot be listed'
@@ -102,7 +107,8 @@ class Centred(Flat):
 class PerSite(Clipping):
     """A norm for each latent site: the gradient with respect to site s is clipped to `norms[s]` on its own.
 
-    `clipping_norm` is the norm of all together, sqrt(sum of squares): the sensitivity.
+    - **norms** - L2 norms by site. `clipping_norm`, the sensitivity, is the root of their sum of squares.
+
     Raises ConfigurationError unless every norm is positive and finite.
 
     >>> PerSite({"a": 3.0, "b": 4.0}).clipping_norm
@@ -147,8 +153,12 @@ class PerSite(Clipping):
 class Normalised(Flat):
     """Automatic clipping: a row's gradient g becomes clipping_norm * g / (|g| + stability).
 
-    Every row then counts about equally, so clipping_norm needs no tuning beyond the learning rate; but the sum is no
-    longer the gradient of a likelihood even where all rows are short, so it suits optimisation only.
+    - **clipping_norm** - L2 norm that a row adds at most.
+    - **stability** - norm below which rows count less; between 1e-12 and 1e12 times clipping_norm.
+
+    Every row counts about equally, so clipping_norm needs no tuning beyond the learning rate; but the sum is not the gradient
+    of a likelihood even where all rows are short, so it suits optimisation only.
+
     Reference: Bu, Wang, Zha, Karypis (2022), Automatic clipping, equation 4.
 
     >>> Normalised(1.0).stability
@@ -174,11 +184,12 @@ class Normalised(Flat):
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Clipping):
-    """Flat clipping whose norm follows a quantile of the gradients' norms, through a noised count.
+    """Flat clipping whose norm follows a quantile of the gradients' norms, by a noised count.
 
-    `quantile`: the share of rows that should not be clipped. `learning_rate`: the norm is multiplied by
-    exp(learning_rate * (quantile - share of rows not longer)) a step. `count_share`: the share of a step's privacy cost
-    (in noise_multiplier^-2) that the count spends. `clipping_norm`: the first norm, which SVI is given.
+    - **quantile** - the share of rows that should not be clipped.
+    - **learning_rate** - each step multiplies the norm by exp(learning_rate * (quantile - share of rows not longer)).
+    - **count_share** - the share of a step's privacy cost (in noise_multiplier^-2) that the count spends.
+    - **clipping_norm** - the first norm; `dpppl.SVI` sets it.
 
     Guarantee: sum and count leave the door together, as one Gaussian event whose noise multiplier s satisfies
     s^-2 = s_sum^-2 + s_count^-2, s_count = count noise std / max(quantile, 1 - quantile).

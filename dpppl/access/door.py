@@ -58,17 +58,19 @@ def plain(tree: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Access:
-    """The parameter of a door: what one access does, hashable, and public all of it.
+    """The parameter of a door: what one access does. Hashable and public.
 
-    `mechanism`: a Mechanism, whose `access` does the work. `program`: the jaxpr of one row's statistic, from
-    (z, row, public); what it captured are its constants, and operands of the door. `inputs`, `output`: structures of
-    (z, rows, public, captured, key, noise_multiplier, step, norm), which are the door's operands, and of the
-    statistic. `forms`: of its factors, if it is not the gradient itself (`ghost.Forms`). `number`: see
-    `Mechanism.noisy_sum`. `x64`: the setting under which the program was traced. `chains`: the maps around it.
+    - **mechanism** - a Mechanism, whose `access` does the work.
+    - **program** - the jaxpr of one row's statistic, from (z, row, public); its constants are operands of the door.
+    - **inputs** - the structure of the door's operands: (z, rows, public, captured, key, noise_multiplier, step, norm).
+    - **output** - the structure of the statistic.
+    - **forms** - those of the statistic's factors (`ghost.Forms`); None where it is the gradient itself.
+    - **number** - see `Mechanism.noisy_sum`.
+    - **x64** - the setting under which the program was traced.
+    - **chains** - for each `jax.vmap` around, from the innermost, which operands it maps.
 
     Raises PrivacyLeakError for a program that does more than compute, for a mechanism, or clipping, subsampling or forms, of a
-    class that is not one of dpppl's own (see `admit`), and for structures that are not `plain`.
-    """
+    class that is not one of dpppl's own (see `admit`), and for structures that are not `plain`."""
 
     mechanism: Any
     program: Any

@@ -25,7 +25,10 @@ _FEWEST_LATENTS = 2048
 
 @dataclass(frozen=True)
 class Forms:
-    """The forms of the gradients in all latents, and the structure of these."""
+    """How rows' gradients are given as factors.
+
+    - **of_latents** - the form of the gradient in each latent.
+    - **tree** - the structure of the latents."""
 
     of_latents: tuple[Form, ...]
     tree: Any
@@ -38,8 +41,11 @@ class Forms:
 
 @dataclass(frozen=True)
 class Factored:
-    """`statistic(z, row, public)`: factors of the row's gradient in z, as `forms` describe. `worthwhile`: whether this
-    is likely to be faster than forming the gradient."""
+    """A row's gradient in factors.
+
+    - **statistic** - of (z, row, public): factors of the row's gradient in z.
+    - **forms** - what the factors mean.
+    - **worthwhile** - whether this is likely to be faster than forming the gradient."""
 
     statistic: Callable[..., Any]
     forms: Forms

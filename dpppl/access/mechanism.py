@@ -28,9 +28,12 @@ ROW_NUMBER = "(row number)"
 
 
 class NoisySum(NamedTuple):
-    """What an access returns: the noised sum of clipped gradients, a pytree like the latents; with adaptive clipping
-    also the noised count of drawn rows whose gradient is not longer than the norm, each less the quantile; with a
-    `count_share` the noised sum over drawn rows of 1/2 for each that was clipped and -1/2 for each that was not."""
+    """What an access returns.
+
+    - **total** - the noised sum of clipped gradients, a pytree like the latents.
+    - **count** - with adaptive clipping the noised number of drawn rows whose gradient is not longer than the norm, each less the
+      quantile; with a `count_share` the noised sum over drawn rows of 1/2 (clipped) and -1/2 (not clipped); else None.
+    """
 
     total: Any
     count: Any = None
@@ -40,15 +43,18 @@ class NoisySum(NamedTuple):
 class Mechanism:
     """The subsampled Gaussian mechanism on clipped per-row gradients.
 
-    `M(z) = sum over drawn rows of clip(grad log_likelihood(z, row)) + clipping_norm * noise_multiplier * xi`, xi
-    standard normal. With `discretise`, clipped rows are rounded to a grid of which the noise's standard deviation has
-    2^31 steps, their norms lowered by what rounding may add, and xi is a discrete Gaussian: whole numbers all along.
-    `count_share`: the share of an access's cost, in noise_multiplier^-2, that goes to a count of clipped rows, released
-    with the sum as one event; the sum's noise is then larger by (1 - count_share)^(-1/2).
+    `M(z) = sum over drawn rows of clip(grad log_likelihood(z, row)) + clipping_norm * noise_multiplier * xi`, xi standard normal.
+
+    - **clipping** - how a row's gradient is bounded.
+    - **subsampling** - which rows an access draws.
+    - **strategy** - "auto", "vmap", "microbatch" or "ghost": how rows' gradients are summed.
+    - **discretise** - whether clipped rows are rounded to a grid of which the noise's standard deviation has 2^31 steps, their
+      norms lowered by what rounding may add, and xi is a discrete Gaussian: integers throughout.
+    - **count_share** - the share of an access's cost, in noise_multiplier^-2, of a count of clipped rows, released with the sum
+      as one event; the sum's noise is then larger by (1 - count_share)^(-1/2).
 
     Guarantee: one call is one access of `event`; the un-noised sum exists nowhere outside. Nothing is scaled by the
-    number of rows drawn.
-    """
+    number of rows drawn."""
 
     clipping: Flat | PerSite | Adaptive
     subsampling: Subsampling

@@ -62,9 +62,11 @@ def noisy_histogram(
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """What a noised histogram says of the norms: `mass`, the share of the rows in each cell of `edges` (log2).
+    """The distribution of rows' norms, estimated from a noised histogram.
 
-    `error`: sd, in octaves, of where the norms lie as a whole; above 1 the noise has drowned the counts."""
+    - **edges** - cell edges, log2 of the norm, (cells + 1,).
+    - **mass** - the share of the rows in each cell, (cells,).
+    - **error** - sd, in octaves, of the location of the norms; above 1 the noise has drowned the counts."""
 
     edges: Array
     mass: Array

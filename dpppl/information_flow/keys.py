@@ -14,9 +14,13 @@ FOLDED = 2**32  # so many numbers `fold_in` tells apart
 
 
 class Use(NamedTuple):
-    """A key that is used. `step`, `streams`: of an access, which draws from children with these numbers, and from their
-    children with the number of the step; without, the key is as good as known. `variables`: of the loops, devices and
-    chains around it, each execution of it being one choice of these."""
+    """One use of a key.
+
+    - **key** - the key.
+    - **equation** - where it is used.
+    - **variables** - the counters of the loops, devices and chains around it: each execution is one choice of these.
+    - **step** - the number of the access, for an access; without one the key counts as known.
+    - **streams** - numbers of the children that an access draws from, at `step`."""
 
     key: Key
     equation: Any

@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 
 
 class Trail(NamedTuple):
-    """How a secret came here: an equation (or a few words) and the trail before it."""
+    """How a secret came to be in a value.
+
+    - **step** - an equation, or a few words.
+    - **before** - the trail before it."""
 
     step: Any
     before: "Trail | None" = None
@@ -25,8 +28,12 @@ class Data(Enum):
 
 
 class Variable(NamedTuple):
-    """What a number varies with: the place along axis `name` of the array at hand; a counter of turns, devices or chains,
-    from 0 to `length` - 1; or an unknown integer, another one for other `indices`."""
+    """What an integer varies with.
+
+    - **kind** - the place along an axis of the array at hand; a counter of iterations, devices or chains; or an unknown integer.
+    - **name** - the number of the axis, or a unique number.
+    - **length** - it ranges from 0 to length - 1; None: unknown.
+    - **indices** - an unknown integer is another one for other indices."""
 
     kind: str
     name: int
@@ -35,7 +42,10 @@ class Variable(NamedTuple):
 
 
 class Number(NamedTuple):
-    """An integer, offset + sum of variables, modulo 2**32, which is what `fold_in` reads. `terms`: sorted, different ones."""
+    """An integer, offset + sum of variables, modulo 2**32, which is what `fold_in` reads.
+
+    - **offset** - the constant part.
+    - **terms** - the variables: sorted, unique."""
 
     offset: int
     terms: tuple[Variable, ...] = ()
@@ -82,14 +92,20 @@ def unknown(rank: int) -> Number:
 
 
 class Step(NamedTuple):
-    """From a key to one below: `how` ("fold"; "split", number of children; "element", axis), and the number of the child."""
+    """From a key to a child of it.
+
+    - **how** - ("fold",), ("split", number of children) or ("element", axis).
+    - **child** - the number of the child."""
 
     how: tuple[Hashable, ...]
     child: Number
 
 
 class Key(NamedTuple):
-    """A secret key, or an array of them: a path from an input. `root` None: any secret key, or what was made of one."""
+    """A secret key, or an array of them.
+
+    - **root** - the input that it comes from; None: any secret key, or what was made of one.
+    - **path** - the steps from the root."""
 
     root: Hashable = None
     path: tuple[Step, ...] = ()
@@ -104,7 +120,12 @@ LOST = Key()
 
 
 class Value(NamedTuple):
-    """`data`: see Data; `key`: None if nothing secret is in it; `number`: of integers; `trail`: how it became secret."""
+    """What is known of a value: an element of the lattice.
+
+    - **data** - how it depends on private rows.
+    - **key** - the secret key in it, None where there is none.
+    - **number** - its value, where it is an integer that is followed.
+    - **trail** - how it became secret."""
 
     data: Data = Data.PUBLIC
     key: Key | None = None

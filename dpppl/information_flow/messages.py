@@ -20,7 +20,11 @@ CURE = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A way by which something private could leave. `kind`: one or two words; `what`: a sentence; `trail`: the way."""
+    """A way by which something private could leave.
+
+    - **kind** - one or two words.
+    - **what** - a sentence.
+    - **trail** - the equations on the way."""
 
     kind: str
     what: str

@@ -42,9 +42,9 @@ def register_door(primitive: Any, roles: Callable[[Any], Roles]) -> None:
 class ProofReport:
     """What was proved: no output depends on a private array but through a door, or tells of a key.
 
-    Counts: `equations` read, those of a row left out, `doors`, `outputs`, `private` arrays, `keys`. `constants`: captured
-    arrays that were taken as public.
-    """
+    - **equations** - number of equations read, those of a row's program left out.
+    - **doors**, **outputs**, **private**, **keys** - numbers of accesses, outputs, private arrays and keys.
+    - **constants** - captured arrays that were taken as public, in words."""
 
     equations: int
     doors: int

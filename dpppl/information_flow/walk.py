@@ -39,8 +39,14 @@ from dpppl.jaxprs import is_key
 
 
 class Roles(NamedTuple):
-    """What a door's operands are, by number: `rows`, `key`, `step`; the others must be public. `chains`: how many leading
-    axes key and step have. `streams`: the numbers that an access folds into its key, before the step. `program`: of a row."""
+    """What a door's operands are, by number; all others must be public.
+
+    - **rows** - the private arrays.
+    - **key** - the access's key.
+    - **step** - the number of the access.
+    - **chains** - the number of leading axes of key and step.
+    - **streams** - the numbers that an access folds into its key, before the step.
+    - **program** - that of one row."""
 
     rows: tuple[int, ...]
     key: int

@@ -26,7 +26,15 @@ Events = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the file says of one run. `owner`: the process that holds its reservation, None once it is released."""
+    """What the file says of one run.
+
+    - **rule** - the filter that counts costs.
+    - **what** - a line for the report.
+    - **status** - how it stands.
+    - **owner** - the process that holds its reservation, None once it is released.
+    - **reserved**, **charged** - events planned, and charged so far.
+    - **steps** - the steps that are charged.
+    - **charged_cost** - the cost of `charged`, which never falls."""
 
     rule: PrivacyFilter
     what: str
@@ -60,7 +68,12 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
-    """All that was read of the file. Never changed, so that threads share it."""
+    """What was read of the file so far. Immutable, so that threads share it.
+
+    - **header** - the first record.
+    - **rule** - the filter of the budget.
+    - **runs** - by run id.
+    - **position** - how far the file was read."""
 
     header: Record
     rule: PrivacyFilter

@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process, told apart from later ones of the same number by its start and its machine's last start.
+    """A process, told apart from later ones of the same number by its start and its machine's boot.
 
-    `started`, `boot` and `namespace` are empty where the system does not tell (outside Linux)."""
+    - **host** - the machine's name; not compared.
+    - **boot** - id of the machine's last boot; empty outside Linux.
+    - **namespace** - the process's namespace of process numbers; empty outside Linux.
+    - **pid** - the process number.
+    - **started** - when the process started, in clock ticks since boot; empty outside Linux."""
 
     host: str = field(compare=False)  # a laptop's changes with its network
     boot: str

@@ -19,8 +19,12 @@ _RELATIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerRun:
-    """One run of a ledger. `epsilon`: of what it was charged, alone, at the ledger's delta; `planned_epsilon`: of all
-    that it still keeps reserved, None once it ended. Its steps `first`, first + 1, ..., `num_steps` many, are charged."""
+    """One run of a ledger.
+
+    - **run_id**, **what**, **status** - its name, a line for people, and how it stands.
+    - **epsilon** - of what it was charged, alone, at the ledger's delta.
+    - **planned_epsilon** - of all that it still keeps reserved, None once it ended.
+    - **first**, **num_steps** - steps first, first + 1, ..., num_steps many, are charged."""
 
     run_id: str
     what: str

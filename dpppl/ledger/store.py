@@ -26,7 +26,11 @@ _DIGITS = 16
 
 @dataclass(frozen=True)
 class Position:
-    """How far a file was read: bytes, lines, and the check of the last line."""
+    """How far a file was read.
+
+    - **offset** - in bytes.
+    - **lines** - number of lines.
+    - **check** - the check of the last line."""
 
     offset: int = 0
     lines: int = 0
@@ -34,8 +38,11 @@ class Position:
 
 
 class Session:
-    """The file under its lock: `new` records since a position; `append` adds one, durable when it returns. `has_head`:
-    whether there is a head, which agrees."""
+    """The file under its lock; `append` adds a record, durable when it returns.
+
+    - **new** - records since the position that it was opened at.
+    - **position** - the end of the last complete line.
+    - **has_head** - whether there is a head; it then agrees."""
 
     def __init__(self, path: str, descriptor: int, start: Position, head: str):
         self._descriptor, self._head = descriptor, head

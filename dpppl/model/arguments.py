@@ -21,7 +21,9 @@ Model = Callable[..., Any]
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Public:
-    """Marks a model argument, an array or a pytree of arrays, as not private.
+    """Marks a model argument as not private.
+
+    - **value** - an array or a pytree of arrays.
 
     >>> import numpy as np
     >>> Public(np.ones(3)).value.shape

@@ -27,11 +27,14 @@ _CENSORED = (dist.LeftCensoredDistribution, dist.RightCensoredDistribution, dist
 
 @dataclass(frozen=True, eq=False)
 class Responses:
-    """The law of a row's responses given its other arguments and the latents.
+    """The distribution of a row's responses given its other arguments and the latents.
 
-    `supports`: for each observed site the values it can take, where they are few enough to list them all jointly;
-    None where responses are drawn, `num_draws` of them. Each is a dict by site, on a batch of one row. `observed`: the
-    observed sites; `scaled`: those whose log probability counts more or less than once (`handlers.scale`)."""
+    - **split** - the model.
+    - **num_draws** - number of responses that are drawn for a row.
+    - **supports** - for each observed site its possible values, where they are few enough to list jointly; None where responses
+      are drawn. Each is a dict by site, on a batch of one row.
+    - **scaled** - sites whose log probability is scaled (`handlers.scale`).
+    - **observed** - the observed sites."""
 
     split: SplitModel
     num_draws: int = NUM_DRAWS

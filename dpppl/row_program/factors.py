@@ -31,12 +31,15 @@ Shifts = dict[Place, Any]
 
 @dataclass(frozen=True)
 class Form:
-    """How the rows' gradients in one latent of this shape are given.
+    """How the rows' gradients in one latent are given.
 
-    `kind`: "whole": (g,), itself, or (G, n, m) with a way to `restore` it. "outer": (a, b), of shapes (G, m) and (G, n): G
-    outer products. "lookup": (i, b), of shapes (T,) and (T, n): the rows number i of a table (m, n), the rest zero; none
-    occurs twice but m, for nothing. `sizes`: (G, T, m, n). `restore`: from (G, m, n), or what is given, to the latent's
-    shape. `exact`: the first of two factors is copied from the row."""
+    - **kind** - "whole": (g,), the gradient itself, or (G, n, m) with a way to `restore` it. "outer": (a, b), of shapes (G, m) and
+      (G, n): G outer products. "lookup": (i, b), of shapes (T,) and (T, n): rows i of a table (m, n), all others zero; indices are
+      unique, and m is padding.
+    - **shape**, **dtype** - those of the latent.
+    - **sizes** - (G, T, m, n).
+    - **restore** - from (G, m, n), or what is given, to the latent's shape.
+    - **exact** - whether the first of two factors is copied from the row."""
 
     kind: str
     shape: tuple[int, ...]
@@ -55,8 +58,12 @@ class Form:
 
 @dataclass(frozen=True)
 class Plan:
-    """`forms`: one for each latent, with its one use where the gradient is not formed (`factored`). `summed`: convolutions
-    and uses in loops, whose products over positions are formed. `program`: of one row, flat."""
+    """How a row's gradients are formed in all latents.
+
+    - **forms** - one for each latent.
+    - **summed** - convolutions, and uses in loops, whose products over positions are formed.
+    - **factored** - for each latent its one use, where the gradient is not formed; else None.
+    - **program** - the flat program of one row."""
 
     forms: tuple[Form, ...]
     summed: tuple[Use, ...]

@@ -25,7 +25,10 @@ _PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conv
 
 @dataclass(frozen=True)
 class Statistic:
-    """A function of a row, in two parts: `first(row)` is to be stored, `last(what it gave, row)` are products alone."""
+    """A function of a row, in two parts.
+
+    - **first** - of the row: computed once, and stored.
+    - **last** - of what is stored and the row: products alone."""
 
     first: Callable[[Any], Any]
     last: Callable[[Any, Any], Any] = lambda stored, row: stored

@@ -23,11 +23,13 @@ _COPIES = _RESHAPES | {"transpose", "slice", "dynamic_slice", "concatenate", "re
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value.
+    """What is known of a value in the program of one row.
 
-    `of_row`: it depends on the row. `latents`: those that it depends on, if it does not. `source`: the variable of
-    which it is a rearrangement, and how to undo that. `exact`: copied from the row, or made of its integers, so
-    that it has the same bits however often it is computed."""
+    - **of_row** - whether it depends on the row.
+    - **latents** - the latents that it depends on, if it does not depend on the row.
+    - **source** - the variable that it is a rearrangement of, and how to undo that.
+    - **exact** - whether it is copied from the row, or made of its integers: it then has the same bits whenever it is computed.
+    """
 
     of_row: bool = False
     latents: frozenset[int] = frozenset()

@@ -27,10 +27,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterConvergence:
-    """Of one parameter. `verdict`: as for a run, or "hidden by noise". `slow_power`: power of the eight slowest cosines of
-    its noisy gradients in the tail over that of the fast ones, a mean over its numbers: about 1 if nothing is seen to pull
-    it, above if it drifts, below if it is held. `p_value`: chance of the two slowest being as strong where nothing pulls.
-    """
+    """What the noisy gradients say of one parameter.
+
+    - **name** - the parameter's name.
+    - **verdict** - as for a run, or "hidden by noise".
+    - **slow_power** - power of the eight slowest cosines of its noisy gradients in the tail over that of the fast ones, averaged
+      over its entries: about 1 without a pull, above 1 if it drifts, below 1 if it is held.
+    - **p_value** - probability, without a pull, that the two slowest cosines are as strong."""
 
     name: str
     verdict: str
@@ -45,10 +48,11 @@ class ParameterConvergence:
 class Convergence:
     """Whether the tail of a run has arrived; `str()` is the text.
 
-    `verdict`: "arrived", "biased by clipping", which has arrived elsewhere, "still moving", "too few steps to tell" or "not
-    finite". `parameters`: the same for each parameter, whatever was clipped. `num_iterates`: how many kept gradients of the
-    tail it is made from; 40 are needed. `clipped`: the rows that were clipped in the last half of the run, where counted.
-    """
+    - **verdict** - "arrived", "biased by clipping" (it has arrived elsewhere), "still moving", "too few steps to tell" or "not
+      finite".
+    - **parameters** - the same for each parameter, regardless of clipping.
+    - **num_iterates** - number of kept gradients in the tail; 40 are needed.
+    - **clipped** - share of clipped rows in the last half of the run, None where it was not counted."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]

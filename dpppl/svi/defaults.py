@@ -19,7 +19,9 @@ NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 
 
 class DefaultOptimizer(_NumPyroOptim):
-    """Adam with a learning rate that falls along a cosine. Its pickle holds `num_steps`."""
+    """Adam with a cosine learning-rate schedule from .04 to .004. Its pickle holds `num_steps` only.
+
+    - **num_steps** - length of the schedule."""
 
     def __init__(self, num_steps: int) -> None:
         import optax

@@ -16,7 +16,12 @@ from dpppl.svi.settings import SVISettings
 
 @dataclass(frozen=True, kw_only=True)
 class SVIDetails:
-    """How many accesses were steps and how many queries. `clipped`: of the last run, by its end."""
+    """What a report says of SVI.
+
+    - **num_steps** - accesses that were optimisation steps.
+    - **num_queries** - accesses that were queries.
+    - **num_particles** - guide draws a step.
+    - **clipped** - share of clipped rows at the end of the last run, None where it was not counted."""
 
     num_steps: int
     num_queries: int

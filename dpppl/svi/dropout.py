@@ -18,10 +18,13 @@ from dpppl.errors import ConfigurationError
 class AutoDropout(autoguide.AutoDelta):
     """MC Dropout as a guide: the latents are theta * m / (1 - rate), with masks m of zeros and ones.
 
-    `rate`: the probability that a unit is dropped. `sites`: the latent sites it acts on; by default those with at least
-    two axes (weights of layers). A mask holds one number for each input unit, the second last axis of a site; each
-    number of a site with one axis has its own. The objective is E[log likelihood] + log prior(theta), as in MC Dropout;
-    posterior draws use fresh masks. For use with dpppl.SVI.
+    - **model** - the NumPyro model.
+    - **rate** - probability that a unit is dropped, in (0, 1).
+    - **sites** - latent sites to drop from; None: those with at least two axes (weights of layers).
+    - **prefix**, **init_loc_fn** - as for `numpyro.infer.autoguide.AutoDelta`.
+
+    A mask has one entry for each input unit (the second-last axis of a site), or for each entry of a site with one axis. The
+    objective is E[log likelihood] + log prior(theta), as in MC Dropout; posterior draws use fresh masks.
 
     Raises ConfigurationError unless 0 < rate < 1. Reference: Gal, Ghahramani (2016), section 3.
 

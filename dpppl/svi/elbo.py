@@ -30,12 +30,16 @@ Access = Callable[[Callable[..., Any], Callable[[Any, Any], Any], Any, Any], Any
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """An ELBO split in two. `phi` maps the guide's parameters to unconstrained values; all methods ascend.
+    """An ELBO split in two. Methods take `phi`, the guide's parameters, unconstrained; directions ascend.
 
-    `loss`: NumPyro's ELBO for the prior and the entropy. `transforms`: to constrained parameters, by name.
-    `reads_rows`: the guide draws latents of rows, or the model has parameters. `captured`: arrays that model and guide
-    captured, in words. `law`: that of the model's responses, for centred clipping.
-    """
+    - **split** - the model's log prior and one row's log likelihood.
+    - **guide** - the guide, set up without data.
+    - **transforms** - from unconstrained to constrained parameters, by name.
+    - **loss** - NumPyro's ELBO, for the prior and the entropy.
+    - **num_particles** - guide draws a step.
+    - **reads_rows** - whether the guide draws latents of rows, or the model has parameters.
+    - **captured** - arrays that model and guide captured, in words.
+    - **response_distribution** - the model's distribution of a row's responses, for centred clipping; else None."""
 
     split: SplitModel
     guide: Any = field(repr=False)

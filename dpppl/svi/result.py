@@ -28,15 +28,19 @@ _FUNCTIONS = ("guide", "objective", "public")
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SVIResult:
-    """`params`: the parameters to use, averaged over the last half of the run, constrained, by name. `last_params`: those
-    of the last step. `state`: the last state, without its key. `trajectory`: unconstrained iterates by parameter,
-    (number kept, ...). `gradients`: the noisy ascent directions, averaged between iterates. `clipped`: the rows that were
-    clipped in the last half of the run, where counted. `convergence`: whether the run has arrived. `guide`: the guide that
-    was fitted, set up without data; the user's own works as well.
+    """What a private SVI run returns. All of it is private output, covered by `privacy_report()`.
 
-    All of it is private output: it may be released at the price in `privacy_report()`. There are no losses. `pickle` and
-    `copy` take all but functions: draw from an unpickled result's `params` with the guide, which has a pickle of its own.
-    """
+    - **last_params** - constrained parameters of the last step, by name; `params` are the averaged ones to use.
+    - **state** - the last `SVIState`, without its key: `init_state` of a run that goes on.
+    - **trajectory** - unconstrained iterates by parameter, (number kept, ...).
+    - **gradients** - noisy ascent directions by parameter, averaged between kept iterates, (number kept, ...).
+    - **transforms** - from unconstrained to constrained parameters, by name.
+    - **report** - the privacy report when the run ended.
+    - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
+    - **guide** - the fitted guide, set up without data; the user's own works as well.
+    - **objective**, **public** - what draws from the guide need; a pickle leaves them out, and the guide.
+
+    There are no losses. Draw from an unpickled result's `params` with the guide, which has a pickle of its own."""
 
     last_params: dict[str, Any]
     state: Any

@@ -17,8 +17,12 @@ from dpppl.svi.elbo import Objective
 
 
 class SVIState(NamedTuple):
-    """`i`: steps done, each an access; `optim_state`: NumPyro's; `clipping_norm`: that of the next step where it
-    adapts, else None; `rng_key`: a key (None in states that `run` returns)."""
+    """The state of SVI between steps.
+
+    - **i** - number of steps done, each one access.
+    - **optim_state** - the optimiser's state, as NumPyro keeps it.
+    - **clipping_norm** - the norm of the next step where it adapts, else None.
+    - **rng_key** - the key of the steps; None in states that `run` returns."""
 
     i: Any
     optim_state: Any
