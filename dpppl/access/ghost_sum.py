@@ -34,7 +34,7 @@ from jax import lax
 from dpppl.access.exact_sum import evenly, over_chunks
 from dpppl.access.ghost_weights import count, weigh
 from dpppl.row_program.factors import Form, restored
-from dpppl.row_program.materialize import once
+from dpppl.row_program.materialize import materialize
 
 BLOCK = 128
 """Rows whose outer products and whole gradients are added in float32."""
@@ -83,14 +83,14 @@ def clipped_sum(
 
 
 def stored(statistic: Callable[[Any], Any], forms: Sequence[Form], rows: Any) -> list[tuple[Any, ...]]:
-    """The factors of all rows, each computed once (`stored.once`), but for those that only copy inputs."""
+    """The factors of all rows, each computed once (`materialize`), but for those that only copy inputs."""
 
     def computed() -> list[Any]:
         with jax.default_matmul_precision("highest"):
             return list(jax.tree.leaves(jax.vmap(statistic)(rows)))
 
     free = [form.exact and part == 0 for form in forms for part in range(1 if form.kind == "whole" else 2)]
-    kept = iter(once(lambda: [part for part, copied in zip(computed(), free) if not copied], rows))
+    kept = iter(materialize(lambda: [part for part, copied in zip(computed(), free) if not copied], rows))
     parts = iter([part if copied else next(kept) for part, copied in zip(computed(), free)])
     return [tuple(next(parts) for _ in range(1 if form.kind == "whole" else 2)) for form in forms]
 

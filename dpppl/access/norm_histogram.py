@@ -77,7 +77,7 @@ class Norms:
         """From noised counts (NUM_BINS,), their noise's sd and the number of rows, all of them public. `expected`: mean and
         sd, in octaves, of where the norms were thought to lie, which decide only where noise drowns the counts.
 
-        First the lognormal law is fitted, all means and sds of a grid averaged by their likelihood; then every bin moves
+        First a lognormal distribution is fitted, all means and sds of a grid averaged by their likelihood; then every bin moves
         from the fit to its own count as far as the noise allows: where the fit has rows, or where a count stands out
         by five sds. With little noise this is the histogram, with much noise the fit.
 
@@ -92,13 +92,13 @@ class Norms:
             raise ConfigurationError(f"a histogram of norms has {NUM_BINS} finite counts.")
         edges = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)
         inner = np.concatenate([[-np.inf], edges[1:-1], [np.inf]])
-        laws = np.diff(ndtr((inner - _MEANS[:, None, None]) / _SDS[:, None]), axis=2)
-        misfit = num_rows * laws.reshape(*laws.shape[:2], NUM_BINS, _FINE).sum(axis=3) - counts
-        spread = noise_std**2 + num_rows**0.5  # a law never fits better than the rows' own scatter
+        shares = np.diff(ndtr((inner - _MEANS[:, None, None]) / _SDS[:, None]), axis=2)
+        misfit = num_rows * shares.reshape(*shares.shape[:2], NUM_BINS, _FINE).sum(axis=3) - counts
+        spread = noise_std**2 + num_rows**0.5  # no distribution fits better than the rows scatter
         energy = 0.5 * np.sum(misfit**2, axis=2) / spread + 0.5 * ((_MEANS[:, None] - expected[0]) / expected[1]) ** 2
         weights = np.exp(np.min(energy) - energy)
         weights /= weights.sum()
-        fine = np.tensordot(weights, laws, axes=2).reshape(NUM_BINS, _FINE)
+        fine = np.tensordot(weights, shares, axes=2).reshape(NUM_BINS, _FINE)
         fit, noise = fine.sum(axis=1), noise_std / num_rows
         free = _MISFIT * fit + _FOUND * (counts > _CLEAR * noise_std)
         share = np.maximum(0.0, fit + free**2 / (free**2 + noise**2 + 1e-300) * (counts / num_rows - fit))

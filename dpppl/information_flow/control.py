@@ -35,46 +35,46 @@ def call(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def scan(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
-    """`lax.scan`, and `lax.fori_loop` where the number of turns is known. Backwards, slices are not followed."""
+    """`lax.scan`, and `lax.fori_loop` where the number of iterations is known. Backwards, slices are not followed."""
     program, length = equation.params["jaxpr"], equation.params["length"]
-    turn, (num_consts, num_carry) = counter(length), jaxprs.scan_parts(equation)
+    iteration, (num_consts, num_carry) = counter(length), jaxprs.scan_parts(equation)
     end = num_consts + num_carry
     slices = [
-        value.lost() if equation.params["reverse"] else value.renamed(_inside(atom, turn)).derived()
+        value.lost() if equation.params["reverse"] else value.renamed(_inside(atom, iteration)).derived()
         for value, atom in zip(inputs[end:], equation.invars[end:])
     ]
 
     def run(state: list[Value]) -> list[Value]:
         return list(walk.program(program, [*inputs[:num_consts], *state, *slices]))
 
-    state, stacked = _follow(walk, equation, turn, inputs[num_consts:end], run)
-    return [*(value.renamed({turn: Number(length)}) for value in state), *(value.lost() for value in stacked)]
+    state, stacked = _follow(walk, equation, iteration, inputs[num_consts:end], run)
+    return [*(value.renamed({iteration: Number(length)}) for value in state), *(value.lost() for value in stacked)]
 
 
-def _inside(atom: Any, turn: Variable) -> Names:
+def _inside(atom: Any, iteration: Variable) -> Names:
     """The axes of an array, inside a loop over the first one."""
-    return {axis(k): number_of(axis(k - 1)) for k in range(len(np.shape(atom.aval)))} | {axis(0): number_of(turn)}
+    return {axis(k): number_of(axis(k - 1)) for k in range(len(np.shape(atom.aval)))} | {axis(0): number_of(iteration)}
 
 
 def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
-    """`lax.while_loop`, and `lax.fori_loop` where the number of turns is not known: then numbers are counted."""
+    """`lax.while_loop`, and `lax.fori_loop` where the number of iterations is not known: then numbers are counted."""
     parameters, counting = equation.params, _counter(equation)
     num_cond, num_body = parameters["cond_nconsts"], parameters["body_nconsts"]
     for_body, state = inputs[num_cond : num_cond + num_body], inputs[num_cond + num_body :]
     # A number that moves by 1 and stays below another one cannot pass it, nor wrap.
-    turn = counter(None if counting is None else 256 ** equation.outvars[counting].aval.dtype.itemsize)
+    iteration = counter(None if counting is None else 256 ** equation.outvars[counting].aval.dtype.itemsize)
 
     def run(state: list[Value]) -> list[Value]:
         return list(walk.program(parameters["body_jaxpr"], [*for_body, *state]))
 
-    state, _ = _follow(walk, equation, turn, state, run, counting)
+    state, _ = _follow(walk, equation, iteration, state, run, counting)
     walk.only_computes(equation, parameters["cond_jaxpr"])
     (predicate,) = walk.program(parameters["cond_jaxpr"], [*inputs[:num_cond], *state])
     if predicate.is_secret:
         walk.only_computes(equation, parameters["body_jaxpr"])
         kind, what = ("key", "a key") if predicate.data is Data.PUBLIC else ("rows", "a private row")
         walk.find(kind, f"{what} decides when a loop ends, or whether", Trail(equation, predicate.trail))
-    return [value.renamed({turn: None}) for value in state]
+    return [value.renamed({iteration: None}) for value in state]
 
 
 def _counter(equation: Any) -> int | None:
@@ -92,17 +92,21 @@ def _counter(equation: Any) -> int | None:
 
 
 def _follow(
-    walk: Any, equation: Any, turn: Variable, carry: list[Value], run: Callable[[list[Value]], list[Value]],
+    walk: Any, equation: Any, iteration: Variable, carry: list[Value], run: Callable[[list[Value]], list[Value]],
     counting: int | None = None,
 ) -> tuple[list[Value], list[Value]]:  # fmt: skip
-    """Follow turns until what is known no longer changes: the state at the start of a turn, and what a turn puts out beside
-    it.
+    """Interpret the loop's body until a fixed point: the state at the start of an iteration, and the body's other outputs.
 
-    An integer in the state is any number in the first pass, which finds by how much each turn moves it: if by nothing, it is
-    its start, and if by 1, start + turn. `counting`: the place of one that ends the loop before `turn` does, if it moves by 1."""
+    - **iteration** - the loop's counter.
+    - **carry** - the state before the loop.
+    - **run** - the body: from the state to its outputs.
+    - **counting** - the place in the state of an integer that ends the loop before `iteration` does, if it moves by 1.
+
+    The first pass takes integers in the state for any number, and finds by how much an iteration moves each: if by 0, it is
+    constant; if by 1, it is its start plus `iteration`."""
     mark, atoms = (len(walk.uses), len(walk.findings)), [v.aval for v in equation.outvars[: len(carry)]]
     labels, numbers, moves = carry, [unknown(len(a.shape)) if is_followed(a) else None for a in atoms], None
-    with walk.within(turn):
+    with walk.within(iteration):
         while True:
             del walk.uses[mark[0] :], walk.findings[mark[1] :]
             state = [value._replace(number=number) for value, number in zip(labels, numbers)]
@@ -112,14 +116,16 @@ def _follow(
                 return state, outputs[len(carry) :]
             if moves is None:
                 moves = [_move(number, value.number) for number, value in zip(numbers, outputs)]
-                ends = turn.length is not None and (counting is None or moves[counting] == 1)
-                added = [Number(0) if move == 0 else number_of(turn) if move == 1 and ends else None for move in moves]
+                ends = iteration.length is not None and (counting is None or moves[counting] == 1)
+                added = [
+                    Number(0) if move == 0 else number_of(iteration) if move == 1 and ends else None for move in moves
+                ]
                 numbers = [value.number and more and value.number.plus(more) for value, more in zip(carry, added)]
             labels = following
 
 
 def _move(before: Number | None, after: Number | None) -> int | None:
-    """By how much a turn moves a number, whatever it was."""
+    """By how much an iteration moves a number, whatever it was."""
     return after.offset - before.offset if before and after and before.terms == after.terms else None
 
 

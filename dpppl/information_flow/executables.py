@@ -29,10 +29,14 @@ _lock = threading.Lock()
 
 
 class Lowered:
-    """A traced program, ready to be compiled for arguments like these `leaves`.
+    """A traced program, ready to be compiled.
 
-    `digest`: of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
-    devices. `quickly`: compiled in half of the time, to run more slowly, if it takes and gives few numbers."""
+    - **closed** - the program.
+    - **leaves** - arguments like those that it will be called with.
+    - **quickly** - whether to compile in half of the time, to run more slowly, if it takes and gives few numbers.
+
+    `digest` is that of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
+    devices."""
 
     def __init__(self, closed: Any, leaves: Any, quickly: bool = False) -> None:
         self._lowered = jax.jit(jaxpr_as_fun(closed)).lower(*leaves)

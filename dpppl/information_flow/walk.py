@@ -65,8 +65,11 @@ _BESIDE = "an access is given private rows beside its rows: every row's part wou
 
 
 class Walk:
-    """One pass over a program. `doors`: by primitive, the roles of its operands, from its parameters. `problem_with(value)`:
-    why a captured array is refused, or None. `variables`: of the loops, devices and chains around."""
+    """The abstract interpreter, in one pass over a program.
+
+    - **doors** - by primitive, the roles of its operands, from its parameters.
+    - **problem_with** - of a captured array: why it is refused, or None.
+    - **variables** - counters of the loops, devices and chains around."""
 
     def __init__(self, doors: Mapping[Any, Callable[[Any], Roles]], problem_with: Callable[[Any], str | None]) -> None:
         self.doors, self.problem_with = doors, problem_with

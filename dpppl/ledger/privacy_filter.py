@@ -50,14 +50,15 @@ with little noise, whose divergence jumps at high ones; the bound of still lower
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyFilter:
-    """The rule that admits runs to one budget. A cost is a float64 array (1 + number of orders + 1,): mu^2, a divergence for each
-    order, failure probability.
+    """The rule that admits runs to one budget.
 
     - **epsilon**, **delta** - the budget.
     - **neighboring_relation** - what the guarantee compares.
-    - **full_batch_only** - whether only runs on full batches with continuous noise are admitted, which loses nothing.
-    - **orders** - pairs (Renyi order, share of delta); shares sum to 1 with `failure_share`.
+    - **gaussian_share** - the share of delta of runs on full batches with continuous noise, which are counted by mu^2.
+    - **orders** - pairs (Renyi order, share of delta); shares sum to 1 with the two others.
     - **failure_share** - the share of delta for failure probabilities.
+
+    A cost is a float64 array (1 + number of orders + 1,): mu^2, a divergence for each order, failure probability.
 
     How much of epsilon is lost: fill the budget with one run, and divide that run's own exact epsilon by the ledger's.
     `full_batch_only`: nothing. Otherwise, at epsilon .3 to 8 and delta 1e-5 and 1e-7, full batches lose 2 to 5 %, and Poisson

@@ -27,11 +27,14 @@ _MOVED_BY_ROUNDING = 0.01  # what rounding noise multipliers down to a few value
 class PrivacyLedger:
     """A budget (epsilon, delta) in a file: whatever looks at the data is admitted and charged there before it looks.
 
-    `path`: a file on a local disk, made if there is none; an existing one must have this `epsilon`, `delta`,
-    `neighboring_relation` and `full_batch_only`. `name`: what you call the data, for people to read; that a ledger's runs all
-    look at the same data, and nothing else does, is yours to see to. `unit`: "row", or the `unit` of the runs that it
-    counts. `full_batch_only=True` refuses subsampled runs and discrete noise, and loses nothing of the
-    budget; without it full batches lose 2 to 5 % of epsilon, subsampled runs about 11 % (`PrivacyFilter` has the numbers).
+    - **path** - a file on a local disk, made if there is none. An existing one must have this `epsilon`, `delta`,
+      `neighboring_relation`, `unit` and `full_batch_only`.
+    - **epsilon**, **delta** - the budget.
+    - **neighboring_relation** - what the guarantee compares.
+    - **name** - what you call the data. That a ledger's runs all look at the same data, and nothing else does, is yours to see to.
+    - **unit** - "row", or the `unit` of the runs that it counts.
+    - **full_batch_only** - True refuses subsampled runs and discrete noise, and loses nothing of the budget; without it full
+      batches lose 2 to 5 % of epsilon, subsampled runs about 11 % (`PrivacyFilter` has the numbers).
 
     A *run* is planned, admitted and charged as one: `reserve` all that it will do, `charge` what it is about to do, `release`
     it when it ends. What it reserved and did not charge is free again then, also when its process dies. A run that goes on

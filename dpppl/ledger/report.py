@@ -21,10 +21,13 @@ _RELATIONS = {
 class LedgerRun:
     """One run of a ledger.
 
-    - **run_id**, **what**, **status** - its name, a line for people, and how it stands.
+    - **run_id** - its name.
+    - **what** - a line for people.
+    - **status** - how it stands.
+    - **first**, **num_steps** - steps first, first + 1, ..., num_steps many, are charged.
+    - **num_accesses** - number of accesses charged.
     - **epsilon** - of what it was charged, alone, at the ledger's delta.
-    - **planned_epsilon** - of all that it still keeps reserved, None once it ended.
-    - **first**, **num_steps** - steps first, first + 1, ..., num_steps many, are charged."""
+    - **planned_epsilon** - of all that it still keeps reserved, None once it ended."""
 
     run_id: str
     what: str
@@ -40,10 +43,14 @@ class LedgerRun:
 class LedgerReport:
     """The state of a budget. `str(report)` is the text, `to_dict()` is ready for JSON.
 
-    The guarantee is (`epsilon`, `delta`), fixed when the ledger was made. For information: `spent`, the epsilon at `delta`
-    that all charges would have as one plan made in advance; `used`, the share of the budget that charges and reservations
-    take up by the rule that admits; `remaining`, the epsilon at `delta`, alone, of the largest run on full batches that
-    would still be admitted."""
+    - **name**, **path**, **created** - what the data are called, the file, and when it was made.
+    - **epsilon**, **delta** - the guarantee, fixed when the ledger was made.
+    - **neighboring_relation**, **unit** - what the guarantee compares, and whose rows it is for.
+    - **rule** - how runs are admitted, in words.
+    - **spent** - for information: epsilon at `delta` that all charges would have as one plan made in advance.
+    - **used** - the share of the budget that charges and reservations take up by the rule that admits.
+    - **remaining** - epsilon at `delta`, alone, of the largest run on full batches that would still be admitted.
+    - **runs** - the runs, in order."""
 
     name: str | None
     path: str

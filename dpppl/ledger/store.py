@@ -40,9 +40,12 @@ class Position:
 class Session:
     """The file under its lock; `append` adds a record, durable when it returns.
 
-    - **new** - records since the position that it was opened at.
-    - **position** - the end of the last complete line.
-    - **has_head** - whether there is a head; it then agrees."""
+    - **path**, **head** - the file and its head.
+    - **descriptor** - the open file.
+    - **start** - what was read before.
+
+    State: `new`, the records since `start`; `position`, the end of the last complete line; `has_head`, whether there is a head,
+    which then agrees."""
 
     def __init__(self, path: str, descriptor: int, start: Position, head: str):
         self._descriptor, self._head = descriptor, head

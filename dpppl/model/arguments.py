@@ -42,7 +42,14 @@ class Public:
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """A call's arguments without their arrays: where private rows, Public arrays and static values belong."""
+    """A call's arguments without their arrays: where private rows, Public arrays and static values belong.
+
+    - **names** - the names of the call's arguments.
+    - **num_positional** - how many of them were given by position.
+    - **treedef** - the structure of all arguments.
+    - **leaves** - for each leaf its label, and whether it stands under Public.
+    - **rows**, **public** - shapes of private and Public arrays, by label.
+    - **static** - what is no array, by label."""
 
     names: tuple[str, ...]
     num_positional: int

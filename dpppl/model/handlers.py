@@ -85,7 +85,9 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
 
 
 class BindLatents(Messenger):
-    """Gives each continuous latent site the unconstrained value `latent(site, transform)`."""
+    """An effect handler that gives each continuous latent site an unconstrained value.
+
+    - **latent** - of (site, transform to the site's support): the value."""
 
     def __init__(self, latent: Latent) -> None:
         self.latent = latent
@@ -124,7 +126,10 @@ class BindLatents(Messenger):
 
 
 class BindPlate(Messenger):
-    """Makes `num_rows` rows the whole of the data plate, each counted once."""
+    """An effect handler that makes the data plate as long as the rows given, each counted once.
+
+    - **data_plate** - the plate's name.
+    - **num_rows** - the number of rows."""
 
     def __init__(self, data_plate: str, num_rows: int = 1) -> None:
         self.data_plate, self.num_rows = data_plate, num_rows
@@ -143,10 +148,14 @@ class BindPlate(Messenger):
 
 
 class BindRows(BindLatents):
-    """Also binds the data plate, the parameters, and discrete latents of rows to values of their supports.
+    """An effect handler that also binds the data plate, the parameters, and discrete latents of rows.
 
-    Deterministic sites get their value in `held`, if there is one, whatever the model computes there. Observed sites of
-    rows get the value `observe(site)`, if there is one; what the model observes there is kept as "given"."""
+    - **latent** - as for `BindLatents`.
+    - **data_plate**, **num_rows** - as for `BindPlate`.
+    - **params** - values of parameters, by name.
+    - **assignment** - numbers of the values of discrete latents in their supports, or functions of the site that give values.
+    - **observe** - of an observed site of rows: the value it gets; what the model observes there is kept as "given". None: that.
+    - **held** - values of deterministic sites, by name, whatever the model computes there."""
 
     def __init__(
         self,

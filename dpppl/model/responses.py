@@ -54,7 +54,7 @@ class Responses:
             )
         sites: list[Site] = []
 
-        def laws(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
+        def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
             trace = split.visit_observed(lambda site: site["value"], z, row, public, _first(split))
             sites[:] = [s for s in trace.values() if s["type"] == "sample" and split.data_plate in plates_of(s)]
             sites[:] = [s for s in sites if s["is_observed"]]
@@ -62,12 +62,12 @@ class Responses:
             return given, [(jax.tree.leaves(s["fn"]), s["scale"]) for s in sites]
 
         shapes = split.latents, split.row, split.arguments.public
-        jax.eval_shape(laws, *shapes)
+        jax.eval_shape(distributions, *shapes)
         _check(split, sites)
-        responses = depends_on(lambda row: laws(*_zeros(split, row))[0], shapes[1])[0]
+        responses = depends_on(lambda row: distributions(*_zeros(split, row))[0], shapes[1])[0]
         named = {name: used for name, used in responses.items() if used}
-        law = depends_on(lambda row: _replaced_laws(split, row), shapes[1])[0]
-        if own := sorted(name for name in named if law[name]):
+        own_values = depends_on(lambda row: _replaced_distributions(split, row), shapes[1])[0]
+        if own := sorted(name for name in named if own_values[name]):
             raise UnsupportedModelError(
                 f"the model observes values of argument '{own[0]}' and lets their law or mask depend on the same "
                 "argument, so it cannot say what else might have been observed; pass responses as an argument of their own, "
@@ -167,8 +167,8 @@ def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     return {n: jnp.zeros(s.shape, s.dtype) for n, s in split.latents.items()}, row, split.placeholder_public()
 
 
-def _replaced_laws(split: SplitModel, row: Arrays) -> Any:
-    """What the laws of responses are computed from, where other responses were observed."""
+def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
+    """What the distributions of responses are computed from, where other responses were observed."""
     z, row, public = _zeros(split, row)
     trace = split.visit_observed(lambda site: jnp.zeros_like(site["value"]), z, row, public, _first(split))
     return [

@@ -28,20 +28,20 @@ def unwrapped(fn: Any) -> Any:
 
 
 def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
-    """What `fn.sample(key, sample_shape)` gives in law, up to rounding to float32 and, for large counts, 1e-4 in total variation.
+    """Draws distributed as `fn.sample(key, sample_shape)`, up to rounding to float32 and, for large counts, 1e-4 in total variation.
 
     >>> drawn(dist.Poisson(jnp.array([0.0, 3.0])).to_event(1), jax.random.key(0), (4,)).shape
     (4, 2)
     """
-    law, shape = unwrapped(fn), (*sample_shape, *fn.batch_shape, *fn.event_shape)
-    draw = _DRAWS.get(type(law))
+    distribution, shape = unwrapped(fn), (*sample_shape, *fn.batch_shape, *fn.event_shape)
+    draw = _DRAWS.get(type(distribution))
     if draw is None:
         return fn.sample(key, sample_shape)
-    return draw(law, key, shape).astype(jax.eval_shape(law.sample, key).dtype)
+    return draw(distribution, key, shape).astype(jax.eval_shape(distribution.sample, key).dtype)
 
 
-def _poisson(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
-    rate = jnp.broadcast_to(law.rate, shape)
+def _poisson(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    rate = jnp.broadcast_to(distribution.rate, shape)
     return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
 
 
@@ -51,8 +51,8 @@ def _poisson_of(rate: Any, key: Any) -> Any:
     return jnp.where(rate < _SMALL, few, _many(jax.random.normal(key, rate.shape, rate.dtype), rate, rate, 1.0, 1.0))
 
 
-def _binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
-    count, p = jnp.broadcast_to(law.total_count, shape), jnp.broadcast_to(law.probs, shape)
+def _binomial(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    count, p = jnp.broadcast_to(distribution.total_count, shape), jnp.broadcast_to(distribution.probs, shape)
     rarer = jnp.minimum(p, 1.0 - p)
     is_small = -count * jnp.log1p(-rarer) < _SMALL
     n, q = jnp.where(is_small, count, 0), jnp.where(is_small, rarer, 0.0)
@@ -65,10 +65,10 @@ def _binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
     return jnp.where(p > 0.5, count - rare, rare)
 
 
-def _negative_binomial(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _negative_binomial(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
     gamma_key, key = jax.random.split(key)
-    gamma = _gamma(jnp.broadcast_to(law.concentration, shape), gamma_key)
-    return _poisson_of(gamma / law.rate, key)
+    gamma = _gamma(jnp.broadcast_to(distribution.concentration, shape), gamma_key)
+    return _poisson_of(gamma / distribution.rate, key)
 
 
 def _gamma(concentration: Any, key: Any) -> Any:
@@ -95,11 +95,11 @@ def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> Any:
     return jnp.maximum(jnp.floor(mean + 0.5 + sd * w + bent + small / sd), 0.0)
 
 
-def _student_t(law: Any, key: Any, shape: tuple[int, ...]) -> Any:
-    df, dtype = jnp.minimum(law.df, 1e30), jnp.result_type(float)
+def _student_t(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+    df, dtype = jnp.minimum(distribution.df, 1e30), jnp.result_type(float)
     u, v = jax.random.uniform(key, (2, *shape), dtype)
     standard = jnp.sqrt(df * jnp.expm1(-2.0 / df * jnp.log1p(-u))) * jnp.cos(2.0 * jnp.pi * v)
-    return law.loc + law.scale * standard
+    return distribution.loc + distribution.scale * standard
 
 
 def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:

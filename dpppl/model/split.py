@@ -46,12 +46,21 @@ from dpppl.model.structure import (
 class SplitModel:
     """A model's log prior and per-row log likelihood. Holds no array argument.
 
-    `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z`
-    maps each latent site to its unconstrained value, with the shape and dtype in `latents`; it may also map
-    deterministic sites to values, which then replace those that the model computes there. `local` names the latents
-    of rows; the log likelihood has them, and the model's parameters, at made-up values. `notes` are sentences on what
-    the model declares and a run leaves out; they tell nothing of rows.
-    """
+    - **latents** - shapes and dtypes of the unconstrained latents, by site.
+    - **num_rows** - the number of rows.
+    - **assumed_public** - arrays that the model captured, in words.
+    - **model** - the NumPyro model.
+    - **arguments** - the call that it was split for, without its arrays.
+    - **data_plate** - the name of the rows' plate.
+    - **params** - values of the model's parameters.
+    - **deterministic** - deterministic sites that depend on latents only.
+    - **local** - the latents of rows; the log likelihood has them, and the model's parameters, at made-up values.
+    - **discrete** - latents of a row that are summed out, and the sizes of their supports.
+    - **notes** - sentences on what the model declares and a run leaves out; they tell nothing of rows.
+
+    `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z` maps each
+    latent site to its unconstrained value; it may also map deterministic sites to values, which then replace those that the model
+    computes there."""
 
     latents: Shapes
     num_rows: int

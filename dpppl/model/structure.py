@@ -19,30 +19,46 @@ Shape = tuple[int, ...]
 
 
 class Observed(NamedTuple):
-    """Shapes of an observed site: of its value, and of its distribution's batch and event axes."""
+    """Shapes of an observed site.
+
+    - **value** - shape of its value.
+    - **batch**, **event** - shapes of its distribution's batch and event axes.
+    - **joint** - the distribution's name, where its event is not a product of scalars; else None.
+    - **axes** - the value's axis of each plate around it, counted from the right."""
 
     value: Shape
     batch: Shape
     event: Shape
-    joint: str | None  # the distribution's name, where its event is not a product of scalars
-    axes: dict[str, int]  # the value's axis of each plate around it, counted from the right
+    joint: str | None
+    axes: dict[str, int]
 
 
 @dataclass
 class Structure:
-    """Names and shapes found by one abstract run on all rows."""
+    """Names and shapes found by one abstract run on all rows.
 
-    plates: dict[str, tuple[int, int]] = field(default_factory=dict)  # size, number of indices
-    latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)  # unconstrained; None: discrete
-    supports: dict[str, int | None] = field(default_factory=dict)  # sizes of finite supports
-    joint: dict[str, str] = field(default_factory=dict)  # the distributions of latents that are no product of scalars
+    - **plates** - by plate, its size and its number of indices.
+    - **latents** - shapes of unconstrained latents by site; None: discrete.
+    - **supports** - sizes of finite supports, by latent site.
+    - **joint** - names of distributions whose event is not a product of scalars, by latent site.
+    - **observed** - observed sites.
+    - **fixed** - sites that observe what depends on no row, outside of all plates.
+    - **factors**, **deterministic** - names of such sites.
+    - **params** - parameters by name.
+    - **mutable** - mutable states by name, and whether they hold a random generator.
+    - **plates_of** - the plates around each sample site."""
+
+    plates: dict[str, tuple[int, int]] = field(default_factory=dict)
+    latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)
+    supports: dict[str, int | None] = field(default_factory=dict)
+    joint: dict[str, str] = field(default_factory=dict)
     observed: dict[str, Observed] = field(default_factory=dict)
-    fixed: list[str] = field(default_factory=list)  # sites that observe what depends on no row, outside of all plates
+    fixed: list[str] = field(default_factory=list)
     factors: list[str] = field(default_factory=list)
     deterministic: list[str] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
-    mutable: dict[str, bool] = field(default_factory=dict)  # whether it holds a random generator
-    plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the plates around each sample site
+    mutable: dict[str, bool] = field(default_factory=dict)
+    plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, trace: Trace) -> "Structure":

@@ -31,8 +31,12 @@ def parts(of_rows: SplitModel, unit: Arrays) -> tuple[Arrays, Any]:
 
 @dataclass(frozen=True, eq=False)
 class UnitSplit(SplitModel):
-    """A split whose "row" is a unit: arrays (k, ...) and the mask. `num_rows`: the number of units. `of_rows`: the split of
-    single rows. What looks at no rows, prior and latents, is that of the model itself."""
+    """A split whose "row" is a unit: arrays (k, ...) and the mask. Fields are those of `SplitModel`, and:
+
+    - **max_rows** - k, the largest number of rows that is kept of a unit.
+    - **of_rows** - the split of single rows. What looks at no rows, prior and latents, is that of the model itself.
+
+    `num_rows` is the number of units."""
 
     max_rows: int = field(kw_only=True)
     of_rows: SplitModel = field(kw_only=True)
@@ -68,7 +72,11 @@ class UnitSplit(SplitModel):
 
 @dataclass(frozen=True, eq=False)
 class UnitResponses(Responses):
-    """The law of a unit's responses: those of its rows, drawn jointly. Values are by site, (m, k, ...)."""
+    """The distribution of a unit's responses: those of its rows, drawn jointly. Values are by site, (m, k, ...).
+
+    Fields are those of `Responses`, and:
+
+    - **of_rows** - the responses of single rows."""
 
     of_rows: Responses = field(kw_only=True)
 
@@ -129,8 +137,8 @@ def responses_of(split: SplitModel, num_draws: int) -> Responses:
     """`Responses.of`, and of units where the split is in units."""
     if not isinstance(split, UnitSplit):
         return Responses.of(split, num_draws)
-    law = Responses.of(split.of_rows, num_draws)
-    return UnitResponses(split, num_draws, None, law.scaled, law.observed, of_rows=law)
+    responses = Responses.of(split.of_rows, num_draws)
+    return UnitResponses(split, num_draws, None, responses.scaled, responses.observed, of_rows=responses)
 
 
 def grouped(

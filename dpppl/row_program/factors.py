@@ -2,7 +2,7 @@
 
 Latents that meet the row in one matrix product with one position, or in one lookup, are differentiated no further than to
 what comes out of it: their gradient is never formed. That of convolutions, and of products in loops, is, by one matrix
-product over all positions and turns.
+product over all positions and iterations.
 All else is differentiated by JAX.
 """
 
@@ -106,15 +106,15 @@ def plan(log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any = Non
 
 
 def _is_summed(use: Use) -> bool:
-    """Whether the latent's gradient is formed by one product over all positions and turns."""
-    return use.kind == "convolution" or bool(use.turns)
+    """Whether the latent's gradient is formed by one product over all positions and iterations."""
+    return use.kind == "convolution" or bool(use.iterations)
 
 
 def _saves(use: Use) -> bool:
     """Whether the factors of a latent's gradient are much smaller than it."""
     _, positions, m, n = use.sizes()
     dtypes = {v.aval.dtype for v in (*use.equation.invars, *use.equation.outvars)}
-    if use.kind == "convolution" or use.turns or sum(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) != 1:
+    if use.kind == "convolution" or use.iterations or sum(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes) != 1:
         return False
     if use.kind == "lookup":
         return positions <= _MOST_POSITIONS and _SAVING * positions <= m
@@ -136,8 +136,8 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
         (out,), seen = _run(plan.program, with_latents(values), chosen, shifts)
         return out, seen
 
-    outputs = {place: (use.turns, use.equation.outvars[0].aval) for place, use in chosen.items()}
-    shifts = {place: jnp.zeros((*turns, *out.shape), out.dtype) for place, (turns, out) in outputs.items()}
+    outputs = {place: (use.iterations, use.equation.outvars[0].aval) for place, use in chosen.items()}
+    shifts = {place: jnp.zeros((*iterations, *out.shape), out.dtype) for place, (iterations, out) in outputs.items()}
     values = [leaves[number] for number in whole]
     out, pull_back, seen = jax.vjp(run, values, shifts, has_aux=True)
     gradients, derivatives = pull_back(jnp.ones_like(out))
@@ -212,17 +212,17 @@ def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shift
 def _run_scan(
     equation: Any, operands: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts
 ) -> tuple[list[Any], Shifts]:
-    """The same of a scan, turn by turn."""
+    """The same of a scan, iteration by iteration."""
     parameters, (first, num_carry) = equation.params, scan_parts(equation)
     last = first + num_carry
 
-    def turn(carry: Any, given: Any) -> Any:
+    def iteration(carry: Any, given: Any) -> Any:
         slices, own = given
         outputs, seen = _run(parameters["jaxpr"], [*operands[:first], *carry, *slices], chosen, own)
         return outputs[:num_carry], (outputs[num_carry:], seen)
 
     carry, (ys, seen) = lax.scan(
-        turn, operands[first:last], (operands[last:], shifts), parameters["length"], parameters["reverse"],
+        iteration, operands[first:last], (operands[last:], shifts), parameters["length"], parameters["reverse"],
         parameters["unroll"],
     )  # fmt: skip
     return [*carry, *ys], seen
@@ -232,9 +232,9 @@ def _run_scan(
 
 
 def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
-    """The same as `_positions`, over all turns of loops."""
+    """The same as `_positions`, over all iterations of loops."""
     each = lambda a, b: _positions(use, a, b)  # noqa: E731
-    for _ in use.turns:
+    for _ in use.iterations:
         each = jax.vmap(each, out_axes=1)
     groups, positions, m, n = use.sizes()
     a, b = each(a, b)
@@ -243,7 +243,7 @@ def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
 
 def _positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
     """What came in from the row (G, T, m) and the derivative (G, T, n); of a lookup, (T,) and (T, n)."""
-    groups, positions, m, n = replace(use, turns=()).sizes()
+    groups, positions, m, n = replace(use, iterations=()).sizes()
     numbers = use.equation.params["dimension_numbers"]
     if use.kind == "lookup":
         outer = [k for k in range(b.ndim) if k not in numbers.offset_dims]

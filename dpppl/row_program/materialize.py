@@ -2,7 +2,7 @@
 
 A compiler may compute a value twice, once for its norm and once for the sum, and round differently, as where it makes one
 operation of a product and a sum in only one of the two places. Where terms cancel, one of the two can be 0 and the other huge: a
-row would be clipped by the norm of something else. So what is computed of rows passes through `once`. Products alone of
+row would be clipped by the norm of something else. So what is computed of rows passes through `materialize`. Products alone of
 stored numbers and of what rows hold have the same bits wherever they are computed: these need not be stored (`ending`),
 such as the gradients of a linear predictor, a number times the row's covariates.
 """
@@ -48,25 +48,25 @@ class Statistic:
 
     def of_rows(self, rows: Any) -> Any:
         """That of each of `rows`, a pytree of arrays (B, ...): every use of it sees the same bits."""
-        stored = once(lambda: jax.vmap(self.first)(rows), rows)
+        stored = materialize(lambda: jax.vmap(self.first)(rows), rows)
         with jax.default_matmul_precision("highest"):
             return jax.vmap(self.last)(stored, rows)
 
 
-def once(function: Callable[[], Any], rows: Any) -> Any:
-    """`function()`, a pytree of arrays made of `rows`, as stored numbers.
+def materialize(function: Callable[[], Any], rows: Any) -> Any:
+    """`function()`, a pytree of arrays made of `rows`, computed once: every use reads the same bits.
 
-    A loop's one turn cannot be counted before the data are known, so a compiler can neither leave the loop out nor compute
-    what comes out of it a second time."""
+    It is the body of a loop of one iteration. The trip count is data-dependent, so XLA cannot duplicate the result;
+    `optimization_barrier` does not survive CPU fusion."""
     some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
-    turns = jnp.where(some == _UNLIKELY, 2, 1)
+    trip_count = jnp.where(some == _UNLIKELY, 2, 1)
 
-    def turn(carry: Any) -> Any:
+    def body(carry: Any) -> Any:
         with jax.default_matmul_precision("highest"):
             return carry[0] + 1, function()
 
     zeros = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), jax.eval_shape(function))
-    return lax.while_loop(lambda carry: carry[0] < turns, turn, (jnp.zeros_like(turns), zeros))[1]
+    return lax.while_loop(lambda carry: carry[0] < trip_count, body, (jnp.zeros_like(trip_count), zeros))[1]
 
 
 def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Any, Any] | None:

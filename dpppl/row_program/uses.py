@@ -41,13 +41,18 @@ class Value:
 class Use:
     """One operation of a variable, rearranged, with a value of the row.
 
-    `kind`: "dot", "convolution" or "lookup". `position`: number of the variable's operand. `chain`: from the operand's
-    shape back to the variable's. `place`: the equation's number, after those of the scans that it is in, and `turns` the
-    lengths of these. `exact`: see `Value`, of the value of the row."""
+    - **kind** - "dot", "convolution" or "lookup".
+    - **place** - the equation's number, after those of the scans that it is in.
+    - **iterations** - the lengths of these scans.
+    - **equation** - the operation.
+    - **position** - which of its operands is the variable.
+    - **source** - the variable.
+    - **chain** - from the operand's shape back to the variable's.
+    - **exact** - see `Value`, of the value of the row."""
 
     kind: str
     place: tuple[int, ...]
-    turns: tuple[int, ...]
+    iterations: tuple[int, ...]
     equation: Any
     position: int
     source: Any
@@ -72,12 +77,15 @@ class Use:
             groups, n = 1, total // self.shape[0]
             n = self.shape[specification.rhs_spec[0]] if self.kind == "convolution" else n
             m = total // max(n, 1)
-        return groups, math.prod(self.turns) * (out // max(groups * n, 1)), m, n
+        return groups, math.prod(self.iterations) * (out // max(groups * n, 1)), m, n
 
 
 @dataclass
 class Uses:
-    """`found`: uses that are understood. `direct`: latents that are used in other ways, besides or instead."""
+    """How a row's program uses latents.
+
+    - **found** - uses in a known form.
+    - **direct** - numbers of latents that are used in other ways, too."""
 
     found: list[Use] = field(default_factory=list)
     direct: set[int] = field(default_factory=set)
@@ -95,41 +103,41 @@ def uses_of(program: Any, latents: Sequence[int], row: Sequence[int]) -> Uses:
 
 
 def _walk(
-    jaxpr: Any, values: dict[Any, Value], uses: Uses, place: tuple[int, ...] = (), turns: tuple[int, ...] = ()
+    jaxpr: Any, values: dict[Any, Value], uses: Uses, place: tuple[int, ...] = (), iterations: tuple[int, ...] = ()
 ) -> None:
     """Through the equations of a program, or of the body of a scan, whose inputs have these `values`."""
     for number, equation in enumerate(jaxpr.eqns):
         operands = [Value(exact=True) if is_literal(v) else values[v] for v in equation.invars]
         exact = all(operand.exact for operand in operands) and _is_exact(equation)
         if not any(operand.of_row for operand in operands):
-            values.update(_without_row(equation, operands, uses, exact, in_loop=bool(turns)))
+            values.update(_without_row(equation, operands, uses, exact, in_loop=bool(iterations)))
             continue
         values.update((v, Value(of_row=True, exact=exact)) for v in equation.outvars)
         here = (*place, number)
         if equation.primitive.name == "scan":
-            _walk_scan(equation, operands, uses, here, turns)
+            _walk_scan(equation, operands, uses, here, iterations)
             continue
         mixed = [k for k, operand in enumerate(operands) if operand.latents]
-        if len(mixed) == 1 and operands[mixed[0]].source and (kind := _kind(equation, mixed[0], bool(turns))):
+        if len(mixed) == 1 and operands[mixed[0]].source and (kind := _kind(equation, mixed[0], bool(iterations))):
             source, chain = operands[mixed[0]].source or (None, ())
             other = operands[1 - mixed[0]]
-            uses.found.append(Use(kind, here, turns, equation, mixed[0], source, chain, other.exact))
+            uses.found.append(Use(kind, here, iterations, equation, mixed[0], source, chain, other.exact))
             mixed = []
         uses.direct.update(*(operands[k].latents for k in mixed))
     uses.direct.update(*(values[v].latents for v in jaxpr.outvars if not is_literal(v)))
 
 
 def _walk_scan(
-    equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], turns: tuple[int, ...]
+    equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
 ) -> None:
-    """What is carried counts as of the row; latents that are carried, or a slice of which enters a turn, are used directly."""
+    """What is carried counts as of the row; latents that are carried, or a slice of which enters an iteration, are used directly."""
     body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
     uses.direct.update(*(operand.latents for operand in operands[first:]))
     carried = [Value(of_row=True)] * num_carry
     slices = [Value(of_row=operand.of_row, exact=operand.exact) for operand in operands[first + num_carry :]]
     values = dict.fromkeys(body.jaxpr.constvars, Value())
     values |= dict(zip(body.jaxpr.invars, [*operands[:first], *carried, *slices]))
-    _walk(body.jaxpr, values, uses, place, (*turns, equation.params["length"]))
+    _walk(body.jaxpr, values, uses, place, (*iterations, equation.params["length"]))
 
 
 def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bool, in_loop: bool) -> dict[Any, Value]:

@@ -102,8 +102,8 @@ def bind_objective(
             "the guide draws latents of rows, or the model has parameters, so that the common latents alone do not decide "
             f"what else a row might have been; {FLAT}."
         )
-    law = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
-    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, law), phi
+    distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
 
 
 def _trace(function: Function, key: Any, params: Arrays) -> Sites:

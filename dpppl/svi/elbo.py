@@ -48,19 +48,19 @@ class Objective:
     num_particles: int
     reads_rows: bool = False
     captured: tuple[str, ...] = ()
-    law: Responses | None = None
+    response_distribution: Responses | None = None
 
     @property
     def responses(self) -> Callable[..., Any]:
-        """Of (z of all particles, row, public, key), as `Responses`: those of the first particle, which is as good as any, for
-        all of them, since what a row really gave is the same for all, too."""
-        law = self.law
-        assert law is not None
+        """Draws responses, of (z of all particles, row, public, key), at the first particle: one draw for all particles, as
+        there is one observed response for all of them."""
+        distribution = self.response_distribution
+        assert distribution is not None
         if self.num_particles == 1:
-            return law
+            return distribution
 
         def of_all(z: Any, row: Any, public: Any, key: Any) -> Any:
-            return law(jax.tree.map(lambda leaf: leaf[0], z), row, public, key)
+            return distribution(jax.tree.map(lambda leaf: leaf[0], z), row, public, key)
 
         return of_all
 

@@ -24,8 +24,10 @@ LOST = "lost"
 
 
 class Pickled:
-    """Keeps an optimiser in a pickle: its functions are local ones, which `pickle` refuses and `cloudpickle`, where it is
-    installed, takes; otherwise `LOST` is what comes back. A copy shares it."""
+    """Keeps an optimiser in a pickle.
+
+    - **optim** - the optimiser. Its functions are local ones, which `pickle` refuses and `cloudpickle`, where it is installed,
+      takes; otherwise `LOST` is what comes back. A copy shares it."""
 
     def __init__(self, optim: Any) -> None:
         self.optim = optim

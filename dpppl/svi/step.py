@@ -45,7 +45,8 @@ def svi_step(
 
     def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: Any, public: Any) -> Any:
         if isinstance(mechanism.clipping, Centred):
-            is_binary = objective.num_particles == 1 and objective.law is not None and objective.law.is_binary
+            distribution = objective.response_distribution
+            is_binary = objective.num_particles == 1 and distribution is not None and distribution.is_binary
             return noted(noisy_centred_sum(
                 mechanism, objective.responses, is_binary, log_likelihood, to_latents, z, rows, public,
                 key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
