@@ -21,8 +21,8 @@ class Trail(NamedTuple):
 
 
 class Data(Enum):
-    """How a value depends on private rows: not, or through the door only; it is a private array, as given; or it was computed from
-    rows."""
+    """How a value depends on private rows: not, or through the door only; it is a private array, as given; or
+    it was computed from rows."""
 
     PUBLIC, ROWS, DERIVED = range(3)
 

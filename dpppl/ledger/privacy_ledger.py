@@ -31,7 +31,8 @@ class PrivacyLedger:
       `neighboring_relation`, `unit` and `full_batch_only`.
     - **epsilon**, **delta** - the budget.
     - **neighboring_relation** - what the guarantee compares.
-    - **name** - what you call the data. That a ledger's runs all look at the same data, and nothing else does, is yours to see to.
+    - **name** - what you call the data. That a ledger's runs all look at the same data, and nothing else does, is yours to
+      see to.
     - **unit** - "row", or the `unit` of the runs that it counts.
     - **full_batch_only** - True refuses subsampled runs and discrete noise, and loses nothing of the budget; without it full
       batches lose 2 to 5 % of epsilon, subsampled runs about 11 % (`PrivacyFilter` has the numbers).

@@ -33,9 +33,9 @@ Shifts = dict[Place, Any]
 class Form:
     """How the rows' gradients in one latent are given.
 
-    - **kind** - "whole": (g,), the gradient itself, or (G, n, m) with a way to `restore` it. "outer": (a, b), of shapes (G, m) and
-      (G, n): G outer products. "lookup": (i, b), of shapes (T,) and (T, n): rows i of a table (m, n), all others zero; indices are
-      unique, and m is padding.
+    - **kind** - "whole": (g,), the gradient itself, or (G, n, m) with a way to `restore` it. "outer": (a, b), of shapes (G, m)
+      and (G, n): G outer products. "lookup": (i, b), of shapes (T,) and (T, n): rows i of a table (m, n), all others zero;
+      indices are unique, and m is padding.
     - **shape**, **dtype** - those of the latent.
     - **sizes** - (G, T, m, n).
     - **restore** - from (G, m, n), or what is given, to the latent's shape.

@@ -130,7 +130,7 @@ def _walk(
 def _walk_scan(
     equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
 ) -> None:
-    """What is carried counts as of the row; latents that are carried, or a slice of which enters an iteration, are used directly."""
+    """What is carried counts as of the row; latents that are carried, or sliced by iteration, are used directly."""
     body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
     uses.direct.update(*(operand.latents for operand in operands[first:]))
     carried = [Value(of_row=True)] * num_carry
