@@ -28,7 +28,7 @@ def unwrapped(fn: Any) -> Any:
 
 
 def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
-    """Draws distributed as `fn.sample(key, sample_shape)`, to within rounding to float32; large counts within 1e-4 (total variation).
+    """Draws distributed as `fn.sample(key, sample_shape)`: to float32, and where counts are large within 1e-4 (total variation).
 
     >>> drawn(dist.Poisson(jnp.array([0.0, 3.0])).to_event(1), jax.random.key(0), (4,)).shape
     (4, 2)
