@@ -67,16 +67,16 @@ class Lowered:
         return call
 
 
-def compiled(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
-    """`function`, compiled quickly for arguments like these, or found among the programs kept."""
+def compiled(function: Callable[..., Any], *arguments: Any, quickly: bool = True) -> Callable[..., Any]:
+    """`function`, compiled for arguments like these, or found among the programs kept."""
     closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    call = Lowered(closed, jax.tree.leaves(arguments), quickly=True).compiled()
+    call = Lowered(closed, jax.tree.leaves(arguments), quickly).compiled()
     return lambda *given: jax.tree.unflatten(jax.tree.structure(outputs), call(*jax.tree.leaves(given)))
 
 
-def run_once(function: Callable[..., Any], *arguments: Any) -> Any:
+def run_once(function: Callable[..., Any], *arguments: Any, quickly: bool = True) -> Any:
     """`jax.jit(function)(*arguments)`, of a program that may be kept, but not the function."""
-    return compiled(function, *arguments)(*arguments)
+    return compiled(function, *arguments, quickly=quickly)(*arguments)
 
 
 def _told(value: Any) -> str:

@@ -76,7 +76,7 @@ class Arrival:
         while nothing holds it. The chance of that where nothing pulls is at most 1 % for the whole run, and less where a
         posterior holds it. It is held if its eight slow cosines are weaker than noise alone would let them be: 1 % for an
         element that nothing holds."""
-        from scipy import stats
+        from scipy.special import chdtr, chdtrc  # scipy.stats takes half a second to import
 
         ways = {site: _powers(np.asarray(midpoints[site]), np.asarray(z), noise) for site, z in positions.items()}
         count = sum(way.shape[2] for way in ways.values())
@@ -85,9 +85,9 @@ class Arrival:
             chains, slow, size = power.shape
             slowest = power[:, :_SLOWEST].sum(axis=(0, 1)) / noise.most
             freedom = chains * min(_SLOWEST, slow)
-            alone = stats.chi2.sf(slowest, freedom) < 0.5 * FALSE_ALARM / count
-            together = stats.chi2.sf(slowest.sum(), freedom * size) < 0.5 * FALSE_ALARM / len(ways)
-            is_held = stats.chi2.cdf(power.sum(axis=(0, 1)), chains * slow) < FALSE_ALARM
+            alone = chdtrc(freedom, slowest) < 0.5 * FALSE_ALARM / count
+            together = chdtrc(freedom * size, slowest.sum()) < 0.5 * FALSE_ALARM / len(ways)
+            is_held = chdtr(chains * slow, power.sum(axis=(0, 1))) < FALSE_ALARM
             shape = np.shape(positions[site])[2:]
             moving[site] = (alone | (together & ~is_held)).reshape(shape)
             held[site] = is_held.reshape(shape)

@@ -32,7 +32,8 @@ class Collection:
         """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
         since = number - self.first
         kept = (since >= 0) & (since % self.thinning == self.thinning - 1)
-        return jnp.where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
+        where = jnp.where if isinstance(number, jax.core.Tracer) else np.where
+        return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
 
     def method(self, step: Callable[..., Any], mapping: Any) -> Method:
         """For the driver; `step(state, rows, public)` gives the next state."""
@@ -59,7 +60,8 @@ class Collection:
         )  # fmt: skip
 
     def _base(self, start: Any) -> Any:
-        return jnp.maximum(start - self.first, 0) // self.thinning
+        maximum = jnp.maximum if isinstance(start, jax.core.Tracer) else np.maximum
+        return maximum(start - self.first, 0) // self.thinning
 
 
 def fields_to_collect(

@@ -353,10 +353,11 @@ class DPKernel(Fixed, MCMCKernel):
 
         The multipliers come from the same arithmetic as on the device. Raises ConfigurationError if a step is not
         positive and finite."""
-        if self._schedule is None:
-            self._schedule = jax.jit(jax.vmap(self._at))
         counts = np.arange(first, first + count, dtype=np.int32)  # the type of a state's counter
-        steps, multipliers = (np.asarray(x, np.float64) for x in self._schedule(counts))
+        at = self._at
+        if callable(self.step_size):
+            at = self._schedule = self._schedule or jax.jit(jax.vmap(self._at))
+        steps, multipliers = (np.broadcast_to(np.asarray(x, np.float64), count) for x in at(counts))
         bad = ~(np.isfinite(steps) & (steps > 0) & np.isfinite(multipliers) & (multipliers > 0))
         if bad.any():
             raise ConfigurationError(

@@ -69,12 +69,13 @@ def excess_of(midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise:
     than 50 draws tells nothing. So of the first 50, if there are ten, the power of moves in units of their noise is taken,
     too, without that of slow cosines, which a drift has: where the posterior is Gaussian, that is 1 more than the same
     excess. It counts where it is above what may pass by more than noise explains, with a chance of 1 % for the whole run."""
-    from scipy import fft, stats
+    from scipy import fft
+    from scipy.special import chdtri
 
     found, count = {}, sum(max(1, int(np.prod(np.shape(z)[2:]))) for z in positions.values())
     free = 0.25 * noise.most * noise.moves[:, :_FEWEST]
     freedom = max(1.0, free.size * noise.independent)
-    chance = stats.chi2.isf(FALSE_ALARM / count, freedom) / freedom
+    chance = chdtri(freedom, FALSE_ALARM / count) / freedom
     for site, position in positions.items():
         middle, off = np.asarray(midpoints[site], np.float64), np.asarray(position, np.float64)
         if not (np.all(np.isfinite(middle)) and np.all(np.isfinite(off))):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.mechanism import Mechanism
@@ -172,7 +171,7 @@ class SVI(SVISettings):
             )  # fmt: skip
         params = constrained(state.optim_state)
         self._clipped = clipped_rows(shares, charge, num_steps, objective.split.num_rows)
-        finite = all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(params))
+        finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
