@@ -21,13 +21,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SETS = (
     "",
-    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.21.0 optax==0.2.5 chex arviz==0.18.0",
-    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.22.0 optax==0.2.5 chex arviz==0.18.0",
+    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.21.0 optax==0.2.5 chex toolz arviz==0.18.0",
+    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.22.0 optax==0.2.5 chex toolz arviz==0.18.0",
     "jax==0.10.2 jaxlib==0.10.2 numpyro==0.21.0 optax==0.2.8 arviz==0.23.4",
     "jax==0.9.2 jaxlib==0.9.2 numpyro==0.21.0",
     "jax==0.8.3 jaxlib==0.8.3 numpyro==0.21.0",
     "numpyro==0.20.1",
-    "optax==0.2.4 chex",
+    "optax==0.2.4 chex toolz",
     "arviz==0.17.1",
 )
 SHOWN = ("jax", "jaxlib", "numpyro", "optax", "arviz")
@@ -83,9 +83,10 @@ def tried(packages):
     with tempfile.TemporaryDirectory() as folder:
         python = environment(folder, packages)
         variables = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
-        run = lambda *command: subprocess.run(
-            [python, *command], cwd=ROOT, env=variables, capture_output=True, text=True
-        )  # noqa: E731
+
+        def run(*command):
+            return subprocess.run([python, *command], cwd=ROOT, env=variables, capture_output=True, text=True)
+
         ask = f"from importlib.metadata import version; print(*map(version, {SHOWN!r}))"
         found = dict(zip(SHOWN, run("-c", ask).stdout.split()))
         short = run(__file__, "--smoke")

@@ -22,7 +22,7 @@ from dpppl.jaxprs import is_key
 MOST = 128
 """So many are kept, those that were used last: each holds some memory maps, of which a process may have 65,530."""
 
-_FEW = 10**6
+_FEW = 4 * 10**6
 
 _kept: OrderedDict[str, Callable[..., Any]] = OrderedDict()
 _lock = threading.Lock()

@@ -167,20 +167,20 @@ def check_coupling(
 
     rng = np.random.default_rng(0)
     with jax.default_matmul_precision("highest"):
-        traced = jax.jit(both).trace(*_made_up(_KINDS[0], latents, arguments, public, observed, rng))
+        first = _made_up(_KINDS[0], latents, arguments, public, observed, rng)
+        traced = jax.jit(both).trace(*first)
     halves = (v.aval for equation in jaxprs.equations(traced.jaxpr) for v in equation.outvars)
     tolerance = 0.03 if any(getattr(aval, "dtype", None) in _HALF for aval in halves) else 1e-4
     outputs = jax.tree.structure(traced.out_info)
+    call = Lowered(traced.jaxpr, jax.tree.leaves(first), quickly=True).compiled()
     compared: set[tuple[str, str]] = set()
     finite: set[tuple[str, str]] = set()
     for attempt, kind in enumerate(_KINDS):
         if attempt >= _ALWAYS and compared <= finite:
             break
         made_up = _made_up(kind, latents, arguments, public, observed, rng)
-        leaves = jax.tree.leaves(made_up)
         with jax.debug_nans(False):  # made-up values may be outside a support
-            call = Lowered(traced.jaxpr, leaves, quickly=True).compiled() if attempt == 0 else call
-            together, alone = jax.device_get(jax.tree.unflatten(outputs, call(*leaves)))
+            together, alone = jax.device_get(jax.tree.unflatten(outputs, call(*jax.tree.leaves(made_up))))
         for what, name, expected, found in _pairs(together, alone):
             compared.add((what, name))
             if not np.allclose(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True):

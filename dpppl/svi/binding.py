@@ -24,6 +24,7 @@ from dpppl.runs.driver import TRACING
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
+from dpppl.svi.set_up import set_up
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
 
@@ -56,10 +57,14 @@ def bind_objective(
     _, public = split.arrays(args, kwargs)
     guide, init_params = without_data(svi.guide, split, public), init_params or {}
     guide_key, model_key = jax.random.split(key)
+    of_guide, of_model = data_free(guide, split, public), data_free(svi.model, split, public)
+
+    def sites(guide_key: Any, model_key: Any) -> tuple[Sites, Sites]:
+        found = _trace(of_guide, guide_key, init_params)
+        return found, _trace(handlers.replay(of_model, found), model_key, init_params)
+
     with explained():
-        guide_sites = _trace(data_free(guide, split, public), guide_key, init_params)
-        model = handlers.replay(data_free(svi.model, split, public), guide_sites)
-        model_sites = _trace(model, model_key, init_params)
+        guide_sites, model_sites = set_up(guide, split, public, sites, guide_key, model_key)
     if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
         raise UnsupportedModelError(
             f"the guide's site '{mutable[0]}' is mutable state (batch norm, running statistics), which carries data from "
