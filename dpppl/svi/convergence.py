@@ -146,17 +146,16 @@ def _parameter(name: str, whole: Array, tail: Array, false_alarm: float) -> Para
 def _whiteness(gradients: Array) -> tuple[float, float, float]:
     """Of gradients (steps, numbers): the power of slow cosines over that of fast ones, and the chances, were they white,
     of as much in the slowest and of as little in the slow ones."""
-    from scipy import fft
-    from scipy.special import chdtri, fdtr, fdtrc
+    from scipy import fft, stats
 
     power, num_fast = fft.dct(gradients, axis=0, norm="ortho") ** 2, len(gradients) - _SLOW
     relative = power / np.maximum(power[_SLOW:].mean(axis=0), np.finfo(float).tiny)
     mean = relative.mean(axis=1)
     unbiased = 1.0 - 2.0 / num_fast  # the mean of an F variable is num_fast / (num_fast - 2)
     slow, slowest = unbiased * mean[:_SLOW].mean(), unbiased * mean[:_SLOWEST].mean()
-    variance = mean[_SLOW:].var(ddof=1) * num_fast / chdtri(num_fast, 0.95)  # of one cosine; an upper bound
+    variance = mean[_SLOW:].var(ddof=1) * num_fast / stats.chi2.ppf(0.05, num_fast)  # of one cosine; an upper bound
     freedom = min(max(2.0 / max(variance, 1e-300), 1.0), gradients.shape[1])
-    together = fdtrc(_SLOWEST * freedom, num_fast * freedom, slowest)
-    alone = gradients.shape[1] * fdtrc(_SLOWEST, num_fast, relative[:_SLOWEST].mean(axis=0).max())
-    held = fdtr(_SLOW * freedom, num_fast * freedom, slow)
+    together = stats.f.sf(slowest, _SLOWEST * freedom, num_fast * freedom)
+    alone = gradients.shape[1] * stats.f.sf(relative[:_SLOWEST].mean(axis=0).max(), _SLOWEST, num_fast)
+    held = stats.f.cdf(slow, _SLOW * freedom, num_fast * freedom)
     return float(slow), float(min(1.0, 2.0 * together, 2.0 * alone)), float(held)
