@@ -7,7 +7,8 @@ posterior sample look at public rows or draw their noise with NumPy, so they are
 import numpy as np
 from scipy.optimize import brentq
 
-from examples.baselines import pate, perturbation, posterior_sample
+import dpppl
+from examples.baselines import hybrid, pate, perturbation, posterior_sample
 
 SCALE = 2.5
 """Rows of Adult in 8 columns with an intercept are about this long: a public constant. Longer ones are shrunk."""
@@ -33,6 +34,12 @@ def one_posterior_sample(rng, x, y, epsilon):
     )
 
 
+def hybrid_chain(rng, x, y, epsilon, delta=1e-5):
+    """Half of epsilon for the sample that a DP-SGLD chain starts from."""
+    budget = {"epsilon": epsilon, "delta": delta}
+    return hybrid.hybrid_samples(rng, dpppl.secret_key(), design(x), 2 * y - 1, radius=4.0, **budget)[0]
+
+
 def pate_student(rng, x, y, epsilon, queries, delta=1e-5):
     """A student of GNMax answers on public `queries` (NUM_QUERIES, D); its noise by the bound that looks at no vote."""
     parts = np.array_split(rng.permutation(len(x)), NUM_TEACHERS)
@@ -48,11 +55,12 @@ WEIGHTS = {
     "output perturbation": output_perturbation,
     "objective perturbation": objective_perturbation,
     "one posterior sample": one_posterior_sample,
+    "hybrid sampler": hybrid_chain,
     "PATE": pate_student,
 }
 
 
 def draws(method, seed, x, y, epsilon, **public):
-    """As `methods.draws`: one draw of the weights and the intercept."""
-    w = WEIGHTS[method](np.random.default_rng(seed), x, y, epsilon, **public) / SCALE
-    return {"weights": w[None, :-1], "intercept": w[-1:]}
+    """As `methods.draws`: one draw of the weights and the intercept, of the hybrid sampler 200."""
+    w = np.atleast_2d(WEIGHTS[method](np.random.default_rng(seed), x, y, epsilon, **public)) / SCALE
+    return {"weights": w[:, :-1], "intercept": w[:, -1]}
