@@ -179,3 +179,37 @@ def test_every_keyword_is_explained():
         missing = [name for name in inspect.signature(thing).parameters if name not in known and name != "settings"]
         assert not missing, (thing, missing)
     assert "step_size" in shared and set(dpppl.__all__) <= set(dir(dpppl)) and dpppl.__version__
+
+
+ROOMS_OF_BULLETS = ("svi", "access", "row_program", "ledger", "information_flow", "model", "noise_aware", "uncertainty")
+ELSEWHERE = {"SVISettings", "NoiseAwareSettings"}
+"""Base classes: the arguments are documented at the class that a user calls."""
+
+
+def fields(node):
+    """The fields of a dataclass or a NamedTuple, or the arguments of a class."""
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            return [a.arg for a in (*item.args.args[1:], *item.args.kwonlyargs)]
+    text = " ".join(ast.unparse(each) for each in (*node.decorator_list, *node.bases))
+    declared = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)]
+    return [n for n in declared if n[0] != "_"] if "dataclass" in text or "NamedTuple" in text else []
+
+
+def undocumented(source):
+    """(class, field) for each public class with a field that has no bullet."""
+    classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    for node in (node for node in classes if node.name[0] != "_" and node.name not in ELSEWHERE):
+        lines = (ast.get_docstring(node) or "").split("\n")
+        bullets = {name for line in lines if line.startswith("- **") for name in re.findall(r"\*\*(\w+)\*\*", line)}
+        yield from ((node.name, name) for name in fields(node) if name not in bullets)
+
+
+def test_each_field_is_a_bullet():
+    found = {
+        module: names
+        for path, module in modules()
+        if unit(module) in ROOMS_OF_BULLETS and (names := list(undocumented(path.read_text())))
+    }
+    assert not found
+    assert list(undocumented('class A(NamedTuple):\n    """- **x** - one."""\n    x: int\n    y: int')) == [("A", "y")]

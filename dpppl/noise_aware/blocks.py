@@ -20,7 +20,10 @@ RANK = 24
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which coordinate stands where: `index` (k, b) holds numbers below `dimension`, which itself is padding."""
+    """The coordinates of each block.
+
+    - **index** - (k, b): numbers of coordinates; `dimension` is padding.
+    - **dimension** - d, the number of coordinates."""
 
     index: Array
     dimension: int
@@ -85,8 +88,12 @@ def homes(sizes: Sequence[int], most: int) -> list[Array]:
 
 
 class Frame(NamedTuple):
-    """latents = m0 + `scales` * turned(`roots` u): u in the blocks of `layout`, turned(v) = v - Y Y' v with `turn` Y (d,
-    RANK) a reflection; none, (d, 0), where there is one block."""
+    """latents = mean + scales * reflected(roots @ u): u lies in the blocks of `layout`, and reflected(v) = v - Y Y' v.
+
+    - **scales** - (d,).
+    - **turn** - Y (d, RANK); (d, 0) where there is one block.
+    - **layout** - the coordinates of each block.
+    - **roots** - (k, b, b): roots of the prior's correlation."""
 
     scales: Array
     turn: Array

@@ -26,10 +26,13 @@ _TAIL = 6.0  # interquartile ranges: 8 sds of a normal law
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """The vector (d,) of some sites' values, in the order of `shapes`: of latent sites unconstrained, of deterministic ones
-    as they are. The likelihood depends on latents through these only.
+    """The vector (d,) through which alone the likelihood depends on latents: values of sites in the order of `shapes`, latent
+    sites unconstrained, deterministic ones as they are.
 
-    `moves`: the latents, not among them, in which the deterministic ones are affine and take any value, given all others."""
+    - **split** - the model.
+    - **shapes** - shapes of the sites.
+    - **moves** - latents, not among the sites, in which the deterministic sites are affine and take any value, given all others.
+    """
 
     split: SplitModel
     shapes: Shapes

@@ -13,8 +13,11 @@ _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
 
 
 class Curvature(NamedTuple):
-    """Positive definite draws that all weigh alike: eigenvalues `values` (n, ..., d), eigenvectors `vectors` (n, ..., d, d), in
-    columns; and `ratio` (..., d, d), the variance of scores in units of the curvature. Padding is 0."""
+    """Positive definite draws of a curvature, equally weighted. Padding is 0.
+
+    - **values** - eigenvalues (n, ..., d).
+    - **vectors** - eigenvectors (n, ..., d, d), in columns.
+    - **ratio** - (..., d, d): the variance of scores in units of the curvature."""
 
     values: Array
     vectors: Array

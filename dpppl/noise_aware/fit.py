@@ -74,9 +74,11 @@ def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any,
 
 
 class Directions(NamedTuple):
-    """Directions (d, k) in u in which rows are compared: to where the fit lies from the prior mean, then along single
-    `coordinates`. The mean over rows of the model's variance of a score's component along each is 1: in a regression this is
-    the square of the linear predictor, or of a column, over its mean."""
+    """Directions in which rows are compared: from the prior mean to the fit, then along single coordinates.
+
+    - **columns** - (d, k), in u. The mean over rows of the model's variance of a score's component along each is 1: in a
+      regression this is the square of the linear predictor, or of a column, over its mean.
+    - **coordinates** - those of the single ones."""
 
     columns: Array
     coordinates: tuple[int, ...]
@@ -95,7 +97,10 @@ class Directions(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """Noised sums of `numbers`, and the coordinates of their `Directions`."""
+    """Noised scalars.
+
+    - **values** - noised sums of `numbers`.
+    - **coordinates** - of their `Directions`."""
 
     values: Array
     coordinates: tuple[int, ...]
@@ -109,14 +114,17 @@ class Scalars(NamedTuple):
 class Fit(NamedTuple):
     """What the sums say; shares are of all rows.
 
-    - `outside`: of rows whose response is outside the model's support; `missing`: of others whose score is not finite;
-      `std`: of the noise of both.
-    - `impossible`: of responses that the model finds next to impossible, and its standard error.
-    - `clipped`: of scores, of curvatures, and the sd of their noise.
-    - `rank`: the mean rank by surprise and its standard error. `shape`: how far the moments of this rank are from the model's,
-      and the same in squared standard errors, chi-squared with 2 degrees of freedom.
-    - `link`: of `num_links` means of signed ranks by value the one farthest from 0: which, how far, and the square of that in
-      squared standard errors."""
+    - **outside** - share of rows whose response is outside the model's support.
+    - **missing** - share of others whose score is not finite.
+    - **impossible** - share of responses that the model finds next to impossible, and its standard error.
+    - **std** - sd of the noise of `outside` and `missing`.
+    - **clipped** - shares of clipped scores and of clipped curvatures, and the sd of their noise.
+    - **rank** - the mean rank by surprise, and its standard error.
+    - **shape** - how far the moments of this rank are from the model's, and the same in squared standard errors, chi-squared with
+      2 degrees of freedom.
+    - **link** - of the means of signed ranks by value the one farthest from 0: which, how far, and the square of that in squared
+      standard errors.
+    - **num_links** - how many means those are."""
 
     outside: float
     missing: float

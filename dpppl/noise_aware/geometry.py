@@ -13,11 +13,17 @@ from dpppl.noise_aware.plan import STEPS
 
 
 class Geometry:
-    """latents = mean + "scales" (d,) (1 - Y Y') "roots" @ u: u in blocks (k, b) that "index" (k, b) places, from which
-    "place" (d,) reads them; Y = "turn" (d, r) is a reflection. See `blocks.Frame`.
+    """latents = mean + scales * (1 - Y Y') roots @ u, as rows and walks compute with it: see `blocks.Frame`.
 
-    A curvature is its diagonal blocks, and its products with the columns of "sketch" (d, m). `at`, `walk`: example values
-    of what a state holds, by name. `num_directions`: in which rows are compared, see `fit.Directions`."""
+    - **dimension** - d, the number of coordinates.
+    - **count**, **width** - k and b: u has k blocks of b.
+    - **rank** - columns of the reflection Y.
+    - **columns** - columns m of the sketch.
+
+    A curvature is its diagonal blocks, and its products with the sketch. `at`, `walk` are example values of what a state holds,
+    by name: "scales" (d,), "turn" Y (d, rank), "roots" (k, b, b), "index" (k, b), which coordinate stands at each place of u,
+    "place" (d,), where each coordinate stands, "sketch" (d, m). `num_directions`: in how many directions rows are compared
+    (`fit.Directions`)."""
 
     def __init__(self, dimension: int, count: int, width: int, rank: int, columns: int) -> None:
         self.num_directions = 1 + min(dimension, NUM_AXES)

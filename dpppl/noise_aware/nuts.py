@@ -23,9 +23,12 @@ _AT_ONCE = 64
 
 
 class Linear(NamedTuple):
-    """Residuals of coordinates that are linear in them, (k b,): half their squares are minus log likelihoods.
+    """Residuals (k b,) that are linear in coordinates: minus log likelihoods are half their squares.
 
-    `start` (n, k, b): where the coordinates are `centre` (d,); `slopes` (n, k, b, b) by scaled and turned latents of `frame`."""
+    - **start** - (n, k, b): residuals at `centre`.
+    - **slopes** - (n, k, b, b), by scaled and reflected latents.
+    - **centre** - coordinates (d,).
+    - **frame** - how latents are scaled and reflected."""
 
     start: Array
     slopes: Array
@@ -64,8 +67,11 @@ def _residual(data: Any, vector: Any) -> Any:
 
 
 class Sampler:
-    """Chains over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
+    """NUTS chains over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
     surrogates. Each chain has a residual of its own; all give as many samples.
+
+    - **coordinates** - those of the model.
+    - **num_samples** - of all chains together.
 
     Its `x` (n,) is nearly white: see `_place`, and `_Scaled` for wide models."""
 

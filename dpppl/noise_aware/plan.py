@@ -9,7 +9,11 @@ import numpy as np
 
 
 class Block(NamedTuple):
-    """Accesses of one kind that follow each other; `share` is that of all of them together."""
+    """Successive accesses of one kind.
+
+    - **kind** - what they ask of a row.
+    - **share** - the share of mu^2 of all of them together.
+    - **repeats** - how many."""
 
     kind: str
     share: float
@@ -18,8 +22,9 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Stages in order, each of blocks in order, no two of a kind. A Gaussian access of noise multiplier s costs 1 / s^2 of
-    mu^2 on a full batch; the shares are those of mu^2, scaled to sum to 1."""
+    """The accesses of a run. A Gaussian access of noise multiplier s costs 1 / s^2 of mu^2 on a full batch.
+
+    - **stages** - in order; each has blocks in order, no two of a kind. Shares are scaled to sum to 1."""
 
     stages: tuple[tuple[Block, ...], ...]
 

@@ -19,9 +19,14 @@ _CHANGE, _CHAINS = 1.0, 30
 class Mixture(NamedTuple):
     """A posterior under a normal prior: normal given the curvature, which is drawn from what its release left open.
 
-    `means` (n, k, b), `covariances` (n, k, b, b) of u, which has the prior covariance `prior` (k, b, b); all weigh alike.
-    Gradients near the posterior mean say next to nothing of the curvature, and weights by their evidence would prefer
-    small ones, whose posteriors are wide. `surrogate`: the likelihood that they count, widened; `mean`: latents at u = 0."""
+    - **mean** - latents at u = 0.
+    - **prior** - (k, b, b): the prior covariance of u.
+    - **means** - (n, k, b), equally weighted.
+    - **covariances** - (n, k, b, b).
+    - **surrogate** - the likelihood, widened by its uncertainty.
+
+    Gradients near the posterior mean say next to nothing of the curvature, and weights by their evidence would prefer small ones,
+    whose posteriors are wide."""
 
     mean: Array
     prior: Array

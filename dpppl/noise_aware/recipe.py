@@ -34,8 +34,12 @@ _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
 
 
 class Prior(NamedTuple):
-    """Mean (d,) and standard deviations (d,) of the coordinates, unconstrained. What couples them: `correlation` (d, d), or
-    standardised draws (n, d), or neither where they are independent. `pieces`: the coordinates of each block."""
+    """The prior of the coordinates, unconstrained.
+
+    - **mean**, **scales** - means and standard deviations (d,).
+    - **pieces** - the coordinates of each block.
+    - **correlation** - (d, d), or None.
+    - **draws** - standardised draws (n, d) where there is no correlation matrix; None, too: independent coordinates."""
 
     mean: Array
     scales: Array
@@ -84,7 +88,9 @@ class Prior(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Mean (d,) and variance (d,) of each coordinate."""
+    """A normal approximation.
+
+    - **mean**, **variance** - of each coordinate, (d,)."""
 
     mean: Array
     variance: Array
@@ -92,15 +98,24 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Norm of a score and of a row's curvature, in u; None: found from private histograms."""
+    """What a row is clipped to, in u. None: found from private histograms.
+
+    - **norm** - of a score.
+    - **curvature** - of a row's curvature."""
 
     norm: float | None = None
     curvature: float | None = None
 
 
 class Release(NamedTuple):
-    """Blocks (k, b, b) of a curvature as released, with the sd of their noise; products (d, COLUMNS) of it, with the same; and
-    the variance of scores with its own, at most `most_scores` times the curvature."""
+    """A released curvature.
+
+    - **curvature** - its blocks (k, b, b).
+    - **curvature_std** - sd of the noise in these and in `products`.
+    - **products** - (d, COLUMNS): its products with the sketch.
+    - **scores** - the variance of scores, (k, b, b).
+    - **scores_std** - sd of the noise in it.
+    - **most_scores** - the variance of scores is at most this multiple of the curvature."""
 
     curvature: Array
     curvature_std: float
@@ -126,9 +141,15 @@ class Release(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """What one stage found: the bounds used, the surrogate of its own releases, the posterior `belief` that they give under
-    a normal prior, with its `covariance` in blocks of scaled and turned latents, the scatter of its gradients in units of
-    their noise, with its degrees of freedom, and the `excess` of the posterior's spread."""
+    """The result of one stage.
+
+    - **norm**, **bound** - the bounds used on scores and curvatures.
+    - **surrogate** - that of the stage's own releases.
+    - **belief** - the posterior that they give under a normal prior.
+    - **covariance** - its covariance in blocks of scaled and reflected latents.
+    - **chi_squared** - the scatter of its gradients in units of their noise.
+    - **degrees** - the degrees of freedom of that.
+    - **excess** - relative excess of the posterior's spread over its noiseless value."""
 
     norm: float
     bound: float

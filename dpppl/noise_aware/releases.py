@@ -26,7 +26,12 @@ HISTOGRAMS = ("norm_bin", "curvature_bin")
 
 @dataclass(frozen=True)
 class Releases:
-    """Compiled programs by name. `before(count)` is called before accesses, which charges them."""
+    """Makes the accesses of a run.
+
+    - **programs** - compiled programs by name.
+    - **key** - the key of all accesses.
+    - **rows**, **public** - the model's arrays.
+    - **before** - of the number of accesses so far: charges them; called before they are made."""
 
     programs: dict[str, Program]
     key: Any
@@ -55,8 +60,12 @@ class Releases:
 
 
 class Released(NamedTuple):
-    """All that a run released and what it took for public: the `prior` of coordinates, whether it `is_normal`, 1 / mu as `scale`,
-    and the `values` of its accesses in order, as arrays on the host. It pickles, and holds nothing that was not released."""
+    """All that a run released, and the public values it used. It pickles, and holds nothing that was not released.
+
+    - **prior** - of the coordinates.
+    - **is_normal** - whether the prior is normal.
+    - **scale** - 1 / mu.
+    - **values** - of the accesses in order, as arrays on the host."""
 
     prior: Any
     is_normal: bool

@@ -20,13 +20,16 @@ from dpppl.model.structure import plates_of
 
 
 class Search:
-    """Deterministic sites can be coordinates that are computed from latents and Public arrays alone, outside of the data
-    plate, and that jointly take every real value as the latents vary.
+    """Finds deterministic sites that can be coordinates: computed from latents and Public arrays alone, outside of the data
+    plate, and jointly taking every real value as the latents vary.
 
-    The last is proved, since the likelihood is evaluated, and its surrogate believed, wherever the releases lead: given the
-    latents among the coordinates, the sites must be affine in some of the other latents, with a matrix of full rank. So
-    coordinates are never more than the latents that they replace; more would have a singular prior, besides costing
-    noise. `public`: Public arrays, on which the rank may depend. Looks at no private data."""
+    - **split** - the model.
+    - **public** - Public arrays, on which the rank may depend.
+
+    That they take every value is proved, since the likelihood is evaluated, and its surrogate believed, wherever the releases
+    lead: given the latents among the coordinates, the sites must be affine in some of the other latents, with a matrix of full
+    rank. So there are never more coordinates than latents that they replace; more would have a singular prior, besides costing
+    noise. Looks at no private data."""
 
     def __init__(self, split: SplitModel, public: Arrays) -> None:
         self._split, self._public = split, public

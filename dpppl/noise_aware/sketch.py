@@ -20,8 +20,11 @@ _EM_STEPS = 60
 
 
 class Sketch(NamedTuple):
-    """Omega, `columns` (d, COLUMNS): of a normal law with `variances` (d,), divided by `size`. No columns where there is but
-    one block."""
+    """Random directions that tell of a curvature's entries off the blocks.
+
+    - **columns** - (d, COLUMNS): normal draws with `variances`, divided by `size`. No columns where there is one block.
+    - **variances** - (d,).
+    - **size** - a positive number."""
 
     columns: Array
     variances: Array

@@ -28,8 +28,12 @@ _NUM_DRAWS = 32
 
 
 class RowStatistics:
-    """The statistics of a row, each a function of (at, row, (public, key)); `at`: "point" (d,), "norm", "bound", and what
-    `geometry` needs. `latents(point)` gives the model's."""
+    """The statistics of a row, each a function of (at, row, (public, key)). `at` holds "point" (d,), "norm", "bound", and what
+    the geometry needs.
+
+    - **responses** - those that the model could have given in a row's place.
+    - **latents** - from a point to the model's latents.
+    - **geometry** - the coordinates as rows compute with them."""
 
     def __init__(self, responses: Responses, latents: Callable[[Any], Any], geometry: Geometry) -> None:
         self._responses, self._latents, self.geometry = responses, latents, geometry

@@ -13,12 +13,18 @@ _FARTHEST = 1e4  # prior sds, beyond which a posterior mean is rounding
 
 
 class Surrogate(NamedTuple):
-    """`gradient` | u ~ N(h (u - centre), J + noise) in the coordinates u of `frame`, h drawn from `curvature`, with J its scores.
+    """gradient | u ~ N(h (u - centre), J + noise), h drawn from `curvature`, with J its scores. Vectors are (k, b), matrices
+    (k, b, b); narrow models have one block.
 
-    Vectors are (k, b), matrices (k, b, b), in blocks: one block, but for wide models. `gradient`: the mean noisy score at
-    `centre`, of privacy noise `noise_variance`. `beside` (k, b): the variance that entries beside the blocks add where the
-    trace of curvature times spread is `trace`; `unknown` (k, b): the share of a coordinate that lies in directions of which
-    the data may say nothing, as columns that add up to the same."""
+    - **frame** - from u to latents.
+    - **centre** - where the gradients were taken.
+    - **gradient** - the mean noisy score there.
+    - **noise_variance** - of the privacy noise in it.
+    - **curvature** - draws of h.
+    - **beside** - (k, b): the variance that off-block entries add where the trace of curvature times spread is `trace`.
+    - **trace** - see `beside`.
+    - **unknown** - (k, b): the share of a coordinate in directions of which the data may say nothing, as columns that add up to
+      the same."""
 
     frame: Frame
     centre: Array

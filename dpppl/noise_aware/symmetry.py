@@ -24,8 +24,12 @@ _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 
 
 class Move(NamedTuple):
-    """What is done to one site's values (n, ...): entries 0 and 1 along an `axis` change places ("swap"), all change their
-    sign ("flip"), or a probability p becomes 1 - p ("complement")."""
+    """A map of one site's values (n, ...).
+
+    - **site** - the site.
+    - **kind** - "swap": entries 0 and 1 along `axis` change places. "flip": all change their sign. "complement": a probability p
+      becomes 1 - p.
+    - **axis** - see `kind`."""
 
     site: str
     kind: str

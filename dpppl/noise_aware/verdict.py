@@ -23,27 +23,32 @@ MANY, BLURRED = 20, 0.5
 class Verdict:
     """What the releases say of a run.
 
-    - `arrival`: the largest distance, in sd, from where the last gradients were taken to the posterior mean.
-    - `agreement`: that between the last two stages' means, in sd of the earlier.
-    - `chi_squared`: the scatter of gradients in units of their known noise, with its `degrees` of freedom.
-    - `rank`: the mean rank of responses, by surprise, among those that the model gives in their place, .5 where it is right,
+    - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
+    - **agreement** - that between the last two stages' means, in sd of the earlier.
+    - **chi_squared** - the scatter of gradients in units of their known noise.
+    - **degrees** - the degrees of freedom of that.
+    - **rank** - the mean rank of responses, by surprise, among those that the model gives in their place, .5 where it is right,
       with its standard error.
-    - `fit`: of moments of that rank, how far they are from the model's and the same in squared standard errors, chi-squared
-      with 2 degrees of freedom.
-    - `link`: by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
+    - **fit** - how far the moments of that rank are from the model's, and the same in squared standard errors, chi-squared with 2
+      degrees of freedom.
+    - **clipped** - shares of rows whose score and whose curvature was clipped, and their standard error.
+    - **learned** - by latent, 1 - posterior / prior variance.
+    - **norms** - the last stage's bounds.
+    - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
       is from 0, its square in squared standard errors, and how many means were compared.
-    - `outside`, `missing`: shares of rows that say nothing, because their response is outside the model's support, or because
-      their score is not finite for another reason; `share_std`: the sd of these shares' noise.
-    - `impossible`: the share of responses that the model finds next to impossible, and its standard error.
-    - `clipped`: shares of rows whose score and whose curvature was clipped, and their standard error.
-    - `learned`: by latent, 1 - posterior / prior variance; `stages_learned`: the mean of these in the last two stages.
-    - `farthest`: the latent that lies farthest from its prior mean, and how far, in prior sd.
-    - `norms`: the last stage's bounds. `curvature`: which of it was released.
-    - `sampler`: what is wrong with the draws from the posterior that the releases give, if anything.
-    - `blurred`: sites of many coordinates that differ by little more than they are known by; `through`: the latents that the
-      likelihood knows only through coordinates.
-    - `symmetric`: what of the latents may change places or signs without a change of the model.
-    - `observed`: the observed sites. `in_units`: whether a row is a unit of several."""
+    - **outside** - the share of rows whose response is outside the model's support.
+    - **missing** - the share of rows whose score is not finite for another reason.
+    - **share_std** - sd of the noise of these shares.
+    - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
+    - **stages_learned** - the mean of `learned` in the last two stages.
+    - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
+    - **curvature** - which part of it was released.
+    - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
+    - **blurred** - sites of many coordinates that differ by little more than they are known by.
+    - **through** - the latents that the likelihood knows through coordinates only.
+    - **symmetric** - the latents that may change places or signs without a change of the model, in words.
+    - **observed** - the observed sites.
+    - **in_units** - whether a row is a unit of several."""
 
     arrival: float
     agreement: float
