@@ -12,7 +12,8 @@ from dpppl.accounting.calibration import (
 )
 from dpppl.accounting.dp_events import from_dp_event, to_dp_event
 from dpppl.accounting.events import GaussianEvent, round_down
-from dpppl.accounting.planning import Plan, compare, plan
+from dpppl.accounting.planning import Plan, plan
+from dpppl.accounting.prices import compare
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.tradeoff import TradeOff, trade_off
 

@@ -226,7 +226,8 @@ def _refine(
         if attempt % 4 < 3 and len(nearest) == 2 and nearest[0][2] != nearest[1][2]:
             (_, x0, e0), (_, x1, e1) = nearest
             slope = math.log(x1 / x0) / math.log(e1 / e0)
-            value = x0 * math.exp(slope * math.log(target * (1 - _TOLERANCE / 2) / e0))
+            way = slope * math.log(target * (1 - _TOLERANCE / 2) / e0)
+            value = x0 * math.exp(min(max(way, -50.0), 50.0))  # where the cost hardly depends on the value
         edges = [good[0] * (bad[0] / good[0]) ** share for share in (0.02, 0.98)]
         value = min(max(value, min(edges)), max(edges))
         if whole:

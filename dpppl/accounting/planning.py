@@ -11,11 +11,10 @@ variance (C / m)^2, m = q sqrt(T) / s (mu itself on full batches). So
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpppl.accounting import accountants, calibration
-from dpppl.accounting.dp_events import Events, as_events
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 
@@ -109,7 +108,8 @@ class Plan:
             f"curvature {self.row_curvature:g} a row, prior sd {self.prior_sd:g}: 90 % width "
             f"{self.interval_without_privacy:.3g} without privacy",
             *lines,
-            "learned, explored: from this curvature of a row on. covers: what 90 % intervals as reported do.",
+            "learned: noise is below the sampling of the data from this curvature of a row on; explored: a chain shows spreads; "
+            "covers: what 90 % intervals as reported do.",
             *(f"Warning: {line}" for line in self.warnings),
             self.reason,
             *([] if self.recommended is None else [self.recommended.call]),
@@ -188,41 +188,6 @@ def plan(
         interval_without_privacy=problem.width(math.inf), options=tuple(options), recommended=recommended, reason=reason,
         warnings=tuple(warnings),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Priced:
-    """A run of `compare`: `epsilon` and `advantage` alone, and `total_epsilon` with all before it, at the delta asked for."""
-
-    name: str
-    epsilon: float
-    advantage: float
-    total_epsilon: float
-
-
-def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> list[Priced]:
-    """What runs would cost, each alone and one after the other, as one plan made in advance. Nothing is charged.
-
-    - `runs`: events by name, in order. `before`: what was charged already, `ledger.events`, say.
-
-    >>> from dpppl.accounting import GaussianEvent
-    >>> run = GaussianEvent(noise_multipliers=((100.0, 400),))
-    >>> [(p.name, round(p.epsilon, 2), round(p.total_epsilon, 2)) for p in compare({"a": run, "b": run}, 1e-5)]
-    [('a', 0.73, 0.73), ('b', 0.73, 1.06)]
-    """
-    total, found = as_events(before), []
-    for name, events in runs.items():
-        own = as_events(events)
-        total = (*total, *own)
-        found.append(
-            Priced(
-                name=name,
-                epsilon=accountants.epsilon(own, delta),
-                advantage=accountants.delta(own, 0.0),
-                total_epsilon=accountants.epsilon(total, delta),
-            )
-        )
-    return found
 
 
 @dataclass(frozen=True)
@@ -337,16 +302,11 @@ def _recommend(
     without = problem.width(math.inf)
     first = next((option for option in options if option.method == "NoiseAware"), None)
     if first is not None:
-        wider = f"{first.interval / without:.2f} times as wide as without privacy"
-        learns = (
-            f"intervals will be {wider}"
-            if problem.row_curvature >= first.learned_above
-            else f"directions of less than {first.learned_above:.2g} a row, this one too, will stay near the prior"
-        )
-        return (
-            first,
-            f"Take NoiseAware: its intervals count the privacy noise at every epsilon, with no steps to set; {learns}.",
-        )
+        near_prior = first.interval > 0.7 * 2 * _Z90 * problem.prior_sd
+        wider = f"intervals will be {first.interval / without:.2f} times as wide as without privacy"
+        learns = "this direction will stay near the prior" if near_prior else wider
+        why = "its intervals count the privacy noise at every epsilon, with no steps to set"
+        return first, f"Take NoiseAware: {why}; {learns}."
     why = (
         f"{num_latents:,} latents are more than NoiseAware's {MOST_LATENTS:,}"
         if num_latents > MOST_LATENTS

@@ -122,7 +122,9 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
     """Epsilon at `delta` for groups of rows, after a share of the steps, and if every row were used in each step.
 
     `group_size`: rows of the unit of privacy; `noun`: what groups consist of."""
-    whole = _each(events, lambda e: replace(e, sampling_rate=1.0, batch_size=None, num_data=None))
+    whole = _each(
+        events, lambda e: replace(e, sampling_rate=1.0, batch_size=None, num_data=None, failure_probability=0.0)
+    )
     return {
         "delta": delta,
         "groups_of": noun,

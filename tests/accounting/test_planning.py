@@ -84,7 +84,7 @@ def test_the_first_run_works_and_is_as_wide_as_planned():
     samples = np.asarray(names["inference"].get_samples()["mu"])
     assert names["inference"].privacy_report().epsilon <= 0.15
     assert np.quantile(samples, 0.95) - np.quantile(samples, 0.05) == pytest.approx(plan.recommended.interval, rel=0.25)
-    assert 1.05 < plan.recommended.interval / plan.interval_without_privacy < 1.4
+    assert 1.4 < plan.recommended.interval / plan.interval_without_privacy < 1.8
     assert abs(samples.mean() - 0.3) < 4 * samples.std()
 
 
@@ -99,6 +99,12 @@ def test_models_with_factors_get_a_call_that_runs():
     names["guide"] = numpyro.infer.autoguide.AutoNormal(with_factor)
     exec(svi, names)
     assert 0.9 < names["inference"].privacy_report().epsilon <= 1.0
+
+
+def test_the_reason_says_whether_anything_is_learned():
+    settings = dict(target_epsilon=0.5, target_delta=1e-5, num_latents=1, rates=(1.0,), num_steps=(10,), num_data=2_000)
+    assert "times as wide" in accounting.plan(row_curvature=1.0, **settings).reason
+    assert "stay near the prior" in accounting.plan(row_curvature=1e-4, clipping_norm=1.0, **settings).reason
 
 
 def test_a_budget_that_can_tell_nothing_is_said_to():

@@ -1,0 +1,44 @@
+"""What runs would cost, each alone and one after the other, before any is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dpppl.accounting import accountants
+from dpppl.accounting.dp_events import Events, as_events
+
+
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """A run of `compare`: `epsilon` and `advantage` alone, and `total_epsilon` with all before it, at the delta asked for."""
+
+    name: str
+    epsilon: float
+    advantage: float
+    total_epsilon: float
+
+
+def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> list[Priced]:
+    """What runs would cost, each alone and one after the other, as one plan made in advance. Nothing is charged.
+
+    - `runs`: events by name, in order. `before`: what was charged already, `ledger.events`, say.
+
+    >>> from dpppl.accounting import GaussianEvent
+    >>> run = GaussianEvent(noise_multipliers=((100.0, 400),))
+    >>> [(p.name, round(p.epsilon, 2), round(p.total_epsilon, 2)) for p in compare({"a": run, "b": run}, 1e-5)]
+    [('a', 0.73, 0.73), ('b', 0.73, 1.06)]
+    """
+    total, found = as_events(before), []
+    for name, events in runs.items():
+        own = as_events(events)
+        total = (*total, *own)
+        found.append(
+            Priced(
+                name=name,
+                epsilon=accountants.epsilon(own, delta),
+                advantage=accountants.delta(own, 0.0),
+                total_epsilon=accountants.epsilon(total, delta),
+            )
+        )
+    return found
