@@ -73,11 +73,13 @@ def verify(
 ) -> ProofReport:
     """Prove that the outputs of `function` depend on its private arguments only through the door.
 
-    The function is traced with `example_args` and `example_kwargs` (arrays, or `jax.ShapeDtypeStruct`s) and not run; a
-    `jax.stages.Traced` is taken as it is. `private`: which arguments hold private rows, by position or name; every array
-    in them, rows along its first axis. Keys are typed ones (`jax.random.key`), and found by that. `secret_outputs`:
-    outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as ".rng_key".
-    `public_constants`: captured arrays that are public, also those of a likelihood, or True for all.
+    - **function** - traced and not run; a `jax.stages.Traced` is taken as it is.
+    - **example_args**, **example_kwargs** - arrays, or `jax.ShapeDtypeStruct`s. Keys are typed ones (`jax.random.key`), and found
+      by that.
+    - **private** - which arguments hold private rows, by position or name; every array in them, rows along its first axis.
+    - **secret_outputs** - outputs that the caller keeps to itself and that may hold a key, by the end of their path, such as
+      ".rng_key".
+    - **public_constants** - captured arrays that are public, also those of a likelihood, or True for all.
 
     Guarantee: private rows enter nothing but accesses through the door, as they are; nothing else depends on them:
     outputs, branches, numbers of turns, callbacks, or whether one runs. No two accesses, in any turn, branch, chain or

@@ -142,7 +142,10 @@ class PrivacyLedger:
     def reserve(self, run_id: str, events: Sequence[GaussianEvent], what: str) -> None:
         """Admit a run with all that it is planned to ask of the data, before it asks anything.
 
-        `events`: its whole plan; for a run that goes on, what it was charged before included. `what`: a line for the report.
+        - **run_id** - a name for the run.
+        - **events** - its whole plan; for a run that goes on, what it was charged before included.
+        - **what** - a line for the report.
+
         Raises BudgetExceededError if the budget has no room for it, ConfigurationError if it is running already or its events
         cannot be counted here; then nothing is reserved."""
         if not (isinstance(run_id, str) and run_id and isinstance(what, str)):
@@ -166,8 +169,11 @@ class PrivacyLedger:
     def charge(self, run_id: str, events: Sequence[GaussianEvent], first: int, count: int) -> None:
         """Charge a run for what it is about to do: look at the data only after this has returned.
 
-        `events`: all that the run will have asked of the data then, what was charged before included, which this replaces;
-        `first`, `count`: its steps first, first + 1, ..., count many, are charged then. Nothing charged is ever taken back: of
+        - **run_id** - the run's name, as it was reserved.
+        - **events** - all that the run will have asked of the data then, what was charged before included, which this replaces.
+        - **first**, **count** - steps first, first + 1, ..., count many, are charged then.
+
+        Nothing charged is ever taken back: of
         both costs the larger stays.
         Raises ConfigurationError, and charges nothing, if this is less than before, more than reserved, or if
         this process holds no reservation of the run."""
@@ -202,13 +208,19 @@ class PrivacyLedger:
     def release(self, run_id: str, status: str = "released") -> None:
         """The run ended, as `status` says: what it reserved and was not charged is free again.
 
-        Any process may release a run, for one that was ended on another machine, say; its own next charge is refused then."""
+        - **run_id** - the run's name.
+        - **status** - a word for the report.
+
+        Any process may release a run, for one that was ended on another machine, say; its own next charge is refused then.
+        """
         with self._writing() as entry:
             if entry.book.run(run_id).owner is not None:
                 entry.add("release", run_id, status=status)
 
     def admits(self, events: Sequence[GaussianEvent]) -> bool:
-        """Whether a run with this plan would be admitted now; nothing is reserved. To calibrate a run to what is left."""
+        """Whether a run with this plan would be admitted now; nothing is reserved. To calibrate a run to what is left.
+
+        - **events** - the plan."""
         book = self._read().without_the_gone()
         return book.rule.admits(book.committed() + book.rule.cost(_accesses(events)))
 
@@ -220,7 +232,9 @@ class PrivacyLedger:
         return book.rule.remaining(book.committed())
 
     def charged_steps(self, run_id: str) -> range:
-        """The steps that a run was charged for, as numbered in `charge`; none for a run that is not known."""
+        """The steps that a run was charged for, as numbered in `charge`; none for a run that is not known.
+
+        - **run_id** - the run's name."""
         runs = self._read().runs
         return runs[run_id].steps if run_id in runs else range(0)
 
@@ -230,7 +244,9 @@ class PrivacyLedger:
         return self._read().events
 
     def events_of(self, run_id: str) -> Events:
-        """What one run was charged, for the accountant; nothing for a run that is not known."""
+        """What one run was charged, for the accountant; nothing for a run that is not known.
+
+        - **run_id** - the run's name."""
         run = self._read().runs.get(run_id)
         return () if run is None else run.charged
 

@@ -191,7 +191,9 @@ class NoiseAware(NoiseAwareSettings):
         print_table(kept, self.verdict, prob)
 
     def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
-        """ArviZ InferenceData of the samples, with the privacy report as attributes; no data, no log likelihood."""
+        """ArviZ InferenceData of the samples, with the privacy report as attributes; no data, no log likelihood.
+
+        - **allow_unconverged** - whether to take samples that the verdict refuses; else ConfigurationError."""
         _found(self._samples, "to_arviz")
         samples = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
         return to_inference_data({site: np.asarray(x) for site, x in samples.items()}, self.privacy_report())

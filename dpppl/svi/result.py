@@ -78,10 +78,11 @@ class SVIResult:
     def averaged_params(self, tail: float = 0.5) -> dict[str, Any]:
         """Constrained parameters, averaged unconstrained over the last share `tail` of the trajectory.
 
+        - **tail** - the share of the trajectory, in (0, 1].
+
         Averaging is free and takes out most of the privacy noise, if the optimiser has arrived (Polyak, Juditsky 1992).
         Where it still moves, the average is behind the last iterate. Networks and flows are averaged like the rest: all
-        iterates of a tail lie in one basin, unless the learning rate is large enough to leave it.
-        """
+        iterates of a tail lie in one basin, unless the learning rate is large enough to leave it."""
         averages = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, tail))
         constrain = proved(
             lambda phi: dict(transform_fn(self.transforms, phi)), averages, num_rows=self.report.num_rows
@@ -91,6 +92,8 @@ class SVIResult:
 
     def noise_aware_params(self, tail: float = 0.5) -> dict[str, Any]:
         """Parameters of a Gaussian guide whose location is corrected, and whose spread widened, for the noise it saw.
+
+        - **tail** - the share of the trajectory to measure noise on, in (0, 1].
 
         Near the optimum a step's gradient in the location m is A (m* - m) + noise, where A is the inverse of the guide's
         own covariance S. So the averages over the tail of iterates and gradients, m + S g, estimate m* with covariance
@@ -108,8 +111,7 @@ class SVIResult:
         For AutoNormal, AutoDiagonalNormal and AutoMultivariateNormal.
         Reference: the model of the gradients is that of Alrawajfeh, Jälkö, Honkela (2025), arXiv 2410.19371, who infer A
         and m* from the gradients alone; here A comes from the guide. Jälkö, Prediger, Honkela, Kaski (2023) infer the
-        noise from the iterates.
-        """
+        noise from the iterates."""
         objective = self._with_functions("noise_aware_params")
         with TRACING:
             return noise_aware_params(
@@ -119,7 +121,11 @@ class SVIResult:
     def sample_posterior(
         self, rng_key: Any, num_samples: int, params: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`."""
+        """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`.
+
+        - **rng_key** - a key of the draws.
+        - **num_samples** - number of draws.
+        - **params** - constrained parameters by name; None: the averaged ones."""
         num_samples = positive_integer(num_samples, name="sample_posterior(rng_key, num_samples): num_samples")
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
 
@@ -134,6 +140,10 @@ class SVIResult:
 
     def to_arviz(self, rng_key: Any, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
         """ArviZ InferenceData of posterior draws, with the privacy report as attributes. Needs the [arviz] extra.
+
+        - **rng_key** - a key of the draws.
+        - **num_samples** - number of draws.
+        - **params** - constrained parameters by name; None: the averaged ones.
 
         It holds no observed data and no log likelihood: both would be private rows."""
         draws = {name: np.asarray(x)[None] for name, x in self.sample_posterior(rng_key, num_samples, params).items()}

@@ -86,7 +86,9 @@ class SVI(SVISettings):
     bayesian_privacy = bayesian.bayesian_privacy
 
     def privacy_plan(self, num_steps: int = defaults.NUM_STEPS) -> PrivacyReport:
-        """The report that a `run` of `num_steps` more steps would add up to, without data."""
+        """The report that a `run` of `num_steps` more steps would add up to, without data.
+
+        - **num_steps** - steps of the run."""
         charged = self.budget.charged
         charges = self._charges(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
         start = None if self._provenance.starts else self._start
@@ -105,7 +107,9 @@ class SVI(SVISettings):
         return svi_report(self, self.budget.charged, self._provenance.and_now(self._provenance.status, start=start))
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
-        """The constrained parameters, by name, of a state that `init`, `update` or a result holds."""
+        """The constrained parameters, by name, of a state that `init`, `update` or a result holds.
+
+        - **state** - an `SVIState`."""
         if isinstance(state, SVIResult):
             raise ConfigurationError("get_params takes a state; result.params are the parameters of a result.")
         with TRACING:

@@ -71,7 +71,9 @@ def reliability_bins(
 def expected_calibration_error(
     probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "width", weights: Any = None, mask: Any = None
 ) -> float:
-    """Mean over rows of |predicted - observed| in their bin, in [0, 1]. Arguments and errors as `reliability_bins`.
+    """Mean over rows of |predicted - observed| in their bin, in [0, 1]. Errors as `reliability_bins`.
+
+    - **probabilities**, **labels**, **num_bins**, **bins**, **weights**, **mask** - as for `reliability_bins`.
 
     It depends on the bins, and is positive by chance also for calibrated predictions: with N rows in M bins up to about
     .4 sqrt(M / N). Adds no noise: of private rows this is a release that no report covers.
@@ -88,7 +90,9 @@ def expected_calibration_error(
 def maximum_calibration_error(
     probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "width", weights: Any = None, mask: Any = None
 ) -> float:
-    """Largest |predicted - observed| of a bin, in [0, 1]. Arguments and errors as `reliability_bins`.
+    """Largest |predicted - observed| of a bin, in [0, 1]. Errors as `reliability_bins`.
+
+    - **probabilities**, **labels**, **num_bins**, **bins**, **weights**, **mask** - as for `reliability_bins`.
 
     With bins of equal width a bin of few rows may decide it. Adds no noise: of private rows this is a release that no
     report covers.

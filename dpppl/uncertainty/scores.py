@@ -33,7 +33,9 @@ def brier_score(probabilities: Any, labels: Any, *, weights: Any = None, mask: A
 def log_score(probabilities: Any, labels: Any, *, weights: Any = None, mask: Any = None) -> float:
     """Mean negative log probability of what happened, in nats: the negative log likelihood (NLL) of a row.
 
-    Arguments and errors as `brier_score`. Infinite where something happened that had probability 0. Adds no noise: of
+    - **probabilities**, **labels**, **weights**, **mask** - as for `brier_score`.
+
+    Errors as `brier_score`. Infinite where something happened that had probability 0. Adds no noise: of
     private rows this is a release that no report covers. Source: Good (1952).
 
     >>> round(log_score([0.5, 0.25], [1, 0]), 4)
