@@ -2,16 +2,19 @@
 
 python benchmarks/real_columns.py digits@1 breast@1 adult@1 independent_2000_10@1 --num-data-sets 10
 python benchmarks/real_columns.py digits@1 --rotated        # columns turned at random, which the prior does not notice
+python benchmarks/real_columns.py --results docs/results/real_columns                # the table: all cells, resumed
+python benchmarks/real_columns.py --results docs/results/real_columns --num-data-sets 0   # the table so far
 
 A cell is a design and an epsilon: digits and breast (scikit-learn's), adult (one-hot, 6,000 rows; DPPPL_DATA), or one of
 independent, factor (one shared factor), correlated (.98) and dummies, each with rows and columns.
 A line: coverage of central 90 and 50 % intervals with its standard error over data sets; root mean square of (mean - truth) /
 sd; the share of the prior variance that was learned, 1 - mean square error, and that the posterior says; its sd over that with
 the true curvature in place of the draws, and over the non-private one's; coverage of 90 % with the true curvature; data
-sets that the verdict does not read, and seconds.
+sets that the verdict refuses; those with an error above 5 sd, and those of them that it does not refuse; seconds.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -43,6 +46,13 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import moments
 from dpppl.randomness import keys
 from examples import data
+
+DESIGNS = (
+    "independent_2000_5", "independent_2000_10", "correlated_2000_10", "factor_2000_20", "independent_5000_30", "breast",
+    "dummies_2000_40", "digits", "adult",
+)  # fmt: skip
+"""Cheapest first."""
+EPSILONS = (0.3, 1.0, 3.0, 8.0)
 
 
 def model(x, y=None):
@@ -141,37 +151,59 @@ class Bench:
         mean, spread = moments(*exact.posteriors(mixture.prior))
         known, known_sd = self.prior.mean + frame.latents(mean), np.sqrt(frame.variances(spread))
         rank, mean, sd = (drawn < truth).mean(axis=0), drawn.mean(axis=0), drawn.std(axis=0)
-        return (
-            np.mean(np.abs(rank - 0.5) < 0.45), np.mean(np.abs(rank - 0.5) < 0.25), np.mean(((mean - truth) / sd) ** 2),
-            1.0 - np.mean((mean - truth) ** 2), 1.0 - np.mean(sd**2), np.median(sd / known_sd),
-            np.median(sd / self.without_privacy(y)), np.mean(np.abs(known - truth) < norm.ppf(0.95) * known_sd),
-            not verdict.line().startswith("read"), seconds,
-        )  # fmt: skip
+        z = (mean - truth) / sd
+        found = {
+            "cover90": np.mean(np.abs(rank - 0.5) < 0.45), "cover50": np.mean(np.abs(rank - 0.5) < 0.25),
+            "z_squared": np.mean(z**2), "learned": 1.0 - np.mean((mean - truth) ** 2), "said": 1.0 - np.mean(sd**2),
+            "width": np.median(sd / known_sd), "width_non_private": np.median(sd / self.without_privacy(y)),
+            "cover90_true": np.mean(np.abs(known - truth) < norm.ppf(0.95) * known_sd), "largest": np.max(np.abs(z)),
+            "refused": bool(verdict.refusals), "seconds": seconds,
+        }  # fmt: skip
+        return {"seed": seed} | {name: round(float(value), 4) for name, value in found.items()}
+
+
+TITLES = (
+    "columns | epsilon | data sets | 90 % (se) | 50 % (se) | z rms | learned | said | sd / true curvature's | "
+    "sd / non-private | true curvature 90 % (se) | refused | above 5 sd | not refused | seconds"
+)
+
+
+def line(name, epsilon, found):
+    """A line of the table from a cell's data sets."""
+    of = {key: np.array([one[key] for one in found], float) for key in found[0]}
+    error = lambda key: np.std(of[key], ddof=1) / np.sqrt(len(found)) if len(found) > 1 else np.nan  # noqa: E731
+    share = lambda key: f"{of[key].mean():.3f} ({error(key):.3f})"  # noqa: E731
+    off = of["largest"] > 5.0
+    return (
+        f"| {name} | {epsilon:g} | {len(found)} | {share('cover90')} | {share('cover50')} | "
+        f"{np.sqrt(of['z_squared'].mean()):.2f} | {of['learned'].mean():.2f} | {of['said'].mean():.2f} | "
+        f"{np.median(of['width']):.2f} | {np.median(of['width_non_private']):.2f} | {share('cover90_true')} | "
+        f"{of['refused'].sum():.0f} | {off.sum()} | {np.sum(off & (of['refused'] == 0))} | {of['seconds'].mean():.1f} |"
+    )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cells", nargs="+")
+    parser.add_argument("cells", nargs="*", default=[f"{name}@{e:g}" for name in DESIGNS for e in EPSILONS])
     parser.add_argument("--num-data-sets", type=int, default=10)
-    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--rotated", action="store_true")
+    parser.add_argument("--results", type=Path, help="a folder with a file for each cell, which is added to")
     options = parser.parse_args()
-    titles = "90 % (se) | 50 % (se) | z rms | learned | said | sd / true curvature's | sd / non-private | "
-    titles = f"| design | epsilon | {titles}true curvature 90 % | refused | seconds |"
-    print(f"{titles}\n{'|---' * (titles.count('|') - 1)}|", flush=True)
+    print(f"| {TITLES} |\n{'|---' * (TITLES.count('|') + 1)}|", flush=True)
     for name in dict.fromkeys(cell.split("@")[0] for cell in options.cells):
-        bench = Bench(name, options.rotated)
+        bench, full = None, name + "_rotated" * options.rotated
         for epsilon in (float(cell.split("@")[1]) for cell in options.cells if cell.split("@")[0] == name):
-            seeds = range(options.first, options.first + options.num_data_sets)
-            found = np.array([bench.run(seed, mu_of(epsilon)) for seed in seeds], float)
-            mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(len(found))
-            print(
-                f"| {name}{' rotated' * options.rotated} ({bench.x.shape[1]}) | {epsilon:g} | {mean[0]:.3f} ({error[0]:.3f}) | "
-                f"{mean[1]:.3f} ({error[1]:.3f}) | {np.sqrt(mean[2]):.2f} | {mean[3]:.2f} | {mean[4]:.2f} | "
-                f"{np.median(found[:, 5]):.2f} | {np.median(found[:, 6]):.2f} | {mean[7]:.3f} ({error[7]:.3f}) | "
-                f"{found[:, 8].sum():.0f} | {mean[9]:.1f} |",
-                flush=True,
-            )
+            path = options.results and options.results / f"{full}@{epsilon:g}.jsonl"
+            found = [json.loads(text) for text in path.read_text().splitlines()] if path and path.exists() else []
+            for seed in range(len(found), options.num_data_sets):
+                bench = bench or Bench(name, options.rotated)
+                found.append(bench.run(seed, mu_of(epsilon)))
+                if path:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("a") as file:
+                        file.write(json.dumps(found[-1]) + "\n")
+            if found:
+                print(line(full.replace("_", " "), epsilon, found), flush=True)
 
 
 if __name__ == "__main__":

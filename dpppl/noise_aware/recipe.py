@@ -278,7 +278,7 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     new = new.evened(of_latents, prior.covariance(new))
     covariance = new.layout.padded(new.real(frame.carried(frame.real(stage.covariance), new)))
     squared = np.sum((new.roots @ new.roots.swapaxes(1, 2)) * of_latents)
-    ratio = float(squared / np.trace(curvature, axis1=1, axis2=2).sum())
+    ratio = float(np.clip(squared / np.trace(curvature, axis1=1, axis2=2).sum(), 1e-12, 1e12))
     point = point + np.clip(stage.belief.mean - point, -prior.scales / 2, prior.scales / 2)
     return _Start(new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
 

@@ -8,12 +8,13 @@ drawn, then their mean and variance; the first two from slices, which need no st
 its eigenvalues alone, so that draws turn with M.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 
 Array = np.ndarray
-_SHAPE, _SCALE = 0.5, 0.1  # of the inverse gamma prior of the variance of log eigenvalues
+_SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
 _APART = 1e-4  # the share of them that follows no normal law; more would take the noise of small samples for such
 _ROUNDS, _BURN_IN = (
     64,
@@ -86,9 +87,13 @@ def _rotated(rows: Array, scales: Array, exists: Array, values: Array, std: floa
 
 def _next_pairs(*arrays: Array) -> list[Array]:
     """A step of a round robin over the second axes: after b - 1 of them each has met each other once."""
-    half = arrays[0].shape[1] // 2
-    order = np.r_[0, half, 1 : half - 1, half + 1 : 2 * half, half - 1] if half > 1 else np.arange(2)
+    order = _order(arrays[0].shape[1] // 2)
     return [a[:, order] for a in arrays]
+
+
+@functools.cache
+def _order(half: int) -> Array:
+    return np.r_[0, half, 1 : half - 1, half + 1 : 2 * half, half - 1] if half > 1 else np.arange(2)
 
 
 class _Law(NamedTuple):
