@@ -16,7 +16,7 @@ import dpppl
 PACKAGE = Path(dpppl.__file__).parent
 
 LEAVES = {"errors", "validation", "jaxprs", "accounting", "randomness"}
-DOOR = LEAVES | {"subsampling", "information_flow", "row_program", "access"}
+DOOR = LEAVES | {"data", "subsampling", "information_flow", "row_program", "access"}
 METHODS = DOOR | {"model", "ledger", "runs"}
 MAY_IMPORT = {
     "errors": set(),
@@ -24,9 +24,10 @@ MAY_IMPORT = {
     "validation": {"errors"},
     "accounting": {"errors"},
     "randomness": {"errors"},
+    "data": {"errors"},
     "subsampling": {"errors", "validation", "randomness"},
     "information_flow": {"errors", "jaxprs", "randomness"},
-    "model": {"errors", "jaxprs", "information_flow"},
+    "model": {"errors", "data", "jaxprs", "information_flow"},
     "row_program": {"errors", "jaxprs"},
     "access": DOOR,
     "ledger": {"errors", "validation", "accounting"},

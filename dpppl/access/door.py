@@ -67,10 +67,11 @@ class Access:
     - **forms** - those of the statistic's factors (`ghost.Forms`); None where it is the gradient itself.
     - **number** - see `Mechanism.noisy_sum`.
     - **x64** - the setting under which the program was traced.
+    - **placement** - where rows lie; None: on one device.
     - **chains** - for each `jax.vmap` around, from the innermost, which operands it maps.
 
-    Raises PrivacyLeakError for a program that does more than compute, for a mechanism, or clipping, subsampling or forms, of a
-    class that is not one of dpppl's own (see `admit`), and for structures that are not `plain`."""
+    Raises PrivacyLeakError for a program that does more than compute, for a mechanism, clipping, subsampling, forms or
+    placement of a class that is not one of dpppl's own (see `admit`), and for structures that are not `plain`."""
 
     mechanism: Any
     program: Any
@@ -79,6 +80,7 @@ class Access:
     forms: Any
     number: str | None
     x64: bool
+    placement: Any = None
     chains: Maps = ()
 
     def __post_init__(self) -> None:
@@ -108,8 +110,11 @@ class Access:
 
     def __call__(self, *operands: Any) -> Any:
         """The access of every chain."""
+        every = _mapped(self._one, self.chains)
+        if self.placement is not None:
+            every = self.placement.on_devices(every, [k in self.roles.rows for k in range(len(operands))])
         with jax.enable_x64(self.x64):
-            return _mapped(self._one, self.chains)(*operands)
+            return every(*operands)
 
     def _one(self, *operands: Any) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
@@ -125,7 +130,8 @@ class Access:
                 lambda row: run(*given(row), program=parts.of_row),
                 lambda stored, row: like(run(*given(row), *stored, program=parts.last)),
             )
-        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, forms=self.forms))
+        settings: Any = dict(forms=self.forms, placement=self.placement)
+        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, **settings))
 
 
 def _check_classes(access: Any) -> None:
@@ -134,7 +140,7 @@ def _check_classes(access: Any) -> None:
     if fields is None:
         strangers = [access if type(access) is not Access else access.mechanism]
     else:
-        settings = {**vars(access.mechanism), "forms": access.forms}
+        settings = {**vars(access.mechanism), "forms": access.forms, "placement": access.placement}
         values = ((settings[name], classes) for name, classes in fields.items())
         strangers = [value for value, classes in values if type(value) not in classes]
     if strangers:

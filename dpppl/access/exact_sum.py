@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl.access.drawn import total_of
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
 
 _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 """Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""
+_BITS = 26
+"""Of the grid that all of these are multiples of: sums are counted in its steps."""
 _MOST_ROWS = 65_536
 
 
@@ -38,6 +41,8 @@ def sum_of_rows(
     steps: Any = None,
     fetch: Callable[[Any], Any] | None = None,
     likely: int | None = None,
+    among: int | None = None,
+    placement: Any = None,
 ) -> Any:
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
 
@@ -45,16 +50,18 @@ def sum_of_rows(
     (B, ...)) and the mask to rows of norm at most 1. Returns a pytree like one row's statistic in float64. Given
     `steps`, such a pytree of float64 scalars: the clipped rows times these, rounded to whole numbers, summed in int64.
     Given `fetch`, rows are what it makes of `rows`, chunk by chunk; `likely`: how many places, from the first, usually hold
-    all rows of the mask: chunks beyond the last are left out.
+    all rows of the mask: chunks beyond the last are left out. `among`, `placement`: where each of several devices has some of so
+    many rows, and the sum is that of all.
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Statistics are stored (`Statistic`), so that
     the bits that are clipped are those that their norm was computed from. Clipped rows are rounded to a fixed grid on which
     their sum is exact in any order, so the only errors are a row's own: its norm (3.1e-5) and its rounding (below 6.2e-5).
     Chunks of up to 512 float32 rows use steps of 2^-21 and 32-bit integers, those of up to 64 long rows (4e6 latents) steps
-    of 2^-24; others, steps of 2^-26 and float64, exact up to 2^27 rows (and a row's rounding below 6.2e-5 up to 6e7
-    latents).
+    of 2^-24; others, steps of 2^-26 (a row's rounding is below 6.2e-5 up to 6e7 latents). Chunks, and devices, are added as
+    64-bit integers: up to 2^37 rows, with float64 only for the result, whose rounding is below 1e-6 for 2^31 rows.
+    Sizes of chunks depend on no number of devices, so that a row's own numbers do not, either.
     """
-    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
     fetched = (lambda rows: rows) if fetch is None else fetch
     drawn = jax.eval_shape(fetched, rows)
     like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), drawn))
@@ -69,16 +76,22 @@ def sum_of_rows(
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
         return jax.tree.map(_sum_whole_rows, clipped, steps)
 
-    return over_chunks(chunk_sum, rows, mask, chunk, until_last=likely is not None)
+    total = total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=likely is not None), placement)
+    with jax.enable_x64(True):
+        return total if steps is not None else jax.tree.map(lambda x: x.astype(jnp.float64) * 2.0**-_BITS, total)
 
 
 def over_chunks(
     chunk_sum: Callable[[Any, Any], Any], rows: Any, mask: Any, chunk: int, until_last: bool = False
 ) -> Any:
-    """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...).
+    """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...); of fewer rows than a
+    chunk has, one that is filled up.
 
     `until_last`: leave out the chunks behind the last row that `mask` holds."""
     num_rows = jax.tree.leaves(rows)[0].shape[0]
+    if chunk > num_rows:
+        fill = lambda x: jnp.pad(x, [(0, chunk - num_rows)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
+        mask, rows = fill(jnp.ones(num_rows, bool) if mask is None else mask), jax.tree.map(fill, rows)
     if chunk >= num_rows:
         return chunk_sum(rows, mask)
 
@@ -115,17 +128,18 @@ def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:
 
 
 def _sum_rows(rows: Any, bits: int | None) -> Any:
-    """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact; returns float64."""
+    """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact: in steps of 2^-_BITS,
+    int64."""
     with jax.enable_x64(True):
         if rows.dtype == jnp.float64 or bits is None:
-            steps = jnp.round(rows.astype(jnp.float64) * 2.0**26)  # XLA undoes (x + large) - large
-            return jnp.sum(steps, axis=0) * 2.0**-26
+            steps = jnp.round(rows.astype(jnp.float64) * 2.0**_BITS)  # XLA undoes (x + large) - large
+            return jnp.sum(steps, axis=0).astype(jnp.int64)
         if bits == 21:  # in [4, 8) a float32 is a multiple of 2^-21: its bits count the steps
             anchor = np.float32(1.5 * 2**2)
             steps = lax.bitcast_convert_type(rows + anchor, jnp.int32) - anchor.view(np.int32)
         else:
             steps = jnp.round(rows * np.float32(2**bits)).astype(jnp.int32)
-        return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.float64) * 2.0**-bits
+        return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.int64) * 2 ** (_BITS - bits)
 
 
 def _sum_whole_rows(rows: Any, steps: Any) -> Any:

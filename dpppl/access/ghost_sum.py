@@ -17,7 +17,8 @@ c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the sam
    u sqrt(k S) in L2 norm, over all latents together. Without row i the same holds; blocks without it are the same bits.
 5. Blocks and lookups are added in float64 within a chunk, then at most 1,024 chunks: in a tree whose every
    addition is wrong by at most 2^-53 of a sum of at most B rows. Up to B = 2^27 that is less than 1.8e-5, with and
-   without the row together.
+   without the row together. Of D devices each adds up at most 1,024 / D + 1 chunks of its own rows, and then they add
+   their D sums: for D up to 256 no more additions than one device makes.
 
 Zeroing a row therefore moves the sum by at most 1 - 1.1e-3 + 2 u sqrt(k S) + 4u + 1.8e-5, in units of the clipping norm. For
 k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
@@ -31,6 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl.access.drawn import total_of
 from dpppl.access.exact_sum import evenly, over_chunks
 from dpppl.access.ghost_weights import count, weigh
 from dpppl.row_program.factors import Form, restored
@@ -51,17 +53,18 @@ _BLOCKS, _PRODUCTS = 8, 2**23
 
 def clipped_sum(
     statistic: Callable[[Any], Any], forms: Sequence[Form], tree: Any, rows: Any, mask: Any, clipping: Any, norm: Any,
-    counts: bool = False, fetch: Callable[[Any], Any] | None = None, likely: int | None = None,
+    counts: bool = False, fetch: Callable[[Any], Any] | None = None, likely: int | None = None, among: int | None = None,
+    placement: Any = None,
 ) -> Any:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
     `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `tree`: structure of the latents;
     `rows`: pytree of arrays (B, ...); `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and
-    `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`: see
-    `gradients.sum_of_rows`.
+    `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`,
+    `among`, `placement`: see `exact_sum.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
-    num_rows = jax.tree.leaves(rows)[0].shape[0]
+    num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
     per_row = sum(form.numbers for form in forms)
     chunk = max(4, min(num_rows, _MOST_ROWS, _NUMBERS // max(1, per_row)), num_rows // _MOST_CHUNKS)
     chunk = evenly(chunk, likely)
@@ -79,7 +82,7 @@ def clipped_sum(
             total = jax.tree.unflatten(tree, sums)
             return (total, jnp.sum(count(*bounds))) if counts else total
 
-    return over_chunks(chunk_sum, rows, mask, chunk, until_last=True)
+    return total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=True), placement)
 
 
 def stored(statistic: Callable[[Any], Any], forms: Sequence[Form], rows: Any) -> list[tuple[Any, ...]]:

@@ -11,13 +11,17 @@ import numpy as np
 from dpppl.access import ghost
 from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
 from dpppl.access.door import Access, admit, door_p, plain
+from dpppl.access.drawn import drawn as draw_rows
+from dpppl.access.drawn import drawn_once
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
+from dpppl.data.rows import arrays_of, placement_of
+from dpppl.data.sharded import Sharded
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.randomness import keys, normal
 from dpppl.row_program.hoist import gradient
-from dpppl.row_program.materialize import Statistic
+from dpppl.row_program.materialize import Statistic, materialize
 from dpppl.subsampling import FullBatch, Partition, Poisson, Subsampling, WithoutReplacement
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
@@ -97,7 +101,7 @@ class Mechanism:
         )
         if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z):
             always = self.strategy == "ghost"
-            found = ghost.factored(log_likelihood, z, _one_of(rows, number), public, always=always)
+            found = ghost.factored(log_likelihood, z, _one_of(arrays_of(rows), number), public, always=always)
             if found is not None and (found.worthwhile or always):
                 return self.noisy_statistic(found.statistic, z, rows, public, **settings, forms=found.forms)
         return self.noisy_statistic(gradient(log_likelihood), z, rows, public, **settings)
@@ -118,6 +122,7 @@ class Mechanism:
     ) -> NoisySum:
         """`noisy_sum` of any `statistic(z, row, public)`, a pytree of floating-point arrays: each row's is clipped.
         With `forms`, it gives factors of a gradient in z."""
+        placement, rows = placement_of(rows), arrays_of(rows)
         if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
             raise ConfigurationError(
                 "the private arrays of an access must have equally many rows, along the first axis."
@@ -141,6 +146,7 @@ class Mechanism:
             forms=None if forms is None else replace(forms, tree=plain(forms.tree)),
             number=number,
             x64=bool(jnp.result_type(float) == np.float64),
+            placement=placement,
         )
         leaves = door_p.bind(*operands, access=access)
         tree = jax.tree.structure(output) if forms is None else forms.tree
@@ -171,21 +177,12 @@ class Mechanism:
 
     def access(
         self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
-        step: Any, norm: Any, forms: ghost.Forms | None = None,
+        step: Any, norm: Any, forms: ghost.Forms | None = None, placement: Any = None,
     ) -> Any:  # fmt: skip
         """What the door computes: subsample, clip the statistic of each row, sum, and add noise. With `forms`, the
-        statistic is factors of a gradient, which are weighted so that it is clipped."""
-        num_rows = jax.tree.leaves(rows)[0].shape[0]
-        index, mask = self.subsampling.draw(keys.stream(key, "subsampling"), num_rows, step)
-        places = jnp.arange(num_rows if index is None else index.shape[0], dtype=jnp.int32)
-
-        def fetch(part: Any) -> Any:
-            """Rows at these places in the step."""
-            rows_, places = part
-            drawn = rows_ if index is None else jax.tree.map(lambda x: x.at[rows_].get(mode="promise_in_bounds"), rows)
-            return drawn if number is None else {**drawn, number: places}
-
-        drawn = rows if index is None else index, places
+        statistic is factors of a gradient, which are weighted so that it is clipped. With a `placement`, each of several
+        devices computes it with its own rows, and all find the same."""
+        drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
         clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, _one_of(rows, number)) if forms is None else forms.like
         if self.counts:
@@ -195,25 +192,40 @@ class Mechanism:
         with jax.enable_x64(True):
             scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
-        likely = None if index is None else self.subsampling.likely_places(num_rows)
         if forms is not None:
             total = ghost.clipped_sum(
-                statistic, forms, drawn, mask, self.clipping, norm, self.counts, fetch=fetch, likely=likely
-            )
+                statistic, forms, drawn.rows, drawn.mask, self.clipping, norm, self.counts,
+                fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, placement=placement,
+            )  # fmt: skip
         else:
             of_row = Statistic.of(statistic)
             if self.counts:
                 of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(())))
-            total = sum_of_rows(of_row, drawn, mask, clip, self.strategy, steps, fetch, likely)
+            total = sum_of_rows(
+                of_row,
+                drawn.rows,
+                drawn.mask,
+                clip,
+                self.strategy,
+                steps,
+                drawn.fetch,
+                drawn.likely,
+                drawn.among,
+                placement,
+            )
         draw = discrete.discrete_normal if self.discretise else normal.standard_normal
-        noise = draw(jax.random.fold_in(keys.stream(key, "noise"), step), sum(sizes))
-        with jax.enable_x64(True):
+        noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
+        noise = drawn_once(lambda: draw(noise_key, sum(sizes)), placement)
+
+        def noisy() -> list[Any]:
             pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
-            noisy = [
+            return [
                 ((part + scale * piece.reshape(leaf.shape)) * norm).astype(leaf.dtype)
                 for part, scale, piece, norm, leaf in zip(jax.tree.leaves(total), scales, pieces, norms, leaves)
             ]
-        return jax.tree.unflatten(tree, noisy)
+
+        with jax.enable_x64(True):  # stored, so that what is made of it does not depend on how devices were added up
+            return jax.tree.unflatten(tree, noisy() if placement is None else materialize(noisy, noise))
 
     def _scales(self, noise_multiplier: Any, norm: Any, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
@@ -284,6 +296,7 @@ admit(
     clipping=(Flat, Centred, PerSite, Normalised, Adaptive),
     subsampling=(FullBatch, Poisson, Partition, WithoutReplacement),
     forms=(type(None), ghost.Forms),
+    placement=(type(None), Sharded),
 )
 
 

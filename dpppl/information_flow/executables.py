@@ -34,20 +34,31 @@ class Lowered:
     - **closed** - the program.
     - **leaves** - arguments like those that it will be called with.
     - **quickly** - whether to compile in half of the time, to run more slowly, if it takes and gives few numbers.
+    - **shardings** - arguments of `jax.jit` that say where arguments and results lie: then results are the same for any number
+      of CPUs.
+    - **devices** - what the digest is to say of the devices; None: which they are.
 
     `digest` is that of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
     devices."""
 
-    def __init__(self, closed: Any, leaves: Any, quickly: bool = False) -> None:
-        self._lowered = jax.jit(jaxpr_as_fun(closed)).lower(*leaves)
+    def __init__(
+        self, closed: Any, leaves: Any, quickly: bool = False, shardings: Any = None, devices: str | None = None
+    ) -> None:
+        self._lowered = jax.jit(jaxpr_as_fun(closed), **(shardings or {})).lower(*leaves)
         captured = list(jaxprs.constants(closed))
         quickly = quickly and jax.default_backend() == "cpu"
         quickly = quickly and sum(math.prod(aval.shape) for aval in (*closed.in_avals, *closed.out_avals)) < _FEW
         self._options: Any = {"xla_backend_optimization_level": 0} if quickly else None
+        if shardings and jax.default_backend() == "cpu":  # XLA divides otherwise for one device than for several
+            self._options = {"xla_disable_hlo_passes": "algsimp"}
         self._has_key = any(map(is_key, captured))
-        facts = [self._lowered.as_text(), *map(version, ("jax", "jaxlib", "numpyro", "dpppl")), str(jax.devices())]
+        facts = [
+            self._lowered.as_text(),
+            *map(version, ("jax", "jaxlib", "numpyro", "dpppl")),
+            devices or str(jax.devices()),
+        ]
         facts += [str(closed.in_avals), str(closed.out_avals), *map(_told, captured)]
-        self._homes = [str(getattr(leaf, "sharding", None)) for leaf in leaves]
+        self._homes = [str(shardings), *(str(getattr(leaf, "sharding", None)) for leaf in leaves)]
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def compiled(self) -> Callable[..., Any]:

@@ -30,7 +30,8 @@ def choose_norm(
     trial, before, number = kernel.with_norm(1.0), mcmc.budget.events, np.asarray(0, np.int32)
     with TRACING:
         trial.bind(*arguments)
-    rows, public = kernel.split.arrays(*arguments)
+    args, kwargs = arguments
+    rows, public = kernel.split.arrays(args, kwargs, mcmc.mesh)
     prove(chunk_of(trial.step), (legs[0], rows, public, number, number), rows=1)
     one = unstack(legs[0])[0] if len(legs) < mcmc.num_chains else legs[0]
 

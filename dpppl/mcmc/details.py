@@ -161,6 +161,7 @@ def chain_report(
     ledger: str | None = None,
     left_out: tuple[str, ...] = (),
     unit: Unit = ROW,
+    placement: str | None = None,
 ) -> PrivacyReport:
     """The report of chains that were charged so, on `num_rows` rows, by a model that captured `assumed_public`."""
     return PrivacyReport(
@@ -176,4 +177,5 @@ def chain_report(
         ledger=ledger,
         left_out=left_out,
         unit=unit,
+        placement=placement,
     )

@@ -11,6 +11,8 @@ import numpy as np
 import numpyro.infer
 
 from dpppl.accounting.bayesian import BayesianSpent
+from dpppl.data.rows import described
+from dpppl.data.sharded import checked_mesh
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -26,6 +28,7 @@ from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Measured, measure, verdict_lines, verdicts
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
+from dpppl.runs import placing
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, Run, drive, forgetful
 from dpppl.runs.norm_choice import after_histogram, histogram_charge
@@ -49,7 +52,8 @@ class MCMC(numpyro.infer.MCMC):
     which `run` gets one id a row, `run(key, x, y, person=ids)` for unit="person": all rows with one id are then one record, of
     which at most `max_rows_per_unit` are used. Without `unit`, `max_rows_per_unit` declares that nobody has more rows, and
     epsilon is that of a group of so many. `print_cost`: print
-    a line with the cost before a run. The other arguments are `numpyro.infer.MCMC`'s.
+    a line with the cost before a run. `mesh`: a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are dealt
+    out; rows that are dealt out already stay as they lie. The other arguments are `numpyro.infer.MCMC`'s.
 
     Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples,
     states, extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values; no
@@ -90,6 +94,7 @@ class MCMC(numpyro.infer.MCMC):
         progress_bar: bool = True,
         progress_rate: int | None = None,
         print_cost: bool = True,
+        mesh: Any = None,
     ) -> None:
         if not isinstance(kernel, DPKernel):
             what = f"the class {kernel.__name__}" if isinstance(kernel, type) else f"a {type(kernel).__name__}"
@@ -122,7 +127,8 @@ class MCMC(numpyro.infer.MCMC):
             raise ConfigurationError(
                 'a run with clipping_norm="auto" takes no checkpoint; give it the norm as a number.'
             )
-        self.checkpoint, self.print_cost = checkpoint, print_cost
+        self.checkpoint, self.print_cost, self.mesh = checkpoint, print_cost, checked_mesh(mesh)
+        self._placement: str | None = None
         self._last_state: Any = None
         self._kernel: DPKernel | None = None
         self._provenance = Provenance()
@@ -189,7 +195,7 @@ class MCMC(numpyro.infer.MCMC):
         return chain_report(
             self._fixed_kernel(), charges, provenance, delta=budget.target_delta, num_chains=self.num_chains,
             failed_chains=self._failed, measured=self._measured, num_rows=self._num_rows, assumed_public=self._assumed_public,
-            ledger=budget.ledger_line(), unit=self.unit,
+            ledger=budget.ledger_line(), unit=self.unit, placement=self._placement,
         )  # fmt: skip
 
     def _next_steps(self, warmup_only: bool) -> tuple[int, int]:
@@ -254,11 +260,12 @@ class MCMC(numpyro.infer.MCMC):
         legs = [states] if together else unstack(states)
         charges = [kernel.charge(first, steps, self.num_chains if together else 1)] * len(legs)
         kernel.check_noise(kernel.noise_std(*kernel.schedule(first, steps)))
-        rows, public = kernel.split.arrays(args, kwargs)
+        rows, public = kernel.split.arrays(args, kwargs, self.mesh)
+        self._placement = described(rows)
         collection = Collection(
             fields=fields, num_steps=steps, first=collect[0], num_collected=collect[1], thinning=self.thinning
         )
-        mapping = None if len(legs) == self.num_chains else mapping_of(self.chain_method)
+        mapping = None if len(legs) == self.num_chains else placing.together(mapping_of(self.chain_method), rows)
         start = start_of(kernel.init_strategy) if init_params is None else Start.SUPPLIED
         if kernel.auto_norm:
             with self.budget.turn:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from dpppl.data.rows import number_of
 from dpppl.mcmc.step_search import after, probe
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _gradient(kernel: "DPKernel", state: Any, position: Any, rows: Any, public: 
     gradient = jax.tree.map(lambda prior, total: prior + total / rate, prior_gradient, noisy.total)
     if noisy.count is None:
         return gradient, state
-    num_drawn = rate * jax.tree.leaves(rows)[0].shape[0]
+    num_drawn = rate * number_of(rows)
     share = kernel.mechanism.clipped_share(noisy.count, num_drawn)
     variance = (kernel.mechanism.count_std * noise_multiplier / num_drawn) ** 2
     return gradient, state._replace(clipped=state.clipped + jnp.stack([share, variance]).astype(state.clipped.dtype))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.data.sharded import sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model.array_likes import with_arrays
@@ -100,8 +101,11 @@ class Arguments:
         """Shapes and dtypes of the private arrays, if they had this many rows."""
         return {name: abstract((num_rows, *s.shape[1:]), s.dtype) for name, s in self.rows.items()}
 
-    def arrays(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arrays, Arrays]:
-        """The private rows and the Public arrays of another call, by label.
+    def arrays(
+        self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None
+    ) -> tuple[Any, Arrays]:
+        """The private rows and the Public arrays of another call, by label; `Rows` where rows are dealt out over devices, by
+        `mesh` or as they came.
 
         Raises ConfigurationError if it has another structure or other shapes."""
         names, values = _named(model, args, kwargs)
@@ -120,7 +124,8 @@ class Arguments:
             if found[label] is not value and not _same(found[label], value):
                 raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
-            rows = {label: jnp.asarray(found[label]) for label in self.rows}
+            given = {label: found[label] for label in self.rows}
+            rows: Any = sharded(given, mesh) or jax.tree.map(jnp.asarray, given)
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
     def public_values(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arrays:

@@ -74,11 +74,12 @@ class SplitModel:
     discrete: tuple[tuple[str, int], ...] = ()  # latents of a row that are summed out, and the sizes of their supports
     notes: tuple[str, ...] = ()
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arrays, Arrays]:
-        """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers.
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> tuple[Any, Arrays]:
+        """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers. `mesh`: devices to
+        deal rows out over.
 
         Raises ConfigurationError if the call has another structure or other shapes than the one that was split."""
-        return self.arguments.arrays(self.model, args, kwargs)
+        return self.arguments.arrays(self.model, args, kwargs, mesh)
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_prior(self, z: Arrays, public: Arrays) -> jax.Array:

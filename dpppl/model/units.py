@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.data.rows import arrays_of
+from dpppl.data.sharded import sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
@@ -41,13 +43,14 @@ class UnitSplit(SplitModel):
     max_rows: int = field(kw_only=True)
     of_rows: SplitModel = field(kw_only=True)
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Arrays, Arrays]:
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> tuple[Any, Arrays]:
         """The units' arrays (U, k, ...) with the mask (U, k), and the Public arrays, of a call as `grouped` made it."""
         if MASK not in kwargs:
             raise ConfigurationError("this object's unit is larger than a row: give the ids of rows, as run does.")
         rows, public = self.of_rows.arrays(args, _without_mask(kwargs))
         shape = self.num_rows, self.max_rows
-        return {n: x.reshape(*shape, *x.shape[1:]) for n, x in rows.items()} | {MASK: jnp.asarray(kwargs[MASK])}, public
+        units = {n: x.reshape(*shape, *x.shape[1:]) for n, x in rows.items()} | {MASK: jnp.asarray(kwargs[MASK])}
+        return sharded(units, mesh) or units, public
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: Any = None) -> jax.Array:
@@ -155,7 +158,8 @@ def grouped(
         raise ConfigurationError(f"the unit of privacy is a {ids}: give {ids}=..., one id for each row.")
     rest = {name: value for name, value in kwargs.items() if name != ids}
     arguments = Arguments.of(model, args, rest)
-    rows, public = arguments.arrays(model, args, rest)
+    found, public = arguments.arrays(model, args, rest)
+    rows = arrays_of(found)
     codes = _codes(ids, kwargs[ids])
     if any(len(x) != len(codes) for x in rows.values()):
         raise ConfigurationError(f"{ids} has {len(codes):,} ids; give one for each row of every private array.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import proved
 from dpppl.model.responses import Responses
@@ -49,7 +50,8 @@ def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Boun
     args, kwargs = grouped(settings.model, args, kwargs, unit.ids, unit.max_rows, keys.stream(key, "units"))
     with TRACING:
         split = split_in_units(settings.model, args, kwargs, data_plate=settings.data_plate)
-        rows, public = split.arrays(args, kwargs)
+        rows, public = split.arrays(args, kwargs, settings.mesh)
+        settings._placement = described(rows)
         coordinates = Coordinates.of(split, public, settings.coordinates)
         if coordinates.dimension > MOST_LATENTS:
             raise ConfigurationError(

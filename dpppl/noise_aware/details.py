@@ -62,4 +62,5 @@ def noise_aware_report(
         assumed_public=() if split is None else split.assumed_public,
         ledger=settings.budget.ledger_line(),
         unit=settings.unit,
+        placement=settings._placement,
     )

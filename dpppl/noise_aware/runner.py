@@ -51,6 +51,7 @@ class NoiseAware(NoiseAwareSettings):
     - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: whose rows together the guarantee is for.
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
     - **print_cost** - whether to print a line with the cost before a run.
+    - **mesh** - a jax.sharding.Mesh to deal rows out over, as for `dpppl.MCMC`.
     - **progress_bar** - whether to show the phase of the run and how many of its accesses are made.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import name_of
@@ -47,6 +48,7 @@ class NoiseAwareSettings(Fixed):
         reserve: float = 0.0,
         print_cost: bool = True,
         progress_bar: bool = True,
+        mesh: Any = None,
     ) -> None:
         if not (subsampling is None or isinstance(subsampling, FullBatch)):
             raise ConfigurationError(
@@ -56,6 +58,8 @@ class NoiseAwareSettings(Fixed):
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
         self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
+        self.mesh = checked_mesh(mesh)
+        self._placement: str | None = None
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.bounds = Bounds(
             norm=optional(positive, clipping_norm, name="clipping_norm"),

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from dpppl import information_flow
 from dpppl.information_flow.executables import Lowered
 from dpppl.randomness import keys
+from dpppl.runs import placing
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.provenance import KeyOrigin, claim
@@ -77,7 +78,7 @@ class Program:
     digest: str
 
     def __call__(self, *arguments: Any) -> Any:
-        return jax.tree.unflatten(jax.tree.structure(self.outputs), self.call(*jax.tree.leaves(arguments)))
+        return jax.tree.unflatten(jax.tree.structure(self.outputs), self.call(*placing.placed(arguments)))
 
 
 def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int, *, quickly: bool = False) -> Program:
@@ -93,7 +94,7 @@ def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...], bo
     for function, arguments, quickly in programs:
         closed, output = prove(function, arguments, rows)
         with TRACING:
-            lowered.append(Lowered(closed, jax.tree.leaves(arguments), quickly))
+            lowered.append(placing.lowered(closed, arguments, quickly))
         outputs.append(output)
     with ThreadPoolExecutor() as pool:
         compiled = list(pool.map(Lowered.compiled, lowered))
@@ -170,7 +171,9 @@ def drive(
     number = np.asarray(0, np.int32)
     program = prepare(method.mapped_chunk, (legs[0], rows, public, number, number), rows=1)
     if run.checkpoint is not None:
-        run.checkpoint.bind(program.digest, (rows, public, list(legs), np.array([method.num_steps, *settings])))
+        settings_ = np.array([method.num_steps, *settings])
+        digest = placing.digest(program, method.mapped_chunk, (legs[0], rows, public, number, number))
+        run.checkpoint.bind(digest, (placing.contents(rows), public, list(legs), settings_))
     before = budget.events
     with run.reserved(budget, charges, what) as reservation:
         report = begin(claim(run.key, again=run.goes_on))
@@ -181,7 +184,7 @@ def drive(
             finished = _chunks(method, program, legs, rows, public, reservation, run.checkpoint, bar, describe)
     if run.checkpoint is not None:
         run.checkpoint.remove()
-    return [(state._replace(rng_key=None), recorded) for state, recorded in finished]
+    return [(placing.on_one(state._replace(rng_key=None), rows), recorded) for state, recorded in finished]
 
 
 def _chunks(

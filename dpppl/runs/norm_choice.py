@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms, histogram_mechanism, noisy_histogram
+from dpppl.data.rows import number_of
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Run, prepare
@@ -58,7 +58,7 @@ def private_norms(
             begin(claim(run.key, again=run.goes_on))
             reservation.charge(0, 1)
             counts = np.asarray(jax.block_until_ready(program(*arguments)))
-        choose(Norms.fitted(counts, noise, jnp.shape(jax.tree.leaves(rows)[0])[0]))
+        choose(Norms.fitted(counts, noise, number_of(rows)))
         held.pop_all()  # the run's own steps come next
     return replace(run, reservation=steps)
 

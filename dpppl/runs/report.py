@@ -76,7 +76,8 @@ class PrivacyReport:
     `events`: what was asked of the data, GaussianEvents (or a SelectionEvent). `delta`: the delta chosen, or
     None. `details`: what the method adds. `unit`: what a unit of privacy is.
     `num_data`: the declared number of rows; `num_rows`: that of the arrays that ran. `ledger`: the ledger's own words,
-    where there is one. `left_out`: what was run and is not in the numbers, said first.
+    where there is one. `left_out`: what was run and is not in the numbers, said first. `placement`: where the rows lay, in
+    words, if not on one device.
 
     Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one unit of privacy
     (`unit`) under the stated relation, if the stated assumptions hold.
@@ -94,6 +95,7 @@ class PrivacyReport:
     ledger: str | None = None
     left_out: tuple[str, ...] = ()
     unit: Unit = ROW
+    placement: str | None = None
 
     @property
     def status(self) -> Status:
@@ -179,6 +181,8 @@ class PrivacyReport:
             or "Nothing else looks at these data: what other objects and other days spend adds to this, and no ledger "
             "counts it (dpppl.PrivacyLedger).",
         ]
+        if self.placement:
+            lines.append(f"{self.placement[0].upper()}{self.placement[1:]}.")
         if self.assumed_public:
             lines.append("Arrays that the model captured are assumed public: " + ", ".join(self.assumed_public) + ".")
         return lines + self.details.assumptions()

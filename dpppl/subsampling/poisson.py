@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
@@ -14,6 +15,7 @@ from dpppl.subsampling.scheme import Selection, Step, Subsampling
 from dpppl.validation import plain
 
 SAMPLING_BITS = 192
+_BLOCK = 65_536
 Table = np.ndarray[Any, np.dtype[np.uint32]]
 
 
@@ -71,6 +73,11 @@ class Poisson(Subsampling):
             return draw_dense(key, num_rows, self.rate)
         return draw_sparse(key, num_rows, self.rate, *sparse_sizes(self.rate, num_rows, self.overflow_probability))
 
+    def draw_part(self, key: jax.Array, num_rows: int, step: Step, first: jax.Array, length: int) -> Selection:
+        if self.rate == 1.0 or self.batch_cap(num_rows) is not None:
+            return self.draw(key, num_rows, step)
+        return draw_dense(jax.random.fold_in(key, step), num_rows, self.rate, first, length)
+
     def batch_cap(self, num_rows: int) -> int | None:
         """The most rows of a step that sparse sampling has room for; None where every row is drawn on its own."""
         cap, tries = sparse_sizes(self.rate, num_rows, self.overflow_probability)
@@ -88,13 +95,31 @@ class Poisson(Subsampling):
         )
 
 
-def draw_dense(key: jax.Array, num_rows: int, rate: float) -> Selection:
-    """One 64-bit threshold comparison a row; the rate is rounded down to a multiple of 2^-64, never up."""
+def draw_dense(
+    key: jax.Array, num_rows: int, rate: float, first: int | jax.Array = 0, length: int | None = None
+) -> Selection:
+    """One 64-bit threshold comparison a row; the rate is rounded down to a multiple of 2^-64, never up.
+
+    Drawn by blocks of _BLOCK rows, each with a key of its own, so that part of the rows, `length` of them from `first` on, needs
+    no other rows' draws."""
     numerator, denominator = rate.as_integer_ratio()
     threshold = numerator * 2**64 // denominator
-    words = jax.random.bits(key, (2, num_rows), jnp.uint32)
     high, low = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
-    return Selection(None, (words[0] < high) | ((words[0] == high) & (words[1] < low)))
+
+    def drawn(key: jax.Array, size: int) -> jax.Array:
+        words = jax.random.bits(key, (2, size), jnp.uint32)
+        return (words[0] < high) | ((words[0] == high) & (words[1] < low))
+
+    if num_rows <= _BLOCK:
+        mask = drawn(key, num_rows)
+        return Selection(
+            None, mask if length is None else lax.dynamic_slice_in_dim(jnp.pad(mask, (0, length)), first, length)
+        )
+    start, offset = jnp.divmod(jnp.asarray(first, jnp.int32), _BLOCK)
+    count = -(-num_rows // _BLOCK) if length is None else -(-length // _BLOCK) + 1
+    blocks = lax.map(lambda block: drawn(jax.random.fold_in(key, block), _BLOCK), start + jnp.arange(count))
+    mask = lax.dynamic_slice_in_dim(blocks.reshape(-1), offset, num_rows if length is None else length)
+    return Selection(None, mask if length is None else mask & (first + jnp.arange(length, dtype=jnp.int32) < num_rows))
 
 
 def draw_sparse(key: jax.Array, num_rows: int, rate: float, cap: int, tries: int) -> Selection:

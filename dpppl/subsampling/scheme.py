@@ -4,7 +4,9 @@ from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 Step = int | np.integer[Any] | jax.Array
 Multipliers = np.ndarray[Any, np.dtype[np.float64]]
@@ -31,6 +33,14 @@ class Subsampling(ABC):
     @abstractmethod
     def draw(self, key: jax.Array, num_rows: int, step: Step = 0) -> Selection:
         """The rows of the step number `step`, of `num_rows`; `key` is the same at every step of a run."""
+
+    def draw_part(self, key: jax.Array, num_rows: int, step: Step, first: jax.Array, length: int) -> Selection:
+        """The same as one of several devices needs it, which has rows `first`, ..., `first` + `length` - 1: a mask without
+        an index is that of these rows alone, False beyond the last row."""
+        index, mask = self.draw(key, num_rows, step)
+        if index is not None or mask is None:
+            return Selection(index, mask)
+        return Selection(None, lax.dynamic_slice_in_dim(jnp.pad(mask, (0, length)), first, length))
 
     @abstractmethod
     def describe(self) -> str:

@@ -51,7 +51,7 @@ def update(svi: SVISettings, state: SVIState, *args: Any, **kwargs: Any) -> tupl
             "a Partition charges each row once an epoch, which holds only while the rows keep their order; update "
             "cannot know that they do. Use run, or Poisson(rate)."
         )
-    arguments = (state, *objective.arrays(args, kwargs))
+    arguments = (state, *objective.arrays(args, kwargs, svi.mesh))
     single_steps.check_eager("update", arguments)
     key, count = single_steps.key_of(state), int(state.i)
     shapes = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(arguments))

@@ -74,6 +74,7 @@ def svi_report(svi: SVISettings, charges: Sequence[Charge], provenance: Provenan
         assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
         ledger=svi.budget.ledger_line(),
         unit=svi.unit,
+        placement=svi._placement,
     )
 
 

@@ -64,9 +64,9 @@ class Objective:
 
         return of_all
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> Any:
         """The private rows and the Public arrays of a call."""
-        return self.split.arrays(args, kwargs)
+        return self.split.arrays(args, kwargs, mesh)
 
     def constrain(self, phi: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters as NumPyro's users see them."""

@@ -82,7 +82,7 @@ def estimate_elbo(
     key = keys.as_key(rng_key)
     args, kwargs = svi.grouped(args, kwargs, key)
     objective = replace(bind(svi, key, args, kwargs)[0], num_particles=num_particles)
-    rows, public = objective.arrays(args, kwargs)
+    rows, public = objective.arrays(args, kwargs, svi.mesh)
     draw_key = keys.stream(key, "guide")
 
     def terms(row: Any, everything: Any) -> Any:
@@ -115,14 +115,14 @@ def estimate_accuracy(
     objective, _ = bind(svi, key, args, kwargs)
     if svi.num_data is None:
         raise ConfigurationError("an accuracy is a share of the rows: declare their number, num_data.")
-    rows, public = objective.arrays(args, kwargs)
+    rows, public = objective.arrays(args, kwargs, svi.mesh)
 
     def is_correct(row: Any, everything: Any) -> Any:
         public, samples = everything
         args, kwargs = objective.split.arguments.join(row, public)
         return jnp.clip(jnp.asarray(correct(samples, *args, **kwargs), float), 0.0, 1.0)
 
-    row = jax.eval_shape(lambda rows: jax.tree.map(lambda x: x[0], rows), rows)
+    row = objective.split.row
     with TRACING:
         samples = objective.sample(params, keys.stream(key, "guide"), num_particles)
         svi._captured += check_captured(jax.make_jaxpr(is_correct)(row, (public, samples)), {objective.split.num_rows})

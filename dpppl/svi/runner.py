@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dpppl.access.mechanism import Mechanism
+from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
@@ -60,6 +61,7 @@ class SVI(SVISettings):
     - **measure_clipping** - whether to spend 1 % of the cost on the share of rows that are clipped, so that `convergence`
       and report can say whether clipping has biased the posterior.
     - **print_cost** - whether to print a line with the cost before a run.
+    - **mesh** - a jax.sharding.Mesh to deal rows out over, as for `dpppl.MCMC`.
 
     With AutoDelta this is DP-SGD for the maximum a posteriori; with AutoNormal and Partition, Bayes by Backprop.
 
@@ -151,7 +153,8 @@ class SVI(SVISettings):
                 constrained = self._params(objective, state.optim_state)
             *histogram, charge = self._charges(num_steps, int(state.i), run.run_id)
             self.budget.admit([*histogram, charge], run.run_id)
-            rows, public = objective.arrays(args, kwargs)
+            rows, public = objective.arrays(args, kwargs, self.mesh)
+            self._placement = described(rows)
             thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
             thinning = positive_integer(thinning, name="thinning")
 

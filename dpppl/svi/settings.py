@@ -10,6 +10,7 @@ import numpy as np
 
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
+from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import name_of
@@ -59,6 +60,7 @@ class SVISettings(Fixed):
         discretise: bool = False,
         measure_clipping: bool = True,
         print_cost: bool = True,
+        mesh: Any = None,
     ) -> None:
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
@@ -86,7 +88,8 @@ class SVISettings(Fixed):
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
-        self.checkpoint, self.print_cost = checkpoint, print_cost
+        self.checkpoint, self.print_cost, self.mesh = checkpoint, print_cost, checked_mesh(mesh)
+        self._placement: str | None = None
         self._provenance, self._start = Provenance(), defaults.start_of(guide)
         self._objective: Objective | None = None
         self._clipped: ClippedRows | None = None

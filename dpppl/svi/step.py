@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
+from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.svi import optimizers
@@ -39,7 +40,7 @@ def svi_step(
 
     def noted(noisy: Any) -> Any:
         if noisy.count is not None:
-            num_drawn = mechanism.subsampling.rate * jax.tree.leaves(rows)[0].shape[0]
+            num_drawn = mechanism.subsampling.rate * number_of(rows)
             shares[0] = mechanism.clipped_share(noisy.count, num_drawn)
         return noisy.total
 

@@ -15,6 +15,7 @@ from dpppl import accounting
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.accounting.events import GaussianEvent
+from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError, warn
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments, name_of
@@ -61,7 +62,7 @@ class PrivateScore:
 def private_score(
     rng_key: Any, score: Callable[..., Any], *args: Any, bounds: tuple[float, float], target_epsilon: float | None = None,
     target_delta: float | None = None, noise_multiplier: float | None = None,
-    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, **kwargs: Any,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, mesh: Any = None, **kwargs: Any,
 ) -> PrivateScore:  # fmt: skip
     """The mean over private rows of a score, each clipped to `bounds`, with Gaussian noise: one charged access of all rows.
 
@@ -72,6 +73,7 @@ def private_score(
     - **target_epsilon**, **target_delta**: the noise is the least that meets them, and they bound the query.
     - **noise_multiplier**: instead, the noise's sd in units of (high - low) / 2, half the range.
     - **ledger**: a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
+    - **mesh**: a `jax.sharding.Mesh` to deal rows out over, as for `dpppl.MCMC`.
 
     *Guarantee*: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out), as `epsilon_at` of the
     result says. The noise of the mean has sd `noise_multiplier * (high - low) / (2 N)`. Without a ledger nothing counts
@@ -106,9 +108,9 @@ def private_score(
             raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
         return jnp.clip(found, low, high) - middle
 
-    rows, public = arguments.arrays(score, args, kwargs)
+    rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
     with TRACING:
-        one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in rows.items()}
+        one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
         captured = check_captured(jax.make_jaxpr(statistic)(0.0, one, public), {arguments.num_rows}, "score")
 
     def charge_at(sigma: float) -> Charge:

@@ -114,7 +114,7 @@ MUTATIONS = [
              f"{RULES}each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not"),
     left_out("rows counted in two chunks", f"{GRADIENTS}over_chunks", "fresh & take(mask)", "take(mask)",
              f"{RULES}each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not"),
-    Mutation("sums that depend on their order", f"{GRADIENTS}_sum_rows", "jnp.round(rows.astype(jnp.float64) * 2.0**26)", "rows.astype(jnp.float64) * 2.0**26",
+    Mutation("sums that depend on their order", f"{GRADIENTS}_sum_rows", "jnp.round(rows.astype(jnp.float64) * 2.0**_BITS)", "rows.astype(jnp.float64) * 2.0**_BITS",
              "test_gradients:test_sums_are_whole_numbers_of_steps", (10, "vmap", 2.0**-26)),
     left_out("a coarse grid for many latents", f"{GRADIENTS}sum_of_rows", "if chunk <= rows_ and size <= size_", "if chunk <= rows_",
              "test_door_rules:test_rows_of_many_latents_take_a_finer_grid"),

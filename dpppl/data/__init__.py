@@ -1,0 +1,1 @@
+"""Where private rows lie: on one device, or dealt out over several."""

@@ -1,0 +1,42 @@
+"""Private rows as an access finds them: arrays on one device, arrays dealt out over devices, or rows elsewhere."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True)
+class Rows:
+    """Private arrays by argument, (length, ...), that do not simply lie on one device, and their `placement`."""
+
+    arrays: Any
+    placement: Any
+
+    def tree_flatten(self) -> tuple[tuple[Any], Any]:
+        return (self.arrays,), self.placement
+
+    @classmethod
+    def tree_unflatten(cls, placement: Any, children: Any) -> "Rows":
+        return cls(children[0], placement)
+
+
+def placement_of(rows: Any) -> Any:
+    """Where rows lie, if that is not simply one device; else None."""
+    return rows.placement if isinstance(rows, Rows) else None
+
+
+def arrays_of(rows: Any) -> Any:
+    """The arrays themselves."""
+    return rows.arrays if isinstance(rows, Rows) else rows
+
+
+def number_of(rows: Any) -> int:
+    """How many rows there are, padding left out."""
+    return int(rows.placement.num_rows if isinstance(rows, Rows) else jax.tree.leaves(rows)[0].shape[0])
+
+
+def described(rows: Any) -> str | None:
+    """Where rows lie, in words for the report, if that is not simply one device."""
+    return rows.placement.describe() if isinstance(rows, Rows) else None

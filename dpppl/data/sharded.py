@@ -1,0 +1,134 @@
+"""Rows that are dealt out over devices: each has an equal block of them, the last ones padded at the end."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from dpppl.data.rows import Rows
+from dpppl.errors import ConfigurationError
+
+AXIS = "rows"
+_MOST_ROWS = 2**31 - 2**20  # places of rows, padding included, are 32-bit integers
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Row i lies on device i // (length // devices) along `axes` of `mesh`; of the length, `num_rows` are rows."""
+
+    num_rows: int
+    mesh: Mesh = field(repr=False)
+    axes: tuple[str, ...] = field(repr=False)
+
+    @property
+    def devices(self) -> int:
+        """Among how many devices the rows are dealt out."""
+        return math.prod(self.mesh.shape[name] for name in self.axes)
+
+    @property
+    def of_rows(self) -> NamedSharding:
+        """How an array of rows lies."""
+        return NamedSharding(self.mesh, P(self.axes))
+
+    @property
+    def of_others(self) -> NamedSharding:
+        """How all else lies: the same on every device."""
+        return NamedSharding(self.mesh, P())
+
+    def everywhere(self, value: Any) -> Any:
+        """A value on every device."""
+        return jax.device_put(value, self.of_others)
+
+    def on_devices(self, function: Callable[..., Any], of_rows: Any) -> Callable[..., Any]:
+        """`function` run by every device, with its own rows where `of_rows` says so, and all of each other operand."""
+        specs = tuple(P(self.axes) if own else P() for own in of_rows)
+        return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+
+    def describe(self) -> str:
+        """One line for the report."""
+        each = -(-self.num_rows // self.devices)
+        return f"rows are dealt out over {self.devices} device(s); how many each holds, at most {each}, is public, too"
+
+    def index(self) -> Any:
+        """The number of the device, inside `on_devices`."""
+        return jax.lax.axis_index(self.axes)
+
+    def total(self, values: Any) -> Any:
+        """The sum over devices of a pytree, the same on each."""
+        return jax.lax.psum(values, self.axes)
+
+
+def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
+    """`arrays` (N, ...) by argument as they lie on their devices, or dealt out over `mesh`; None where neither is so.
+
+    Raises ConfigurationError for a mesh without an axis for rows, and for arrays that are dealt out in other ways."""
+    lying = {label: found for label, x in arrays.items() if (found := _lying(label, x)) is not None}
+    if mesh is not None:
+        lying = {"mesh": (_automatic(mesh), _axis(mesh))} | lying
+    if not lying:
+        return None
+    first, *others = lying
+    for label in others:
+        if lying[label] != lying[first]:
+            raise ConfigurationError(
+                f"'{first}' and '{label}' lie on other devices, or along other axes of a mesh: shard all private arrays alike."
+            )
+    used, axes = lying[first]
+    num_rows = int(next(iter(arrays.values())).shape[0])
+    placement = Sharded(num_rows, used, axes)
+    length = -(-num_rows // placement.devices) * placement.devices
+    if length > _MOST_ROWS:
+        raise ConfigurationError(f"{num_rows:,} rows are more than places of 32 bits can tell apart, {_MOST_ROWS:,}.")
+    return Rows({label: _dealt(x, placement, length) for label, x in arrays.items()}, placement)
+
+
+def checked_mesh(mesh: Any) -> Mesh | None:
+    """`mesh`, where it is one. Raises ConfigurationError for what is no mesh, or has no axis for rows."""
+    if mesh is not None:
+        _axis(mesh)
+    return mesh
+
+
+def _axis(mesh: Any) -> tuple[str, ...]:
+    if not isinstance(mesh, Mesh):
+        raise ConfigurationError(f"mesh must be a jax.sharding.Mesh, such as jax.make_mesh((8,), ('{AXIS}',)).")
+    if len(mesh.axis_names) > 1 and AXIS not in mesh.axis_names:
+        raise ConfigurationError(
+            f"the mesh has the axes {', '.join(mesh.axis_names)}; name the one that rows are dealt out over '{AXIS}'."
+        )
+    return (AXIS if AXIS in mesh.axis_names else mesh.axis_names[0],)
+
+
+def _automatic(mesh: Any) -> Mesh:
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _lying(label: str, array: Any) -> tuple[Mesh, tuple[str, ...]] | None:
+    """The mesh of an array that is dealt out by rows, and its axes; None for one that is not dealt out."""
+    if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer) or array.sharding.is_fully_replicated:
+        return None
+    spec = getattr(array.sharding, "spec", ())
+    first, *rest = [names if isinstance(names, tuple) else (names,) if names else () for names in spec] or [()]
+    if not isinstance(array.sharding, NamedSharding) or not first or any(rest):
+        raise ConfigurationError(
+            f"argument '{label}' lies on several devices, but not by rows: shard its first axis alone, "
+            "jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec('rows')))."
+        )
+    return _automatic(array.sharding.mesh), first
+
+
+def _dealt(array: Any, placement: Sharded, length: int) -> Any:
+    """An array of so many rows and padding; as it lies if it is dealt out already."""
+    if isinstance(array, jax.Array) and not array.sharding.is_fully_replicated:
+        parts = [shard.data for shard in array.addressable_shards]
+        return jax.make_array_from_single_device_arrays(array.shape, placement.of_rows, parts)
+    array = np.asarray(array)
+    array = array.astype(jnp.result_type(array.dtype))  # as jnp.asarray would
+    room = [(0, length - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
+    return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)

@@ -1,0 +1,38 @@
+"""Deliberate bugs of accesses on several devices, each caught by a named test: see test_mutations."""
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+
+DRAWN, PLACED = "dpppl.access.drawn:", "dpppl.data.sharded:Sharded."
+BITS, ONCE = (
+    "test_sharded:test_the_bits_do_not_depend_on_the_number_of_devices",
+    "test_sharded:test_each_row_that_is_drawn_counts_once",
+)
+
+MUTATIONS = [
+    Mutation("noise on every device", f"{DRAWN}drawn_once", "lax.cond(first, draw, lambda: jnp.zeros(like.shape, like.dtype))",
+             "draw()", BITS, ("full", False)),
+    Mutation("the sum of one device's rows leaves", f"{DRAWN}total_of", "placement.total(values)", "values", BITS, ("full", False)),
+    Mutation("devices are not added up", f"{PLACED}total", "jax.lax.psum(values, self.axes)", "values", BITS, ("full", False)),
+    Mutation("padding counts", f"{DRAWN}drawn", "if length * placement.devices > num_rows:", "if False:", BITS, ("full", False)),
+    Mutation("padding counts beside a mask", f"{DRAWN}drawn", "mask & (places < num_rows)", "mask | (places >= num_rows)", BITS, ("dense", False)),
+    Mutation("a row that two devices count", f"{DRAWN}_own", "(index - first < length)", "(index - first <= length)", ONCE, ("partition",)),
+    Mutation("a row that no device counts", f"{DRAWN}_own", "(index >= first)", "(index > first)", ONCE, ("partition",)),
+    Mutation("rows that were not drawn", f"{DRAWN}_own", "own if mask is None else own & mask", "own", ONCE, ("sparse",)),
+    Mutation("draws that differ by device", f"{DRAWN}drawn", "subsampling.draw_part(key,",
+             "subsampling.draw_part(jax.random.fold_in(key, placement.index()),", ONCE, ("sparse",)),
+    Mutation("thresholds that differ by device", f"{DRAWN}drawn", "subsampling.draw_part(key,",
+             "subsampling.draw_part(jax.random.fold_in(key, placement.index()),", ONCE, ("dense",)),
+    Mutation("draws of its own for each part", "dpppl.subsampling.poisson:draw_dense", "start + jnp.arange(count)", "jnp.arange(count)",
+             "test_sharded:test_thresholds_of_many_rows_are_drawn_by_blocks"),
+]  # fmt: skip
+
+
+def test_every_line_is_in_the_code_as_it_is():
+    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.bug)
+def test_a_mutation_is_caught(mutation, request, claimed):  # noqa: F811
+    check_that_it_is_caught(mutation, request, claimed)

@@ -1,0 +1,178 @@
+"""Whole runs on rows that are dealt out over devices: the same samples, parameters, releases, charges and checkpoints."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+import dpppl
+
+N = 203
+
+
+def model(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def data():
+    random = np.random.default_rng(0)
+    x = random.standard_normal((N, 3)).astype(np.float32)
+    return x, (random.random(N) < 0.5).astype(np.float32)
+
+
+def mesh_of(count):
+    return jax.make_mesh((count,), ("rows",), devices=jax.devices()[:count])
+
+
+class SameKey:
+    """Keys with equal noise, for tests: the numbers of runs are to be compared."""
+
+    def __enter__(self):
+        from dpppl.randomness import keys
+
+        self.keys, self.claimed = keys, set(keys._claimed)
+        return jax.random.wrap_key_data(np.array([2**31 + 11, 2**30 + 5], np.uint32), impl="threefry2x32")
+
+    def __exit__(self, *_):
+        self.keys._claimed.clear()
+        self.keys._claimed.update(self.claimed)
+
+
+def samples(mesh, kernel=None, num_chains=1, **settings):
+    kernel = dpppl.DPSGLD(model, clipping_norm=2.0, subsampling=dpppl.Poisson(0.2)) if kernel is None else kernel
+    mcmc = dpppl.MCMC(
+        kernel, num_warmup=5, num_samples=20, num_chains=num_chains, chain_method="parallel", target_epsilon=2.0,
+        target_delta=1e-5, progress_bar=False, print_cost=False, mesh=mesh, **settings,
+    )  # fmt: skip
+    with SameKey() as key:
+        mcmc.run(key, *data())
+    return mcmc.get_samples()["w"], mcmc.privacy_report()
+
+
+def parameters(mesh):
+    svi = dpppl.SVI(
+        model, AutoNormal(model), subsampling=dpppl.Partition(4), target_epsilon=2.0, target_delta=1e-5, reserve=0.2,
+        num_data=N, print_cost=False, mesh=mesh,
+    )  # fmt: skip
+    with SameKey() as key:
+        result = svi.run(key, 20, *data(), progress_bar=False)
+    with SameKey() as key:
+        elbo = svi.estimate_elbo(key, result.params, *data(), bound=2.0)
+    return [*map(np.asarray, result.params.values()), elbo], svi.privacy_report()
+
+
+def posterior(mesh):
+    noise_aware = dpppl.NoiseAware(
+        model, target_epsilon=2.0, target_delta=1e-5, num_samples=50, progress_bar=False, print_cost=False, mesh=mesh
+    )
+    with SameKey() as key:
+        noise_aware.run(key, *data())
+    found = noise_aware.releases.values, noise_aware.get_samples(allow_unconverged=True)["w"]
+    return found, noise_aware.privacy_report()
+
+
+def equal(one, two):
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+def check_reports(one, two):
+    assert one.events == two.events and one.epsilon == two.epsilon
+    assert "2 device(s); how many each holds, at most 102, is public, too." in str(two)
+
+
+def test_samples_do_not_depend_on_the_number_of_devices():
+    (one, first), (two, second) = (samples(mesh_of(count)) for count in (1, 2))
+    equal(one, two)
+    check_reports(first, second)
+    np.testing.assert_allclose(one, samples(None)[0], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_chains_share_the_devices_and_norms_are_found_on_them():
+    kernel = lambda: dpppl.DPSGHMC(model)  # noqa: E731
+    equal(samples(mesh_of(1), kernel(), 2)[0], samples(mesh_of(2), kernel(), 2)[0])
+
+
+@pytest.mark.slow
+def test_parameters_do_not_depend_on_the_number_of_devices():
+    (one, first), (two, second) = (parameters(mesh_of(count)) for count in (1, 2))
+    equal(one, two)
+    check_reports(first, second)
+
+
+@pytest.mark.slow
+def test_releases_and_posteriors_of_several_devices():
+    (one, first), (two, second) = (posterior(mesh_of(count)) for count in (1, 2))
+    equal(one[0][:5], two[0][:5])  # the way between accesses is arithmetic of XLA's, with its own options in tests
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3), one, two)
+    check_reports(first, second)
+
+
+def test_scores_do_not_depend_on_the_number_of_devices():
+    found = []
+    for mesh in (None, mesh_of(1), mesh_of(2)):
+        with SameKey() as key:
+            square = lambda x, y: (x[0] - y) ** 2  # noqa: E731
+            score = dpppl.private_score(key, square, *data(), bounds=(0.0, 2.0), noise_multiplier=2.0, mesh=mesh)
+            found.append(score.mean)
+    assert found[0] == found[1] == found[2]
+
+
+def test_a_checkpoint_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
+    from dpppl.runs import checkpoint
+
+    whole, _ = samples(mesh_of(1))
+    save, saved = checkpoint.Checkpoint.save, []
+
+    def save_then_die(self, at, finished):
+        save(self, at, finished)
+        saved.append(at.done)
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "save", save_then_die)
+        with pytest.raises(KeyboardInterrupt):
+            samples(mesh_of(1), checkpoint=path)
+    resumed, report = samples(mesh_of(2), checkpoint=path)
+    equal(whole, resumed)
+    assert report.num_accesses == 25
+
+
+EIGHT = """
+import json, sys, hashlib
+sys.path[:0] = {path!r}
+import jax, numpy as np
+import test_mesh
+def told(tree):
+    return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in jax.tree.leaves(tree))).hexdigest()
+for count in (1, 2, 8):
+    mesh = test_mesh.mesh_of(count)
+    print(json.dumps([told(way(mesh)[0]) for way in (test_mesh.samples, test_mesh.parameters, test_mesh.posterior)]))
+"""
+
+
+@pytest.mark.slow
+def test_eight_devices_give_the_numbers_of_one():
+    path = [str(Path(__file__).parent), str(Path(dpppl.__file__).parents[1])]
+    flags = "--xla_force_host_platform_device_count=8"
+    run = subprocess.run(
+        [sys.executable, "-c", EIGHT.format(path=path)],
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+    )
+    lines = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("[")]
+    assert len(lines) == 3, run.stderr[-2000:]
+    assert lines[0] == lines[1] == lines[2]
