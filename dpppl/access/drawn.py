@@ -15,10 +15,13 @@ from dpppl.subsampling import Subsampling
 
 
 class Drawn(NamedTuple):
-    """`rows`: what `fetch` makes rows of, a pytree of arrays (B, ...); `mask` (B,) says which of them count, None for all.
+    """What a step looks at, on this device.
 
-    `likely`: how many of the first usually hold all that count, or None. `among`: how many there are on all devices
-    together, which sizes of chunks depend on."""
+    - **rows** - what `fetch` makes rows of, a pytree of arrays (B, ...).
+    - **mask** - (B,) which of them count; None: all.
+    - **fetch** - makes rows.
+    - **likely** - how many of the first usually hold all that count; None: all.
+    - **among** - how many there are on all devices together, which sizes of chunks depend on."""
 
     rows: Any
     mask: Any

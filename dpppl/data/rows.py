@@ -9,7 +9,10 @@ import jax
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Rows:
-    """Private arrays by argument, (length, ...), that do not simply lie on one device, and their `placement`."""
+    """Private rows that do not simply lie on one device.
+
+    - **arrays** - by argument, (length, ...).
+    - **placement** - where they lie."""
 
     arrays: Any
     placement: Any

@@ -20,7 +20,11 @@ _MOST_ROWS = 2**31 - 2**20  # places of rows, padding included, are 32-bit integ
 
 @dataclass(frozen=True)
 class Sharded:
-    """Row i lies on device i // (length // devices) along `axes` of `mesh`; of the length, `num_rows` are rows."""
+    """Equal blocks of rows: row i lies on device i // (length // devices).
+
+    - **num_rows** - the rows among the length, which ends in padding.
+    - **mesh** - the devices.
+    - **axes** - of the mesh, along which rows are dealt out."""
 
     num_rows: int
     mesh: Mesh = field(repr=False)
