@@ -19,7 +19,7 @@ from numpyro.infer import MCMC, NUTS
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from examples import logistic
+from examples import comparators, logistic
 from examples.data import adult, adult_in_brief, breast_cancer, has_adult
 from examples.results import Row, budget_curves, command
 from models.logistic_regression import gaussian
@@ -49,7 +49,7 @@ def data_in(columns):
 
 def run(seed, *, columns, **settings):
     """Scores of one run."""
-    return logistic.run(seed, data_in(columns), delta=DELTA, **settings)
+    return logistic.run(seed, data_in(columns), delta=DELTA, num_queries=comparators.NUM_QUERIES, **settings)
 
 
 def _row(method, columns, target, num_runs=5):

@@ -22,10 +22,10 @@ SETTINGS = {
 NUM_DRAWS = 200
 
 
-def run(seed, data, *, method, target, delta, **settings):
-    """Scores of one run on `data`, (x, y, x_test, y_test); PATE's queries are the first test rows, on which none is scored."""
+def run(seed, data, *, method, target, delta, num_queries=0, **settings):
+    """Scores of one run on `data`, (x, y, x_test, y_test); the first `num_queries` test rows are for PATE alone."""
     x, y, *test = data
-    (queries, x_test), (_, y_test) = (np.split(part, [comparators.NUM_QUERIES]) for part in test)
+    (queries, x_test), (_, y_test) = (np.split(part, [num_queries]) for part in test)
     if method == "not private":
         mode, precision = laplace(np.c_[x, np.ones(len(y))], y)
         w = np.random.default_rng(seed).multivariate_normal(mode, np.linalg.inv(precision), size=NUM_DRAWS)
