@@ -18,6 +18,7 @@ from dpppl.access.centring import binary_factor, centre, clipped, odds_of, row_s
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
+from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.row_program.hoist import value_and_gradient
@@ -77,8 +78,12 @@ class RowStatistics:
         psi = jnp.where(left_out[:, None], 0.0, psi)
         scores = jnp.where(jnp.isfinite(scores), scores, 0.0)
 
+        # Real responses of a unit may vary by more than the model's, which are all that says how its score moves with latents.
+        drawn = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)
+        of_curvature = drawn if isinstance(self._responses, UnitResponses) else weights
+
         def matrix() -> Any:
-            return self.geometry.curvature(at, weights, psi, scores)
+            return self.geometry.curvature(at, of_curvature, psi, scores)
 
         def squares(directions: Any) -> Any:
             """The real response is left out: signs of ranks must not depend on it."""
