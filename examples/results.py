@@ -148,7 +148,7 @@ def table(rows, selected, columns):
     for name, row in rows.items():
         if re.fullmatch(selected, name):
             settings, runs = row["settings"], row["runs"]
-            cells = [str(settings[c]) if c in settings else cell(runs, c) for c in columns]
+            cells = [str(settings[c] or "") if c in settings else cell(runs, c) for c in columns]
             lines.append(f"| {' | '.join(cells)} | {len(runs)} |")
     return "\n".join(lines)
 
