@@ -22,8 +22,9 @@ from dpppl.accounting import GaussianEvent
 
 FILE = Path(__file__).with_suffix(".json")
 SETTINGS = [
-    *itertools.product((1.0,), (1.0, 5.0, 20.0, 100.0), (1, 100, 1_000, 10_000), (1e-5, 1e-7)),
-    *itertools.product((0.1, 0.01, 0.001), (0.8, 1.0, 2.0), (10, 100, 1_000), (1e-5, 1e-7)),
+    *itertools.product((1.0,), (1.0, 5.0, 20.0, 50.0, 100.0), (1, 100, 1_000, 10_000), (1e-5, 1e-7)),
+    *itertools.product((0.1, 0.01), (0.8, 1.0, 2.0), (10, 100, 1_000), (1e-5, 1e-7)),
+    *itertools.product((0.001,), (0.8,), (10,), (1e-5, 1e-7)),
 ]
 LARGEST = 20.0
 
@@ -89,7 +90,9 @@ def main(arguments=None):
         prv, rdp = opacus(rate, sigma, steps, delta, own)
         fine = below * (1 - 1e-7) <= own <= 1.01 * above and (rdp is None or own <= rdp * (1 + 1e-6))
         wrong += not fine
-        rows.append(dict(rate=rate, sigma=sigma, steps=steps, delta=delta, below=below, above=above, prv=prv, rdp=rdp))
+        kept = dict(below=math.floor(1e5 * below) / 1e5, above=math.ceil(1e5 * above) / 1e5)  # rounded outwards
+        kept |= {name: None if v is None else math.ceil(1e5 * v) / 1e5 for name, v in (("prv", prv), ("rdp", rdp))}
+        rows.append(dict(rate=rate, sigma=sigma, steps=steps, delta=delta) | kept)
         shown = "  ".join("-".rjust(9) if v is None else f"{v:9.5f}" for v in (own, below, above, prv, rdp))
         print(
             f"{rate:6g} {sigma:5g} {steps:6d} {delta:6g}  {shown}  {seconds:5.2f} s{'' if fine else '  WRONG'}",
