@@ -122,7 +122,7 @@ def results(arguments):
     """The table's command line."""
     missing = lambda: None if has_adult() else "UCI Adult (adult-train.csv, adult-test.csv)"  # noqa: E731
     command(
-        __doc__, ROWS, "adult", missing, lambda folder: budget_curves(folder, "adult", r".*-8-.*", "NLL"), arguments
+        __doc__, ROWS, "adult", missing, lambda folder: budget_curves(folder, "adult", r".*-8(-.*)?", "NLL"), arguments
     )
 
 
