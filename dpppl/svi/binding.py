@@ -86,29 +86,36 @@ def bind_objective(
         values = {name: site["value"] for name, site in params.items()}
         captured = (*captured, *_check_written_guide(guide, split, public, guide_key, values))
     reads_rows = bool(split.local or own)
-    if reads_rows and svi.gradient == "aligned":
-        what = f"the model has parameters {[*own]}"
-        what = f"site '{split.local[0]}' is a latent of each row" if split.local else what
-        raise UnsupportedModelError(
-            f'{what}, which has no gradient in common latents: use gradient="per_parameter" with a number for clipping_norm.'
-        )
-    if reads_rows and split.discrete:
-        raise UnsupportedModelError(
-            f"site '{split.discrete[0][0]}' is a discrete latent of each row beside continuous ones or parameters of the "
-            "model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
-        )
+    if reads_rows:
+        _check_reads_rows(svi, split, [*own])
     transforms = {name: biject_to(site["kwargs"].get("constraint", constraints.real)) for name, site in params.items()}
     phi = {name: jax.tree.map(transforms[name].inv, site["value"]) for name, site in params.items()}
     phi = jax.tree.map(lambda x: lax.convert_element_type(x, jnp.result_type(x)), phi)
     adopt(svi.guide, guide)
     clipping = svi.mechanism.clipping
-    if isinstance(clipping, Centred) and reads_rows:
+    distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
+
+
+def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) -> None:
+    """Refuse settings that do not fit latents of rows, or parameters of the model, with these names."""
+    if svi.gradient == "aligned":
+        what = (
+            f"site '{split.local[0]}' is a latent of each row" if split.local else f"the model has parameters {params}"
+        )
+        raise UnsupportedModelError(
+            f'{what}, which has no gradient in common latents: use gradient="per_parameter" with a number for clipping_norm.'
+        )
+    if split.discrete:
+        raise UnsupportedModelError(
+            f"site '{split.discrete[0][0]}' is a discrete latent of each row beside continuous ones or parameters of the "
+            "model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
+        )
+    if isinstance(svi.mechanism.clipping, Centred):
         raise UnsupportedModelError(
             "the guide draws latents of rows, or the model has parameters, so that the common latents alone do not decide "
             f"what else a row might have been; {FLAT}."
         )
-    distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
-    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
 
 
 def _trace(function: Function, key: Any, params: Arrays) -> Sites:

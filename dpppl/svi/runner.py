@@ -143,8 +143,8 @@ class SVI(SVISettings):
             self._optim = defaults.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
         args, kwargs = self.grouped(args, kwargs, run.key)
-        start = Start.STATE if init_state is not None else defaults.start_of(self.guide)
-        start = start if init_params is None else Start.SUPPLIED
+        usual = defaults.start_of(self.guide) if init_state is None else Start.STATE
+        start = usual if init_params is None else Start.SUPPLIED
         with self.budget.turn:  # until the clipping norm is known
             # A stream of its own: whatever else is made from this key has other noise.
             objective, state = bind(self, keys.stream(run.key, "run"), args, kwargs, init_params)
@@ -155,8 +155,7 @@ class SVI(SVISettings):
             self.budget.admit([*histogram, charge], run.run_id)
             rows, public = objective.arrays(args, kwargs, self.mesh)
             self._placement = described(rows)
-            thinning = thinning_for(state.optim_state, num_steps) if thinning is None else thinning
-            thinning = positive_integer(thinning, name="thinning")
+            thinning = thinning_for(state.optim_state, num_steps, thinning)
 
             def method_at(mechanism: Mechanism) -> Method:
                 step = self._step(objective, mechanism, charge.noise_multipliers[0])
@@ -166,8 +165,8 @@ class SVI(SVISettings):
                 return lambda origin: self._begun(objective, charges, origin, start)
 
             if histogram:
-                number, both = np.asarray(0, np.int32), [*histogram, charge]
-                prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, number, number), rows=1)
+                zero, both = np.asarray(0, np.int32), [*histogram, charge]
+                prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, zero, zero), rows=1)
                 run, norm = choose_norm(self, objective, self._phi(state), rows, public, run, both, begin(*both))
                 charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
         with after_histogram(run):

@@ -8,12 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
+from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**24, 1000
 
 
-def thinning_for(optim_state: Any, num_steps: int) -> int:
-    """How many steps an iterate stands for: about 1,000 are kept, or fewer where they are large."""
+def thinning_for(optim_state: Any, num_steps: int, asked: int | None = None) -> int:
+    """How many steps an iterate stands for: as `asked`, else about 1,000 are kept, or fewer where they are large."""
+    if asked is not None:
+        return positive_integer(asked, name="thinning")
     size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(optim_state))
     kept = min(_LENGTH, max(2, _SIZE // max(1, size)))
     return max(1, -(-num_steps // kept))
