@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access import ghost_sum as sums
+from dpppl.access.ghost_sum import MOST_DEVICES
 from dpppl.access.ghost_weights import supports
 from dpppl.row_program.convolutions import rewrite
 from dpppl.row_program.factors import Form, factors, plan
 
-__all__ = ["Factored", "Forms", "clipped_sum", "factored", "plan", "rewrite", "supports"]
+__all__ = ["MOST_DEVICES", "Factored", "Forms", "clipped_sum", "factored", "plan", "rewrite", "supports"]
 
 _FEWEST_LATENTS = 2048
 

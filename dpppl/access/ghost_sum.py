@@ -47,6 +47,7 @@ _NUMBERS = 2**25
 """How many numbers the factors of one chunk of rows may take."""
 _MOST_ROWS = 2048
 _MOST_CHUNKS = 1024
+MOST_DEVICES = 256
 _BLOCKS, _PRODUCTS = 8, 2**23
 """How many blocks are added up in one pass, and how many numbers they may take."""
 

@@ -99,7 +99,12 @@ class Mechanism:
         settings: dict[str, Any] = dict(
             key=key, noise_multiplier=noise_multiplier, step=step, clipping_norm=clipping_norm, number=number
         )
-        if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z):
+        many = placement_of(rows) is not None and placement_of(rows).devices > ghost.MOST_DEVICES
+        if self.strategy == "ghost" and many:
+            raise ConfigurationError(
+                f'gradient_strategy="ghost" is proved for {ghost.MOST_DEVICES} devices: use "auto", or a smaller mesh.'
+            )
+        if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z) and not many:
             always = self.strategy == "ghost"
             found = ghost.factored(log_likelihood, z, _one_of(arrays_of(rows), number), public, always=always)
             if found is not None and (found.worthwhile or always):

@@ -84,6 +84,10 @@ def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
                 f"'{first}' and '{label}' lie on other devices, or along other axes of a mesh: shard all private arrays alike."
             )
     used, axes = lying[first]
+    if any(device.process_index != jax.process_index() for device in used.devices.flat):
+        raise ConfigurationError(
+            "rows lie on devices of several processes, of which only one could charge: shard over the devices of one process."
+        )
     num_rows = int(next(iter(arrays.values())).shape[0])
     placement = Sharded(num_rows, used, axes)
     length = -(-num_rows // placement.devices) * placement.devices
