@@ -46,10 +46,11 @@ class Lowered:
     ) -> None:
         self._lowered = jax.jit(jaxpr_as_fun(closed), **(shardings or {})).lower(*leaves)
         captured = list(jaxprs.constants(closed))
+        is_simple = not (quickly or any(map(_divides, jaxprs.equations(closed))))
         quickly = quickly and jax.default_backend() == "cpu"
         quickly = quickly and sum(math.prod(aval.shape) for aval in (*closed.in_avals, *closed.out_avals)) < _FEW
         self._options: Any = {"xla_backend_optimization_level": 0} if quickly else None
-        if shardings and jax.default_backend() == "cpu" and any(map(_divides, jaxprs.equations(closed))):
+        if shardings and jax.default_backend() == "cpu" and not is_simple:
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
             self._options = {"xla_disable_hlo_passes": "algsimp"}
         self._has_key = any(map(is_key, captured))

@@ -25,7 +25,7 @@ def lowered(closed: Any, arguments: Any, quickly: bool) -> Lowered:
     if placement is None:
         return Lowered(closed, leaves, quickly)
     given = tuple(placement.of_rows if is_rows else placement.of_others for is_rows, _ in _leaves(arguments))
-    return Lowered(closed, leaves, shardings=dict(in_shardings=given, out_shardings=placement.of_others))
+    return Lowered(closed, leaves, quickly, shardings=dict(in_shardings=given, out_shardings=placement.of_others))
 
 
 def placed(arguments: Any) -> list[Any]:
