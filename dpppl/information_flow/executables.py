@@ -60,7 +60,7 @@ class Lowered:
             devices or str(jax.devices()),
         ]
         facts += [str(closed.in_avals), str(closed.out_avals), *map(_told, captured)]
-        self._homes = [str(shardings), *(str(getattr(leaf, "sharding", None)) for leaf in leaves)]
+        self._homes = [str(shardings), *map(_home, leaves)]
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def compiled(self) -> Callable[..., Any]:
@@ -95,6 +95,12 @@ def compiled(function: Callable[..., Any], *arguments: Any, quickly: bool = True
 def run_once(function: Callable[..., Any], *arguments: Any, quickly: bool = True) -> Any:
     """`jax.jit(function)(*arguments)`, of a program that may be kept, but not the function."""
     return compiled(function, *arguments, quickly=quickly)(*arguments)
+
+
+def _home(leaf: Any) -> str:
+    """Where an array lies, device by device: meshes of other devices are written alike."""
+    sharding = getattr(leaf, "sharding", None)
+    return str(sharding) if sharding is None else str((sharding, sharding.devices_indices_map(leaf.shape)))
 
 
 def _told(value: Any) -> str:
