@@ -103,29 +103,6 @@ class SelectionEvent:
                 return count
 
 
-def divergences(event: SelectionEvent, orders: np.ndarray) -> np.ndarray:
-    """Upper bounds on the Renyi divergence at orders (n,), all above 1: shape (n,)."""
-    from dp_accounting import rdp as theirs
-
-    from dpppl.accounting import additive
-
-    alpha = np.unique([*orders, *theirs.rdp_privacy_accountant.DEFAULT_RDP_ORDERS])
-    if event.discrete:
-        alpha = np.unique([*orders, *range(2, 64), 128, 256, 512])
-    one = np.max([additive.rdp(candidate, alpha) for candidate in event.candidates], axis=0)
-    more = math.log(event.mean) / (alpha - 1)
-    if event.shape is None:
-        with additive.quiet():
-            deltas = [
-                theirs.rdp_privacy_accountant.compute_delta(alpha, one, math.log1p(1 / (a - 1)))[0] for a in alpha
-            ]
-        total = one + more + event.mean * np.array(deltas)
-    else:
-        total = one + more + (1 + event.shape) * np.min((1 - 1 / alpha) * one - math.log(event.gamma) / alpha)
-    total = np.minimum.accumulate(total[::-1])[::-1]  # a divergence rises with its order
-    return np.asarray(total[np.searchsorted(alpha, orders)])
-
-
 def _gamma(mean: float, shape: float | None) -> float:
     from scipy.optimize import brentq
 
