@@ -35,10 +35,10 @@ from dpppl.subsampling import WithoutReplacement as WithoutReplacement
 from dpppl.svi.dropout import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
-from dpppl.tuning import Tuned as Tuned
-from dpppl.tuning import tune as tune
 from dpppl.uncertainty.private_score import PrivateScore as PrivateScore
 from dpppl.uncertainty.private_score import private_score as private_score
+from dpppl.uncertainty.tuning import Tuned as Tuned
+from dpppl.uncertainty.tuning import tune as tune
 
 __version__ = _version("dpppl")
 __all__ = [

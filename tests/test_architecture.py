@@ -35,13 +35,11 @@ MAY_IMPORT = {
     "mcmc": METHODS,
     "svi": METHODS,
     "noise_aware": METHODS,
-    "uncertainty": METHODS | {"mcmc", "svi"},
+    "uncertainty": METHODS | {"mcmc", "svi", "noise_aware"},
     "plotting": LEAVES | {"ledger", "uncertainty"},
-    "tuning": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware"},
     "audit": METHODS | {"mcmc", "svi"},
-    "cli_models": METHODS | {"mcmc", "svi", "audit"},
-    "cli": METHODS | {"plotting", "cli_models"},
+    "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
     "__main__": {"cli"},
 }
 """By module or subpackage, which may always import itself. `dpppl/__init__.py` may import everything."""

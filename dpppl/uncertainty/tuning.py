@@ -35,7 +35,12 @@ Runner = MCMC | SVI | NoiseAware
 
 @dataclass(frozen=True, kw_only=True)
 class TuningDetails:
-    """What a report says of a selection."""
+    """What a report says of a selection.
+
+    - **num_candidates**: how many settings there were to choose from.
+    - **mean_runs**, **shape**: of the law of the number of runs, as in `tune`.
+    - **score_noise**: noise multiplier of a run's score.
+    """
 
     num_candidates: int
     mean_runs: float

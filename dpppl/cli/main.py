@@ -12,10 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dpppl import accounting, cli_models
+from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.events import NEIGHBORING_RELATIONS
+from dpppl.cli import models
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -73,6 +74,23 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--relation", choices=NEIGHBORING_RELATIONS, default="zero_out")
         added.add_argument("--accountant", choices=ACCOUNTANTS, default="auto")
         added.add_argument("--discrete", action="store_true", help="discrete Gaussian noise")
+    _add_plan(command)
+    added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
+    added.add_argument("file", type=Path)
+    added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
+    added.add_argument("--about", action="append", default=[], metavar="NAME=TEXT", help=", ".join(render.ABOUT))
+    added = command("ledger", _ledger, "what a ledger says: show it, verify its file, or export all that was charged")
+    added.add_argument("action", choices=("show", "verify", "export"))
+    added.add_argument("file", type=Path)
+    models.add(command)
+    added = command(
+        "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
+    )
+    added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    return parser
+
+
+def _add_plan(command: Callable[..., argparse.ArgumentParser]) -> None:
     added = command(
         "plan", _plan, "what each method could do with a budget, and which to take; or what several runs would cost"
     )
@@ -103,19 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument(
         "--ledger", type=Path, help="with --compare: what it has charged comes first, and whether it admits"
     )
-    added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
-    added.add_argument("file", type=Path)
-    added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
-    added.add_argument("--about", action="append", default=[], metavar="NAME=TEXT", help=", ".join(render.ABOUT))
-    added = command("ledger", _ledger, "what a ledger says: show it, verify its file, or export all that was charged")
-    added.add_argument("action", choices=("show", "verify", "export"))
-    added.add_argument("file", type=Path)
-    cli_models.add(command)
-    added = command(
-        "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
-    )
-    added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    return parser
 
 
 def _event(options: argparse.Namespace, noise_multiplier: float, steps: int) -> GaussianEvent:
