@@ -148,8 +148,7 @@ def cost(name, num_rows, repeats=15):
 
 def bound(model, args, **settings):
     kernel = dpppl.DPSGLD(model, noise_multiplier=1e-9, **settings)
-    kernel.bind(args, {})
-    return kernel
+    return kernel.bind(args, {})
 
 
 def main() -> None:

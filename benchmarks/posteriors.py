@@ -212,11 +212,11 @@ def run(kernel, problem, warmup, samples, chains):
 def row_gradients(mcmc, problem):
     """Norms of all rows' gradients at the last states of all chains, where rows are clipped: (chains, rows)."""
     kernel = mcmc.sampler.with_noise(None)
-    kernel.bind(problem.data, {})
-    rows, public = kernel.split.arrays(problem.data, {})
-    gradient = jax.grad(lambda u, row: kernel.split.log_likelihood(kernel._scaled(u), row, public))
+    bound = kernel.bind(problem.data, {})
+    rows, public = bound.split.arrays(problem.data, {})
+    gradient = jax.grad(lambda u, row: bound.log_likelihood(u, row, public))
     norm = lambda u, row: jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(gradient(u, row))))  # noqa: E731
-    return jax.lax.map(lambda z: jax.vmap(norm, (None, 0))(kernel._unscaled(z), rows), mcmc.last_state.z)
+    return jax.lax.map(lambda z: jax.vmap(norm, (None, 0))(bound.to_metric(z), rows), mcmc.last_state.z)
 
 
 def compare(samples, reference: Reference, pooled: bool):

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -141,8 +141,14 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
             return own._step(objective, mechanism, noise)(state, rows, public)[0]
 
         return _Target(own, own.mechanism, start, step, own.get_params)
-    start = own.init(key, 0, None, args, kwargs)
-    return _Target(own, own.mechanism, start, lambda m, s: own.with_mechanism(m).sample(s, args, kwargs), lambda s: s.z)
+    own.check_norm()
+    start, bound = own.init(key, 0, None, args, kwargs), own.bind(args, kwargs)
+    rows, public = bound.split.arrays(args, kwargs)
+
+    def move(mechanism: Any, state: Any) -> Any:
+        return replace(bound, kernel=own.copy(mechanism=mechanism)).step(state, rows=rows, public=public)
+
+    return _Target(own, own.mechanism, start, move, lambda state: state.z)
 
 
 @dataclass(frozen=True, kw_only=True)

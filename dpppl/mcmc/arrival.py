@@ -8,12 +8,11 @@ sum is the way it went, which stays bounded.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.bound import BoundKernel
 
 FALSE_ALARM = 0.01
 _SLOWEST, _SLOW = 2, 8
@@ -23,9 +22,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """What noise alone does to positions, as chains move. `moves`: variance of the last move before a draw, (chains, draws);
-    `ways`: of the way from draw to draw, (chains, draws - 1). `friction`: the share of its momentum that a free chain loses in a
-    step, 1 without momentum. `thinning`: steps from draw to draw. `most`: the largest factor that subsampling adds to both."""
+    """The effect of noise alone on preconditioned positions.
+
+    - **moves** - variance of the last move before a draw, (chains, draws).
+    - **ways** - variance of the increment from draw to draw, (chains, draws - 1).
+    - **friction** - share of its momentum that a chain without forces loses in a step, 1 without momentum.
+    - **thinning** - steps from draw to draw.
+    - **most** - largest factor by which subsampling raises both variances.
+    """
 
     moves: Array
     ways: Array
@@ -40,18 +44,26 @@ class Noise:
         return float((1.0 - kept) / (1.0 + kept))
 
 
-def noise_of(kernel: "DPKernel", first: int, draws: int, thinning: int, longest: Array) -> Noise:
-    """Of `draws` draws of chains whose steps are number `first` and after, cut to `longest`, (chains,), by their search."""
+def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest: Array) -> Noise:
+    """The noise of a run.
+
+    - **bound** - the kernel that ran.
+    - **first** - number of the first step that was collected.
+    - **draws** - collected states of each chain.
+    - **thinning** - steps from draw to draw.
+    - **longest** - longest step size of each chain after its search, (chains,).
+    """
+    kernel = bound.kernel
     moves, ways, friction, most = [], [], 1.0, 0.0
     rate = kernel.mechanism.subsampling.rate
-    for bound in longest:
-        step_sizes, multipliers = kernel.taken(first, draws * thinning, bound)
+    for step_size in longest:
+        step_sizes, multipliers = kernel.shortened_schedule(first, draws * thinning, step_size)
         std = kernel.noise_std(step_sizes, multipliers)
         friction = kernel.friction_at(std)
         way = 2.0 * kernel.temperature_at(step_sizes, std) * kernel.diffusion_time(step_sizes, std)
         moves.append((way * friction / (2.0 - friction))[thinning - 1 :: thinning])
         ways.append(way.reshape(draws, thinning).sum(axis=1)[1:])
-        most = max(most, rate * (1.0 - rate) * kernel.split.num_rows / np.min(multipliers) ** 2)
+        most = max(most, rate * (1.0 - rate) * bound.split.num_rows / np.min(multipliers) ** 2)
     return Noise(
         moves=np.array(moves),
         ways=np.array(ways),
@@ -63,14 +75,21 @@ def noise_of(kernel: "DPKernel", first: int, draws: int, thinning: int, longest:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """By latent site, for each element: whether it is `moving`, and whether it is `held`."""
+    """Whether elements of latent sites have arrived.
+
+    - **moving** - by site, whether each element still drifts.
+    - **held** - by site, whether the posterior bounds each element.
+    """
 
     moving: Mapping[str, Array] = field(default_factory=dict)
     held: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
     def of(cls, midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise: Noise) -> "Arrival":
-        """From collected midpoints and positions, (chains, draws, ...) by site, in the coordinates in which chains move.
+        """From what was collected, in preconditioned coordinates.
+
+        - **midpoints**, **positions** - (chains, draws, ...) by site.
+        - **noise** - the noise of the run.
 
         An element is moving if its two slowest cosines are stronger than noise explains, or those of its site together
         while nothing holds it. The chance of that where nothing pulls is at most 1 % for the whole run, and less where a
@@ -94,10 +113,14 @@ class Arrival:
         return cls(moving=moving, held=held)
 
     def of_samples(self, site: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """(moving, held) of a site of samples, in constrained space: of its own elements, or the worst of them where their
-        shape is another; of a site that is computed from others the worst of all."""
+        """(moving, held) of a site in constrained space: of its own elements, or the worst of them where their shape is
+        another; of a site that is computed from others the worst of all.
+
+        - **site** - name of the site.
+        - **shape** - shape of one draw of it.
+        """
         sites = [site] if site in self.moving else list(self.moving)
-        moving, held = ([found[s] for s in sites] for found in (self.moving, self.held))
+        moving, held = ([by_site[s] for s in sites] for by_site in (self.moving, self.held))
         if len(sites) == 1 and moving[0].shape == shape:
             return moving[0], held[0]
         worst = any(np.any(m) for m in moving), bool(sites) and all(np.all(h) for h in held)

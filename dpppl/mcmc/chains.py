@@ -1,5 +1,8 @@
-"""Chains that run together or one after another: their first states, and which of them failed."""
+"""The chains of a run: their first states, who runs together, what they cost, and which of them failed."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -7,16 +10,152 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.bound import BoundKernel
+from dpppl.mcmc.collection import Collection, check_fields
+from dpppl.randomness import keys
+from dpppl.runs import placing
+from dpppl.runs.budget import Charge
+from dpppl.runs.driver import TRACING, Method
+from dpppl.runs.provenance import Start
+
+_MOST_NUMBERS = 2**26
 
 
-def initial_states(
-    kernel: DPKernel, key: Any, num_chains: int, num_warmup: int, init_params: Any, resume: Any, args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:  # fmt: skip
-    """The states before a run's first step: a batch of them for several chains. `resume`: states to go on from.
+@dataclass(frozen=True)
+class Call:
+    """The call of a run: its arguments, and which steps it takes.
 
-    Looks at no data. Raises ConfigurationError where starting values or states do not fit."""
+    - **args**, **kwargs** - the model's arguments.
+    - **init_params** - unconstrained starting values by site, or None.
+    - **fields** - fields of the state that the caller wants.
+    - **removed** - latent sites that the caller leaves out.
+    - **discarded** - steps before those that are collected.
+    - **num_collected** - how many states of each chain are collected.
+    - **resume** - last states of an earlier run, which this one goes on from, or None.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    init_params: Any
+    fields: tuple[str, ...]
+    removed: tuple[str, ...]
+    discarded: int
+    num_collected: int
+    resume: Any = None
+
+    @property
+    def first(self) -> int:
+        """Number of the run's first step, from 0."""
+        return 0 if self.resume is None else int(np.max(np.asarray(self.resume.i)))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many chains there are, and how they run.
+
+    - **num_chains** - number of chains.
+    - **num_warmup** - warmup steps of each.
+    - **thinning** - steps from one collected state to the next.
+    - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap.
+    - **mesh** - devices to deal rows out over, or None.
+    """
+
+    num_chains: int
+    num_warmup: int
+    thinning: int
+    chain_method: Any
+    mesh: Any = None
+
+    @property
+    def together(self) -> bool:
+        """Whether all chains run in one program."""
+        return self.num_chains == 1 or self.chain_method != "sequential"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chains:
+    """The chains of a run before it looks at any data.
+
+    - **bound** - the kernel, bound to the run's arguments.
+    - **call** - what was asked for.
+    - **layout** - how the chains run.
+    - **states** - first states, a batch of them for several chains.
+    - **rows**, **public** - the private rows and the Public arrays among the arguments.
+    """
+
+    bound: BoundKernel
+    call: Call
+    layout: Layout
+    states: Any
+    rows: Any
+    public: Any
+
+    @classmethod
+    def starting(cls, bound: BoundKernel, key: Any, call: Call, layout: Layout) -> "Chains":
+        """First states, and checks of what can be refused without the data. Raises ConfigurationError.
+
+        - **bound** - the kernel, bound to the arguments of `call`.
+        - **key** - key of the run.
+        - **call**, **layout** - as above.
+        """
+        rows, public = bound.split.arrays(call.args, call.kwargs, layout.mesh)
+        with TRACING:
+            # A stream of its own: keys that the caller splits off the same key must give a run other noise.
+            states = _first_states(bound, keys.stream(key, "chains"), public, call, layout)
+        check_fields(call.fields, states)
+        chains = cls(bound=bound, call=call, layout=layout, states=states, rows=rows, public=public)
+        kernel = bound.kernel
+        kernel.check_noise(kernel.noise_std(*kernel.schedule(call.first, chains.num_steps)))
+        return chains
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of each chain."""
+        return self.call.discarded + self.call.num_collected * self.layout.thinning
+
+    @property
+    def start_values(self) -> Start:
+        """Origin of the starting values, for the report."""
+        return self.bound.kernel.start if self.call.init_params is None else Start.SUPPLIED
+
+    @cached_property
+    def groups(self) -> list[Any]:
+        """First states of the chains that run together, group by group."""
+        return [self.states] if self.layout.together else unstack(self.states)
+
+    @property
+    def one(self) -> Any:
+        """The first state of one chain."""
+        return unstack(self.states)[0] if self.layout.num_chains > 1 else self.states
+
+    @property
+    def charges(self) -> list[Charge]:
+        """The cost of each group."""
+        chains = self.layout.num_chains if self.layout.together else 1
+        return [self.bound.kernel.charge(self.call.first, self.num_steps, chains)] * len(self.groups)
+
+    @cached_property
+    def fields(self) -> tuple[str, ...]:
+        """Fields of the state that are collected: those of the call, and those that verdicts are made of."""
+        own = {"clipped"} if self.bound.kernel.mechanism.counts else set()
+        if sum(np.size(leaf) for leaf in jax.tree.leaves(self.states.z)) * self.call.num_collected <= _MOST_NUMBERS:
+            own.add("z")  # positions, which tell with the samples how long steps are
+        return (*self.call.fields, *sorted(own - set(self.call.fields)))
+
+    @property
+    def method(self) -> Method:
+        """How the driver runs them."""
+        together = len(self.groups) == 1 and self.layout.num_chains > 1
+        mapping = placing.together(mapping_of(self.layout.chain_method), self.rows) if together else None
+        collection = Collection(
+            fields=self.fields, num_steps=self.num_steps, first=self.call.discarded,
+            num_collected=self.call.num_collected, thinning=self.layout.thinning,
+        )  # fmt: skip
+        return collection.method(self.bound.step, mapping)
+
+
+def _first_states(bound: BoundKernel, key: Any, public: Any, call: Call, layout: Layout) -> Any:
+    num_chains, init_params, resume = layout.num_chains, call.init_params, call.resume
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:
         init_params = jax.tree.map(jnp.asarray, init_params)
@@ -25,7 +164,7 @@ def initial_states(
             raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
         if not_finite(init_params, 1):
             raise ConfigurationError("init_params must be finite.")
-    states = kernel.init(chain_key, num_warmup, init_params, args, kwargs)
+    states = bound.init(chain_key, layout.num_warmup, init_params, public)
     if resume is None:
         return states
     resume = resume._replace(rng_key=states.rng_key)
@@ -36,20 +175,30 @@ def initial_states(
     return jax.tree.map(jnp.asarray, resume)
 
 
-def mapping_of(chain_method: Any) -> Any:
-    """How the chunk of one chain becomes that of all chains that run together: see `Method.mapping`."""
+def mapping_of(chain_method: Any) -> Callable[..., Any] | str:
+    """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`.
+
+    - **chain_method** - NumPyro's argument of that name.
+    """
     named: dict[Any, Any] = {"parallel": "pmap", "vectorized": jax.vmap}
     return chain_method if callable(chain_method) else named[chain_method]
 
 
 def unstack(states: Any) -> list[Any]:
-    """The states of each chain."""
+    """The states of each chain.
+
+    - **states** - a batch of states.
+    """
     count = len(jax.tree.leaves(states)[0])
     return [jax.tree.map(lambda leaf: leaf[chain], states) for chain in range(count)]  # noqa: B023
 
 
 def not_finite(values: Any, num_chains: int) -> tuple[int, ...]:
-    """The numbers of the chains with values that are not finite; several chains are stacked along the first axis."""
+    """Numbers of the chains with values that are not finite.
+
+    - **values** - arrays; several chains are stacked along the first axis.
+    - **num_chains** - how many chains.
+    """
     chains = unstack(values) if num_chains > 1 else [values]
     finite = [all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(chain)) for chain in chains]
     return tuple(number for number, ok in enumerate(finite) if not ok)

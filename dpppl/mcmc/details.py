@@ -3,19 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.verdict import Measured
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.clipped_rows import BIASED
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.report import MechanismFacts, PrivacyReport, noise_range, show_range
 from dpppl.runs.unit import ROW, Unit
-
-if TYPE_CHECKING:
-    from dpppl.mcmc.kernel import DPKernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +33,7 @@ class ChainDetails:
 
     @classmethod
     def of(
-        cls, kernel: "DPKernel", charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = (),
+        cls, kernel: Dynamics, charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = (),
         measured: Measured | None = None,
     ) -> "ChainDetails":  # fmt: skip
         """Of what has been charged. Raises ConfigurationError if the sampler cannot stand the noise."""
@@ -45,7 +42,7 @@ class ChainDetails:
         charges = [charge for charge in charges if charge.num_steps and not charge.is_query]
         steps, std = [np.full(1, math.nan)], [np.full(1, math.nan)]
         for charge in charges:
-            step_sizes, multipliers = kernel.taken(charge.first, charge.num_steps, longest)
+            step_sizes, multipliers = kernel.shortened_schedule(charge.first, charge.num_steps, longest)
             steps.append(step_sizes)
             std.append(kernel.noise_std(step_sizes, multipliers))
         h, s = (np.concatenate(parts[1:] or parts) for parts in (steps, std))
@@ -133,7 +130,7 @@ class ChainDetails:
         return []
 
 
-def _temperature(kernel: "DPKernel", charges: Sequence[Charge], temperatures: np.ndarray) -> str:
+def _temperature(kernel: Dynamics, charges: Sequence[Charge], temperatures: np.ndarray) -> str:
     """What is known about the temperature at which the chain samples."""
     line = f"{show_range(temperatures.min(), temperatures.max())} from the noise (target {kernel.temperature:g}): "
     rate, num_data = kernel.mechanism.subsampling.rate, kernel.num_data
@@ -148,7 +145,7 @@ def _temperature(kernel: "DPKernel", charges: Sequence[Charge], temperatures: np
 
 
 def chain_report(
-    kernel: "DPKernel",
+    kernel: Dynamics,
     charges: Sequence[Charge],
     provenance: Provenance,
     *,

@@ -102,7 +102,7 @@ class DPSGHMC(DPKernel):
     def sample_weight(self, step_size: Any) -> Any:
         return step_size**0.5
 
-    def first_state(self, z: Any, rng_key: Any) -> Any:
+    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
         return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
 
     def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:

@@ -91,7 +91,7 @@ class DPSGLD(DPKernel):
     def diffusion_time(self, step_size: Any, std: Any) -> Any:
         return step_size
 
-    def first_state(self, z: Any, rng_key: Any) -> Any:
+    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
         return DPSGLDState(jnp.zeros((), jnp.int32), z, z, None, None, rng_key)
 
     def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:

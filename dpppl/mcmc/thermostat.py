@@ -116,21 +116,17 @@ class DPSGNHT(DPKernel):
     def friction_at(self, std: Any) -> float:
         return float(np.mean(std)) ** 2 / (2.0 * self.temperature)
 
-    def first_state(self, z: Any, rng_key: Any) -> Any:
+    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
         leaves, tree = jax.tree.flatten(z)
         subkeys = jax.random.split(keys.stream(rng_key, "momentum"), len(leaves))
         p = [
             jnp.sqrt(self.temperature) * jax.random.normal(key, leaf.shape, leaf.dtype)
             for key, leaf in zip(subkeys, leaves)
         ]
-        step_size, noise_multiplier = self._at(0)
+        step_size, noise_multiplier = self.step_and_noise(0)
         zeta = self.noise_std(step_size, noise_multiplier) ** 2 / (2.0 * step_size * self.temperature)
-        start = jnp.zeros((), jnp.int32)
-        return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, start, rng_key)
-
-    def init(self, rng_key: Any, num_warmup: Any, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
-        state = super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
-        return state._replace(hold=jnp.full_like(state.hold, num_warmup // 2))
+        start, hold = jnp.zeros((), jnp.int32), jnp.asarray(num_warmup // 2, jnp.int32)
+        return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, hold, rng_key)
 
     def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
         coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)

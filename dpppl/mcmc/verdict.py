@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpppl.mcmc.arrival import FALSE_ALARM, Arrival, Noise, noise_of
+from dpppl.mcmc.bound import BoundKernel
 from dpppl.runs.clipped_rows import BIASED, ClippedRows
-
-if TYPE_CHECKING:
-    from dpppl.mcmc.kernel import DPKernel
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
@@ -23,9 +21,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Of a run. `step_size`: the largest that was used after the search, smallest over chains. `excess`: by latent site,
-    the largest share by which steps widen the positions' variance beyond the samples'. `moving`: sites of which an element
-    still moves. `clipped`: the rows that were clipped while samples were taken; None where not measured."""
+    """Measurements of a run.
+
+    - **step_size** - the largest step size after the search, smallest over chains.
+    - **excess** - by latent site, the largest relative excess of the positions' variance over the samples'.
+    - **moving** - sites with an element that still drifts.
+    - **clipped** - the rows that were clipped while samples were taken; None where not measured.
+    """
 
     step_size: float
     excess: Mapping[str, float]
@@ -44,19 +46,27 @@ class Measured:
 
 
 def measure(
-    kernel: "DPKernel", states: Any, collected: Mapping[str, Any], first: int, thinning: int
+    bound: BoundKernel, states: Any, collected: Mapping[str, Any], first: int, thinning: int
 ) -> tuple[Measured, Arrival]:
-    """From the last states and what was collected, leaves (chains, draws, ...), at every so many-th step after number `first`."""
-    found_steps = kernel.found_steps(states)
-    middle = kernel._unscaled(collected[kernel.sample_field])
+    """Measurements of a run, and which elements have arrived.
+
+    - **bound** - the kernel that ran.
+    - **states** - last states.
+    - **collected** - fields of the states, leaves (chains, draws, ...), by name.
+    - **first** - number of the first step that was collected.
+    - **thinning** - steps from one collected state to the next.
+    """
+    kernel = bound.kernel
+    longest_steps = kernel.longest_steps(states.search)
+    middle = bound.to_metric(collected["midpoint"])
     chains, draws = np.shape(next(iter(middle.values())))[:2]
-    longest = min(float(found_steps.min()), float(kernel.schedule(first, max(1, draws * thinning))[0].max()))
-    clipped = clipped_rows(collected.get("clipped"), thinning, kernel.split.num_rows)
+    longest = min(float(longest_steps.min()), float(kernel.schedule(first, max(1, draws * thinning))[0].max()))
+    clipped = clipped_rows(collected.get("clipped"), thinning, bound.split.num_rows)
     measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped)
     if not draws:
         return measured, Arrival()
-    positions = kernel._unscaled(collected.get("z", collected[kernel.sample_field]))
-    noise = noise_of(kernel, first, draws, thinning, np.broadcast_to(found_steps, chains))
+    positions = bound.to_metric(collected.get("z", collected["midpoint"]))
+    noise = noise_of(bound, first, draws, thinning, np.broadcast_to(longest_steps, chains))
     arrival = Arrival.of(middle, positions, noise) if "z" in collected and draws > 2 else Arrival()
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
     return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival

@@ -26,9 +26,15 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Progress:
-    """`done` steps of leg number `leg` are over: its states, and what was recorded of each chunk."""
+    """How far a run has got.
 
-    leg: int
+    - **group** - number of the group of chains that runs.
+    - **done** - steps of it that are over.
+    - **state** - its states after these.
+    - **parts** - the records of each of its chunks.
+    """
+
+    group: int
     done: int
     state: Any
     parts: Sequence[Any]
@@ -70,28 +76,37 @@ class Checkpoint:
                 "Run what it is of, or delete it to start anew; what it has run stays charged."
             )
 
-    def begun(self, recorded: Any, legs: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
-        """Where to go on; legs that are over are appended to `finished`. `recorded`: shapes of what a chunk records."""
+    def begun(self, recorded: Any, groups: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
+        """Where to go on.
+
+        - **recorded** - shapes of the records of a chunk.
+        - **groups** - first states of each group of chains.
+        - **finished** - list that the states and records of groups that are over are appended to.
+        """
         if not self.resumed:
-            return Progress(0, 0, legs[0], [])
+            return Progress(0, 0, groups[0], [])
         records = jax.tree.structure(recorded)
         leaves = iter(range(self._header["count"]))
         take = lambda tree: jax.tree.unflatten(tree, [self._arrays[f"a{next(leaves)}"] for _ in range(tree.num_leaves)])  # noqa: E731
-        for leg in range(self._header["leg"]):
-            finished.append((_as(legs[leg], take(jax.tree.structure(legs[leg]))), take(records)))
-        leg, done = self._header["leg"], self._header["done"]
-        if leg == len(legs):
-            return Progress(leg, 0, legs[-1], [])
-        state = _as(legs[leg], take(jax.tree.structure(legs[leg])))
-        return Progress(leg, done, state, [take(records)] if done else [])
+        group, done = self._header["leg"], self._header["done"]
+        for state in groups[:group]:
+            finished.append((_as(state, take(jax.tree.structure(state))), take(records)))
+        if group == len(groups):
+            return Progress(group, 0, groups[-1], [])
+        state = _as(groups[group], take(jax.tree.structure(groups[group])))
+        return Progress(group, done, state, [take(records)] if done else [])
 
-    def save(self, at: Progress, finished: Sequence[tuple[Any, Any]]) -> None:
-        """Write all of it, in one step: a reader sees this or what was there before."""
-        axis = 0 if np.ndim(at.state.i) == 0 else 1
-        recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *at.parts)
-        leaves = [_plain(leaf) for leaf in jax.tree.leaves([*finished, at.state, recorded])]
+    def save(self, progress: Progress, finished: Sequence[tuple[Any, Any]]) -> None:
+        """Write all of it, atomically: a reader sees this or what was there before.
+
+        - **progress** - how far the run has got.
+        - **finished** - states and records of the groups of chains that are over.
+        """
+        axis = 0 if np.ndim(progress.state.i) == 0 else 1
+        recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *progress.parts)
+        leaves = [_plain(leaf) for leaf in jax.tree.leaves([*finished, progress.state, recorded])]
         header = {
-            "format": _FORMAT, "digest": self._digest, "run_id": self.run_id, "leg": at.leg, "done": at.done,
+            "format": _FORMAT, "digest": self._digest, "run_id": self.run_id, "leg": progress.group, "done": progress.done,
             "count": len(leaves), "generator": str(jax.random.key_impl(self.key)),
         }  # fmt: skip
         arrays = {f"a{number}": leaf for number, leaf in enumerate(leaves)}

@@ -144,77 +144,103 @@ class Run:
         return cls(checkpoint.key, checkpoint.run_id, checkpoint)
 
 
-def drive(
-    run: Run,
-    method: Method,
-    legs: Sequence[Any],
-    rows: Any,
-    public: Any,
-    budget: Budget,
-    charges: Sequence[Charge],
-    begin: Callable[[KeyOrigin], PrivacyReport],
-    *,
-    what: str,
-    settings: tuple[int, ...] = (),
-    notes: Sequence[str] = (),
-    print_cost: bool = True,
-    progress_bar: bool = False,
-    describe: Callable[[int], str],
-) -> list[tuple[Any, Any]]:
-    """Run all steps of each leg (chains that run together), of which charge number i is that of leg i.
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run does, fixed before any data are looked at.
 
-    In this order: the program is traced, proved and compiled; the charges are reserved as `what`; the key is used up;
-    `begin(origin of the key)` notes that the run begins and reports it, and its cost is printed; then each chunk is
-    charged before it starts. Up to `begin` a refusal leaves all as it was. Returns, for each leg, its last states
-    without keys and what was recorded. With a checkpoint that holds a part of the run, goes on from there; `settings`
-    must then be the same."""
-    number = np.asarray(0, np.int32)
-    program = prepare(method.mapped_chunk, (legs[0], rows, public, number, number), rows=1)
+    - **method** - how it steps, and what of it is kept.
+    - **chain_groups** - first states of the chains that run together, for one group after another.
+    - **rows** - private rows (N, ...).
+    - **public** - the model's Public arrays.
+    - **charges** - the cost of each group.
+    - **what** - what a ledger calls the run.
+    - **settings** - numbers that must be the same where a checkpoint is resumed.
+    - **notes** - lines printed with the cost.
+    - **print_cost**, **progress_bar** - whether to show them.
+    - **describe** - `describe(steps done)`, the progress bar's text.
+    """
+
+    method: Method
+    chain_groups: Sequence[Any]
+    rows: Any
+    public: Any
+    charges: Sequence[Charge]
+    what: str
+    settings: tuple[int, ...] = ()
+    notes: Sequence[str] = ()
+    print_cost: bool = True
+    progress_bar: bool = False
+    describe: Callable[[int], str]
+
+    def arguments(self, group: int = 0) -> tuple[Any, ...]:
+        """Arguments of a chunk of no steps, for tracing it.
+
+        - **group** - number of a group of chains.
+        """
+        number = np.asarray(0, np.int32)
+        return self.chain_groups[group], self.rows, self.public, number, number
+
+
+def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> list[tuple[Any, Any]]:
+    """Run all steps of each group of chains. Returns, for each group, its last states without keys and its records.
+
+    In this order: the program is traced, proved and compiled; the charges are reserved; the key is used up; the run is
+    noted by `begin`, and its cost is printed; then each chunk is charged before it starts. Up to `begin` a refusal leaves
+    all as it was. With a checkpoint that holds a part of the run, goes on from there.
+
+    - **run** - key, name, checkpoint and reservation.
+    - **plan** - what it does.
+    - **budget** - the account that it is charged to.
+    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
+    """
+    program = prepare(plan.method.mapped_chunk, plan.arguments(), rows=1)
     if run.checkpoint is not None:
-        settings_ = np.array([method.num_steps, *settings])
-        digest = placing.digest(program, method.mapped_chunk, (legs[0], rows, public, number, number))
-        run.checkpoint.bind(digest, (placing.contents(rows), public, list(legs), settings_))
+        settings = np.array([plan.method.num_steps, *plan.settings])
+        digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
+        run.checkpoint.bind(digest, (placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings))
     before = budget.events
-    with run.reserved(budget, charges, what) as reservation:
+    with run.reserved(budget, plan.charges, plan.what) as reservation:
         report = begin(claim(run.key, again=run.goes_on))
         if run.reservation is None:  # else it was announced before the clipping norm was looked for
-            announce(report, before, notes, print_cost)
-        total = method.num_steps * len(legs)
-        with tqdm(total=total, disable=not progress_bar, desc=describe(0)) as bar:
-            finished = _chunks(method, program, legs, rows, public, reservation, run.checkpoint, bar, describe)
+            announce(report, before, plan.notes, plan.print_cost)
+        finished = _chunks(plan, program, reservation, run.checkpoint)
     if run.checkpoint is not None:
         run.checkpoint.remove()
-    return [(placing.on_one(state._replace(rng_key=None), rows), recorded) for state, recorded in finished]
+    return [(placing.on_one(state._replace(rng_key=None), plan.rows), recorded) for state, recorded in finished]
 
 
 def _chunks(
-    method: Method, program: Program, legs: Sequence[Any], rows: Any, public: Any, reservation: Reservation,
-    checkpoint: Checkpoint | None, bar: Any, describe: Callable[[int], str],
-) -> list[tuple[Any, Any]]:  # fmt: skip
+    plan: Plan, program: Program, reservation: Reservation, checkpoint: Checkpoint | None
+) -> list[tuple[Any, Any]]:
+    method, groups = plan.method, plan.chain_groups
     finished: list[tuple[Any, Any]] = []
     axis = 0 if method.mapping is None else 1
-    at = Progress(0, 0, legs[0], []) if checkpoint is None else checkpoint.begun(program.outputs[1], legs, finished)
-    for leg in range(len(legs)):
-        over = method.num_steps if leg < at.leg else at.done
-        if over:
-            reservation.charge(leg, over)
-            bar.update(over)
-        if leg < at.leg:
-            continue
-        state, parts = at.state, list(at.parts)
-        for start in range(at.done, max(1, method.num_steps), method.length):
-            count = min(method.length, method.num_steps - start)
-            reservation.charge(leg, start + count)
-            counts = (np.asarray(value, np.int32) for value in (start, count))
-            state, buffers = jax.block_until_ready(program(state, rows, public, *counts))
-            parts.append(jax.tree.map(functools.partial(_take, method.kept(start, count), axis), buffers))
-            if checkpoint is not None:
-                checkpoint.save(Progress(leg, start + count, state, parts), finished)
-            bar.set_description(describe(start + count), refresh=False)
-            bar.update(count)
-        recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
-        finished.append((state, recorded))
-        at = Progress(leg + 1, 0, legs[min(leg + 1, len(legs) - 1)], [])
+    progress = Progress(0, 0, groups[0], [])
+    if checkpoint is not None:
+        progress = checkpoint.begun(program.outputs[1], groups, finished)
+    total = method.num_steps * len(groups)
+    with tqdm(total=total, disable=not plan.progress_bar, desc=plan.describe(0)) as bar:
+        for group in range(len(groups)):
+            over = method.num_steps if group < progress.group else progress.done
+            if over:
+                reservation.charge(group, over)
+                bar.update(over)
+            if group < progress.group:
+                continue
+            state, parts = progress.state, list(progress.parts)
+            for start in range(progress.done, max(1, method.num_steps), method.length):
+                count = min(method.length, method.num_steps - start)
+                reservation.charge(group, start + count)
+                counts = (np.asarray(value, np.int32) for value in (start, count))
+                state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
+                parts.append(jax.tree.map(functools.partial(_take, method.kept(start, count), axis), buffers))
+                if checkpoint is not None:
+                    checkpoint.save(Progress(group, start + count, state, parts), finished)
+                bar.set_description(plan.describe(start + count), refresh=False)
+                bar.update(count)
+            recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
+            finished.append((state, recorded))
+            progress = Progress(group + 1, 0, groups[min(group + 1, len(groups) - 1)], [])
     return finished
 
 

@@ -9,9 +9,9 @@ from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Run
-from dpppl.runs.norm_choice import private_norms
+from dpppl.runs.prelude import NormPhase, measure_norms
 from dpppl.runs.provenance import KeyOrigin
-from dpppl.runs.report import PrivacyReport, announce
+from dpppl.runs.report import PrivacyReport
 from dpppl.svi.elbo import Objective
 from dpppl.svi.settings import SVISettings
 
@@ -32,17 +32,16 @@ def choose_norm(
     """Give `svi` the .9 quantile of the rows' gradients at a draw of the first guide, to four digits. `charges`: the
     histogram's, and that of the steps. Returns the run, which has its steps reserved, and the norm."""
     histogram, *steps = charges
-    before = svi.budget.events
     with TRACING:
         _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
-
-    def announced(origin: KeyOrigin) -> None:
-        announce(begin(origin), before, objective.split.notes, svi.print_cost)
 
     def choose(norms: Norms) -> None:
         norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
         svi._mechanism, svi._has_auto_norm = svi._mechanism.with_norm(norm), False
 
-    statistic = gradient_norm(objective.split.log_likelihood)
-    run = private_norms(statistic, z, rows, public, run, svi.budget, histogram, steps, announced, choose, what="SVI")
+    phase = NormPhase(
+        statistic=gradient_norm(objective.split.log_likelihood), z=z, rows=rows, public=public, histogram=histogram,
+        charges=steps, choose=choose, what="SVI", notes=objective.split.notes, print_cost=svi.print_cost,
+    )  # fmt: skip
+    run = measure_norms(run, phase, svi.budget, begin)
     return run, svi._mechanism.clipping.clipping_norm

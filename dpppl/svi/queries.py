@@ -1,26 +1,20 @@
 """Learning curves that are paid for: sums over rows of a bounded number, through the same door as everything else."""
 
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from dpppl.access.clipping import Flat
-from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.errors import ConfigurationError
 from dpppl.model.refusals import check_captured
 from dpppl.randomness import keys
-from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, forgetful, prepare
-from dpppl.runs.provenance import Status, claim
-from dpppl.subsampling import FullBatch
+from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.provenance import KeyOrigin, Status
+from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
-from dpppl.validation import positive
 
 
 def noisy_sum_of(
@@ -29,39 +23,16 @@ def noisy_sum_of(
 ) -> float:  # fmt: skip
     """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
 
-    The gradient of `w * statistic(row)` in w is the statistic, so the door clips and sums it as it is. Without a noise
-    multiplier the query uses up what the budget has left."""
-    mechanism = replace(svi.mechanism, clipping=Flat(bound), subsampling=FullBatch())
+    Without a noise multiplier the query uses up what the budget has left."""
+    if noise_multiplier is None and svi.budget.target_epsilon is None:
+        raise ConfigurationError("give noise_multiplier: there is no target_epsilon whose rest the query could use.")
+    query = Query(statistic=statistic, bound=bound, rows=rows, public=public, what=what, mechanism=svi.mechanism)
 
-    def charge_at(sigma: float) -> Charge:
-        relation = svi.mechanism.neighboring_relation
-        return Charge(mechanism, np.array([sigma]), is_query=True, neighboring_relation=relation)
-
-    if noise_multiplier is None:
-        if svi.budget.target_epsilon is None:
-            raise ConfigurationError(
-                "give noise_multiplier: there is no target_epsilon whose rest the query could use."
-            )
-        noise_multiplier = svi.budget.calibrate(charge_at)
-    charge = charge_at(positive(noise_multiplier, name="noise_multiplier"))
-
-    def weighted(weight: Any, row: Any, public: Any) -> Any:
-        return weight * statistic(row, public)
-
-    def query(rows: Any, public: Any, key: Any) -> Any:
-        return mechanism.noisy_sum(
-            weighted, 0.0, rows, public, key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER
-        ).total
-
-    arguments = (rows, public, keys.stream(key, "query"))
-    svi.budget.admit([charge])
-    program = prepare(query, arguments, rows=0)
-    with svi.budget.reserve_for([charge], what, uuid.uuid4().hex) as reservation:
-        origin = claim(key)
+    def begin(origin: KeyOrigin) -> None:
         status = Status.COMPLETE if svi._provenance.status is Status.NOTHING else svi._provenance.status
         svi._provenance = svi._provenance.and_now(status, origin, None if svi._provenance.starts else svi._start)
-        reservation.charge(0, 1)
-        return float(program(*arguments))
+
+    return noisy_query(query, query_charge(query, svi.budget, noise_multiplier), key, svi.budget, begin)
 
 
 @forgetful

@@ -14,8 +14,8 @@ from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import TRACING, Method, Run, drive, forgetful, prove
-from dpppl.runs.norm_choice import after_histogram
+from dpppl.runs.driver import TRACING, Method, Plan, Run, drive, forgetful, prove
+from dpppl.runs.prelude import after_histogram
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.svi import bayesian, by_hand, defaults, queries
@@ -169,12 +169,13 @@ class SVI(SVISettings):
                 prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, zero, zero), rows=1)
                 run, norm = choose_norm(self, objective, self._phi(state), rows, public, run, both, begin(*both))
                 charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
+        plan = Plan(
+            method=method_at(charge.mechanism), chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
+            settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
+            describe=lambda done: "SVI",
+        )  # fmt: skip
         with after_histogram(run):
-            [(state, (trajectory, (gradients, shares)))] = drive(
-                run, method_at(charge.mechanism), [state], rows, public, self.budget, [charge], begin(charge),
-                what="SVI", settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost,
-                progress_bar=progress_bar, describe=lambda done: "SVI",
-            )  # fmt: skip
+            [(state, (trajectory, (gradients, shares)))] = drive(run, plan, self.budget, begin(charge))
         params = constrained(state.optim_state)
         self._clipped = clipped_rows(shares, charge, num_steps, objective.split.num_rows)
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))

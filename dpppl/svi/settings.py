@@ -19,7 +19,7 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.driver import Program
-from dpppl.runs.norm_choice import histogram_charge
+from dpppl.runs.prelude import histogram_charge
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch, Subsampling

@@ -2,18 +2,16 @@
 
 import math
 import os
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpppl import accounting
 from dpppl.access.clipping import Flat
-from dpppl.access.mechanism import ROW_NUMBER, Mechanism
+from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError, warn
@@ -21,12 +19,12 @@ from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments, name_of
 from dpppl.model.refusals import check_captured
 from dpppl.randomness import keys
-from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, forgetful, prepare
-from dpppl.runs.provenance import claim
+from dpppl.runs.budget import Budget
+from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.runs.unit import ROW
 from dpppl.subsampling import FullBatch
-from dpppl.validation import plain, positive
+from dpppl.validation import plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,7 @@ def private_score(
     effects, PrivacyLeakError for one that does more than compute, BudgetExceededError, and KeyReuseError; then nothing
     was charged.
 
-    >>> import dpppl
+    >>> import dpppl, numpy as np
     >>> x, y = np.linspace(-1.0, 1.0, 1_000), np.repeat([0.0, 1.0], 500)
     >>> weight = dpppl.Public(np.array(3.0))
     >>> def brier(weight, x, y):
@@ -97,52 +95,42 @@ def private_score(
     arguments = Arguments.of(score, args, kwargs)
     if arguments.unequal:
         raise ConfigurationError(f"{arguments.unequal}; wrap those that are no private rows in dpppl.Public.")
-    mechanism = Mechanism(clipping=Flat(half), subsampling=FullBatch())
-    budget = Budget(target_epsilon, target_delta, ledger=ledger)
-    key = keys.as_key(rng_key)
-
-    def statistic(_: Any, row: Any, public: Any) -> Any:
-        values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
-        found = jnp.asarray(score(*values, **keywords), float)
-        if found.ndim:
-            raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
-        return jnp.clip(found, low, high) - middle
-
+    budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
+    statistic = _statistic(score, arguments, low, high)
     rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
     with TRACING:
         one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
-        captured = check_captured(jax.make_jaxpr(statistic)(0.0, one, public), {arguments.num_rows}, "score")
-
-    def charge_at(sigma: float) -> Charge:
-        return Charge(mechanism, np.array([sigma]), is_query=True)
-
-    if noise_multiplier is None:
-        if target_epsilon is None:
-            raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
-        noise_multiplier = budget.calibrate(charge_at)
-    noise_multiplier = positive(noise_multiplier, name="noise_multiplier")
+        captured = check_captured(jax.make_jaxpr(statistic)(one, public), {arguments.num_rows}, "score")
+    if noise_multiplier is None and target_epsilon is None:
+        raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
+    query = Query(
+        statistic=statistic, bound=half, rows=rows, public=public, what=f"private_score({name_of(score)})",
+        mechanism=Mechanism(clipping=Flat(half), subsampling=FullBatch()),
+    )  # fmt: skip
+    charge = query_charge(query, budget, noise_multiplier)
     if target_delta is not None and target_delta * arguments.num_rows >= 1.0:
         warn("target_delta is not below 1 / number of rows: a mechanism may publish whole rows.")
-    charge = charge_at(noise_multiplier)
-
-    def query(rows: Any, public: Any, key: Any) -> Any:
-        settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
-        return mechanism.noisy_statistic(statistic, 0.0, rows, public, **settings).total
-
-    operands = (rows, public, keys.stream(key, "query"))
-    budget.admit([charge])
-    program = prepare(query, operands, rows=0)
-    with budget.reserve_for([charge], f"private_score({name_of(score)})", uuid.uuid4().hex) as reservation:
-        claim(key)
-        reservation.charge(0, 1)
-        total = float(program(*operands))
+    total = noisy_query(query, charge, key, budget)
     return PrivateScore(
         mean=middle + total / arguments.num_rows,
-        noise_sd=noise_multiplier * half / arguments.num_rows,
+        noise_sd=float(charge.noise_multipliers[0]) * half / arguments.num_rows,
         num_rows=arguments.num_rows,
         events=budget.events,
         assumed_public=captured,
     )
+
+
+def _statistic(score: Callable[..., Any], arguments: Arguments, low: float, high: float) -> Callable[..., Any]:
+    """The clipped score of one row, less the middle of its range."""
+
+    def statistic(row: Any, public: Any) -> Any:
+        values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
+        found = jnp.asarray(score(*values, **keywords), float)
+        if found.ndim:
+            raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
+        return jnp.clip(found, low, high) - (low + high) / 2.0
+
+    return statistic
 
 
 def _range(bounds: Any) -> tuple[float, float]:

@@ -33,7 +33,7 @@ class Mutation:
 PROGRAM = "dpppl.access.mechanism:Mechanism.access"
 CLIP = "dpppl.access.clipping:clip_rows"
 SUM = "dpppl.access.exact_sum:sum_of_rows"
-STEP = "dpppl.mcmc.step:_gradient"
+STEP = "dpppl.mcmc.bound:BoundKernel._gradient"
 DRIVE = "dpppl.runs.driver:drive"
 EVENT = "dpppl.access.mechanism:Mechanism.event"
 
@@ -207,35 +207,35 @@ MUTATIONS = [
              "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
     Mutation("one step number for all steps", STEP, "step=state.i", "step=0 * state.i",
              "test_mutations:test_noise_differs_between_steps"),
-    Mutation("the account of another schedule", "dpppl.mcmc.kernel:DPKernel.schedule", "return steps, multipliers",
+    Mutation("the account of another schedule", "dpppl.mcmc.dynamics:Dynamics.schedule", "return steps, multipliers",
              "return steps, multipliers * 1.1", "test_mcmc:test_every_step_draws_the_noise_that_is_accounted_for", ("monkeypatch",)),
     # Norms and counts
     Mutation("a count of clipped rows for nothing", "dpppl.access.mechanism:Mechanism._scales",
              "scales = [noise_multiplier / np.sqrt(1.0 - share)]", "scales = [noise_multiplier]",
              "test_step_search:test_sum_and_count_together_cost_one_access"),
-    Mutation("a shortened step with the noise of none", "dpppl.mcmc.step:kernel_step",
-             "jnp.maximum(noise_multiplier, kernel._langevin_multiplier(step_size))",
-             "0.5 * jnp.maximum(noise_multiplier, kernel._langevin_multiplier(step_size))",
+    Mutation("a shortened step with the noise of none", "dpppl.mcmc.bound:BoundKernel.step",
+             "jnp.maximum(noise_multiplier, kernel.langevin_multiplier(step_size))",
+             "0.5 * jnp.maximum(noise_multiplier, kernel.langevin_multiplier(step_size))",
              "test_step_search:test_the_door_is_never_called_with_less_noise_than_was_charged"),
     Mutation("a histogram with half the noise", "dpppl.access.norm_histogram:noisy_histogram", "noise_multiplier=noise_multiplier, step=step",
              "noise_multiplier=0.5 * noise_multiplier, step=step",
              "test_norms:test_a_row_moves_the_counts_by_one_and_the_noise_is_what_is_charged"),
-    Mutation("a histogram that is not charged", "dpppl.runs.norm_choice:private_norms", "reservation.charge(0, 1)", "None",
+    Mutation("a histogram that is not charged", "dpppl.runs.prelude:measure_norms", "reservation.charge(0, 1)", "None",
              "test_step_search:test_the_histogram_of_norms_is_charged_with_the_run"),
     # Runs
     Mutation("charged after access", "dpppl.runs.driver:_chunks",
-             "reservation.charge(leg, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
-             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts))",
+             "reservation.charge(group, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
+             "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))",
              "counts = (np.asarray(value, np.int32) for value in (start, count)); "
-             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts)); "
-             "reservation.charge(leg, start + count)",
+             "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
+             "reservation.charge(group, start + count)",
              "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
-    Mutation("a query charged after its access", "dpppl.svi.queries:noisy_sum_of",
-             "reservation.charge(0, 1) return float(program(*arguments))",
-             "value = float(program(*arguments)); reservation.charge(0, 1); return value",
+    Mutation("a query charged after its access", "dpppl.runs.query:noisy_query",
+             "reservation.charge(0, 1) return float(compiled(*arguments))",
+             "value = float(compiled(*arguments)); reservation.charge(0, 1); return value",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
-    Mutation("a query of all rows accounted with amplification", "dpppl.svi.queries:noisy_sum_of",
-             "Charge(mechanism, np.array([sigma])", "Charge(svi.mechanism, np.array([sigma])",
+    Mutation("a query of all rows accounted with amplification", "dpppl.runs.query:Query.charge",
+             "Charge(mechanism, np.array", "Charge(self.mechanism, np.array",
              "test_runs:test_a_query_is_accounted_without_amplification"),
     *(Mutation(f"{name} without a proof", "dpppl.runs.driver:prove", "information_flow.verify_jaxpr(",
                "(lambda *_, **__: None)(", "test_runs:test_a_run_that_is_refused_changes_nothing",
@@ -244,17 +244,17 @@ MUTATIONS = [
     Mutation("secrets of an empty name", "dpppl.runs.driver:prove", 'secret_outputs=(".rng_key",)', 'secret_outputs=("",)',
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_chain, MemoryError(), "monkeypatch")),
     Mutation("SVI charged after its access", "dpppl.runs.driver:_chunks",
-             "reservation.charge(leg, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
-             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts))",
+             "reservation.charge(group, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
+             "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))",
              "counts = (np.asarray(value, np.int32) for value in (start, count)); "
-             "state, buffers = jax.block_until_ready(program(state, rows, public, *counts)); "
-             "reservation.charge(leg, start + count)",
+             "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
+             "reservation.charge(group, start + count)",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state",
              "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
     Mutation("keys used again", DRIVE, "claim(run.key, again=run.goes_on)",
              "KeyOrigin.of(run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
-    Mutation("a chain of several not charged", "dpppl.mcmc.runner:MCMC._execute", "self.num_chains if together else 1", "1",
+    Mutation("a chain of several not charged", "dpppl.mcmc.chains:Chains.charges", "self.layout.num_chains if self.layout.together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
     Mutation("a rerun forgets what was spent", "dpppl.runs.budget:Budget.reserve_for", "self._runs[name] = _Run(", "self._runs.clear(); self._runs[name] = _Run(", "test_mcmc:test_without_a_budget_runs_add_up"),
     Mutation("a budget without force", "dpppl.runs.budget:Budget.admit", "> share * self.target_epsilon", "> 1e9",
@@ -284,7 +284,7 @@ MUTATIONS = [
     Mutation("replayed on other rows", "dpppl.runs.checkpoint:Checkpoint.bind", "tag.update(np.ascontiguousarray(array).data",
              "(np.ascontiguousarray(array).data", "test_runs:test_a_checkpoint_of_another_run_is_refused",
              ("tmp_path", "monkeypatch", "claimed")),
-    Mutation("64-bit counts in the account", "dpppl.mcmc.kernel:DPKernel.schedule",
+    Mutation("64-bit counts in the account", "dpppl.mcmc.dynamics:Dynamics.schedule",
              "np.arange(first, first + count, dtype=np.int32)", "first + jnp.arange(count)",
              "test_kernels:test_a_schedule_that_wraps_is_accounted_as_it_is_run", ("x64", _langevin)),
     # Variational inference

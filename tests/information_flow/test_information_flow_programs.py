@@ -53,7 +53,7 @@ def kernels_of(model, number):
     for k, maker in enumerate(makers):
         kernel = maker(model, clipping_norm=1.0, subsampling=schemes[(k + number) % 3])
         strategy = STRATEGIES[(k + number // 3) % 3]
-        yield kernel.with_mechanism(dataclasses.replace(kernel.mechanism, strategy=strategy))
+        yield kernel.copy(mechanism=dataclasses.replace(kernel.mechanism, strategy=strategy))
 
 
 def num_chains_of(k, number):
@@ -65,9 +65,10 @@ def program_of(kernel, args, kwargs, num_chains=1):
     one = jax.eval_shape(lambda: jax.random.key(0))
     key = one if num_chains == 1 else jax.eval_shape(lambda key: jax.random.split(key, num_chains), one)
     state = jax.eval_shape(lambda key: kernel.init(key, 1, None, args, kwargs), key)
-    rows, public = kernel.split.arrays(args, kwargs)
+    bound = kernel.bind(args, kwargs)
+    rows, public = bound.split.arrays(args, kwargs)
     collection = Collection(fields=("z", "i"), num_steps=3, first=0, num_collected=3, thinning=1)
-    chunk = collection.method(kernel.step, None if num_chains == 1 else jax.vmap).mapped_chunk
+    chunk = collection.method(bound.step, None if num_chains == 1 else jax.vmap).mapped_chunk
     number = jax.ShapeDtypeStruct((), np.int32)
     closed, outputs = jax.make_jaxpr(chunk, return_shape=True)(state, rows, public, number, number)
     first, count = len(jax.tree.leaves(state)), len(jax.tree.leaves(rows))

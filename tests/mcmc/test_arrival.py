@@ -112,7 +112,8 @@ def test_the_noise_is_that_of_the_chain(kernel):
     mcmc.run(dpppl.secret_key(), np.full(50, np.nan, np.float32), extra_fields=("z",))
     positions = np.asarray(mcmc.get_extra_fields(group_by_chain=True)["z"]["z"], np.float64) / 2.0
     middle = np.asarray(mcmc.get_samples(group_by_chain=True)["z"], np.float64) / 2.0
-    noise = noise_of(mcmc._kernel, 40, 60, 2, np.full(8, np.inf))
+    bound = mcmc.calibrated_kernel().bind((np.full(50, np.nan, np.float32),), {})
+    noise = noise_of(bound, 40, 60, 2, np.full(8, np.inf))
     moves = 2.0 * (positions - middle)
     ways = np.diff(positions + (1.0 - noise.friction) / noise.friction * moves, axis=1)
     assert np.mean(moves**2 / noise.moves[:, :, None]) == pytest.approx(1.0, abs=0.15)

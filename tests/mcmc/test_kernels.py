@@ -98,14 +98,14 @@ def test_steps_are_finite_and_keep_the_state(number):
     kernels = [make(ZOO[number].model, clipping_norm=1.0, noise_multiplier=100.0) for make in KERNELS]
     first = kernels[number % 3]
     state = first.init(jax.random.key(0), 2, None, args, kwargs)
-    rows, public = first.split.arrays(args, kwargs)
-    step = lambda state, _: (first.step(state, rows=rows, public=public), None)  # noqa: E731
+    bound = first.bind(args, kwargs)
+    rows, public = bound.split.arrays(args, kwargs)
+    step = lambda state, _: (bound.step(state, rows=rows, public=public), None)  # noqa: E731
     last = jax.jit(lambda state: lax.scan(step, state, length=3)[0])(state)
     for site, value in last.z.items():
         assert np.all(np.isfinite(value)) and not np.any(value == state.z[site]), site
     assert int(last.i) == 3
     for kernel in kernels:
-        kernel.bind(args, kwargs)
         before = jax.eval_shape(lambda key: kernel.first_state(state.z, key), jax.random.key(0))  # noqa: B023
         after = jax.eval_shape(lambda state: kernel.advance(state, state.z, 0.1), before)  # noqa: B023
         assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(lambda x: (x.shape, x.dtype), before)
@@ -273,7 +273,8 @@ def test_a_start_far_away_does_not_leave_the_thermostat_cold():
     def ratio(hold):
         with pytest.MonkeyPatch.context() as patch:
             if not hold:
-                patch.setattr(dpppl.DPSGNHT, "init", dpppl.mcmc.kernel.DPKernel.init)
+                first_state = dpppl.DPSGNHT.first_state
+                patch.setattr(dpppl.DPSGNHT, "first_state", lambda self, z, key, _: first_state(self, z, key))
             kernel = dpppl.DPSGNHT(model, clipping_norm=100.0, step_size=h)
             draws = run(kernel, y, warmup=200, samples=200, chains=32).get_samples()["mean"]
         return np.sqrt(np.mean((np.asarray(draws) - y.mean(0)) ** 2) * 2_000)
@@ -376,9 +377,9 @@ def test_one_row_moves_a_preconditioned_step_by_the_clipping_norm():
     kernel = dpppl.DPSGLD(
         functools.partial(linear, unit=1.0), clipping_norm=0.5, noise_multiplier=2.0, preconditioner={"w": SCALES**2}
     )
-    state = kernel.init(jax.random.key(0), 0, None, (y,), {})
+    state, bound = kernel.init(jax.random.key(0), 0, None, (y,), {}), kernel.bind((y,), {})
     after = [
-        kernel.step(state, rows=kernel.split.arrays((rows,), {})[0], public={}).z["w"] / SCALES for rows in (y, other)
+        bound.step(state, rows=bound.split.arrays((rows,), {})[0], public={}).z["w"] / SCALES for rows in (y, other)
     ]
     moved = np.linalg.norm(after[0] - after[1])
     assert moved == pytest.approx(kernel.step_size * 0.5, rel=1e-3)
@@ -455,12 +456,11 @@ def run_and_accounted(kernel, schedule, count):
     """In one compiled loop, as a run is: no step has less noise than it is accounted with, and hardly more."""
     rows = np.zeros((5, 2), np.float32)
     told = kernel(normal_mean, clipping_norm=2.0, step_size=schedule)
-    told.bind((rows,), {})
-    telling = told.with_mechanism(Telling(**vars(told.mechanism), seen=[]))
+    telling = told.copy(mechanism=Telling(**vars(told.mechanism), seen=[])).bind((rows,), {})
 
     def step(state, _):
         state = telling.step(state, rows={"y": rows}, public={})
-        return state, telling.mechanism.seen[-1]
+        return state, telling.kernel.mechanism.seen[-1]
 
     start = told.first_state({"mean": jnp.zeros(2)}, jax.random.key(0))
     device = np.asarray(jax.jit(lambda state: lax.scan(step, state, length=count)[1])(start), np.float64)

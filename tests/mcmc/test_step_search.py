@@ -18,10 +18,11 @@ from dpppl.access.clipping import Centred, Flat, PerSite
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.mcmc.arrival import Arrival
+from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped_rows, verdicts
 from dpppl.runs.clipped_rows import ClippedRows
-from dpppl.runs.norm_choice import SHARE
+from dpppl.runs.prelude import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 
 
@@ -97,12 +98,12 @@ def test_the_door_is_never_called_with_less_noise_than_was_charged():
     """While it searches: with the plan's. After it: with what a shorter step needs, which is more."""
     kernel = dpppl.DPSGLD(precise, clipping_norm=2.0, noise_multiplier=5.0)
     state = kernel.init(jax.random.key(0), 0, None, (Y[:10],), {})
-    rows, public = kernel.split.arrays((Y[:10],), {})
+    rows, public = kernel.bind((Y[:10],), {}).split.arrays((Y[:10],), {})
     for curvature, until, step_size in ((0.0, 0, kernel.step_size), (1e6, 0, 5e-7), (1e6, 10, kernel.step_size)):
-        told = kernel.with_mechanism(Telling(**vars(kernel.mechanism), seen=[]))
+        told = kernel.copy(mechanism=Telling(**vars(kernel.mechanism), seen=[])).bind((Y[:10],), {})
         search = state.search._replace(curvature=jnp.float32(curvature), until=jnp.int32(until))
         told.step(state._replace(search=search), rows=rows, public=public)
-        [multiplier] = told.mechanism.seen
+        [multiplier] = told.kernel.mechanism.seen
         assert float(multiplier) == pytest.approx((2.0 / step_size) ** 0.5 / kernel.mechanism.noise_scale, rel=1e-5)
         assert float(multiplier) >= 5.0
 
@@ -206,10 +207,16 @@ def test_clipping_is_centred_unless_a_norm_is_given():
         assert bool(method.budget.charged) == bool(guide.budget.charged) != refused
 
 
-class Leaky(dpppl.DPSGLD):
+class LeakyBound(BoundKernel):
     def step(self, state, *, rows, public):
         state = super().step(state, rows=rows, public=public)
         return state._replace(z=jax.tree.map(lambda x: x + jax.tree.leaves(rows)[0][0], state.z))
+
+
+class Leaky(dpppl.DPSGLD):
+    def bind(self, args, kwargs):
+        bound = super().bind(args, kwargs)
+        return LeakyBound(bound.kernel, bound.split, bound.responses, bound.scales)
 
 
 def test_what_a_run_is_refused_for_is_asked_before_the_histogram():

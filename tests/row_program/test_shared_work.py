@@ -154,12 +154,12 @@ def test_the_program_is_jaxs_where_little_is_shared(case):
 
 def access_of(kernel, arrays):
     """The door of a step, and what it would release without noise."""
-    state = kernel.init(dpppl.secret_key(), 0, None, arrays, {})
-    rows, public = kernel.split.arrays(arrays, {})
+    state, bound = kernel.init(dpppl.secret_key(), 0, None, arrays, {}), kernel.bind(arrays, {})
+    rows, public = bound.split.arrays(arrays, {})
 
     def quiet(z, rows):
         return kernel.mechanism.noisy_sum(
-            kernel.split.log_likelihood, z, rows, public, key=jax.random.key(0), noise_multiplier=1e-9
+            bound.split.log_likelihood, z, rows, public, key=jax.random.key(0), noise_multiplier=1e-9
         ).total
 
     doors = [e for e in all_equations(jax.make_jaxpr(quiet)(state.z, rows)) if e.primitive is door_p]
@@ -184,7 +184,7 @@ def test_the_door_computes_it_before_any_chunk_of_rows():
     )
     assert "cholesky" in before and before.count("triangular_solve") > 1
     assert "cholesky" not in after and "triangular_solve" not in after
-    expected = clipped_sum_of(kernel.split.log_likelihood, z, rows, 2.0)
+    expected = clipped_sum_of(kernel.bind(PAIRS, {}).split.log_likelihood, z, rows, 2.0)
     assert all(jnp.allclose(total[name], expected[name], rtol=1e-3, atol=1e-3) for name in z)
 
 

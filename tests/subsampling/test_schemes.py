@@ -151,11 +151,12 @@ def test_a_chain_walks_through_its_partition():
     y = rows(23)
     kernel = dpppl.DPSGLD(model, clipping_norm=1e3, noise_multiplier=1e-6, step_size=1e-12, subsampling=Partition(4))
     state = kernel.init(jax.random.key(0), 0, None, (y,), {})
-    data, _ = kernel.split.arrays((y,), {})
+    bound = kernel.bind((y,), {})
+    data, _ = bound.split.arrays((y,), {})
     noisy = jax.jit(
         lambda step: (
             kernel.mechanism.noisy_sum(
-                lambda z, row, public: kernel.split.log_likelihood(z, row, public),
+                lambda z, row, public: bound.split.log_likelihood(z, row, public),
                 state.z,
                 data,
                 {},
@@ -305,7 +306,8 @@ def test_one_row_moves_each_site_by_no_more_than_its_norm(site):
     y, other = rows(), rows()
     y[3], other[3] = 1e4, np.nan
     state = kernel.init(jax.random.key(0), 0, None, (y,), {})
-    after = [kernel.step(state, rows=kernel.split.arrays((data,), {})[0], public={}).z[site] for data in (y, other)]
+    bound = kernel.bind((y,), {})
+    after = [bound.step(state, rows=bound.split.arrays((data,), {})[0], public={}).z[site] for data in (y, other)]
     assert np.linalg.norm(after[0] - after[1]) == pytest.approx(kernel.step_size * norms[site], rel=2e-3)
     assert kernel.mechanism.clipping.clipping_norm == pytest.approx(math.hypot(0.5, 2.0))
 

@@ -49,8 +49,9 @@ from test_svi import amortised_guide, factor_analysis
 
 import dpppl
 from dpppl.mcmc import runner as chains
+from dpppl.runs import query
 from dpppl.runs.provenance import KeyOrigin
-from dpppl.svi import queries, runner
+from dpppl.svi import runner
 
 
 def svi_of(model=regression, guide=AutoNormal, **options):
@@ -325,9 +326,9 @@ def test_models_whose_state_or_support_moves_are_refused(model, message):
 
 def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
 
-    def begun(run, _, legs, rows, public, budget, charges, begin, **__):
+    def begun(run, plan, budget, begin):
         begin(KeyOrigin.of(run.key))
-        return [(legs[0]._replace(rng_key=None), ({}, ({}, None)))]
+        return [(plan.chain_groups[0]._replace(rng_key=None), ({}, ({}, None)))]
 
     monkeypatch.setattr(runner, "drive", begun)
     svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}
@@ -355,9 +356,9 @@ def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
         keys.append(found)
         raise Stop
 
-    monkeypatch.setattr(runner, "drive", lambda _, __, legs, *___, **____: take(legs[0].rng_key))
-    monkeypatch.setattr(queries, "prepare", lambda query, arguments, rows: take(arguments[2]))
-    monkeypatch.setattr(chains, "drive", lambda _, __, legs, *___, **____: take(legs[0].rng_key))
+    monkeypatch.setattr(runner, "drive", lambda run, plan, *_: take(plan.chain_groups[0].rng_key))
+    monkeypatch.setattr(query, "prepare", lambda program, arguments, rows: take(arguments[2]))
+    monkeypatch.setattr(chains, "drive", lambda run, plan, *_: take(plan.chain_groups[0].rng_key))
     svi = svi_of()
     state = svi.init(key, *data())
     keys.append(state.rng_key)

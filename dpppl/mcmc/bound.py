@@ -1,0 +1,197 @@
+"""A kernel bound to a model's arguments: first states, and one step."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro.util import is_prng_key
+
+from dpppl.access.centring import noisy_centred_sum
+from dpppl.access.clipping import Centred
+from dpppl.access.norm_histogram import gradient_norm
+from dpppl.data.rows import number_of
+from dpppl.errors import ConfigurationError
+from dpppl.mcmc.dynamics import Dynamics
+from dpppl.mcmc.preconditioning import scale_of
+from dpppl.mcmc.step_search import after, no_search, probe, steps_of
+from dpppl.model.initialization import initial_values
+from dpppl.model.responses import Responses
+from dpppl.model.split import SplitModel
+from dpppl.model.units import responses_of
+
+
+@dataclass(frozen=True, eq=False)
+class BoundKernel:
+    """A kernel with the structure that its model has for a run's arguments. Holds shapes and dtypes, no values of rows.
+
+    Positions u = z / scale are those in which the chain moves, gradients are clipped and noise is added; without a
+    preconditioner u = z.
+
+    - **kernel** - the settings.
+    - **split** - the model's log prior and the log likelihood of one row.
+    - **responses** - distributions of the responses, None unless clipping is centred.
+    - **scales** - square roots of the preconditioner by site, empty without one.
+    """
+
+    kernel: Dynamics
+    split: SplitModel
+    responses: Responses | None
+    scales: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, kernel: Dynamics, split: SplitModel) -> "BoundKernel":
+        """Bind a kernel. Raises ConfigurationError for settings by site that do not fit the model's sites.
+
+        - **kernel** - the settings.
+        - **split** - the model's structure for a run's arguments.
+        """
+        clipping = kernel.mechanism.clipping
+        by_site = {"clipping_norm": getattr(clipping, "norms", None), "preconditioner": kernel.preconditioner}
+        for name, sites in by_site.items():
+            if sites is not None and set(sites) != set(split.latents):
+                raise ConfigurationError(
+                    f"{name} is given for sites {sorted(sites)}, but the latent sites are {sorted(split.latents)}."
+                )
+        diagonals = kernel.preconditioner or {}
+        scales = {site: scale_of(site, diagonal, split.latents[site]) for site, diagonal in diagonals.items()}
+        responses = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
+        return cls(kernel, split, responses, scales)
+
+    @property
+    def num_latents(self) -> int:
+        """Number of unconstrained coordinates."""
+        return sum(math.prod(latent.shape) for latent in self.split.latents.values())
+
+    def to_metric(self, z: Any) -> Any:
+        """Preconditioned positions u, by site.
+
+        - **z** - unconstrained latents by site.
+        """
+        return {s: value / self.scales[s] for s, value in z.items()} if self.scales else z
+
+    def from_metric(self, position: Any) -> Any:
+        """Unconstrained latents z, by site.
+
+        - **position** - u, by site.
+        """
+        return {s: u * self.scales[s] for s, u in position.items()} if self.scales else position
+
+    # The start
+
+    def init(self, rng_key: Any, num_warmup: Any, init_params: Any, public: Any) -> Any:
+        """The first state. Pure: looks at no data, charges nothing.
+
+        - **rng_key** - a key, or a batch of keys, which gives a batch of states.
+        - **num_warmup** - warmup steps, of which a search takes a share.
+        - **init_params** - unconstrained values by site (batched as the keys are), or None.
+        - **public** - the model's Public arrays.
+        """
+        start = partial(self._start, public, num_warmup)
+        if is_prng_key(rng_key):
+            return start(rng_key, init_params)
+        return jax.vmap(start, in_axes=(0, None if init_params is None else 0))(rng_key, init_params)
+
+    def _start(self, public: Any, num_warmup: Any, rng_key: Any, init_params: Any) -> Any:
+        key, start_key = jax.random.split(rng_key)
+        strategy = self.kernel.init_strategy if init_params is None else init_params
+        state = self.kernel.first_state(initial_values(self.split, public, start_key, strategy), key, num_warmup)
+        if self.kernel.searches:
+            state = state._replace(search=no_search(state.z)._replace(until=steps_of(num_warmup)))
+        return state._replace(clipped=jnp.zeros(2)) if self.kernel.mechanism.counts else state
+
+    # A step
+
+    def step(self, state: Any, *, rows: Any, public: Any) -> Any:
+        """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search.
+
+        - **state** - the state of one chain.
+        - **rows** - private rows (N, ...), passed on to the door.
+        - **public** - the model's Public arrays.
+        """
+        kernel = self.kernel
+        planned, noise_multiplier = kernel.step_and_noise(state.i)
+        position = self.to_metric(state.z)
+        if not kernel.searches:
+            gradient, state = self._gradient(state, position, rows, public, noise_multiplier)
+            return self._moved(state, position, gradient, planned)
+        search, searching = state.search, state.i < state.search.until
+        step_size = jnp.minimum(planned, kernel.longest_step(search.bound))
+        own_noise = jnp.maximum(noise_multiplier, kernel.langevin_multiplier(step_size))  # never less than was charged
+        std = noise_multiplier * kernel.mechanism.noise_scale / kernel.mechanism.subsampling.rate
+        hidden = 0.25 * std**2 / kernel.temperature
+        multiplier = jnp.where(searching, noise_multiplier, own_noise)
+        gradient, state = self._gradient(state, probe(search, state.i, position, hidden), rows, public, multiplier)
+        searched, climbed = after(
+            search, state.i, position, gradient, gradient_std=std, hidden=hidden,
+            largest_step=lambda curvature: 0.5 / jnp.maximum(curvature, hidden),
+            length_of=lambda move: jnp.sqrt(sum(jnp.sum(m**2) for m in jax.tree.leaves(self.from_metric(move)))),
+        )  # fmt: skip
+        climbed = self.from_metric(climbed)
+        climbed = state._replace(z=climbed, midpoint=climbed, search=searched)
+        moved = self._moved(state, position, gradient, step_size)
+        kept = dict(i=None, rng_key=None)  # neither is chosen between: the proof follows the counter and the key
+        choose = lambda one, other: jnp.where(searching, one, other)  # noqa: E731
+        chosen = jax.tree.map(choose, climbed._replace(**kept), moved._replace(**kept))
+        return chosen._replace(i=moved.i, rng_key=state.rng_key)
+
+    def _gradient(self, state: Any, position: Any, rows: Any, public: Any, noise_multiplier: Any) -> tuple[Any, Any]:
+        """The noisy gradient of the log posterior, and the state that has counted the clipped rows: one access."""
+        mechanism = self.kernel.mechanism
+        noisy = self.noisy_sum(
+            position, rows, public, key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i
+        )
+        prior_gradient = jax.grad(lambda u: self.split.log_prior(self.from_metric(u), public))(position)
+        rate = mechanism.subsampling.rate
+        gradient = jax.tree.map(lambda prior, total: prior + total / rate, prior_gradient, noisy.total)
+        if noisy.count is None:
+            return gradient, state
+        num_drawn = rate * number_of(rows)
+        share = mechanism.clipped_share(noisy.count, num_drawn)
+        variance = (mechanism.count_std * noise_multiplier / num_drawn) ** 2
+        return gradient, state._replace(
+            clipped=state.clipped + jnp.stack([share, variance]).astype(state.clipped.dtype)
+        )
+
+    def _moved(self, state: Any, position: Any, gradient: Any, step_size: Any) -> Any:
+        moved = self.kernel.advance(state._replace(z=position), gradient, step_size)
+        z = self.from_metric(moved.z)
+        midpoint = jax.tree.map(lambda one, other: 0.5 * (one + other), state.z, z)
+        return moved._replace(i=state.i + 1, z=z, midpoint=midpoint)
+
+    def noisy_sum(self, position: Any, rows: Any, public: Any, **settings: Any) -> Any:
+        """One access: a NoisySum of the rows' clipped gradients in u.
+
+        - **position** - u, by site.
+        - **rows** - private rows (N, ...).
+        - **public** - the model's Public arrays.
+        - **settings** - key, noise_multiplier and step of `Mechanism.noisy_sum`.
+        """
+        mechanism, responses = self.kernel.mechanism, self.responses
+        if responses is None:
+            return mechanism.noisy_sum(self.log_likelihood, position, rows, public, **settings)
+        return noisy_centred_sum(
+            mechanism, responses, responses.is_binary, self.log_likelihood,
+            lambda u, public: (self.from_metric(u), public), position, rows, public, **settings,
+        )  # fmt: skip
+
+    def log_likelihood(self, position: Any, row: Any, public: Any, responses: Any = None) -> Any:
+        """The log likelihood of one row.
+
+        - **position** - u, by site.
+        - **row** - one private row, without its leading axis.
+        - **public** - the model's Public arrays.
+        - **responses** - responses in place of the row's own, or None.
+        """
+        return self.split.log_likelihood(self.from_metric(position), row, public, responses)
+
+    def norm_statistic(self, state: Any) -> tuple[Callable[..., Any], Any]:
+        """The statistic of a row for a histogram of gradient norms, and the latents to evaluate it at.
+
+        - **state** - the first state of a chain.
+        """
+        # Not at the start itself: NumPyro's Bernoulli, for one, has another gradient at logits of exactly 0.
+        return gradient_norm(self.log_likelihood), jax.tree.map(lambda u: u + 1e-3, self.to_metric(state.z))

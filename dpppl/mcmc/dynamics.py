@@ -1,0 +1,272 @@
+"""The settings of a private kernel, and what follows from them alone: step sizes, noise and cost of each step."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.access.mechanism import Mechanism
+from dpppl.errors import ConfigurationError
+from dpppl.mcmc.step_search import Search
+from dpppl.runs.budget import Charge
+from dpppl.runs.provenance import Start
+from dpppl.validation import Fixed
+
+
+class Dynamics(Fixed, ABC):
+    """The settings of a kernel and its mathematics; looks at no model and no data.
+
+    - **mechanism** - how a step looks at the rows: clipping, subsampling, noise.
+    - **noise_multiplier** - noise for privacy in units of the clipping norm, None before it is known.
+    - **step_size** - h: a number, a function of the step count from 0, or "matched" before the noise is known.
+    - **temperature** - temperature of the target; 1 is the posterior.
+    - **preconditioner** - positive diagonal by site, None without one.
+    - **row_curvature** - public bound on the curvature of one row's log likelihood, or None.
+    - **num_data** - declared number of rows, or None.
+    - **init_strategy** - name of a strategy, or unconstrained values by site.
+    - **auto_norm** - whether the clipping norm is still to be chosen from a private histogram.
+    - **searches** - whether the warmup shortens steps that would be unstable.
+    """
+
+    mechanism: Mechanism
+    noise_multiplier: float | None
+    step_size: float | str | Callable[..., Any]
+    temperature: float
+    preconditioner: Mapping[str, Any] | None
+    row_curvature: float | None
+    num_data: int | None
+    init_strategy: str | Mapping[str, Any]
+    auto_norm: bool
+    searches: bool
+
+    # What a method supplies
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether a setting is to be matched to a noise multiplier that is not known yet."""
+        return self.step_size == "matched"
+
+    @property
+    def start(self) -> Start:
+        """Origin of the starting values, for the report."""
+        strategy = self.init_strategy
+        return Start(strategy.replace("_", " ")) if isinstance(strategy, str) else Start.SUPPLIED
+
+    @abstractmethod
+    def matched_step_size(self, noise_multiplier: float) -> float:
+        """The largest step size at which the noise required for privacy is no more than the sampler's own.
+
+        - **noise_multiplier** - noise for privacy in units of the clipping norm.
+        """
+
+    @abstractmethod
+    def langevin_std(self, step_size: Any) -> Any:
+        """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature.
+
+        - **step_size** - h.
+        """
+
+    @abstractmethod
+    def longest_step(self, curvature: Any) -> Any:
+        """The step size at which the stiffest direction is sampled well.
+
+        - **curvature** - largest curvature of the negative log posterior.
+        """
+
+    @abstractmethod
+    def temperature_at(self, step_size: Any, std: Any) -> Any:
+        """Lower bound on the temperature that steps sample at; exact where every step sees every row.
+
+        - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
+        """
+
+    @abstractmethod
+    def diffusion_time(self, step_size: Any, std: Any) -> Any:
+        """Time of the overdamped diffusion that one step stands for.
+
+        - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
+        """
+
+    def friction_at(self, std: Any) -> float:
+        """Share of its momentum that a chain without forces loses in a step; 1 without momentum.
+
+        - **std** - standard deviation of the step's Gaussian draw.
+        """
+        return 1.0
+
+    def check_noise(self, std: np.ndarray) -> None:
+        """Raise ConfigurationError if the sampler diverges with this noise.
+
+        - **std** - standard deviations of the steps' Gaussian draws.
+        """
+
+    def temperature_note(self, std: Any) -> str | None:
+        """What a report says of the temperature instead of the usual line, where something else sets it.
+
+        - **std** - standard deviations of the steps' Gaussian draws.
+        """
+        return None
+
+    def sample_weight(self, step_size: Any) -> Any:
+        """Weight in a posterior average of the sample after a step: the time that the step stands for.
+
+        - **step_size** - h.
+        """
+        return step_size
+
+    @abstractmethod
+    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
+        """The state before the first step.
+
+        - **z** - unconstrained latents by site.
+        - **rng_key** - key of the chain.
+        - **num_warmup** - warmup steps.
+        """
+
+    @abstractmethod
+    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
+        """The state after a step.
+
+        - **state** - the state before it.
+        - **noisy_gradient** - noisy gradient of the log posterior at `state.z`, by site.
+        - **step_size** - h.
+        """
+
+    # Copies
+
+    def copy(self, **settings: Any) -> Self:
+        """A copy with other settings, not bound to a model's arguments.
+
+        - **settings** - attributes to replace.
+        """
+        kernel = copy.copy(self)
+        kernel._settle(**settings)
+        return kernel
+
+    def _settle(self, **settings: Any) -> None:
+        """Set attributes, also those that are set already: for a kernel that nobody else holds yet."""
+        for name, value in settings.items():
+            object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_compiled_schedule"}
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """A copy with this noise multiplier, and the settings that are matched to it.
+
+        - **noise_multiplier** - noise for privacy in units of the clipping norm.
+        """
+        return self.copy(noise_multiplier=noise_multiplier, **self._matched(noise_multiplier))
+
+    def with_norm(self, clipping_norm: float) -> Self:
+        """A copy with this clipping norm in place of one that was to be chosen, and the settings that are matched to it.
+
+        - **clipping_norm** - flat clipping norm.
+        """
+        mechanism = self.mechanism.with_norm(clipping_norm)
+        kernel = self.copy(mechanism=mechanism, step_size="matched", auto_norm=False)
+        assert self.noise_multiplier is not None
+        return kernel.with_noise(self.noise_multiplier)
+
+    def _matched(self, noise_multiplier: float) -> dict[str, Any]:
+        """Settings that this noise multiplier decides."""
+        return {"step_size": self.matched_step_size(noise_multiplier)} if self.step_size == "matched" else {}
+
+    # Step sizes and noise
+
+    def step_and_noise(self, count: Any) -> tuple[Any, Any]:
+        """Step size and noise multiplier of a step; pure, used on the device and off it.
+
+        - **count** - number of the step, from 0.
+        """
+        if self.step_size == "matched":
+            raise ConfigurationError(
+                'step_size="matched" needs a noise multiplier to match: give noise_multiplier, or target_epsilon and '
+                "target_delta to dpppl.MCMC."
+            )
+        step_size = jnp.asarray(
+            self.step_size(count) if callable(self.step_size) else self.step_size, jnp.result_type(float)
+        )
+        langevin = self.langevin_multiplier(step_size)
+        return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
+
+    def langevin_multiplier(self, step_size: Any) -> Any:
+        """The noise multiplier at which a step's noise is the sampler's own.
+
+        - **step_size** - h.
+        """
+        mechanism = self.mechanism
+        return self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.noise_scale) / step_size
+
+    def noise_std(self, step_size: Any, noise_multiplier: Any) -> Any:
+        """Standard deviation of the Gaussian draw of a step.
+
+        - **step_size** - h.
+        - **noise_multiplier** - noise in units of the clipping norm.
+        """
+        return noise_multiplier * step_size * self.mechanism.noise_scale / self.mechanism.subsampling.rate
+
+    @cached_property
+    def _compiled_schedule(self) -> Callable[..., Any]:
+        return jax.jit(jax.vmap(self.step_and_noise))
+
+    def schedule(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Step sizes and noise multipliers of consecutive steps, float64 (count,).
+
+        The multipliers come from the same arithmetic as on the device. Raises ConfigurationError if a step size is not
+        positive and finite.
+
+        - **first** - number of the first step, from 0.
+        - **count** - how many.
+        """
+        counts = np.arange(first, first + count, dtype=np.int32)  # the type of a state's counter
+        compute = self._compiled_schedule if callable(self.step_size) else self.step_and_noise
+        steps, multipliers = (np.broadcast_to(np.asarray(x, np.float64), count) for x in compute(counts))
+        bad = ~(np.isfinite(steps) & (steps > 0) & np.isfinite(multipliers) & (multipliers > 0))
+        if bad.any():
+            raise ConfigurationError(
+                f"the step size must be positive and finite at every step; step {first + int(np.argmax(bad))} is not."
+            )
+        return steps, multipliers
+
+    def shortened_schedule(self, first: int, count: int, longest: float) -> tuple[np.ndarray, np.ndarray]:
+        """`schedule` after a search has shortened steps, with the noise multipliers that shorter steps then have.
+
+        - **first**, **count** - as for `schedule`.
+        - **longest** - the longest step size that the search allows.
+        """
+        steps, multipliers = self.schedule(first, count)
+        cut = np.minimum(steps, longest)
+        return cut, np.where(cut < steps, np.asarray(self.langevin_multiplier(cut), np.float64), multipliers)
+
+    def longest_steps(self, search: Search | None) -> np.ndarray:
+        """The longest step size of each chain after its search, infinity where there was none; (chains,).
+
+        - **search** - the search of the chains' states.
+        """
+        bound = np.atleast_1d(0.0 if search is None else np.asarray(search.bound, np.float64))
+        with np.errstate(divide="ignore"):
+            return np.asarray(self.longest_step(bound))
+
+    def total_time(self, count: int, longest: float = np.inf) -> float:
+        """Diffusion time of the first steps of a chain.
+
+        - **count** - how many steps.
+        - **longest** - the longest step size that a search allows.
+        """
+        steps, multipliers = self.shortened_schedule(0, count, longest)
+        return float(np.sum(self.diffusion_time(steps, self.noise_std(steps, multipliers))))
+
+    def charge(self, first: int, count: int, chains: int = 1) -> Charge:
+        """The cost of consecutive steps.
+
+        - **first** - number of the first step, from 0.
+        - **count** - steps of each chain.
+        - **chains** - how many chains take them.
+        """
+        return Charge(self.mechanism, self.schedule(first, count)[1], first, chains)

@@ -1,0 +1,78 @@
+"""What a run of chains has released, and what that tells."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.mcmc.arrival import Arrival
+from dpppl.mcmc.chains import Chains, not_finite
+from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.verdict import Measured, measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The results of a run.
+
+    - **last_state** - last states, a batch of them for several chains; without keys.
+    - **samples** - the fields that the caller wants, leaves (chains, draws, ...), by name.
+    - **measured** - step size, excess width, moving sites and clipped rows of the run.
+    - **arrival** - which elements still move or are held by the posterior.
+    - **failed** - numbers of the chains with values that are not finite.
+    - **first** - number of the first step of a chain that was collected.
+    - **draws** - collected states of each chain.
+    - **thinning** - steps from one of them to the next.
+    """
+
+    last_state: Any
+    samples: dict[str, Any]
+    measured: Measured
+    arrival: Arrival
+    failed: tuple[int, ...]
+    first: int
+    draws: int
+    thinning: int
+
+    @classmethod
+    def of(cls, chains: Chains, finished: Sequence[tuple[Any, Any]], constrain: Callable[..., Any]) -> "Outcome":
+        """Results from what the driver returns.
+
+        - **chains** - the chains that ran.
+        - **finished** - last states and records of each group of chains.
+        - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
+        """
+        call, layout = chains.call, chains.layout
+        named = [(state, dict(zip(chains.fields, recorded))) for state, recorded in finished]
+        states, collected = named[0] if layout.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
+        if layout.num_chains == 1:
+            collected = jax.tree.map(lambda leaf: leaf[None], collected)
+        first = call.first + call.discarded
+        measured, arrival = measure(chains.bound, states, collected, first, layout.thinning)
+        samples: Any = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
+        constrained = constrain(collected[DPKernel.sample_field], chains.public)
+        samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}
+        return cls(
+            last_state=states, samples=samples, measured=measured, arrival=arrival,
+            failed=not_finite(states.z, layout.num_chains), first=first, draws=call.num_collected, thinning=layout.thinning,
+        )  # fmt: skip
+
+    def warn(self, stacklevel: int) -> None:
+        """Warn of chains that failed and of steps that were too long.
+
+        - **stacklevel** - of `warnings.warn`, for the caller of this method.
+        """
+        if self.failed:
+            warnings.warn(
+                f"chains {[*self.failed]} hold values that are not finite; see the report.", stacklevel=stacklevel + 1
+            )
+        elif self.measured.over_long:
+            warnings.warn(
+                f"steps of {self.measured.step_size:.3g} are too long for {', '.join(self.measured.over_long)}: raise "
+                "num_samples, which shortens matched steps, or give a smaller step_size.",
+                stacklevel=stacklevel + 1,
+            )

@@ -1,0 +1,119 @@
+"""Samples, weights and verdicts of the last run of `dpppl.MCMC`."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro.infer
+
+from dpppl.accounting.bayesian import BayesianSpent
+from dpppl.errors import ConfigurationError
+from dpppl.mcmc.bayesian import chain_spent
+from dpppl.mcmc.details import ChainDetails
+from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.outcome import Outcome
+from dpppl.mcmc.summary import print_table
+from dpppl.mcmc.verdict import verdict_lines, verdicts
+from dpppl.runs.driver import forgetful
+from dpppl.runs.report import PrivacyReport, to_inference_data
+
+
+class ChainResults(numpyro.infer.MCMC):
+    """NumPyro's MCMC with results of private chains. `dpppl.MCMC` runs them."""
+
+    _outcome: Outcome | None = None
+
+    def calibrated_kernel(self) -> DPKernel:
+        """See `dpppl.MCMC`."""
+        raise NotImplementedError
+
+    def privacy_report(self) -> PrivacyReport:
+        """See `dpppl.MCMC`."""
+        raise NotImplementedError
+
+    def _ended(self, method: str) -> Outcome:
+        if self._outcome is None:
+            raise ConfigurationError(f"`run` must be called before `{method}`.")
+        return self._outcome
+
+    def get_samples(self, group_by_chain: bool = False) -> dict[str, Any]:
+        """Samples by site, constrained, (num_samples, ...). As in NumPyro.
+
+        - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).
+        """
+        self._ended("get_samples")
+        return super().get_samples(group_by_chain)
+
+    def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Any]:
+        """The `extra_fields` of the last run, by name. As in NumPyro.
+
+        - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).
+        """
+        self._ended("get_extra_fields")
+        return super().get_extra_fields(group_by_chain)
+
+    def get_weights(self) -> np.ndarray:
+        """Weights of the collected samples in a posterior average, float64 (chains, draws), each chain summing to 1.
+
+        A sample stands for the time of the steps since the one collected before it: with decreasing steps later
+        samples count less (Li et al. 2019, section 3). Equal for a constant step and no thinning."""
+        ended, kernel = self._ended("get_weights"), self.calibrated_kernel()
+        step_sizes, _ = kernel.schedule(ended.first, ended.draws * ended.thinning)
+        weights = kernel.sample_weight(step_sizes).reshape(ended.draws, ended.thinning).sum(axis=1)
+        return np.tile(weights / weights.sum(), (np.size(ended.last_state.i), 1))
+
+    def verdicts(self) -> dict[str, np.ndarray]:
+        """Whether each element of each site may be read, in constrained space: arrays of words, by site.
+
+        "read", "read the mean only", "biased by clipping", "do not read: too short", "do not read: still moving" or
+        "do not read: unstable". Computed from what was released."""
+        ended = self._ended("verdicts")
+        return verdicts(self.get_samples(group_by_chain=True), ended.measured, ended.arrival)
+
+    def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
+        """Print a table of elements with their verdicts, then the verdicts of all in words.
+
+        - **prob** - probability of the interval between the quantiles.
+        - **exclude_deterministic** - leave out deterministic sites.
+        - **max_rows** - elements in the table.
+        """
+        ended = self._ended("print_summary")
+        samples, words = self.get_samples(group_by_chain=True), self.verdicts()
+        if exclude_deterministic:
+            samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
+        print_table(samples, self.get_weights(), prob, words, max_rows)
+        details = self.privacy_report().details
+        assert isinstance(details, ChainDetails)
+        for line in verdict_lines({site: words[site] for site in samples}, ended.measured):
+            print(line)
+        print(f"mixing budget: {details.mixing_line()}")
+
+    @forgetful
+    def bayesian_privacy(self, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any) -> BayesianSpent:
+        """The cost of the last run to rows like the data's, by the Bayesian accountant: not private, no part of the report.
+
+        Raises ConfigurationError for clipping that is not flat, and other subsampling than Poisson or full batches.
+
+        - **args**, **kwargs** - those of `run`, which needs `extra_fields=("z",)`.
+        - **num_rows** - rows that are looked at, drawn at random.
+        - **delta** - delta of the accountant; what was not collected counts at the clipping norm.
+        """
+        positions = self.get_extra_fields(group_by_chain=True).get("z")
+        ended = self._ended("bayesian_privacy")
+        bound = self.calibrated_kernel().bind(args, kwargs)
+        rows, public = bound.split.arrays(args, kwargs)
+        return chain_spent(
+            bound, positions, (ended.first, ended.thinning), (rows, public), num_rows=num_rows, delta=delta
+        )
+
+    @property
+    def _args(self) -> Any:  # arviz.from_numpyro reads it
+        raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
+
+    def to_arviz(self) -> Any:
+        """ArviZ InferenceData of the samples and their weights, with the privacy report as attributes.
+
+        It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra."""
+        self._ended("to_arviz")
+        samples = jax.tree.map(np.asarray, self.get_samples(group_by_chain=True))
+        return to_inference_data(samples, self.privacy_report(), sample_stats={"weight": self.get_weights()})

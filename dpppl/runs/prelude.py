@@ -1,0 +1,116 @@
+"""The phase of a run that chooses its clipping norm: a private histogram of gradient norms, charged like every access."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl.access.mechanism import Mechanism
+from dpppl.access.norm_histogram import Norms, histogram_mechanism, noisy_histogram
+from dpppl.data.rows import number_of
+from dpppl.randomness import keys
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.driver import Run, prepare
+from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.runs.report import PrivacyReport, announce
+
+SHARE = 0.01
+"""The share of a run's cost, in mu^2, that the histogram spends."""
+
+
+def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechanism) -> Charge:
+    """The cost of the histogram of a run.
+
+    The run's mu^2 is num_steps / noise_multiplier^2, with Poisson rows rate^2 num_steps (exp(noise_multiplier^-2) - 1)
+    in the limit of many steps, which only decides the share: the account is exact.
+
+    - **noise_multiplier** - that of the run's steps.
+    - **num_steps** - steps of all chains together.
+    - **mechanism** - the mechanism of the run's steps.
+    """
+    inverse, rate = noise_multiplier**-2.0, mechanism.subsampling.rate
+    cost = num_steps * (inverse if rate == 1.0 else rate**2 * math.expm1(min(inverse, 50.0)))
+    noise = ((1.0 - SHARE) / (SHARE * max(cost, 1e-12))) ** 0.5
+    relation, door = mechanism.subsampling.neighboring_relation, histogram_mechanism(mechanism.discretise)
+    return Charge(door, np.array([noise]), is_query=True, neighboring_relation=relation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormPhase:
+    """What the histogram of a run looks at, and what it costs.
+
+    - **statistic** - `statistic(z, row, public)`, the bin of a row's gradient norm; see `norm_histogram.gradient_norm`.
+    - **z** - latents at which gradients are taken.
+    - **rows** - private rows (N, ...).
+    - **public** - the model's Public arrays.
+    - **histogram** - the cost of the histogram.
+    - **charges** - the cost of the run's own steps, which is reserved before the histogram is charged.
+    - **choose** - `choose(norms)` is given the private norms of the rows.
+    - **what** - what a ledger calls the run.
+    - **notes** - lines printed with the cost.
+    - **print_cost** - whether to print the cost.
+    """
+
+    statistic: Callable[..., Any]
+    z: Any
+    rows: Any
+    public: Any
+    histogram: Charge
+    charges: Sequence[Charge]
+    choose: Callable[[Norms], None]
+    what: str
+    notes: Sequence[str] = ()
+    print_cost: bool = True
+
+
+def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> Run:
+    """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved.
+
+    The program is proved before anything is charged, and the run's key is used up here. What the run itself may be refused
+    for is checked before, too. The caller goes on inside `after_histogram`.
+
+    - **run** - key and name.
+    - **phase** - what is looked at, and what it costs.
+    - **budget** - the account that it is charged to.
+    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
+    """
+    histogram, before = phase.histogram, budget.events
+    noise, discretise = float(histogram.noise_multipliers[0]), histogram.mechanism.discretise
+
+    def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
+        return noisy_histogram(phase.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
+
+    arguments = (phase.z, phase.rows, phase.public, keys.stream(run.key, "norms"))
+    program = prepare(query, arguments, rows=1, quickly=True)
+    with contextlib.ExitStack() as held:
+        steps = held.enter_context(budget.reserve_for(phase.charges, phase.what, run.run_id))
+        with budget.reserve_for([histogram], "clipping norm", f"{run.run_id}.norms") as reservation:
+            announce(begin(claim(run.key, again=run.goes_on)), before, phase.notes, phase.print_cost)
+            reservation.charge(0, 1)
+            counts = np.asarray(jax.block_until_ready(program(*arguments)))
+        phase.choose(Norms.fitted(counts, noise, number_of(phase.rows)))
+        held.pop_all()  # the run's own steps come next
+    return replace(run, reservation=steps)
+
+
+@contextlib.contextmanager
+def after_histogram(run: Run) -> Iterator[None]:
+    """Inside, a failure gives back what the run reserved and says that the histogram, if there was one, stays charged.
+
+    - **run** - the run, after `measure_norms` or without it.
+    """
+    if run.reservation is None:
+        yield
+        return
+    with run.reservation:
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(
+                "Before this, the histogram that the clipping norm came from was charged: see privacy_report()."
+            )
+            raise

@@ -1,0 +1,89 @@
+"""A charged query: the sum over all rows of a bounded number, with Gaussian noise."""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.access.clipping import Flat
+from dpppl.access.mechanism import ROW_NUMBER, Mechanism
+from dpppl.randomness import keys
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.driver import prepare
+from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.subsampling import FullBatch
+from dpppl.validation import positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A sum over all rows of a number, each clipped to [-bound, bound].
+
+    - **statistic** - `statistic(row, public)`, the number of one row.
+    - **bound** - bound on its size.
+    - **rows** - private rows (N, ...).
+    - **public** - everything else that the statistic needs.
+    - **what** - what a ledger calls the query.
+    - **mechanism** - how floating-point noise is made; clipping and subsampling are the query's own.
+    """
+
+    statistic: Callable[..., Any]
+    bound: float
+    rows: Any
+    public: Any
+    what: str
+    mechanism: Mechanism
+
+    def charge(self, noise_multiplier: float) -> Charge:
+        """The cost.
+
+        - **noise_multiplier** - noise sd in units of the bound.
+        """
+        mechanism = replace(self.mechanism, clipping=Flat(self.bound), subsampling=FullBatch())
+        relation = self.mechanism.neighboring_relation
+        return Charge(mechanism, np.array([noise_multiplier]), is_query=True, neighboring_relation=relation)
+
+
+def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -> Charge:
+    """The cost of a query, at a noise multiplier or at the least that the rest of the target allows.
+
+    - **query** - the query.
+    - **budget** - the account, with a target where `noise_multiplier` is None.
+    - **noise_multiplier** - noise sd in units of the bound, or None.
+    """
+    noise = budget.calibrate(query.charge) if noise_multiplier is None else noise_multiplier
+    return query.charge(positive(noise, name="noise_multiplier"))
+
+
+def noisy_query(
+    query: Query, charge: Charge, key: Any, budget: Budget, begin: Callable[[KeyOrigin], None] | None = None
+) -> float:
+    """The noisy sum: proved first, then charged, then run.
+
+    - **query** - the query.
+    - **charge** - its cost, from `query_charge`.
+    - **key** - a key of its own, used once.
+    - **budget** - the account that it is charged to.
+    - **begin** - `begin(origin of the key)`, called before the charge.
+    """
+    noise_multiplier = float(charge.noise_multipliers[0])
+
+    def statistic(_: Any, row: Any, public: Any) -> Any:
+        return jnp.asarray(query.statistic(row, public), float)
+
+    def program(rows: Any, public: Any, key: Any) -> Any:
+        settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
+        return charge.mechanism.noisy_statistic(statistic, 0.0, rows, public, **settings).total
+
+    arguments = (query.rows, query.public, keys.stream(key, "query"))
+    budget.admit([charge])
+    compiled = prepare(program, arguments, rows=0)
+    with budget.reserve_for([charge], query.what, uuid.uuid4().hex) as reservation:
+        origin = claim(key)
+        if begin is not None:
+            begin(origin)
+        reservation.charge(0, 1)
+        return float(compiled(*arguments))
