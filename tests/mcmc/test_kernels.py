@@ -481,5 +481,5 @@ def test_a_schedule_is_accounted_as_it_is_run(x64, kernel):
 def test_a_schedule_that_wraps_is_accounted_as_it_is_run(x64, kernel):
     told, device = run_and_accounted(kernel, lambda t: 1e-4 / (1 + (t + 50_000) ** 2 / 1e10), 12_000)
     if x64:  # counts of 64 bits would be accounted otherwise
-        wide = np.asarray(jax.vmap(told._at)(jnp.arange(12_000))[1], np.float64)
+        wide = np.asarray(jax.vmap(told.step_and_noise)(jnp.arange(12_000))[1], np.float64)
         assert np.any(wide * (1 - 4e-6) > device)
