@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,61 @@ def test_the_rules_have_no_circle():
     for module, below in MAY_IMPORT.items():
         for other in below - {module}:
             assert module not in MAY_IMPORT[other]
+
+
+def files_imported(source, module, files):
+    """The files that a file imports, anywhere in it, also for types only."""
+    own = module.split(".")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files)
+        elif isinstance(node, ast.ImportFrom):
+            above = own[: len(own) - node.level] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                yield name if name in files else base
+
+
+def circle(sources):
+    """Files, by name, that import each other in a circle, or None. A package's own file is no file here: it collects names."""
+    files = {name for name in sources if not name.endswith("__init__")}
+    graph = {name: {f for f in files_imported(sources[name], name, files) if f in files} for name in files}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return None
+
+
+def test_no_files_import_each_other_in_a_circle():
+    sources = {module: path.read_text() for path, module in modules()}
+    assert circle(sources) is None
+    hidden = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dpppl.mcmc.kernel import DPKernel\n"
+    assert "dpppl.mcmc.dynamics" in circle(sources | {"dpppl.mcmc.dynamics": hidden + sources["dpppl.mcmc.dynamics"]})
+
+
+def length(function):
+    """Lines of a function without its docstring, and without the functions inside of it that count themselves."""
+    first = function.body[0]
+    words = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return function.end_lineno - function.lineno + 1 - (first.end_lineno - first.lineno + 1 if words else 0)
+
+
+def test_files_and_functions_are_short():
+    long_files, long_functions, runners = [], [], {}
+    for path, module in modules():
+        source = path.read_text()
+        if (lines := len(source.splitlines())) > 350:
+            long_files.append((module, lines))
+        if path.name == "runner.py":
+            runners[module] = lines
+        functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+        long_functions += [(module, n.name) for n in functions if length(n) > 60]
+    assert not long_files and not long_functions
+    assert runners.keys() == {"dpppl.mcmc.runner", "dpppl.svi.runner", "dpppl.noise_aware.runner"}
+    assert all(lines <= 260 for lines in runners.values()), runners
+    assert len([path for path in PACKAGE.iterdir() if path.suffix == ".py"]) <= 7
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import numpy as np
 
 from dpppl.accounting import additive, pld
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.losses import Access, Array
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
 
@@ -41,9 +42,9 @@ class Curve:
     delta: Callable[[float], float]
     name: str
     final: Callable[[float, float], bool] = lambda delta, epsilon: False
-    profile: Callable[[pld.Array], pld.Array] | None = None
+    profile: Callable[[Array], Array] | None = None
 
-    def deltas(self, epsilons: pld.Array) -> pld.Array:
+    def deltas(self, epsilons: Array) -> Array:
         """delta at each of the epsilons, shape (n,)."""
         return np.array([self.delta(e) for e in epsilons]) if self.profile is None else self.profile(epsilons)
 
@@ -214,7 +215,7 @@ def _pld_and_rdp(events: tuple[GaussianEvent, ...], replace_one: bool, group_siz
     def final(delta: float, epsilon: float) -> bool:
         return epsilon <= max(direction.renyi_epsilon(delta) for direction in directions)
 
-    def profile(epsilons: pld.Array) -> pld.Array:
+    def profile(epsilons: Array) -> Array:
         return np.max([direction.deltas(epsilons) for direction in directions], axis=0)
 
     return (Curve(epsilon, delta, "PLD (tilted Fourier transform)", final, profile), bound)
@@ -241,14 +242,14 @@ def _directions(
     for (sigma, rate), count in sampled.items():
         drawn, weights = _drawn(1 if replace_one else group_size, rate)
         pairs.append(((drawn / sigma, weights), (-drawn / sigma, weights) if replace_one else absent, count))
-    removed = pld.Composition([pld.Access(*present, *other, count) for present, other, count in pairs])
+    removed = pld.Composition([Access(*present, *other, count) for present, other, count in pairs])
     if replace_one:
         return (removed,)
-    mirrored = [pld.Access(*other, -present[0], present[1], count) for present, other, count in pairs]
+    mirrored = [Access(*other, -present[0], present[1], count) for present, other, count in pairs]
     return removed, pld.Composition(mirrored)
 
 
-def _drawn(group_size: int, rate: float) -> tuple[pld.Array, pld.Array]:
+def _drawn(group_size: int, rate: float) -> tuple[Array, Array]:
     """Numbers of a group's rows that a Poisson batch may hold, and their probabilities."""
     from scipy.stats import binom
 

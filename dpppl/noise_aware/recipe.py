@@ -193,9 +193,7 @@ def run_recipe(
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
     per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
     level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
-    if (
-        rows_per_unit > 1
-    ):  # correlated rows are of another law than the model's, so that clipping would bend their curvature
+    if rows_per_unit > 1:  # correlated rows have another law than the model's: clipping would bend their curvature
         level = UNIT_LEVEL
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):

@@ -18,10 +18,11 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
+from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Run, forgetful
 from dpppl.runs.provenance import KeyOrigin, Start, Status, claim
-from dpppl.runs.report import PrivacyReport, announce, to_inference_data
+from dpppl.runs.report import PrivacyReport, to_inference_data
 
 T = TypeVar("T")
 

@@ -19,10 +19,11 @@ from dpppl import information_flow
 from dpppl.information_flow.executables import Lowered
 from dpppl.randomness import keys
 from dpppl.runs import placing
+from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.provenance import KeyOrigin, claim
-from dpppl.runs.report import PrivacyReport, announce
+from dpppl.runs.report import PrivacyReport
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()

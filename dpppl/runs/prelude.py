@@ -13,10 +13,11 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
 from dpppl.randomness import keys
+from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Run, prepare
 from dpppl.runs.provenance import KeyOrigin, claim
-from dpppl.runs.report import PrivacyReport, announce
+from dpppl.runs.report import PrivacyReport
 
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""

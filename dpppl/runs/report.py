@@ -4,14 +4,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, Protocol
 
 from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
-from dpppl.errors import ConfigurationError, warn
+from dpppl.errors import ConfigurationError
 from dpppl.runs import registry, render, risk
 from dpppl.runs.provenance import KeySource, Provenance, Status
 from dpppl.runs.unit import ROW, Unit
@@ -321,32 +321,6 @@ def noise_range(events: tuple[GaussianEvent, ...]) -> tuple[float, float]:
 def show_range(low: float, high: float) -> str:
     """Two numbers, or one where they are the same."""
     return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-5) else f"{low:.4g} to {high:.4g}"
-
-
-def cost_line(
-    before: tuple[GaussianEvent, ...],
-    run: tuple[GaussianEvent, ...],
-    delta: float | None,
-    relation: str,
-    unit: Unit = ROW,
-) -> str:
-    """What a run will spend by itself, and what that brings its object's total to, in one line."""
-    delta = 1e-6 if delta is None else delta
-    epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
-    line = f"This run will spend epsilon = {epsilon(run):.4g}"
-    if before:
-        line += f", in all {epsilon((*before, *run)):.4g} with what was spent before,"
-    return f"{line} at delta = {delta:g}: {unit.relation(relation)}."
-
-
-def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool) -> None:
-    """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone."""
-    if print_cost:
-        print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation, report.unit))
-        for note in () if before else notes:  # once
-            print(f"Note: {note}")
-    if warning := report.delta_warning():
-        warn(warning)
 
 
 def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:

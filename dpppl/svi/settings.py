@@ -30,6 +30,14 @@ from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 
+def _scheme(subsampling: Any) -> Subsampling:
+    """Full batches where None was given. Raises ConfigurationError for what is no scheme."""
+    subsampling = FullBatch() if subsampling is None else subsampling
+    if not isinstance(subsampling, Subsampling):
+        raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
+    return subsampling
+
+
 class SVISettings(Fixed):
     """The arguments of `dpppl.SVI`, checked, and what changes: the norm that a run chose, and what the last run was."""
 
@@ -64,13 +72,10 @@ class SVISettings(Fixed):
     ) -> None:
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
-        subsampling = FullBatch() if subsampling is None else subsampling
-        if not isinstance(subsampling, Subsampling):
-            raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
         check_guide(guide)
         self.model, self.guide, self.gradient, self.data_plate = model, guide, gradient, data_plate
         self._optim = None if optim is None else optimizers.without_loss(optim)
-        if optim is None:
+        if self._optim is None:
             defaults.start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
         self.num_data = optional(positive_integer, num_data, name="num_data")
@@ -80,7 +85,7 @@ class SVISettings(Fixed):
             defaults.check_auto(gradient, clipping, checkpoint)
         rule = svi_clipping_of(clipping, clipping_norm, num_data)
         self._mechanism = Mechanism(
-            clipping=rule, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise
+            clipping=rule, subsampling=_scheme(subsampling), strategy=gradient_strategy, discretise=discretise
         )
         self._count_share = count_share_of(rule, measure_clipping)
         self.unit = Unit.of(unit, max_rows_per_unit)

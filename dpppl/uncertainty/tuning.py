@@ -21,10 +21,11 @@ from dpppl.mcmc.runner import MCMC
 from dpppl.model.arguments import Public
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
+from dpppl.runs.announcement import cost_line
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import forgetful
 from dpppl.runs.provenance import Provenance, Start, Status, claim
-from dpppl.runs.report import PrivacyReport, cost_line
+from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
 from dpppl.uncertainty.private_score import private_score

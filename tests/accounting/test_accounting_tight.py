@@ -17,6 +17,7 @@ from dpppl.accounting import (
     delta,
     epsilon,
     group_epsilon,
+    losses,
     spent,
 )
 from dpppl.accounting import pld as our_pld
@@ -181,7 +182,7 @@ def access(sigma, rate, adding=False):
     """Removing or adding a row, as pairs of mixtures of unit normals."""
     row = (np.array([0.0, 1 / sigma]), np.array([1 - rate, rate])) if rate < 1 else (np.array([1 / sigma]), np.ones(1))
     none = np.zeros(1), np.ones(1)
-    return our_pld.Access(*none, -row[0], row[1], 1) if adding else our_pld.Access(*row, *none, 1)
+    return losses.Access(*none, -row[0], row[1], 1) if adding else losses.Access(*row, *none, 1)
 
 
 @pytest.mark.parametrize("adding", [False, True])
@@ -213,7 +214,8 @@ def test_rounding_of_the_transform_is_charged(monkeypatch):
     sigma, rate, steps, at_delta, _ = TINY_DELTA[0]
     many = our_pld.Composition([dataclasses.replace(access(sigma, rate), count=steps)])
     before = many.epsilon(at_delta)
-    monkeypatch.setattr(our_pld, "_ROUNDING", 2.0**-33)
+    for module in (our_pld, losses):
+        monkeypatch.setattr(module, "ROUNDING", 2.0**-33)
     after = many.epsilon(at_delta)
     assert after > 1.1 * before
 

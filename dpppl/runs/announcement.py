@@ -1,0 +1,36 @@
+"""What is said before a run: what it will cost, and what its user should know."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from dpppl import accounting
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import warn
+from dpppl.runs.report import PrivacyReport
+from dpppl.runs.unit import ROW, Unit
+
+
+def cost_line(
+    before: tuple[GaussianEvent, ...],
+    run: tuple[GaussianEvent, ...],
+    delta: float | None,
+    relation: str,
+    unit: Unit = ROW,
+) -> str:
+    """What a run will spend by itself, and what that brings its object's total to, in one line."""
+    delta = 1e-6 if delta is None else delta
+    epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
+    line = f"This run will spend epsilon = {epsilon(run):.4g}"
+    if before:
+        line += f", in all {epsilon((*before, *run)):.4g} with what was spent before,"
+    return f"{line} at delta = {delta:g}: {unit.relation(relation)}."
+
+
+def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool) -> None:
+    """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone."""
+    if print_cost:
+        print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation, report.unit))
+        for note in () if before else notes:  # once
+            print(f"Note: {note}")
+    if warning := report.delta_warning():
+        warn(warning)
