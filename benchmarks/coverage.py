@@ -67,15 +67,16 @@ def coverage(kernel, num_data: int, num_data_sets: int, seed: int = 0) -> Covera
         target_epsilon=EPSILON,
         target_delta=DELTA,
     )
-    calibrated = mcmc.calibrated_kernel()
+    kernel = mcmc.calibrated_kernel()
 
     @jax.jit
     def draws(key, x, y):
-        state = calibrated.init(key, NUM_WARMUP, None, (x, y), {})
-        rows, public = calibrated.split.arrays((x, y), {})
+        bound = kernel.bind((x, y), {})
+        rows, public = bound.split.arrays((x, y), {})
+        state = bound.init(key, NUM_WARMUP, None, public)
 
         def step(state, _):
-            state = calibrated.step(state, rows=rows, public=public)
+            state = bound.step(state, rows=rows, public=public)
             return state, state.z["weights"]
 
         return lax.scan(step, state, length=NUM_WARMUP + NUM_SAMPLES)[1][NUM_WARMUP:]

@@ -73,11 +73,12 @@ def _kernel(options: argparse.Namespace, noise_multiplier: float) -> tuple[DPSGL
 
 def _verify(options: argparse.Namespace) -> Answer:
     kernel, arguments = _kernel(options, 1.0)
-    state = kernel.init(secret_key(), 0, None, (), arguments)
-    rows, public = kernel.split.arrays((), arguments)
-    split = kernel.split
+    bound = kernel.bind((), arguments)
+    split = bound.split
+    rows, public = split.arrays((), arguments)
+    state = bound.init(secret_key(), 0, None, public)
     found = verify(
-        lambda state, rows, public: kernel.step(state, rows=rows, public=public), state, rows, public,
+        lambda state, rows, public: bound.step(state, rows=rows, public=public), state, rows, public,
         private="rows", secret_outputs=(".rng_key",), public_constants=True,
     )  # fmt: skip
     latents = {name: list(shape.shape) for name, shape in split.latents.items()}

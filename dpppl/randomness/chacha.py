@@ -90,13 +90,21 @@ def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
 
 
 @partial(jax.jit, static_argnames="shape", inline=True)
-def _split(key: Any, shape: Any) -> Any:
+def _split_words(key: Any, shape: Any) -> Any:
     return _words(key, 0, 0, _SPLIT, 8 * int(np.prod(shape))).reshape(*shape, 8)
 
 
 @partial(jax.jit, inline=True)
-def _fold_in(key: Any, data: Any) -> Any:
+def _folded_words(key: Any, data: Any) -> Any:
     return _words(key, data, 0, _FOLD, 8)
+
+
+def _split(key: Any, shape: Any) -> Any:
+    return _split_words(key, shape)  # a function that pickle finds by its name, as it does not that of jax.jit
+
+
+def _fold_in(key: Any, data: Any) -> Any:
+    return _folded_words(key, data)
 
 
 def _seed(seed: Any) -> Any:

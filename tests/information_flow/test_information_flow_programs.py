@@ -88,7 +88,7 @@ def split_of(number):
 
 def use_split(split, monkeypatch):
     for module in ("dpppl.mcmc.kernel", "dpppl.svi.binding"):
-        monkeypatch.setattr(f"{module}.split_model", lambda *args, **kwargs: split)
+        monkeypatch.setattr(f"{module}.split_in_units", lambda *args, **kwargs: split)
 
 
 @pytest.fixture

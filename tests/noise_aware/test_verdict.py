@@ -12,7 +12,7 @@ import dpppl
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import fit, runner
+from dpppl.noise_aware import binding, fit
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.details import NoiseAwareDetails
 from dpppl.noise_aware.symmetry import symmetries
@@ -101,7 +101,7 @@ def coded(y, x, how):
 )
 def test_rows_that_say_nothing_are_counted_and_refused(compiled_once, monkeypatch, how, outside, missing):  # noqa: F811
     """At epsilon 3; the counts' noise has an sd of .004. Which rows are outside the support, y decides, half of it."""
-    monkeypatch.setattr(runner, "symmetries", lambda *_: ())
+    monkeypatch.setattr(binding, "symmetries", lambda *_: ())
     x, y, _ = data(1)
     x, y = coded(y, x, how)
     found = noise_aware(target_epsilon=3.0, num_samples=10)

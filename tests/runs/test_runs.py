@@ -111,7 +111,7 @@ def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
         with pytest.raises(dpppl.PrivacyLeakError):
             way.run(thing, key)
     with monkeypatch.context() as patch:
-        patch.setattr("dpppl.accounting.epsilon", lambda *_: 2.0)
+        patch.setattr("dpppl.accounting.group_epsilon", lambda *_: 2.0)
         with pytest.raises((BudgetExceededError, ConfigurationError)):
             way.run(thing, key)
     claimed.add(dpppl.randomness.keys._digest(key))

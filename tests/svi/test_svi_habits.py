@@ -119,9 +119,10 @@ def test_run_predict_and_run_again():
     drawn = Predictive(guide, params=first.params, num_samples=50)(jax.random.key(1), X, GROUP)["w"]
     second = run(svi, 3, X, GROUP, Y, seed=1, init_state=first.state)
     assert second.state.i == 303 and np.abs(np.mean(drawn, axis=0) - second.params["w_auto_loc"]).max() < 0.1
-    np.testing.assert_array_equal(
+    np.testing.assert_allclose(
         guide.sample_posterior(jax.random.key(2), first.params, sample_shape=(5,))["w"],
         first.sample_posterior(jax.random.key(2), 5)["w"],
+        rtol=1e-6,  # compiled apart
     )
 
 

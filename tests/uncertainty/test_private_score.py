@@ -41,6 +41,7 @@ def test_one_row_moves_the_sum_by_half_the_range_and_noise_is_as_it_says(monkeyp
     The noise is the key's own standard normal number times the sd that is stated: half as much would not pass."""
     near, far = ROWS.copy(), ROWS.copy()
     near[-1], far[-1] = np.nan, 1e30
+    monkeypatch.setattr("dpppl.randomness.keys._claimed", set())
     first = ask(2, near, noise_multiplier=3.0)
     monkeypatch.setattr("dpppl.randomness.keys._claimed", set())
     second = ask(2, far, noise_multiplier=3.0)
