@@ -51,6 +51,31 @@ def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(make, 
     assert result.consistent
 
 
+@pytest.mark.parametrize(("rate", "least"), [(1.0, 0.99), (0.25, 0.0)])
+def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate, least, monkeypatch):
+    """10,000 runs with and without the canary: rates are known to .005, four times that is tolerated (false alarms below 1e-3).
+    With all rows the attack is optimal and reaches the curve; that of noise a quarter larger is crossed."""
+    seen = []
+    monkeypatch.setattr("dpppl.audit._lower_bound", lambda *scores, **_: seen.append(scores) or 0.0)
+    kernel = dpppl.DPSGLD(
+        model, clipping_norm=1.0, noise_multiplier=3.75, subsampling=dpppl.Poisson(rate) if rate < 1 else None,
+        measure_clipping=False,
+    )  # fmt: skip
+    audit(kernel, Y, num_steps=NUM_STEPS, delta=1e-5, rng_key=jax.random.key(0), num_trials=20_000)
+    [(present, absent)] = seen
+    for false_positives in (0.05, 0.2, 0.5, 0.8):
+        threshold = np.quantile(absent, 1.0 - false_positives)
+        measured = np.mean(present > threshold)
+
+        def curve(noise, false_positives=false_positives):
+            pairs = ((noise, NUM_STEPS),)
+            event = dpppl.accounting.GaussianEvent(noise_multipliers=pairs, sampling_rate=rate)
+            return dpppl.accounting.trade_off(event).true_positive_rate(false_positives)
+
+        assert least * curve(3.75) - 0.02 <= measured <= curve(3.75) + 0.02
+        assert rate < 1.0 or false_positives != 0.2 or measured > curve(1.25 * 3.75) + 0.02
+
+
 @pytest.mark.parametrize(
     ("make", "options"),
     [
