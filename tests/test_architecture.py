@@ -207,13 +207,13 @@ def imported(modules):
 
 
 def test_importing_dpppl_is_light():
-    """Less than two fifths of what NumPyro takes, in one of three interpreters, as others may be held up; the accountants
+    """Less than half of what NumPyro takes, in one of three interpreters, as others may be held up; the accountants
     alone would exceed the limit."""
     share, loaded = imported("dpppl")
     assert not loaded & {"matplotlib", "arviz", "dp_accounting", "scipy.stats", "pandas", "funsor"}
-    assert share < 0.4 or any(imported("dpppl")[0] < 0.4 for _ in range(2))
+    assert share < 0.5 or any(imported("dpppl")[0] < 0.5 for _ in range(2))
     heavy_share, heavy_loaded = imported("dpppl, dp_accounting, scipy.stats")
-    assert "dp_accounting" in heavy_loaded and heavy_share > 0.5
+    assert "dp_accounting" in heavy_loaded and heavy_share > 0.6
 
 
 def test_every_keyword_is_explained():
