@@ -5,6 +5,7 @@ A record is built from a method's own report and released values alone. Trackers
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from dpppl.runs.report import PrivacyReport
 from dpppl.runs.risk import risk_numbers
 from dpppl.svi.result import SVIResult
 from dpppl.svi.runner import SVI
+from dpppl.uncertainty.decomposition import by_element
 
 Loggable = MCMC | NoiseAware | SVI | SVIResult
 _MOST_METRICS = 200
@@ -36,7 +38,7 @@ _TOLD = (
 class Tracker(Protocol):
     """What `mlflow` calls: the module of that name has it, and so has whatever stands in for it."""
 
-    def log_params(self, params: dict[str, Any]) -> Any: ...
+    def set_tags(self, tags: dict[str, Any]) -> Any: ...
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> Any: ...
     def log_text(self, text: str, artifact_file: str) -> Any: ...
 
@@ -45,13 +47,14 @@ class Tracker(Protocol):
 class Record:
     """What is logged.
 
-    - `params`: settings, as text.
-    - `metrics`: what it cost so far, and posterior means and standard deviations of the first 200 elements.
+    - `tags`: status and settings, as text; tags, since MLflow refuses to log another value of a parameter.
+    - `metrics`: what it cost so far, and posterior means and standard deviations of the first 200 elements: `mean.w.0.1` for
+      element [0, 1] of w. A character that MLflow refuses in a name is an underscore.
     - `texts`: files by name: the report as text, JSON and HTML, and all of the summary as CSV.
     - `step`: accesses charged so far, for a metric's step.
     """
 
-    params: dict[str, str]
+    tags: dict[str, str]
     metrics: dict[str, float]
     texts: dict[str, str]
     step: int
@@ -68,7 +71,7 @@ def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record
     >>> import dpppl
     >>> kernel = dpppl.DPSGLD(lambda y: None, clipping_norm=1.0, noise_multiplier=20.0, step_size=0.01)
     >>> found = record(dpppl.MCMC(kernel, num_warmup=0, num_samples=10, target_delta=1e-5))
-    >>> found.params["method"], found.metrics["epsilon"], sorted(found.texts)
+    >>> found.tags["method"], found.metrics["epsilon"], sorted(found.texts)
     ('DPSGLD, nothing run', 0.0, ['privacy_report.html', 'privacy_report.json', 'privacy_report.txt', 'summary.csv'])
     """
     if not isinstance(finished, Loggable):
@@ -83,10 +86,12 @@ def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record
     if report.delta is not None:
         numbers |= {"delta": report.delta, "epsilon": float(report.epsilon or 0.0)}
     shown = {
-        f"{kind}.{name}": value for name, *two in summary[:_MOST_METRICS] for kind, value in zip(("mean", "sd"), two)
+        f"{kind}.{_allowed(name)}": value
+        for name, *two in summary[:_MOST_METRICS]
+        for kind, value in zip(("mean", "sd"), two)
     }
     return Record(
-        params={name.replace(" ", "_"): rows[name][:_LONGEST] for name in _TOLD if name in rows}
+        tags={name.replace(" ", "_"): rows[name][:_LONGEST] for name in _TOLD if name in rows}
         | {"status": report.status},
         metrics={name: value for name, value in (numbers | shown).items() if np.isfinite(value)},
         texts={
@@ -104,7 +109,7 @@ def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record
 def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[str, str] | None = None) -> Record:
     """Log `record(finished, about)` to the active MLflow run; call it again for progress, while a run goes on.
 
-    - `tracker`: the `mlflow` module (extra `mlflow`), or an object with its `log_params`, `log_metrics` and `log_text`;
+    - `tracker`: the `mlflow` module (extra `mlflow`), or an object with its `set_tags`, `log_metrics` and `log_text`;
       None imports it.
 
     Do not use MLflow's automatic logging beside it: it would log what it can reach. Returns the record. Raises
@@ -117,7 +122,7 @@ def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[st
         except ImportError:
             raise ConfigurationError("this needs MLflow: pip install dpppl[mlflow], or give a tracker.") from None
     assert tracker is not None
-    tracker.log_params(found.params)
+    tracker.set_tags(found.tags)
     tracker.log_metrics(found.metrics, step=found.step)
     for name, text in found.texts.items():
         tracker.log_text(text, name)
@@ -140,11 +145,14 @@ def _released(finished: Any) -> dict[str, Any]:
 
 def _summary(released: Mapping[str, Any]) -> list[tuple[str, float, float]]:
     """Name, mean and standard deviation of each element."""
-    found = []
-    for name, values in sorted(released.items()):
-        draws = np.asarray(values, np.float64)
-        for place in np.ndindex(draws.shape[1:]):
-            column = draws[(slice(None), *place)]
-            label = f"{name}[{','.join(map(str, place))}]" if place else name
-            found.append((label, float(column.mean()), float(column.std())))
-    return found
+    elements = by_element(released, like={site: released[site] for site in sorted(released)})
+    return [(name, float(draws.mean()), float(draws.std())) for name, draws in elements.items()]
+
+
+def _allowed(name: str) -> str:
+    """The name of an element in the letters that MLflow allows.
+
+    >>> _allowed("w[0, 1]"), _allowed("auto_loc$params")
+    ('w.0.1', 'auto_loc_params')
+    """
+    return re.sub(r"[^\w.\- :]", "_", name.replace("[", ".").replace(", ", ".").replace("]", ""))

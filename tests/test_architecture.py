@@ -38,7 +38,7 @@ MAY_IMPORT = {
     "noise_aware": METHODS,
     "uncertainty": METHODS | {"mcmc", "svi", "noise_aware"},
     "plotting": LEAVES | {"ledger", "uncertainty"},
-    "logging": METHODS | {"mcmc", "svi", "noise_aware"},
+    "logging": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
     "__main__": {"cli"},

@@ -14,7 +14,7 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import verdict_lines, verdicts
-from dpppl.runs.driver import forgetful
+from dpppl.runs.driver import TRACING, forgetful
 from dpppl.runs.report import PrivacyReport, to_inference_data
 
 
@@ -100,10 +100,12 @@ class ChainResults(numpyro.infer.MCMC):
         """
         positions = self.get_extra_fields(group_by_chain=True).get("z")
         ended = self._ended("bayesian_privacy")
-        bound = self.calibrated_kernel().bind(args, kwargs)
-        rows, public = bound.split.arrays(args, kwargs)
+        with TRACING:
+            bound = self.calibrated_kernel().bind(args, kwargs)
+            rows, public = bound.split.arrays(args, kwargs)
+        searched = int(np.max(ended.last_state.search.until)) if bound.kernel.searches else 0
         return chain_spent(
-            bound, positions, (ended.first, ended.thinning), (rows, public), num_rows=num_rows, delta=delta
+            bound, positions, (ended.first, ended.thinning), searched, (rows, public), num_rows=num_rows, delta=delta
         )
 
     @property

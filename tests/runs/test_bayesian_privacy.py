@@ -10,6 +10,7 @@ from numpyro.infer.autoguide import AutoDelta
 import dpppl
 from dpppl.accounting.bayesian import BayesianAccountant
 from dpppl.errors import ConfigurationError, PrivacyWarning
+from dpppl.mcmc.step_search import steps_of
 from dpppl.model.arguments import Public
 
 RATE, NORM, SIGMA = 0.1, 4.0, 1.5
@@ -59,6 +60,22 @@ def test_chains(chains, warmup):
     assert found.epsilon == pytest.approx(by_hand(positions, sigmas, mechanism.count_share).epsilon, rel=1e-4)
     with pytest.warns(PrivacyWarning):
         assert mcmc.bayesian_privacy(*ARGUMENTS, num_rows=50).num_rows == 50
+
+
+def test_steps_of_a_search_count_at_the_clipping_norm():
+    kernel = dpppl.DPSGLD(model, clipping_norm=NORM, noise_multiplier=SIGMA, subsampling=dpppl.Poisson(RATE))
+    mcmc = dpppl.MCMC(kernel, num_warmup=60, num_samples=10, progress_bar=False, print_cost=False)
+    mcmc.warmup(dpppl.secret_key(), *ARGUMENTS, extra_fields=("z",), collect_warmup=True)
+    searched = int(steps_of(60))
+    assert 0 < searched < 60
+    z = np.asarray(mcmc.get_extra_fields()["z"]["mean"], np.float64)
+    positions = [z[number - 1] if number >= searched else None for number in range(60)]
+    calibrated = mcmc.calibrated_kernel()
+    expected = by_hand(positions, calibrated.schedule(0, 60)[1], calibrated.mechanism.count_share).epsilon
+    everywhere = by_hand([None, *z[:-1]], calibrated.schedule(0, 60)[1], calibrated.mechanism.count_share).epsilon
+    with pytest.warns(PrivacyWarning):
+        found = mcmc.bayesian_privacy(*ARGUMENTS).epsilon
+    assert found == pytest.approx(expected, rel=1e-4) and found > 1.001 * everywhere
 
 
 def test_svi_costs_typical_rows_less_than_the_guarantee_says():
