@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from examples import data, logistic
 from examples.results import Row, budget_curves, command
 
-DELTA, EPSILONS = 1e-3, (1.0, 0.3, 3.0, 7.6)
+DELTA, EPSILONS = 1e-3, (0.3, 1.0, 3.0, 7.6)
 METHODS = ("NoiseAware", "Bayes by Backprop", "DP-SGLD", "DP-SGD", "output perturbation", "objective perturbation")
 OWN = {"Bayes by Backprop": {"learning_rate": 0.1}, "DP-SGD": {"learning_rate": 0.1}}
 

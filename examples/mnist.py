@@ -111,19 +111,19 @@ METHODS = {  # name of rows: (method, settings of its own)
 }
 
 
-def _row(network, kind, target, num_runs=1, prior="gaussian"):
+def _row(network, kind, target, prior="gaussian"):
     method, own = METHODS[kind]
     fit = WALK | {"prior_scale": 1.0} if own is None else FIT[network] | own
     if own == NARROW:
         fit = fit | {"init_scale": START[network]}
     name = "-".join([network, kind, *([prior.replace(" ", "-")] if prior != "gaussian" else [])])
     name += f"-eps{target:g}" if target else "-not-private"
-    return Row(name, run, {"network": network, "method": method, "prior": prior, "target": target} | fit, num_runs)
+    return Row(name, run, {"network": network, "method": method, "prior": prior, "target": target} | fit, 3)
 
 
 ROWS = [
     *(
-        _row(network, kind, target, num_runs=3, prior=prior)
+        _row(network, kind, target, prior=prior)
         for network, target in (("cnn", 3.0), ("cnn", 1.0), ("mlp", 3.0))
         for kind, prior in (("bbp", "gaussian"), ("dp-sgd", "flat"), ("dp-sgd", "gaussian"))
     ),

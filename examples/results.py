@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dpppl import plotting
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
+SECONDS = "processor seconds"
+"""Of a run, of all threads, with what it compiles; waiting for a busy machine does not count."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ def make(rows, path, only=None, num_runs=None):
         found = stored.get(row.name, {})
         runs = found.get("runs", []) if found.get("settings") == row.settings else []
         for seed in range(len(runs), num_runs or row.num_runs):
-            start = time.perf_counter()
+            start = time.process_time()
             scores = {name: _plain(value) for name, value in row.run(seed, **row.settings).items()}
-            runs.append(scores | {"seconds": round(time.perf_counter() - start, 1)})
+            runs.append(scores | {SECONDS: round(time.process_time() - start, 1)})
             stored = load(path) | {row.name: {"settings": row.settings, "runs": runs}}
             save(path, {name: stored[name] for name in [*names, *stored] if name in stored})
             shown = {name: value for name, value in runs[-1].items() if not isinstance(value, list)}
@@ -135,7 +137,7 @@ def cell(runs: Sequence[dict[str, Any]], column: str) -> str:
     values = [run[score] for run in runs if run.get(score) is not None]
     if not values:
         return ""
-    if score in ("epsilon", "seconds"):
+    if score in ("epsilon", SECONDS):
         return f"{np.median(values):.4g}"
     if column != score or len(values) == 1:
         return f"{np.median(values):.4f}"
@@ -169,15 +171,30 @@ def budget_curves(folder, name, selected, score):
     axes.figure.savefig(folder / f"{name}.png", dpi=110)
 
 
-MARK = re.compile(r"(<!-- table: (\S+) (\S+) \| (.*?) -->\n)(?:\|.*\n)*")
-"""Before each table: file, pattern of the names of its rows, columns by commas."""
+def costs(folder, names):
+    """Markdown of what the files `names` took: rows, runs, and processor minutes by the mean of the runs that were timed."""
+    lines, total = ["| example | rows | runs | processor minutes |", "|---|---|---|---|"], np.zeros(3)
+    for name in names:
+        rows = load(folder / f"{name}.json").values()
+        runs = [[run[SECONDS] for run in row["runs"] if SECONDS in run] for row in rows]
+        minutes = sum(np.mean(timed) * len(row["runs"]) for timed, row in zip(runs, rows, strict=True) if timed) / 60.0
+        found = np.array([len(rows), sum(len(row["runs"]) for row in rows), minutes])
+        lines.append(f"| {name} | {found[0]:.0f} | {found[1]:.0f} | {found[2]:.1f} |")
+        total += found
+    return "\n".join([*lines, f"| all | {total[0]:.0f} | {total[1]:.0f} | {total[2]:.1f} |"])
+
+
+MARK = re.compile(r"(<!-- (?:table: (\S+) (\S+) \| (.*?)|costs: (.*?)) -->\n)(?:\|.*\n)*")
+"""Before each table: file, pattern of the names of its rows, columns by commas; or the files whose cost is told."""
 
 
 def written(text, folder):
     """A page with its tables made anew from the JSON in `folder`."""
 
     def anew(match):
-        head, file, selected, columns = match.groups()
+        head, file, selected, columns, names = match.groups()
+        if names is not None:
+            return f"{head}{costs(folder, names.split(', '))}\n"
         return f"{head}{table(load(folder / f'{file}.json'), selected, columns.split(', '))}\n"
 
     return MARK.sub(anew, text)

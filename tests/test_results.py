@@ -78,6 +78,19 @@ def test_tables_hold_means_standard_deviations_and_medians(tmp_path):
     assert results.written(made, tmp_path) == made
 
 
+def test_costs_count_a_run_that_was_not_timed_as_the_mean_of_the_others(tmp_path):
+    timed, rows = [{results.SECONDS: 30.0}, {results.SECONDS: 90.0}, {}], {}
+    results.make(
+        [results.Row("c", lambda seed: {"score": sum(range(10_000_000)), "epsilon": None})], tmp_path / "d.json"
+    )
+    assert results.load(tmp_path / "d.json")["c"]["runs"][0][results.SECONDS] > 0.0
+    for name, runs in (("a", timed), ("b", timed[:1])):
+        rows[name] = {"settings": {}, "runs": runs}
+    results.save(tmp_path / "file.json", rows)
+    found = results.written("<!-- costs: file, none -->\n| old |\n", tmp_path)
+    assert "| file | 2 | 4 | 3.5 |\n| none | 0 | 0 | 0.0 |\n| all | 2 | 4 | 3.5 |\n" in found
+
+
 def test_the_page_of_results_shows_what_the_json_says():
     text = (FOLDER.parent / "results.md").read_text()
     assert results.MARK.search(text) and results.written(text, FOLDER) == text
