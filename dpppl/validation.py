@@ -104,7 +104,7 @@ def full_signature(cls: type) -> inspect.Signature:
     """Of a class whose `__init__` hands `**settings` on to its base's: its own parameters, then the base's keywords."""
     parameters: dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:
-        found = inspect.signature(base.__dict__["__init__"]).parameters if "__init__" in base.__dict__ else {}
+        found = inspect.signature(vars(base)["__init__"]).parameters if "__init__" in vars(base) else {}
         parameters = {**parameters, **{n: p for n, p in found.items() if n not in parameters}}
         if not any(p.kind is p.VAR_KEYWORD for p in found.values()) and found:
             break

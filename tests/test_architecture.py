@@ -144,20 +144,55 @@ def length(function):
     return function.end_lineno - function.lineno + 1 - (first.end_lineno - first.lineno + 1 if words else 0)
 
 
+def too_long(sources):
+    """Names of files above 350 lines, and of functions above 60, in sources by name."""
+    for module, source in sources.items():
+        if len(source.splitlines()) > 350:
+            yield module
+        functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+        yield from (f"{module}.{function.name}" for function in functions if length(function) > 60)
+
+
 def test_files_and_functions_are_short():
-    long_files, long_functions, runners = [], [], {}
-    for path, module in modules():
-        source = path.read_text()
-        if (lines := len(source.splitlines())) > 350:
-            long_files.append((module, lines))
-        if path.name == "runner.py":
-            runners[module] = lines
-        functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
-        long_functions += [(module, n.name) for n in functions if length(n) > 60]
-    assert not long_files and not long_functions
+    sources = {module: path.read_text() for path, module in modules()}
+    assert not list(too_long(sources))
+    runners = {module: len(s.splitlines()) for module, s in sources.items() if module.endswith(".runner")}
     assert runners.keys() == {"dpppl.mcmc.runner", "dpppl.svi.runner", "dpppl.noise_aware.runner"}
     assert all(lines <= 260 for lines in runners.values()), runners
     assert len([path for path in PACKAGE.iterdir() if path.suffix == ".py"]) <= 7
+
+
+def test_long_files_and_functions_would_be_found():
+    def function(lines):
+        return "def f():\n" + '    """Words."""\n' * 2 + "    pass\n" * (lines - 2)
+
+    methods = "class A:\n    async def g(self):\n" + "        pass\n" * 60
+    assert list(too_long({"a": function(60), "b": function(61), "c": methods})) == ["b.f", "c.g"]
+    assert list(too_long({"a": "x = 1\n" * 350, "b": "x = 1\n" * 351})) == ["b"]
+
+
+def pokes(source):
+    """Lines that reach into an object's dict: `__dict__`, or a write to what `vars` gives, but for `__setstate__`."""
+    tree = ast.parse(source)
+    unpickling = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "__setstate__")
+    allowed = {id(inner) for function in unpickling for inner in ast.walk(function)}
+
+    def is_vars(node):
+        return isinstance(node, ast.Call) and ast.unparse(node.func) == "vars"
+
+    for node in ast.walk(tree):
+        method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func
+        writes = method and method.attr in ("update", "setdefault", "pop", "clear") and is_vars(method.value)
+        stored = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and is_vars(node.value)
+        in_words = isinstance(node, ast.Attribute) and node.attr == "__dict__"
+        if in_words or ((writes or stored) and id(node) not in allowed):
+            yield ast.unparse(node)
+
+
+def test_no_code_reaches_into_the_dict_of_an_object():
+    assert not {module: wrong for path, module in modules() if (wrong := list(pokes(path.read_text())))}
+    made_up = "a.__dict__ = {}\nvars(a)['b'] = 1\nvars(a).update(b=1)\nc = vars(a)['b'] | dict(vars(a)).pop('b')\n"
+    assert list(pokes(made_up)) == ["a.__dict__", "vars(a)['b']", "vars(a).update(b=1)"]
 
 
 @pytest.mark.parametrize(

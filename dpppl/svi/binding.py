@@ -12,6 +12,7 @@ from numpyro.infer import autoguide
 
 from dpppl.access.clipping import Adaptive, Centred
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.handlers import explained
@@ -23,8 +24,7 @@ from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, plates_of, without_data
-from dpppl.svi.set_up import set_up
+from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, parts_of, plates_of, without_data
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
 
@@ -55,16 +55,12 @@ def bind_objective(
     Guarantee: nothing depends on the values of private rows. Raises ConfigurationError or UnsupportedModelError."""
     split = split_in_units(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
     _, public = split.arrays(args, kwargs)
-    guide, init_params = without_data(svi.guide, split, public), init_params or {}
+    init_params = init_params or {}
     guide_key, model_key = jax.random.split(key)
-    of_guide, of_model = data_free(guide, split, public), data_free(svi.model, split, public)
-
-    def sites(guide_key: Any, model_key: Any) -> tuple[Sites, Sites]:
-        found = _trace(of_guide, guide_key, init_params)
-        return found, _trace(handlers.replay(of_model, found), model_key, init_params)
-
     with explained():
-        guide_sites, model_sites = set_up(guide, split, public, sites, guide_key, model_key)
+        guide, guide_sites = _set_up(svi.guide, split, public, guide_key, init_params)
+        of_model = handlers.replay(data_free(svi.model, split, public), guide_sites)
+        model_sites = _trace(of_model, model_key, init_params)
     if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
         raise UnsupportedModelError(
             f"the guide's site '{mutable[0]}' is mutable state (batch norm, running statistics), which carries data from "
@@ -95,6 +91,34 @@ def bind_objective(
     clipping = svi.mechanism.clipping
     distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
     return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
+
+
+def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any, init_params: Arrays) -> tuple[Any, Sites]:
+    """A copy of `guide`, set up, and its sites.
+
+    Where an AutoGuide starts, NumPyro evaluates the model's density and its gradient, an operation at a time. So the copy's model
+    has no density at first, and one program evaluates the prior's. If that is not finite, NumPyro sets another copy up with the
+    density: it looks for another start, or says what is wrong."""
+    for has_density in (False, True):
+        copied = without_data(guide, split, public, has_density)
+        sites = _trace(data_free(copied, split, public), key, init_params)
+        if _starts_where_finite(copied, split, public):
+            break
+    return copied, sites
+
+
+def _starts_where_finite(guide: Any, split: SplitModel, public: Arrays) -> bool:
+    """Whether the prior's density, and its gradient, are known to be finite where an AutoGuide starts; true within a trace, and of
+    guides written by hand, where NumPyro does not ask."""
+    if not isinstance(guide, autoguide.AutoGuide):
+        return True
+    z = {name: value for part in parts_of(guide) for name, value in vars(part).get("_init_locs", {}).items()}
+    if any(isinstance(value, jax.core.Tracer) for value in z.values()):
+        return True
+    if z.keys() != split.latents.keys():
+        return False
+    density = run_once(jax.value_and_grad(split.log_prior), z, public)
+    return all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(density))
 
 
 def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) -> None:

@@ -92,8 +92,9 @@ def data_free(function: Function, split: SplitModel, public: Arrays) -> Function
     return on_rows(function, split, jax.tree.map(jnp.ones_like, split.placeholder_rows()), public)
 
 
-def without_data(guide: Any, split: SplitModel, public: Arrays) -> Any:
-    """A copy of `guide`, as it was built, that is set up on made-up rows and the prior alone, when it is first called.
+def without_data(guide: Any, split: SplitModel, public: Arrays, has_density: bool = True) -> Any:
+    """A copy of `guide`, as it was built, that is set up on made-up rows and the prior alone, when it is first called; unless its
+    model `has_density`, without a look at the prior's density.
 
     Raises ConfigurationError if the guide was called on data since `check_guide`."""
     check_guide(guide)
@@ -105,8 +106,10 @@ def without_data(guide: Any, split: SplitModel, public: Arrays) -> Any:
     if hasattr(prepared, _BEFORE):
         delattr(prepared, _BEFORE)
     if isinstance(guide, autoguide.AutoGuideList):
-        prepared._guides = [without_data(part, split, public) for part in guide]
+        prepared._guides = [without_data(part, split, public, has_density) for part in guide]
     prepared.model = data_free(prepared.model, split, public)
+    if not has_density:
+        prepared.model = handlers.mask(prepared.model, mask=False)
     return prepared
 
 

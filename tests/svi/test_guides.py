@@ -71,6 +71,27 @@ def test_guides_start_alike_whatever_the_data():
         assert all(np.array_equal(a, b) for a, b in zip(first, second))
 
 
+def test_a_guide_starts_where_the_prior_has_a_density():
+    """As NumPyro's own: of several draws the first at which it is finite, or an error."""
+
+    def above(bound):
+        def model(y):
+            mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+            numpyro.factor("bound", jnp.where(mu > bound, 0.0, -jnp.inf))
+            with numpyro.plate("data", y.shape[0]):
+                numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+        return model
+
+    def start(bound, key):
+        svi = make(above(bound), AutoNormal(above(bound)))
+        return svi.get_params(by_hand.set_up(svi, jax.random.key(key), (Y,), {}))["mu_auto_loc"]
+
+    assert all(1.0 < start(1.0, key) < 2.0 for key in range(3))  # three draws above 1 at once: 1 in 64
+    with pytest.raises(RuntimeError, match="Cannot find valid initial parameters"):
+        start(3.0, 0)
+
+
 def test_made_up_rows_are_weights_that_may_be_divided_by():
     """NumPyro refuses a scale of zero, which weights of rows would be if made-up rows were zeros."""
 
