@@ -108,7 +108,7 @@ def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any, init_params
 
 
 def _starts_where_finite(guide: Any, split: SplitModel, public: Arrays) -> bool:
-    """Whether the prior's density, and its gradient, are known to be finite where an AutoGuide starts; true within a trace, and of
+    """Whether the prior's density and its gradient are known to be finite where an AutoGuide starts. True within a trace and of
     guides written by hand, where NumPyro does not ask."""
     if not isinstance(guide, autoguide.AutoGuide):
         return True
