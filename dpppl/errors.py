@@ -32,6 +32,10 @@ class PrivacyWarning(UserWarning):
     """Something weakens the privacy guarantee or its meaning, and the run goes on."""
 
 
+class DataReadError(DPPPLError, OSError):
+    """Rows could not be read from disk: mend the file. What was charged before stays charged, and nothing is returned."""
+
+
 class LedgerError(DPPPLError):
     """A ledger's file is gone, damaged or replaced: restore it. Nothing was admitted and nothing was run."""
 

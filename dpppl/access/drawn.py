@@ -5,13 +5,39 @@ looks at depends on no number of devices, and each is looked at by one device on
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpppl.data.disk import OnDisk
 from dpppl.subsampling import Subsampling
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Places of rows that are fetched block by block.
+
+    - **length** - how many places there are.
+    - **at_once** - how many are best fetched at once.
+    - **like** - shapes and types of what is fetched, of one place.
+    - **fetch** - `fetch(start, size)`: what stands in so many places (size, ...), and (size,) which of these count, or None: all.
+    - **mask** - (length,) which places count, where that is known before they are fetched.
+    - **likely** - how many of the first usually hold all that count; None: all."""
+
+    length: int
+    at_once: int
+    like: Any
+    fetch: Callable[[Any, int], tuple[Any, Any]]
+    mask: Any = None
+    likely: int | None = None
+
+    def size(self, chunk: int) -> int:
+        """How many places to fetch at once: whole chunks, or all."""
+        most = self.at_once if self.likely is None else min(self.at_once, self.likely + chunk - 1)
+        return min(self.length, max(1, most // chunk) * chunk)
 
 
 class Drawn(NamedTuple):
@@ -21,19 +47,23 @@ class Drawn(NamedTuple):
     - **mask** - (B,) which of them count; None: all.
     - **fetch** - makes rows.
     - **likely** - how many of the first usually hold all that count; None: all.
-    - **among** - how many there are on all devices together, which sizes of chunks depend on."""
+    - **among** - how many there are on all devices together, which sizes of chunks depend on.
+    - **blocks** - of rows on disk: they give what `fetch` makes rows of, and `rows` and `mask` are None."""
 
     rows: Any
     mask: Any
     fetch: Callable[[Any], Any]
     likely: int | None
     among: int
+    blocks: Blocks | None = None
 
 
 def drawn(subsampling: Subsampling, key: Any, step: Any, rows: Any, number: str | None, placement: Any) -> Drawn:
     """Those of `rows`, arrays (length, ...), that count in this step. `number`: a name for a row's place in it.
 
     With a `placement` this is run by one of several devices, and `rows` are its own."""
+    if isinstance(placement, OnDisk):
+        return _on_disk(subsampling, key, step, number, placement)
     length = jax.tree.leaves(rows)[0].shape[0]
     num_rows = length if placement is None else placement.num_rows
     if placement is None:
@@ -60,6 +90,36 @@ def drawn(subsampling: Subsampling, key: Any, step: Any, rows: Any, number: str 
 
     likely = None if index is None else subsampling.likely_places(num_rows)
     return Drawn((rows if index is None else index, places), mask, fetch, likely, among)
+
+
+def _on_disk(subsampling: Subsampling, key: Any, step: Any, number: str | None, placement: OnDisk) -> Drawn:
+    """The same of rows that are read when they are needed: nothing as long as the data is made on the way."""
+    num_rows = placement.num_rows
+    kind = jax.eval_shape(lambda: subsampling.draw(key, num_rows, step))
+
+    def fetch(part: Any) -> Any:
+        rows, places = part
+        return rows if number is None else {**rows, number: places}
+
+    def rows_from(start: Any, size: int) -> Any:
+        places = start + jnp.arange(size, dtype=jnp.int32)
+        mask = None if kind.mask is None else subsampling.draw_part(key, num_rows, step, start, size).mask
+        return (placement.block(start, size), places), mask
+
+    like = placement.rows_like(1), jax.ShapeDtypeStruct((1,), jnp.int32)
+    if kind.index is None:
+        return Drawn(None, None, fetch, None, num_rows, Blocks(num_rows, placement.at_once, like, rows_from))
+    index, mask = subsampling.draw(key, num_rows, step)
+    index, length = jnp.where(mask, index, 0), index.shape[0]
+
+    def rows_drawn(start: Any, size: int) -> Any:
+        part = lambda x: lax.dynamic_slice_in_dim(x, start, size)  # noqa: E731
+        return (placement.drawn(part(index)), start + jnp.arange(size, dtype=jnp.int32)), part(mask)
+
+    likely = subsampling.likely_places(num_rows)
+    return Drawn(
+        None, None, fetch, likely, length, Blocks(length, placement.at_once, like, rows_drawn, mask, likely or length)
+    )
 
 
 def _own(index: Any, mask: Any, first: Any, length: int) -> tuple[Any, Any, Any]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.access.drawn import total_of
+from dpppl.access.drawn import Blocks, total_of
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
 
@@ -43,6 +43,7 @@ def sum_of_rows(
     likely: int | None = None,
     among: int | None = None,
     placement: Any = None,
+    blocks: Blocks | None = None,
 ) -> Any:
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
 
@@ -51,7 +52,7 @@ def sum_of_rows(
     `steps`, such a pytree of float64 scalars: the clipped rows times these, rounded to whole numbers, summed in int64.
     Given `fetch`, rows are what it makes of `rows`, chunk by chunk; `likely`: how many places, from the first, usually hold
     all rows of the mask: chunks beyond the last are left out. `among`, `placement`: where each of several devices has some of so
-    many rows, and the sum is that of all.
+    many rows, and the sum is that of all. Given `blocks`, these fetch what `fetch` makes rows of, and `rows` and `mask` are None.
 
     Guarantee: zeroing one row moves the result by at most 1 + SLACK in L2 norm. Statistics are stored (`Statistic`), so that
     the bits that are clipped are those that their norm was computed from. Clipped rows are rounded to a fixed grid on which
@@ -63,7 +64,7 @@ def sum_of_rows(
     """
     num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
     fetched = (lambda rows: rows) if fetch is None else fetch
-    drawn = jax.eval_shape(fetched, rows)
+    drawn = jax.eval_shape(fetched, rows if blocks is None else blocks.like)
     like = jax.eval_shape(statistic, jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), drawn))
     size = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(like))
     chunk = evenly(_chunk_rows(size, num_rows, strategy), likely)
@@ -76,41 +77,75 @@ def sum_of_rows(
             return jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)
         return jax.tree.map(_sum_whole_rows, clipped, steps)
 
-    total = total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=likely is not None), placement)
+    if blocks is None:
+        total = over_chunks(chunk_sum, rows, mask, chunk, until_last=likely is not None)
+    else:
+        total = over_blocks(chunk_sum, blocks, chunk)
+    total = total_of(total, placement)
     with jax.enable_x64(True):
         return total if steps is not None else jax.tree.map(lambda x: x.astype(jnp.float64) * 2.0**-_BITS, total)
 
 
+def over_blocks(chunk_sum: Callable[[Any, Any], Any], blocks: Blocks, chunk: int) -> Any:
+    """`over_chunks` of rows that are fetched block by block, the same chunks in the same order: a block is so many whole chunks."""
+    length, size = blocks.length, blocks.size(chunk)
+    if size >= length:
+        return over_chunks(chunk_sum, *blocks.fetch(0, length), chunk, until_last=blocks.mask is not None)
+
+    def body(number: Any, total: Any) -> Any:
+        start = jnp.minimum(number * size, length - size).astype(jnp.int32)  # the last block reaches back
+        rows, mask = blocks.fetch(start, size)
+        return over_chunks(
+            chunk_sum, rows, mask, chunk, until_last=blocks.mask is not None, first=number * size - start, total=total
+        )
+
+    used = -(-length // size)
+    if blocks.mask is not None:
+        used = jnp.max(jnp.where(blocks.mask, jnp.arange(length) + size, 0)) // size
+    return lax.fori_loop(0, used, body, _nothing(chunk_sum, blocks.like, chunk))
+
+
 def over_chunks(
-    chunk_sum: Callable[[Any, Any], Any], rows: Any, mask: Any, chunk: int, until_last: bool = False
-) -> Any:
+    chunk_sum: Callable[[Any, Any], Any], rows: Any, mask: Any, chunk: int, until_last: bool = False, first: Any = None,
+    total: Any = None,
+) -> Any:  # fmt: skip
     """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...); of fewer rows than a
     chunk has, one that is filled up.
 
-    `until_last`: leave out the chunks behind the last row that `mask` holds."""
+    `until_last`: leave out the chunks behind the last row that `mask` holds. `first`: the chunks begin at this row, those before
+    do not count; `total` is what their sum is added to."""
     num_rows = jax.tree.leaves(rows)[0].shape[0]
+    begin = 0 if first is None else first
     if chunk > num_rows:
         fill = lambda x: jnp.pad(x, [(0, chunk - num_rows)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
         mask, rows = fill(jnp.ones(num_rows, bool) if mask is None else mask), jax.tree.map(fill, rows)
-    if chunk >= num_rows:
+    if chunk >= num_rows and first is None:
         return chunk_sum(rows, mask)
 
     def body(carry: Any, number: Any) -> tuple[Any, None]:
-        start = jnp.minimum(number * chunk, num_rows - chunk)
+        place = number * chunk if first is None else first + number * chunk
+        start = jnp.minimum(place, num_rows - chunk)
         take = lambda x: lax.dynamic_slice_in_dim(x, start, chunk)  # noqa: E731
-        fresh = start + jnp.arange(chunk) >= number * chunk
+        fresh = start + jnp.arange(chunk) >= place
         part = chunk_sum(jax.tree.map(take, rows), fresh if mask is None else fresh & take(mask))
         with jax.enable_x64(True):
             return jax.tree.map(jnp.add, carry, part), None
 
+    zero = _nothing(chunk_sum, rows, chunk) if total is None else total
+    if first is None and (mask is None or not until_last):
+        return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
+    used = (num_rows - begin + chunk - 1) // chunk
+    if mask is not None and until_last:
+        used = jnp.max(jnp.where(mask, jnp.arange(num_rows) + chunk - begin, 0)) // chunk
+    return lax.fori_loop(0, used, lambda number, total: body(total, number)[0], zero)
+
+
+def _nothing(chunk_sum: Callable[[Any, Any], Any], rows: Any, chunk: int) -> Any:
+    """The sum of no chunks."""
     few = lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype)  # noqa: E731
     like = jax.eval_shape(chunk_sum, jax.tree.map(few, rows), jax.ShapeDtypeStruct((chunk,), bool))
     with jax.enable_x64(True):
-        zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
-    if mask is None or not until_last:
-        return lax.scan(body, zero, jnp.arange(-(-num_rows // chunk)))[0]
-    used = jnp.max(jnp.where(mask, jnp.arange(num_rows) + chunk, 0)) // chunk
-    return lax.fori_loop(0, used, lambda number, total: body(total, number)[0], zero)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
 
 
 def evenly(chunk: int, likely: int | None) -> int:

@@ -32,8 +32,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.access.drawn import total_of
-from dpppl.access.exact_sum import evenly, over_chunks
+from dpppl.access.drawn import Blocks, total_of
+from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
 from dpppl.access.ghost_weights import count, weigh
 from dpppl.row_program.factors import Form, restored
 from dpppl.row_program.materialize import materialize
@@ -55,14 +55,14 @@ _BLOCKS, _PRODUCTS = 8, 2**23
 def clipped_sum(
     statistic: Callable[[Any], Any], forms: Sequence[Form], tree: Any, rows: Any, mask: Any, clipping: Any, norm: Any,
     counts: bool = False, fetch: Callable[[Any], Any] | None = None, likely: int | None = None, among: int | None = None,
-    placement: Any = None,
+    placement: Any = None, blocks: Blocks | None = None,
 ) -> Any:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
     `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `tree`: structure of the latents;
     `rows`: pytree of arrays (B, ...); `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and
     `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`,
-    `among`, `placement`: see `exact_sum.sum_of_rows`.
+    `among`, `placement`, `blocks`: see `exact_sum.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
     num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
@@ -83,6 +83,8 @@ def clipped_sum(
             total = jax.tree.unflatten(tree, sums)
             return (total, jnp.sum(count(*bounds))) if counts else total
 
+    if blocks is not None:
+        return total_of(over_blocks(chunk_sum, blocks, chunk), placement)
     return total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=True), placement)
 
 

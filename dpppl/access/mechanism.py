@@ -15,7 +15,8 @@ from dpppl.access.drawn import drawn as draw_rows
 from dpppl.access.drawn import drawn_once
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
-from dpppl.data.rows import arrays_of, placement_of
+from dpppl.data.disk import OnDisk, of_row
+from dpppl.data.rows import arrays_of, devices_of, placement_of
 from dpppl.data.sharded import Sharded
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import discrete_gaussian as discrete
@@ -106,7 +107,7 @@ class Mechanism:
             )
         if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z) and not many:
             always = self.strategy == "ghost"
-            found = ghost.factored(log_likelihood, z, _one_of(arrays_of(rows), number), public, always=always)
+            found = ghost.factored(log_likelihood, z, _one_of(arrays_of(rows), number, placement_of(rows)), public, always=always)
             if found is not None and (found.worthwhile or always):
                 return self.noisy_statistic(found.statistic, z, rows, public, **settings, forms=found.forms)
         return self.noisy_statistic(gradient(log_likelihood), z, rows, public, **settings)
@@ -134,7 +135,7 @@ class Mechanism:
             )
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
         with jax.default_matmul_precision("highest"):
-            program, output = jax.make_jaxpr(statistic, return_shape=True)(z, _one_of(rows, number), public)
+            program, output = jax.make_jaxpr(statistic, return_shape=True)(z, _one_of(rows, number, placement), public)
         rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
         operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
         access = Access(
@@ -189,7 +190,8 @@ class Mechanism:
         devices computes it with its own rows, and all find the same."""
         drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
         clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
-        like = jax.eval_shape(statistic, _one_of(rows, number)) if forms is None else forms.like
+        like = jax.eval_shape(statistic, _one_of(rows, number, placement)) if forms is None else forms.like
+        placement = devices_of(placement)
         if self.counts:
             like = like, jnp.zeros(())
         leaves, tree = jax.tree.flatten(like)
@@ -200,7 +202,7 @@ class Mechanism:
         if forms is not None:
             total = ghost.clipped_sum(
                 statistic, forms, drawn.rows, drawn.mask, self.clipping, norm, self.counts,
-                fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, placement=placement,
+                fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, placement=placement, blocks=drawn.blocks,
             )  # fmt: skip
         else:
             of_row = Statistic.of(statistic)
@@ -217,6 +219,7 @@ class Mechanism:
                 drawn.likely,
                 drawn.among,
                 placement,
+                drawn.blocks,
             )
         draw = discrete.discrete_normal if self.discretise else normal.standard_normal
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
@@ -301,11 +304,11 @@ admit(
     clipping=(Flat, Centred, PerSite, Normalised, Adaptive),
     subsampling=(FullBatch, Poisson, Partition, WithoutReplacement),
     forms=(type(None), ghost.Forms),
-    placement=(type(None), Sharded),
+    placement=(type(None), Sharded, OnDisk),
 )
 
 
-def _one_of(rows: Any, number: str | None) -> Any:
+def _one_of(rows: Any, number: str | None, placement: Any) -> Any:
     """Shapes and types of one row, with its place among those of the step under this name."""
-    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    row = jax.tree.map(lambda x: of_row(x, placement), rows)
     return row if number is None else {**row, number: jax.ShapeDtypeStruct((), np.int32)}

@@ -30,6 +30,11 @@ def placement_of(rows: Any) -> Any:
     return rows.placement if isinstance(rows, Rows) else None
 
 
+def devices_of(placement: Any) -> Any:
+    """The placement over several devices, if rows with this placement are dealt out over devices; else None."""
+    return None if placement is None else placement.over
+
+
 def arrays_of(rows: Any) -> Any:
     """The arrays themselves."""
     return rows.arrays if isinstance(rows, Rows) else rows

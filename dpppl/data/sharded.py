@@ -31,6 +31,11 @@ class Sharded:
     axes: tuple[str, ...] = field(repr=False)
 
     @property
+    def over(self) -> "Sharded":
+        """The devices that rows are dealt out over: these."""
+        return self
+
+    @property
     def devices(self) -> int:
         """Among how many devices the rows are dealt out."""
         return math.prod(self.mesh.shape[name] for name in self.axes)

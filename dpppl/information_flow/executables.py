@@ -36,24 +36,25 @@ class Lowered:
     - **quickly** - whether to compile in half of the time, to run more slowly, if it takes and gives few numbers.
     - **shardings** - arguments of `jax.jit` that say where arguments and results lie: then results are the same for any number
       of CPUs.
+    - **kept** - whether the compiled program may be kept.
     - **devices** - what the digest is to say of the devices; None: which they are.
 
     `digest` is that of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
     devices."""
 
     def __init__(
-        self, closed: Any, leaves: Any, quickly: bool = False, shardings: Any = None, devices: str | None = None
-    ) -> None:
+        self, closed: Any, leaves: Any, quickly: bool = False, shardings: Any = None, devices: str | None = None,
+        kept: bool = True,
+    ) -> None:  # fmt: skip
         self._lowered = jax.jit(jaxpr_as_fun(closed), **(shardings or {})).lower(*leaves)
         captured = list(jaxprs.constants(closed))
         is_simple = not (quickly or any(map(_divides, jaxprs.equations(closed))))
-        quickly = quickly and jax.default_backend() == "cpu"
-        quickly = quickly and sum(math.prod(aval.shape) for aval in (*closed.in_avals, *closed.out_avals)) < _FEW
+        quickly = quickly and jax.default_backend() == "cpu" and is_small(*closed.in_avals, *closed.out_avals)
         self._options: Any = {"xla_backend_optimization_level": 0} if quickly else None
         if shardings and jax.default_backend() == "cpu" and not is_simple:
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
             self._options = {"xla_disable_hlo_passes": "algsimp"}
-        self._has_key = any(map(is_key, captured))
+        self._kept = kept and not any(map(is_key, captured))
         facts = [
             self._lowered.as_text(),
             *map(version, ("jax", "jaxlib", "numpyro", "dpppl")),
@@ -68,16 +69,21 @@ class Lowered:
         of_thread = [getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device")]
         name = str((self.digest, self._options, self._homes, of_thread, sorted(jax.config.values.items(), key=str)))
         with _lock:
-            if name in _kept:
+            if self._kept and name in _kept:
                 _kept.move_to_end(name)
                 return _kept[name]
         call: Callable[..., Any] = self._lowered.compile(self._options)
-        if not self._has_key:
+        if self._kept:
             with _lock:
                 _kept[name] = call
                 while len(_kept) > MOST:
                     _kept.popitem(last=False)
         return call
+
+
+def is_small(*arrays: Any) -> bool:
+    """Whether so few numbers enter and leave a program that compiling it takes longer than running it."""
+    return sum(math.prod(np.shape(array)) for array in arrays) < _FEW
 
 
 def _divides(equation: Any) -> bool:

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.data.disk import on_disk
 from dpppl.data.sharded import sharded
+from dpppl.data.sources import Source
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model.array_likes import with_arrays
@@ -72,7 +74,7 @@ class Arguments:
         public: Shapes = {}
         static = {}
         for label, is_public, leaf in leaves:
-            if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct)):
+            if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)):
                 static[label] = leaf
             else:
                 (public if is_public else rows)[label] = _shape_of(label, leaf)
@@ -125,7 +127,7 @@ class Arguments:
                 raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
             given = {label: found[label] for label in self.rows}
-            rows: Any = sharded(given, mesh) or jax.tree.map(jnp.asarray, given)
+            rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.tree.map(jnp.asarray, given)
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
     def public_values(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arrays:
@@ -190,6 +192,7 @@ def _is_public(value: Any) -> bool:
 
 
 def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
+    array = jax.ShapeDtypeStruct(array.shape, array.dtype) if isinstance(array, Source) else array
     try:
         shape: jax.ShapeDtypeStruct = jax.eval_shape(jnp.asarray, array)
     except TypeError:

@@ -79,7 +79,7 @@ class Program:
     digest: str
 
     def __call__(self, *arguments: Any) -> Any:
-        return jax.tree.unflatten(jax.tree.structure(self.outputs), self.call(*placing.placed(arguments)))
+        return jax.tree.unflatten(jax.tree.structure(self.outputs), placing.ran(self.call, arguments))
 
 
 def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int, *, quickly: bool = False) -> Program:

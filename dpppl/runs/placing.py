@@ -6,12 +6,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpppl.data.rows import Rows, placement_of
-from dpppl.information_flow.executables import Lowered
+from dpppl.data.disk import OnDisk
+from dpppl.data.disk_reading import contents_of, reading
+from dpppl.data.rows import Rows, devices_of, placement_of
+from dpppl.information_flow.executables import Lowered, is_small
 
 
 def _placement(arguments: Any) -> Any:
-    return next((argument.placement for argument in arguments if isinstance(argument, Rows)), None)
+    return next((devices_of(argument.placement) for argument in arguments if isinstance(argument, Rows)), None)
+
+
+def _on_disk(arguments: Any) -> OnDisk | None:
+    return next((a.placement for a in arguments if isinstance(a, Rows) and isinstance(a.placement, OnDisk)), None)
 
 
 def _leaves(arguments: Any) -> Iterator[tuple[bool, Any]]:
@@ -22,6 +28,9 @@ def _leaves(arguments: Any) -> Iterator[tuple[bool, Any]]:
 def lowered(closed: Any, arguments: Any, quickly: bool) -> Lowered:
     """A proved program, to be compiled for these arguments and where they lie."""
     placement, leaves = _placement(arguments), jax.tree.leaves(arguments)
+    if _on_disk(arguments) is not None:  # it reads these rows alone: another run's must be another program
+        quickly = quickly and is_small(*jax.tree.leaves(plain(arguments)), *closed.out_avals)
+        return Lowered(closed, leaves, quickly, kept=False)
     if placement is None:
         return Lowered(closed, leaves, quickly)
     given = tuple(placement.of_rows if is_rows else placement.of_others for is_rows, _ in _leaves(arguments))
@@ -36,9 +45,18 @@ def placed(arguments: Any) -> list[Any]:
     return [leaf if is_rows else placement.everywhere(leaf) for is_rows, leaf in _leaves(arguments)]
 
 
+def ran(call: Callable[..., Any], arguments: Any) -> Any:
+    """What a compiled program returns, given the leaves of its arguments. Rows on disk are open while it runs."""
+    placement = _on_disk(arguments)
+    if placement is None:
+        return call(*placed(arguments))
+    with reading(placement):
+        return jax.block_until_ready(call(*placed(arguments)))
+
+
 def on_one(tree: Any, rows: Any) -> Any:
     """What a run leaves behind, no longer on the devices of its rows."""
-    return tree if placement_of(rows) is None else jax.device_put(jax.device_get(tree))
+    return tree if devices_of(placement_of(rows)) is None else jax.device_put(jax.device_get(tree))
 
 
 def together(mapping: Any, rows: Any) -> Any:
@@ -50,6 +68,8 @@ def plain(arguments: Any) -> tuple[Any, ...]:
     """Shapes of the arguments as they were on one device, where the program is the same on any number of them."""
 
     def of_rows(argument: Rows) -> Any:
+        if isinstance(argument.placement, OnDisk):
+            return argument.placement.rows_like(argument.placement.num_rows)
         length = argument.placement.num_rows
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((length, *x.shape[1:]), x.dtype), argument.arrays)
 
@@ -57,15 +77,17 @@ def plain(arguments: Any) -> tuple[Any, ...]:
 
 
 def contents(rows: Any) -> Any:
-    """The rows themselves, on the host, without padding."""
+    """The rows themselves, on the host, without padding; of rows on disk a digest."""
     if placement_of(rows) is None:
         return rows
+    if isinstance(rows.placement, OnDisk):
+        return contents_of(rows.placement)
     return jax.tree.map(lambda x: np.asarray(x)[: rows.placement.num_rows], rows.arrays)
 
 
 def digest(program: Any, function: Callable[..., Any], arguments: Any) -> str:
     """The digest of a program; of rows that are dealt out, as it were on one device of this kind."""
-    if _placement(arguments) is None:
+    if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)
     alone = jax.make_jaxpr(function)(*plain(arguments))
     return Lowered(alone, jax.tree.leaves(plain(arguments)), devices=jax.devices()[0].device_kind).digest
