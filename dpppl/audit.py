@@ -13,6 +13,7 @@ import numpy as np
 
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
+from dpppl.data.disk import in_memory
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.model.units import grouped
@@ -136,6 +137,7 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
         start, noise = set_up(own, key, args, kwargs), own.noise_multiplier
         objective = own.objective()
         rows, public = objective.arrays(args, kwargs)
+        in_memory(rows, "an audit")
 
         def step(mechanism: Any, state: Any) -> Any:
             return own._step(objective, mechanism, noise)(state, rows, public)[0]
@@ -144,6 +146,7 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
     own.check_norm()
     start, bound = own.init(key, 0, None, args, kwargs), own.bind(args, kwargs)
     rows, public = bound.split.arrays(args, kwargs)
+    in_memory(rows, "an audit")
 
     def move(mechanism: Any, state: Any) -> Any:
         return replace(bound, kernel=own.copy(mechanism=mechanism)).step(state, rows=rows, public=public)

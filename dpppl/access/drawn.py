@@ -35,9 +35,9 @@ class Blocks:
     likely: int | None = None
 
     def size(self, chunk: int) -> int:
-        """How many places to fetch at once: whole chunks, or all."""
+        """How many places to fetch at once: two whole chunks or more, so that XLA compiles a chunk as it does in memory; or all."""
         most = self.at_once if self.likely is None else min(self.at_once, self.likely + chunk - 1)
-        return min(self.length, max(1, most // chunk) * chunk)
+        return min(self.length, max(2, most // chunk) * chunk)
 
 
 class Drawn(NamedTuple):
@@ -110,7 +110,8 @@ def _on_disk(subsampling: Subsampling, key: Any, step: Any, number: str | None, 
     if kind.index is None:
         return Drawn(None, None, fetch, None, num_rows, Blocks(num_rows, placement.at_once, like, rows_from))
     index, mask = subsampling.draw(key, num_rows, step)
-    index, length = jnp.where(mask, index, 0), index.shape[0]
+    assert index is not None and mask is not None
+    index, length = jnp.where(mask, index, 0), index.shape[0]  # places that do not count read one row
 
     def rows_drawn(start: Any, size: int) -> Any:
         part = lambda x: lax.dynamic_slice_in_dim(x, start, size)  # noqa: E731

@@ -87,7 +87,7 @@ def sum_of_rows(
 
 
 def over_blocks(chunk_sum: Callable[[Any, Any], Any], blocks: Blocks, chunk: int) -> Any:
-    """`over_chunks` of rows that are fetched block by block, the same chunks in the same order: a block is so many whole chunks."""
+    """`over_chunks` of rows that are fetched block by block, each of whole chunks: the same chunks in the same order."""
     length, size = blocks.length, blocks.size(chunk)
     if size >= length:
         return over_chunks(chunk_sum, *blocks.fetch(0, length), chunk, until_last=blocks.mask is not None)
@@ -99,7 +99,7 @@ def over_blocks(chunk_sum: Callable[[Any, Any], Any], blocks: Blocks, chunk: int
             chunk_sum, rows, mask, chunk, until_last=blocks.mask is not None, first=number * size - start, total=total
         )
 
-    used = -(-length // size)
+    used: Any = -(-length // size)
     if blocks.mask is not None:
         used = jnp.max(jnp.where(blocks.mask, jnp.arange(length) + size, 0)) // size
     return lax.fori_loop(0, used, body, _nothing(chunk_sum, blocks.like, chunk))

@@ -107,7 +107,9 @@ class Mechanism:
             )
         if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z) and not many:
             always = self.strategy == "ghost"
-            found = ghost.factored(log_likelihood, z, _one_of(arrays_of(rows), number, placement_of(rows)), public, always=always)
+            found = ghost.factored(
+                log_likelihood, z, _one_of(arrays_of(rows), number, placement_of(rows)), public, always=always
+            )
             if found is not None and (found.worthwhile or always):
                 return self.noisy_statistic(found.statistic, z, rows, public, **settings, forms=found.forms)
         return self.noisy_statistic(gradient(log_likelihood), z, rows, public, **settings)

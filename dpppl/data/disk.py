@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.data import disk_reading
-from dpppl.data.rows import Rows
+from dpppl.data.rows import Rows, placement_of
 from dpppl.data.sources import Source
 from dpppl.data.sources_items import InMemory
 from dpppl.data.sources_npy import of_memmap
@@ -72,6 +72,22 @@ class OnDisk:
 def of_row(array: Any, placement: Any) -> jax.ShapeDtypeStruct:
     """Shape and type of a row of an array (N, ...), or of what stands for one (N, 0, ...)."""
     return jax.ShapeDtypeStruct(array.shape[1 + isinstance(placement, OnDisk) :], array.dtype)
+
+
+def in_memory(rows: Any, what: str) -> Any:
+    """`rows` that are arrays. Raises ConfigurationError for rows on disk, which `what` does not take."""
+    if isinstance(placement_of(rows), OnDisk):
+        raise ConfigurationError(
+            f"{what} needs its rows in memory, and these are on disk: load as many as fit, as arrays."
+        )
+    return rows
+
+
+def taken(rows: Any, numbers: Any) -> Any:
+    """Rows by their numbers, on the host: never what may leave it."""
+    if not isinstance(placement_of(rows), OnDisk):
+        return jax.tree.map(lambda x: x[numbers], rows)
+    return disk_reading.Draw(rows.placement)(np.asarray(numbers))
 
 
 def on_disk(arrays: Mapping[str, Any], mesh: Any) -> Rows | None:

@@ -24,7 +24,8 @@ class Reading:
     """Open tables of a placement, read by a thread of their own."""
 
     def __init__(self, placement: Any) -> None:
-        self.users, self.error = 0, None
+        self.users = 0
+        self.error: str | None = None
         self._number = placement.num_rows
         self._blocks: dict[tuple[int, int], Future[Any]] = {}
         tables: dict[Any, list[tuple[str, Source]]] = {}

@@ -50,7 +50,9 @@ class NpySource(Source):
     def __getitem__(self, key: Any) -> Source:
         rows = key[0] if isinstance(key, tuple) and key else key
         if not (isinstance(rows, slice) and rows == slice(None)):
-            raise ConfigurationError("a source keeps all of its rows: index behind them, source[:, 0] or source[:, 1:].")
+            raise ConfigurationError(
+                "a source keeps all of its rows: index behind them, source[:, 0] or source[:, 1:]."
+            )
         table: Any = self.table
         whole = np.memmap(table.file.path, np.uint8, "r", table.first, (table.num_rows, table.size))
         found = self.key.of(whole)[key]
@@ -95,7 +97,8 @@ def _source(table: Records, array: Any, offset: int) -> Source:
 
 class _OpenedRecords(Opened):
     def __init__(self, table: Records, fields: Sequence[Field]) -> None:
-        self._table, self._fields, self._map = table, fields, None
+        self._table, self._fields = table, fields
+        self._map: Any = None
         self._file = os.open(table.file.path, os.O_RDONLY)
         try:
             table.file.check(self._file)
@@ -106,7 +109,7 @@ class _OpenedRecords(Opened):
     def read(self, start: int, count: int) -> list[Array]:
         table = self._table
         records = np.empty((count, table.size), np.uint8)
-        left, place = memoryview(records).cast("B"), table.first + start * table.size
+        left, place = records.reshape(-1).data, table.first + start * table.size
         while left:
             done = os.preadv(self._file, [left], place)
             if not done:

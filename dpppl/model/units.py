@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.data.disk import in_memory
 from dpppl.data.rows import arrays_of
 from dpppl.data.sharded import sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
@@ -48,6 +49,7 @@ class UnitSplit(SplitModel):
         if MASK not in kwargs:
             raise ConfigurationError("this object's unit is larger than a row: give the ids of rows, as run does.")
         rows, public = self.of_rows.arrays(args, _without_mask(kwargs))
+        in_memory(rows, "a unit of privacy with several rows")
         shape = self.num_rows, self.max_rows
         units = {n: x.reshape(*shape, *x.shape[1:]) for n, x in rows.items()} | {MASK: jnp.asarray(kwargs[MASK])}
         return sharded(units, mesh) or units, public
@@ -159,7 +161,7 @@ def grouped(
     rest = {name: value for name, value in kwargs.items() if name != ids}
     arguments = Arguments.of(model, args, rest)
     found, public = arguments.arrays(model, args, rest)
-    rows = arrays_of(found)
+    rows = arrays_of(in_memory(found, f"a unit of privacy that is a {ids}"))
     codes = _codes(ids, kwargs[ids])
     if any(len(x) != len(codes) for x in rows.values()):
         raise ConfigurationError(f"{ids} has {len(codes):,} ids; give one for each row of every private array.")

@@ -10,6 +10,8 @@ import numpy as np
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.bayesian import BayesianAccountant, BayesianSpent
+from dpppl.data.disk import taken
+from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError, warn
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
@@ -47,7 +49,7 @@ def bayesian_spent(
         )
     if not isinstance(subsampling, FullBatch | Poisson):
         raise ConfigurationError("the Bayesian accountant needs dpppl.Poisson(rate) or dpppl.FullBatch().")
-    total = jax.tree.leaves(rows)[0].shape[0]
+    total = number_of(rows)
     num_rows = min(positive_integer(num_rows, name="num_rows"), total)
     rng = np.random.default_rng()
     drawn = np.sort(rng.choice(total, num_rows, replace=False))
@@ -59,7 +61,7 @@ def bayesian_spent(
     )
     warn(_NOT_PRIVATE)
     with TRACING:
-        sampled = jax.tree.map(lambda x: x[drawn], rows)
+        sampled = taken(rows, drawn)
         lengths = _lengths(mechanism, gradient)
 
         def norms() -> Iterator[np.ndarray]:

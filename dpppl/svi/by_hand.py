@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpppl.data.rows import placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.runs import single_steps
@@ -54,7 +55,7 @@ def update(svi: SVISettings, state: SVIState, *args: Any, **kwargs: Any) -> tupl
     arguments = (state, *objective.arrays(args, kwargs, svi.mesh))
     single_steps.check_eager("update", arguments)
     key, count = single_steps.key_of(state), int(state.i)
-    shapes = tuple((np.shape(leaf), str(leaf.dtype)) for leaf in jax.tree.leaves(arguments))
+    shapes = (placement_of(arguments[1]), *((np.shape(x), str(x.dtype)) for x in jax.tree.leaves(arguments)))
     if shapes not in svi._programs:
         step = svi._step(objective, svi.mechanism, noise)
         svi._programs[shapes] = prepare(lambda *arguments: step(*arguments)[0], arguments, rows=1)

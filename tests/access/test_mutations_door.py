@@ -110,7 +110,7 @@ MUTATIONS = [
              "parts[0].astype(dtype)", f"{RULES}rows_of_weight_zero_add_exactly_nothing", ("outer",)),
     left_out("norms as they are rounded", f"{SUMS}_ROUNDED", "1.0 + 7e-5", "1.0", f"{RULES}norms_are_bounded_from_above"),
     # Sums
-    left_out("chunks left out too soon", f"{GRADIENTS}over_chunks", "jnp.arange(num_rows) + chunk, 0)", "jnp.arange(num_rows), 0)",
+    left_out("chunks left out too soon", f"{GRADIENTS}over_chunks", "jnp.arange(num_rows) + chunk - begin, 0)", "jnp.arange(num_rows) - begin, 0)",
              f"{RULES}each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not"),
     left_out("rows counted in two chunks", f"{GRADIENTS}over_chunks", "fresh & take(mask)", "take(mask)",
              f"{RULES}each_row_of_uneven_chunks_counts_once_and_those_left_out_do_not"),
