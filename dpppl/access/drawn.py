@@ -35,7 +35,7 @@ class Blocks:
     likely: int | None = None
 
     def size(self, chunk: int) -> int:
-        """How many places to fetch at once: two whole chunks or more, so that XLA compiles a chunk as it does in memory; or all."""
+        """How many places to fetch at once: whole chunks, two or more, so that XLA compiles one as it does in memory; or all."""
         most = self.at_once if self.likely is None else min(self.at_once, self.likely + chunk - 1)
         return min(self.length, max(2, most // chunk) * chunk)
 
