@@ -14,7 +14,8 @@ from dpppl.access.door import Access, admit, door_p, plain
 from dpppl.access.drawn import drawn as draw_rows
 from dpppl.access.drawn import drawn_once
 from dpppl.access.exact_sum import sum_of_rows
-from dpppl.accounting.events import NEIGHBORING_RELATIONS, GaussianEvent, round_down
+from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.accounting.relations import relation_of
 from dpppl.data.disk import OnDisk, of_row
 from dpppl.data.rows import arrays_of, devices_of, placement_of
 from dpppl.data.sharded import Sharded
@@ -264,9 +265,7 @@ class Mechanism:
         >>> Mechanism(clipping=Flat(2.0), subsampling=FullBatch()).sensitivity("replace_one")
         4.0
         """
-        if neighboring_relation not in NEIGHBORING_RELATIONS:
-            raise ConfigurationError(f"neighboring_relation must be one of {', '.join(NEIGHBORING_RELATIONS)}.")
-        return self.clipping.clipping_norm * (2.0 if neighboring_relation == "replace_one" else 1.0)
+        return self.clipping.clipping_norm * relation_of(neighboring_relation).sensitivity
 
     @property
     def neighboring_relation(self) -> str:

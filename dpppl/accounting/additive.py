@@ -81,8 +81,7 @@ def gaussian_mu_squared(events: Events, *, neighboring_relation: str | None = No
         raise ConfigurationError(
             "mu^2 is for accesses to every row with continuous noise; use rdp for random batches and discrete noise."
         )
-    replaced = any(e.neighboring_relation == "replace_one" for e in accesses)
-    return (4.0 if replaced else 1.0) * gaussian_mu(accesses) ** 2
+    return max((e.sensitivity for e in accesses), default=1.0) ** 2 * gaussian_mu(accesses) ** 2
 
 
 def check_scheme(events: Sequence[GaussianEvent]) -> None:
@@ -136,7 +135,7 @@ def _divergences(events: Sequence[GaussianEvent], alpha: Array) -> Array:
     ledger = theirs.RdpAccountant(alpha, relation)
     with quiet():
         # dp_accounting's RDP takes noise / sensitivity whatever the relation, and replacing a row moves the sum by 2C.
-        ledger.compose(to_dp_event([_with_less_noise(e) for e in events], divisor=2.0 if replace_one else 1.0))
+        ledger.compose(to_dp_event([_with_less_noise(e) for e in events], divisor=events[0].sensitivity))
         # It answers 0 where rounding leaves no divergence: add what rounding can hide. Its series for fractional orders
         # ends at terms below e^-30 of the sum.
         spread = np.minimum(1, alpha * max(e.sampling_rate for e in events)) * alpha * np.log(alpha)

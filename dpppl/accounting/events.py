@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
-
-NEIGHBORING_RELATIONS = ("zero_out", "add_or_remove_one", "replace_one")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +54,7 @@ class GaussianEvent:
                 )
         if not 0 < self.sampling_rate <= 1:
             raise ConfigurationError(f"sampling_rate {self.sampling_rate} must be in (0, 1].")
-        if self.neighboring_relation not in NEIGHBORING_RELATIONS:
-            raise ConfigurationError(
-                f"neighboring_relation {self.neighboring_relation!r} must be one of {', '.join(NEIGHBORING_RELATIONS)}."
-            )
+        relation_of(self.neighboring_relation)
         if not 0 <= self.failure_probability < 1:
             raise ConfigurationError(f"failure_probability {self.failure_probability} must be in [0, 1).")
         if (self.batch_size is None) != (self.num_data is None):
@@ -70,6 +66,11 @@ class GaussianEvent:
     def num_accesses(self) -> int:
         """Number of times the data were accessed."""
         return sum(count for _, count in self.noise_multipliers)
+
+    @property
+    def sensitivity(self) -> float:
+        """Largest L2 change of a sum of rows, clipped to norm 1, between neighbours."""
+        return relation_of(self.neighboring_relation).sensitivity
 
     @property
     def is_full_batch(self) -> bool:

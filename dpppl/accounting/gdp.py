@@ -59,7 +59,7 @@ def _mu_squared(event: GaussianEvent) -> float:
     if event.noise_multipliers and min(event.noise_multipliers)[0] < 0.04:
         return math.inf  # e^(1/sigma^2) overflows
     if event.is_full_batch:
-        return (gaussian_mu([event]) * (2 if replace_one else 1)) ** 2
+        return (gaussian_mu([event]) * event.sensitivity) ** 2
     if event.batch_size is None or event.num_data is None:
         if replace_one:
             raise ConfigurationError("the central limit for Poisson sampling is for zero-out and add/remove only.")

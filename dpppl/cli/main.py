@@ -15,7 +15,7 @@ from typing import Any
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
-from dpppl.accounting.events import NEIGHBORING_RELATIONS
+from dpppl.accounting.relations import RELATIONS
 from dpppl.cli import models
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--rate", type=float, default=1.0, help="Poisson sampling rate; 1, every row, unless given")
         added.add_argument("--batch-size", type=int, help="with --num-data: batches drawn without replacement")
         added.add_argument("--num-data", type=int)
-        added.add_argument("--relation", choices=NEIGHBORING_RELATIONS, default="zero_out")
+        added.add_argument("--relation", choices=tuple(RELATIONS), default="zero_out")
         added.add_argument("--accountant", choices=ACCOUNTANTS, default="auto")
         added.add_argument("--discrete", action="store_true", help="discrete Gaussian noise")
     _add_plan(command)

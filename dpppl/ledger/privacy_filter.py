@@ -36,7 +36,8 @@ from numpy.typing import NDArray
 from dpppl.accounting import GaussianEvent, SelectionEvent, rdp
 from dpppl.accounting.accountants import LARGEST_MEANINGFUL_EPSILON, check_delta
 from dpppl.accounting.curves import gaussian_epsilon
-from dpppl.accounting.events import NEIGHBORING_RELATIONS, gaussian_mu
+from dpppl.accounting.events import gaussian_mu
+from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
 from dpppl.validation import plain
 
@@ -83,8 +84,7 @@ class PrivacyFilter:
                 f"a ledger's epsilon is a number above 0 and at most {LARGEST_MEANINGFUL_EPSILON:g} (more is no "
                 f"meaningful guarantee), got {epsilon!r}."
             )
-        if neighboring_relation not in NEIGHBORING_RELATIONS:
-            raise ConfigurationError(f"neighboring_relation must be one of {', '.join(NEIGHBORING_RELATIONS)}.")
+        relation_of(neighboring_relation)
         gaussian, failure = (1.0, 0.0) if full_batch_only else (0.495, 0.01)
         orders = () if full_batch_only else _orders(epsilon, delta, 1.0 - gaussian - failure)
         return cls(
@@ -205,8 +205,7 @@ def _cost(event: GaussianEvent | SelectionEvent, orders: tuple[float, ...]) -> C
     if isinstance(event, SelectionEvent):
         renyi, mu = _rdp(event, orders), math.inf
     elif event.is_full_batch:
-        sensitivity = 2.0 if event.neighboring_relation == "replace_one" else 1.0
-        renyi, mu = _rdp(event, orders), math.inf if event.discrete else sensitivity * gaussian_mu([event])
+        renyi, mu = _rdp(event, orders), math.inf if event.discrete else event.sensitivity * gaussian_mu([event])
     else:  # accesses at one noise multiplier cost the same, and chunks of a run have the same ones
         renyi, mu = np.zeros(len(orders)), math.inf
         for sigma, count in event.noise_multipliers:

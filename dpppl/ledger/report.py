@@ -8,13 +8,8 @@ from typing import Any
 
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent
+from dpppl.accounting.relations import relation_of
 from dpppl.ledger.book import Book, Events, number
-
-_RELATIONS = {
-    "zero_out": "add or remove one {unit}, N public (zero-out)",
-    "add_or_remove_one": "add or remove one {unit}",
-    "replace_one": "replace one {unit}",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +62,7 @@ class LedgerReport:
 
     @property
     def _relation(self) -> str:
-        return _RELATIONS[self.neighboring_relation].format(unit=self.unit)
+        return relation_of(self.neighboring_relation).words.format(unit=self.unit)
 
     @property
     def statement(self) -> str:

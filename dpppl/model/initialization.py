@@ -7,12 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site
+from dpppl.model.structure import Site, unwrapped
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
@@ -85,8 +84,7 @@ def _start(site: Site, transform: Any, key: jax.Array, strategy: str) -> Any:
 
 def _closed_form_median(distribution: Any) -> Any:
     """The median of a distribution of scalars, or None where NumPyro has no quantile function for it."""
-    while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
-        distribution = distribution.base_dist
+    distribution = unwrapped(distribution)
     if distribution.event_dim:
         return None
     try:

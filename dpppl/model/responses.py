@@ -14,9 +14,9 @@ from numpyro.distributions import constraints
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import depends_on
 from dpppl.model.arguments import Arrays
-from dpppl.model.samplers import drawn, unwrapped
+from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, is_factor, plates_of
+from dpppl.model.structure import Site, is_factor, layers, plates_of, unwrapped
 
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
@@ -142,11 +142,10 @@ class Responses:
 def _counted(fn: Any) -> Any:
     """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
     counted: Any = True
-    while fn is not unwrapped(fn):
-        if isinstance(fn, dist.MaskedDistribution):
-            mask = jnp.asarray(fn._mask)
-            counted &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(fn.event_shape))
-        fn = fn.base_dist
+    for layer in layers(fn):
+        if isinstance(layer, dist.MaskedDistribution):
+            mask = jnp.asarray(layer._mask)
+            counted &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(layer.event_shape))
     return counted
 
 

@@ -14,17 +14,11 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import lax
 
-_WRAPPERS = (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)
+from dpppl.model.structure import unwrapped
+
 _SMALL, _MOST, _AT_A_TIME, _NEGLIGIBLE, _PROPOSALS = 40.0, 1000, 8, 1e-10, 4
 """Minus log probabilities of 0 below which counts are drawn by inversion, terms after which it ends, of which so many are added
 at a time, and a term that ends a tail; proposals of a gamma variate, none of which is accepted in 5e-6 of draws at most."""
-
-
-def unwrapped(fn: Any) -> Any:
-    """A distribution without its masks and axes."""
-    while isinstance(fn, _WRAPPERS):
-        fn = fn.base_dist
-    return fn
 
 
 def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:

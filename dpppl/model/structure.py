@@ -1,6 +1,6 @@
 """What NumPyro's trace of a model says of its sites: names, shapes and plates. Holds no array and no tracer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -172,9 +172,22 @@ def _observed(site: Site) -> Observed:
 
 def joint_name(distribution: Any) -> str | None:
     """The name of a distribution whose event is not a product of scalars."""
+    innermost = unwrapped(distribution)
+    return type(innermost).__name__ if innermost.event_shape else None
+
+
+def layers(distribution: Any) -> Iterator[Any]:
+    """A distribution, the one inside of its mask or added axes, the one inside of that, and so on."""
+    yield distribution
     while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
         distribution = distribution.base_dist
-    return type(distribution).__name__ if distribution.event_shape else None
+        yield distribution
+
+
+def unwrapped(distribution: Any) -> Any:
+    """A distribution without its masks and added axes."""
+    *_, innermost = layers(distribution)
+    return innermost
 
 
 def _made_up_param(site: Site) -> Any:

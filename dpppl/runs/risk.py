@@ -10,6 +10,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent, TradeOff
+from dpppl.accounting.relations import relation_of
 
 Events = tuple[Any, ...]
 """GaussianEvents and SelectionEvents."""
@@ -21,11 +22,6 @@ GROUPS = (2, 5, 10)
 SHARES_OF_STEPS = (0.1, 0.25, 0.5, 0.75, 1.0)
 _DRAWN = np.array([0.0, 1e-6, 1e-5, 1e-4, 1e-3, *np.linspace(0.01, 1, 50)])
 _DRAWN_DELTAS = 10.0 ** np.arange(-1, -10.1, -0.25)
-_CAN_TELL = {
-    "zero_out": "whether one person's record was used",
-    "add_or_remove_one": "whether one person's record was used",
-    "replace_one": "which of two records one person had",
-}
 
 
 @lru_cache(maxsize=64)
@@ -38,7 +34,7 @@ def headline(advantage: float, relation: str, rows: int = 1) -> str:
     """What the guarantee means for one person, who has so many `rows`, in one sentence."""
     if advantage == 0:
         return "Nothing was asked of the data, so nothing can be told about anybody from it."
-    words = _CAN_TELL[relation]
+    words = relation_of(relation).can_tell
     if rows > 1:
         words = words.replace("one person's record was", f"up to {rows} records of one person were")
         words = words.replace("two records", f"two sets of up to {rows} records")

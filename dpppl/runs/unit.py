@@ -3,14 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
+from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
 from dpppl.validation import positive_integer
-
-_RELATIONS = {
-    "zero_out": "add or remove one {unit}, N public (zero-out)",
-    "add_or_remove_one": "add or remove one {unit}",
-    "replace_one": "replace one {unit}",
-}
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class Unit:
 
     def relation(self, neighboring_relation: str) -> str:
         """Neighbouring data sets, in words."""
-        text = _RELATIONS[neighboring_relation].format(unit=self.noun)
+        text = relation_of(neighboring_relation).words.format(unit=self.noun)
         return (
             text if self.group_size == 1 else text.replace("one row", f"the at most {self.max_rows} rows of a person")
         )

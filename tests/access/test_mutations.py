@@ -194,7 +194,7 @@ MUTATIONS = [
     Mutation("overflow not charged", EVENT, "(self.subsampling.failure_probability + sampling) * values.size * repeats", "0.0",
              "test_mechanism:test_the_event_of_poisson_sampling"),
     Mutation("replacing a row counted as removing it", "dpppl.access.mechanism:Mechanism.sensitivity",
-             '2.0 if neighboring_relation == "replace_one" else 1.0', "1.0",
+             "relation_of(neighboring_relation).sensitivity", "1.0",
              "test_mechanism:test_sensitivity_is_the_norm_or_twice_it", ("replace_one", 6.0)),
     Mutation("full batches amplified", "dpppl.subsampling.partition:Partition.accounted", "np.minimum.reduceat",
              "np.maximum.reduceat", "test_schemes:test_an_epoch_costs_what_its_least_noisy_step_costs"),
