@@ -9,9 +9,11 @@ from dpppl import logging as logging
 from dpppl import plotting as plotting
 from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
+from dpppl.data.from_disk import from_disk as from_disk
 from dpppl.errors import BudgetExceededError as BudgetExceededError
 from dpppl.errors import CheckpointError as CheckpointError
 from dpppl.errors import ConfigurationError as ConfigurationError
+from dpppl.errors import DataReadError as DataReadError
 from dpppl.errors import DPPPLError as DPPPLError
 from dpppl.errors import KeyReuseError as KeyReuseError
 from dpppl.errors import LedgerError as LedgerError
@@ -53,6 +55,7 @@ __all__ = [
     "CheckpointError",
     "ConfigurationError",
     "DPPPLError",
+    "DataReadError",
     "FullBatch",
     "KeyReuseError",
     "LedgerError",
@@ -71,6 +74,7 @@ __all__ = [
     "WithoutReplacement",
     "accounting",
     "audit",
+    "from_disk",
     "information_flow",
     "logging",
     "plotting",

@@ -136,6 +136,8 @@ class Mechanism:
             raise ConfigurationError(
                 "the private arrays of an access must have equally many rows, along the first axis."
             )
+        if isinstance(placement, OnDisk):
+            placement.check(self.subsampling)
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
         with jax.default_matmul_precision("highest"):
             program, output = jax.make_jaxpr(statistic, return_shape=True)(z, _one_of(rows, number, placement), public)

@@ -82,11 +82,13 @@ def of_memmap(array: Any) -> Source:
     begin = base.offset + (array.ctypes.data - base.ctypes.data)
     # records begin where those of the whole array do, so that its columns are parts of one table
     inside = (begin - base.offset) % size if 0 < size else 0
-    if size <= 0 or min(array.strides, default=0) < 0 or inside + reach > size:
+    file = FileState.of(base.filename)
+    beyond = begin - inside + len(array) * size > file.size
+    if size <= 0 or min(array.strides, default=0) < 0 or inside + reach > size or beyond:
         raise ConfigurationError(
-            f"the rows of a memory map do not lie one after the other in its file (order='F', a transpose, or reversed): {cure}."
+            f"the rows of a memory map do not lie one after the other in its file (order='F', a transpose, reversed, or every so-many-th row): {cure}."
         )
-    table = Records(FileState.of(base.filename), begin - inside, size, len(array))
+    table = Records(file, begin - inside, size, len(array))
     return _source(table, array, inside)
 
 

@@ -192,7 +192,12 @@ def _is_public(value: Any) -> bool:
 
 
 def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
-    array = jax.ShapeDtypeStruct(array.shape, array.dtype) if isinstance(array, Source) else array
+    if isinstance(array, Source):
+        if array.dtype.names:
+            raise ConfigurationError(
+                f"argument '{label}' is a table: choose columns, source[{array.dtype.names[0]!r}] or source[[...]]."
+            )
+        array = jax.ShapeDtypeStruct(array.shape, array.dtype)
     try:
         shape: jax.ShapeDtypeStruct = jax.eval_shape(jnp.asarray, array)
     except TypeError:
