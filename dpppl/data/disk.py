@@ -49,10 +49,15 @@ class OnDisk:
         """Shapes and types of so many rows, by argument, as JAX holds them."""
         return {label: jax.ShapeDtypeStruct((count, *source.shape[1:]), dtype) for label, source, dtype in self.sources}
 
+    def drawn_by(self, subsampling: Any) -> float | None:
+        """How many rows an access reads one by one, on average; None where it reads all."""
+        drawn = jax.eval_shape(lambda: subsampling.draw(jax.random.key(0), self.num_rows))
+        return None if drawn.index is None else float(subsampling.rate * self.num_rows)
+
     def check(self, subsampling: Any) -> None:
         """Raise ConfigurationError where an access would draw rows one by one, and a table cannot give them."""
         reasons = [source.table.why_not_drawn for _, source, _ in self.sources if source.table.why_not_drawn]
-        if reasons and jax.eval_shape(lambda: subsampling.draw(jax.random.key(0), self.num_rows)).index is not None:
+        if reasons and self.drawn_by(subsampling) is not None:
             raise ConfigurationError(reasons[0])
 
     def on_devices(self, function: Any, of_rows: Any) -> Any:

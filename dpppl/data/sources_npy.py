@@ -86,7 +86,8 @@ def of_memmap(array: Any) -> Source:
     beyond = begin - inside + len(array) * size > file.size
     if size <= 0 or min(array.strides, default=0) < 0 or inside + reach > size or beyond:
         raise ConfigurationError(
-            f"the rows of a memory map do not lie one after the other in its file (order='F', a transpose, reversed, or every so-many-th row): {cure}."
+            "the rows of a memory map do not lie one after the other in its file (order='F', a transpose, reversed, or every "
+            f"so-many-th row): {cure}."
         )
     table = Records(file, begin - inside, size, len(array))
     return _source(table, array, inside)

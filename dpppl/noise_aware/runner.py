@@ -22,6 +22,7 @@ from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Run, forgetful
 from dpppl.runs.provenance import KeyOrigin, Start, Status, claim
+from dpppl.runs.reading import reading_line
 from dpppl.runs.report import PrivacyReport, to_inference_data
 
 T = TypeVar("T")
@@ -104,10 +105,11 @@ class NoiseAware(NoiseAwareSettings):
         with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
             before = self.budget.events
+            reading = reading_line(rows, [charge]) if self.print_cost else None
             with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
                 origin = claim(run.key)
                 with bar.external_write_mode():
-                    announce(self._begin(origin, bound, charge), before, bound.split.notes, self.print_cost)
+                    announce(self._begin(origin, bound, charge), before, bound.split.notes, self.print_cost, reading)
                 made = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)

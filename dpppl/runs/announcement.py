@@ -26,10 +26,16 @@ def cost_line(
     return f"{line} at delta = {delta:g}: {unit.relation(relation)}."
 
 
-def announce(report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool) -> None:
-    """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone."""
+def announce(
+    report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool,
+    reading: str | None = None,
+) -> None:  # fmt: skip
+    """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone;
+    `reading`: what it will read from disk."""
     if print_cost:
         print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation, report.unit))
+        if reading is not None:
+            print(reading)
         for note in () if before else notes:  # once
             print(f"Note: {note}")
     if warning := report.delta_warning():

@@ -23,6 +23,7 @@ from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.runs.reading import reading_line
 from dpppl.runs.report import PrivacyReport
 
 NUM_CHUNKS = 20
@@ -200,10 +201,12 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], Pri
         digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
         run.checkpoint.bind(digest, (placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings))
     before = budget.events
+    announces = run.reservation is None  # else it was done before the clipping norm was looked for
+    reading = reading_line(plan.rows, plan.charges) if announces and plan.print_cost else None
     with run.reserved(budget, plan.charges, plan.what) as reservation:
         report = begin(claim(run.key, again=run.goes_on))
-        if run.reservation is None:  # else it was announced before the clipping norm was looked for
-            announce(report, before, plan.notes, plan.print_cost)
+        if announces:
+            announce(report, before, plan.notes, plan.print_cost, reading)
         finished = _chunks(plan, program, reservation, run.checkpoint)
     if run.checkpoint is not None:
         run.checkpoint.remove()

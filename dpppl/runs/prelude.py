@@ -17,6 +17,7 @@ from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Run, prepare
 from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.runs.reading import reading_line
 from dpppl.runs.report import PrivacyReport
 
 SHARE = 0.01
@@ -87,10 +88,11 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
 
     arguments = (phase.z, phase.rows, phase.public, keys.stream(run.key, "norms"))
     program = prepare(query, arguments, rows=1, quickly=True)
+    reading = reading_line(phase.rows, [histogram, *phase.charges]) if phase.print_cost else None
     with contextlib.ExitStack() as held:
         steps = held.enter_context(budget.reserve_for(phase.charges, phase.what, run.run_id))
         with budget.reserve_for([histogram], "clipping norm", f"{run.run_id}.norms") as reservation:
-            announce(begin(claim(run.key, again=run.goes_on)), before, phase.notes, phase.print_cost)
+            announce(begin(claim(run.key, again=run.goes_on)), before, phase.notes, phase.print_cost, reading)
             reservation.charge(0, 1)
             counts = np.asarray(jax.block_until_ready(program(*arguments)))
         phase.choose(Norms.fitted(counts, noise, number_of(phase.rows)))
