@@ -158,7 +158,7 @@ def test_files_and_functions_are_short():
     assert not list(too_long(sources))
     runners = {module: len(s.splitlines()) for module, s in sources.items() if module.endswith(".runner")}
     assert runners.keys() == {"dpppl.mcmc.runner", "dpppl.svi.runner", "dpppl.noise_aware.runner"}
-    assert all(lines <= 260 for lines in runners.values()), runners
+    assert all(lines <= 220 for lines in runners.values()), runners
     assert len([path for path in PACKAGE.iterdir() if path.suffix == ".py"]) <= 7
 
 
@@ -272,7 +272,7 @@ def test_every_keyword_is_explained():
 
 
 ROOMS_OF_BULLETS = ("svi", "access", "row_program", "ledger", "information_flow", "model", "noise_aware", "uncertainty")
-ELSEWHERE = {"SVISettings", "NoiseAwareSettings"}
+ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings"}
 """Base classes: the arguments are documented at the class that a user calls."""
 
 

@@ -29,7 +29,7 @@ def clipped_sum(
     steps: Any = None,
 ) -> Any:
     """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
-    return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy, steps)
+    return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy=strategy, steps=steps)
 
 
 def sum_of_rows(
@@ -37,6 +37,7 @@ def sum_of_rows(
     rows: Any,
     mask: Any,
     clip: Callable[..., Any],
+    *,
     strategy: str = "auto",
     steps: Any = None,
     fetch: Callable[[Any], Any] | None = None,

@@ -84,23 +84,14 @@ class Mechanism:
         rows: Any,
         public: Any,
         *,
-        key: Any,
-        noise_multiplier: Any,
-        step: Any = 0,
-        clipping_norm: Any = None,
         number: str | None = None,
+        **settings: Any,
     ) -> NoisySum:
-        """One access. `z`: pytree of latents; `rows`: private arrays (N, ...); `log_likelihood(z, row, public)`: a
-        scalar; `key`: a single key, used once for each `step`; `noise_multiplier`: positive scalar; `step`: number of
-        the access under this key, an integer; `clipping_norm`: that of this access, where clipping adapts; `number`:
-        name under which each row, then a dict, finds its place among those of the step, a public number from which to
-        draw what is its own.
+        """One access: `noisy_statistic` of the gradient of `log_likelihood(z, row, public)`, a scalar, in z.
 
-        Raises PrivacyLeakError if the gradient of `log_likelihood` for one row does more than compute: callbacks,
-        prints, exchange between devices, rules of batching of its own."""
-        settings: dict[str, Any] = dict(
-            key=key, noise_multiplier=noise_multiplier, step=step, clipping_norm=clipping_norm, number=number
-        )
+        - **log_likelihood** - the function.
+        - **z** - latents, a pytree of floating-point arrays.
+        - **rows**, **public**, **number**, **settings** - as for `noisy_statistic`."""
         many = placement_of(rows) is not None and placement_of(rows).devices > ghost.MOST_DEVICES
         if self.strategy == "ghost" and many:
             raise ConfigurationError(
@@ -112,8 +103,10 @@ class Mechanism:
                 log_likelihood, z, _one_of(arrays_of(rows), number, placement_of(rows)), public, always=always
             )
             if found is not None and (found.worthwhile or always):
-                return self.noisy_statistic(found.statistic, z, rows, public, **settings, forms=found.forms)
-        return self.noisy_statistic(gradient(log_likelihood), z, rows, public, **settings)
+                return self.noisy_statistic(
+                    found.statistic, z, rows, public, number=number, forms=found.forms, **settings
+                )
+        return self.noisy_statistic(gradient(log_likelihood), z, rows, public, number=number, **settings)
 
     def noisy_statistic(
         self,
@@ -129,8 +122,22 @@ class Mechanism:
         number: str | None = None,
         forms: ghost.Forms | None = None,
     ) -> NoisySum:
-        """`noisy_sum` of any `statistic(z, row, public)`, a pytree of floating-point arrays: each row's is clipped.
-        With `forms`, it gives factors of a gradient in z."""
+        """One access: the noisy sum over the drawn rows of a clipped statistic.
+
+        - **statistic** - `statistic(z, row, public)`, a pytree of floating-point arrays.
+        - **z** - its first argument, a pytree of arrays that do not depend on rows.
+        - **rows** - private arrays (N, ...), a pytree.
+        - **public** - its last argument, a pytree.
+        - **key** - a single key, used once for each `step`.
+        - **noise_multiplier** - positive scalar.
+        - **step** - number of the access under this key, an integer.
+        - **clipping_norm** - that of this access, where clipping adapts.
+        - **number** - name under which a row, then a dict, holds its place among those of the step: a public number, from which
+          the statistic can draw random numbers of the row's own.
+        - **forms** - how the statistic gives the factors of a gradient in z, where it does.
+
+        Raises PrivacyLeakError if the statistic of one row does more than compute: callbacks, prints, exchange between devices,
+        batching rules of its own."""
         placement, rows = placement_of(rows), arrays_of(rows)
         if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
             raise ConfigurationError(
@@ -204,28 +211,18 @@ class Mechanism:
         with jax.enable_x64(True):
             scales, norms, steps = self._scales(noise_multiplier.astype(jnp.float64), norm.astype(jnp.float64), sizes)
         steps = None if steps is None else jax.tree.unflatten(tree, steps)
+        places: Any = dict(
+            fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, blocks=drawn.blocks, placement=placement
+        )
         if forms is not None:
             total = ghost.clipped_sum(
-                statistic, forms, drawn.rows, drawn.mask, self.clipping, norm, self.counts,
-                fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, placement=placement, blocks=drawn.blocks,
-            )  # fmt: skip
+                statistic, forms, drawn.rows, drawn.mask, self.clipping, norm, self.counts, **places
+            )
         else:
             of_row = Statistic.of(statistic)
             if self.counts:
                 of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(())))
-            total = sum_of_rows(
-                of_row,
-                drawn.rows,
-                drawn.mask,
-                clip,
-                self.strategy,
-                steps,
-                drawn.fetch,
-                drawn.likely,
-                drawn.among,
-                placement,
-                drawn.blocks,
-            )
+            total = sum_of_rows(of_row, drawn.rows, drawn.mask, clip, strategy=self.strategy, steps=steps, **places)
         draw = discrete.discrete_normal if self.discretise else normal.standard_normal
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
         noise = drawn_once(lambda: draw(noise_key, sum(sizes)), placement)

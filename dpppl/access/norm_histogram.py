@@ -117,11 +117,6 @@ class Norms:
         """That quantile, or the median where noise has drowned the counts and tails are guesses."""
         return self.quantile(probability if self.error < 1.0 else 0.5)
 
-    def share_above(self, norm: float) -> float:
-        """The share of the rows that are longer."""
-        below = np.concatenate([[0.0], np.cumsum(self.mass)])
-        return float(1.0 - np.interp(np.log2(norm), self.edges, below))
-
     def mean(self, function: Callable[[Array], Array]) -> float:
         """The mean over rows of a function of their norms."""
         return float(np.sum(self.mass * function(2.0 ** (0.5 * (self.edges[1:] + self.edges[:-1])))))

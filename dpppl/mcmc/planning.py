@@ -1,17 +1,13 @@
 """What chains will cost: noise that fits a budget, and the charges of a run."""
 
-from collections.abc import Callable
 from typing import Any
 
-from dpppl.access.clipping import Centred
-from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.chains import Chains
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Plan
-from dpppl.runs.norm_choice import affordable_norm, chosen_norm
-from dpppl.runs.prelude import NormPhase, histogram_charge
+from dpppl.runs.prelude import histogram_charge
 
 
 def check_kernel(kernel: Any, target_epsilon: Any, checkpoint: Any) -> None:
@@ -69,35 +65,6 @@ def histogram_of(kernel: DPKernel, total_steps: int) -> list[Charge]:
         return []
     assert kernel.noise_multiplier is not None
     return [histogram_charge(kernel.noise_multiplier, total_steps, kernel.mechanism)]
-
-
-def norm_phase(chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[float], None]) -> NormPhase:
-    """The phase that chooses the clipping norm of these chains.
-
-    - **chains** - the chains, with a kernel whose norm is still to be chosen.
-    - **histogram** - its cost.
-    - **print_cost** - whether to print what the run will cost.
-    - **choose** - `choose(norm)` is given the norm.
-    """
-    statistic, z = chains.bound.norm_statistic(chains.one)
-    return NormPhase(
-        statistic=statistic, z=z, rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
-        choose=lambda norms: choose(norm_for(chains, norms)), what=type(chains.bound.kernel).__name__,
-        notes=chains.bound.split.notes, print_cost=print_cost,
-    )  # fmt: skip
-
-
-def norm_for(chains: Chains, norms: Norms) -> float:
-    """The clipping norm that private norms of the rows suggest.
-
-    - **chains** - the chains, with a kernel whose norm is still to be chosen.
-    - **norms** - the private norms.
-    """
-    bound, kernel = chains.bound, chains.bound.kernel
-    time = kernel.total_time(chains.call.first + chains.num_steps)
-    affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows, time)
-    is_centred = isinstance(kernel.mechanism.clipping, Centred)
-    return chosen_norm(norms, is_centred, affordable)
 
 
 def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -> Plan:

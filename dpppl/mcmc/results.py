@@ -4,32 +4,21 @@ from typing import Any
 
 import jax
 import numpy as np
-import numpyro.infer
 
 from dpppl.accounting.bayesian import BayesianSpent
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.bayesian import chain_spent
 from dpppl.mcmc.details import ChainDetails
-from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome
+from dpppl.mcmc.settings import MCMCSettings
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import verdict_lines, verdicts
 from dpppl.runs.driver import TRACING, forgetful
-from dpppl.runs.report import PrivacyReport, to_inference_data
+from dpppl.runs.report import to_inference_data
 
 
-class ChainResults(numpyro.infer.MCMC):
-    """NumPyro's MCMC with results of private chains. `dpppl.MCMC` runs them."""
-
-    _outcome: Outcome | None = None
-
-    def calibrated_kernel(self) -> DPKernel:
-        """See `dpppl.MCMC`."""
-        raise NotImplementedError
-
-    def privacy_report(self) -> PrivacyReport:
-        """See `dpppl.MCMC`."""
-        raise NotImplementedError
+class ChainResults(MCMCSettings):
+    """Base of `dpppl.MCMC`: results of the chains that it runs."""
 
     def _ended(self, method: str) -> Outcome:
         if self._outcome is None:

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,7 +27,8 @@ class Query:
     - **rows** - private rows (N, ...).
     - **public** - everything else that the statistic needs.
     - **what** - what a ledger calls the query.
-    - **mechanism** - how floating-point noise is made; clipping and subsampling are the query's own.
+    - **discretise** - whether rows are rounded to whole numbers and noise is discrete, as in `Mechanism`.
+    - **neighboring_relation** - the relation of the report that the query belongs to.
     """
 
     statistic: Callable[..., Any]
@@ -35,16 +36,17 @@ class Query:
     rows: Any
     public: Any
     what: str
-    mechanism: Mechanism
+    discretise: bool = False
+    neighboring_relation: str = FullBatch.neighboring_relation
 
     def charge(self, noise_multiplier: float) -> Charge:
         """The cost.
 
         - **noise_multiplier** - noise sd in units of the bound.
         """
-        mechanism = replace(self.mechanism, clipping=Flat(self.bound), subsampling=FullBatch())
-        relation = self.mechanism.neighboring_relation
-        return Charge(mechanism, np.array([noise_multiplier]), is_query=True, neighboring_relation=relation)
+        mechanism = Mechanism(clipping=Flat(self.bound), subsampling=FullBatch(), discretise=self.discretise)
+        noise = np.array([noise_multiplier])
+        return Charge(mechanism, noise, is_query=True, neighboring_relation=self.neighboring_relation)
 
 
 def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -> Charge:

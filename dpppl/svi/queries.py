@@ -26,7 +26,10 @@ def noisy_sum_of(
     Without a noise multiplier the query uses up what the budget has left."""
     if noise_multiplier is None and svi.budget.target_epsilon is None:
         raise ConfigurationError("give noise_multiplier: there is no target_epsilon whose rest the query could use.")
-    query = Query(statistic=statistic, bound=bound, rows=rows, public=public, what=what, mechanism=svi.mechanism)
+    query = Query(
+        statistic=statistic, bound=bound, rows=rows, public=public, what=what, discretise=svi.mechanism.discretise,
+        neighboring_relation=svi.mechanism.neighboring_relation,
+    )  # fmt: skip
 
     def begin(origin: KeyOrigin) -> None:
         status = Status.COMPLETE if svi._provenance.status is Status.NOTHING else svi._provenance.status

@@ -10,8 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from dpppl import accounting
-from dpppl.access.clipping import Flat
-from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError, warn
@@ -23,7 +21,6 @@ from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, forgetful
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.runs.unit import ROW
-from dpppl.subsampling import FullBatch
 from dpppl.validation import plain
 
 
@@ -103,10 +100,8 @@ def private_score(
         captured = check_captured(jax.make_jaxpr(statistic)(one, public), {arguments.num_rows}, "score")
     if noise_multiplier is None and target_epsilon is None:
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
-    query = Query(
-        statistic=statistic, bound=half, rows=rows, public=public, what=f"private_score({name_of(score)})",
-        mechanism=Mechanism(clipping=Flat(half), subsampling=FullBatch()),
-    )  # fmt: skip
+    what = f"private_score({name_of(score)})"
+    query = Query(statistic=statistic, bound=half, rows=rows, public=public, what=what)
     charge = query_charge(query, budget, noise_multiplier)
     if target_delta is not None and target_delta * arguments.num_rows >= 1.0:
         warn("target_delta is not below 1 / number of rows: a mechanism may publish whole rows.")

@@ -1,11 +1,46 @@
-"""A clipping norm from a private histogram of rows' gradient norms: `clipping_norm="auto"`."""
+"""`clipping_norm="auto"` of chains: a private histogram of rows' gradient norms, and which norm follows from it."""
+
+from collections.abc import Callable
 
 import numpy as np
 
+from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
+from dpppl.mcmc.chains import Chains
+from dpppl.runs.budget import Charge
+from dpppl.runs.prelude import NormPhase
 
 QUANTILE, MARGIN = 0.99, 1.25
 CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
+
+
+def norm_phase(chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[float], None]) -> NormPhase:
+    """The phase that chooses the clipping norm of these chains.
+
+    - **chains** - the chains, with a kernel whose norm is still to be chosen.
+    - **histogram** - its cost.
+    - **print_cost** - whether to print what the run will cost.
+    - **choose** - `choose(norm)` is given the norm.
+    """
+    statistic, z = chains.bound.norm_statistic(chains.one)
+    return NormPhase(
+        statistic=statistic, z=z, rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
+        choose=lambda norms: choose(norm_for(chains, norms)), what=type(chains.bound.kernel).__name__,
+        notes=chains.bound.split.notes, print_cost=print_cost,
+    )  # fmt: skip
+
+
+def norm_for(chains: Chains, norms: Norms) -> float:
+    """The clipping norm that private norms of the rows suggest.
+
+    - **chains** - the chains, with a kernel whose norm is still to be chosen.
+    - **norms** - the private norms.
+    """
+    bound, kernel = chains.bound, chains.bound.kernel
+    time = kernel.total_time(chains.call.first + chains.num_steps)
+    affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows, time)
+    is_centred = isinstance(kernel.mechanism.clipping, Centred)
+    return chosen_norm(norms, is_centred, affordable)
 
 
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
