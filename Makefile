@@ -46,6 +46,7 @@ results: $(VENV)/installed
 	$(BIN)/python examples/abalone.py
 	$(BIN)/python examples/adult.py results
 	$(BIN)/python examples/mnist.py
+	$(BIN)/python examples/pate_students.py
 	$(BIN)/python examples/bayesian_privacy.py --out docs/results
 	$(BIN)/python examples/results.py
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import numpy as np
 from numpyro.infer.autoguide import AutoDiagonalNormal
+from scipy.stats import levene, ttest_ind
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -89,8 +90,6 @@ def orders(rate=64 / 60_000, steps=10_000):
 
 def table_row(name, num_rows=1000):
     """Table 1: variational inference at their epsilon, what it costs typical rows, and whether test rows' gradients differ."""
-    from scipy.stats import levene, ttest_ind
-
     x, y, x_test, y_test = {"adult": adult, "abalone": abalone}[name]()
     published_accuracy, epsilon, published = PUBLISHED[name]
     norm, rate, steps = SETTINGS[name]
@@ -115,7 +114,7 @@ def table_row(name, num_rows=1000):
         "by_their_equation_14": published_rule,
         "attack_success": spent.attack_success,
         "published": {"accuracy": published_accuracy, "epsilon": epsilon, "bayesian_epsilon": published},
-        "p_values_train_and_test": {"mean": ttest_ind(train, test).pvalue, "variance": levene(train, test).pvalue},
+        "p_values_train_and_test": alike(train, test),
     }
 
 
@@ -149,6 +148,11 @@ def pairwise_distances(mean, x, y, num_pairs=1000):
     return np.linalg.norm(gradients[::2] - gradients[1::2], axis=1)
 
 
+def alike(train, test):
+    """P-values of Student's test that means are equal, and of Levene's that variances are."""
+    return {"mean": ttest_ind(train, test).pvalue, "variance": levene(train, test).pvalue}
+
+
 def draw(found, path):
     """Their figures 1, 3, 4 and 5, a panel each."""
     from matplotlib.figure import Figure
@@ -167,7 +171,10 @@ def draw(found, path):
         for key, (colour, marker) in zip(curves, styles):
             values = np.array(found[name][key], float)
             shown = values < 200
-            axes.plot(np.array(found[name][across])[shown], values[shown], color=colour, marker=marker, ms=4, label=key)
+            label = key if shown.any() else f"{key}: above 200"
+            axes.plot(
+                np.array(found[name][across])[shown], values[shown], color=colour, marker=marker, ms=4, label=label
+            )
         if "dp" in found[name]:
             axes.plot(found[name][across], found[name]["dp"], color="black", ls="--", label="every row (DP)")
         axes.set(xscale="log", yscale="log", title=title, xlabel={"sigmas": "noise multiplier"}.get(across, across))
@@ -208,19 +215,18 @@ PARTS = {
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to compute; the rest is kept"
-    )
+    parser.add_argument("--only", nargs="+", choices=PARTS, help="parts to compute; else those that the JSON lacks")
     parser.add_argument(
         "--out", type=Path, default=Path("docs/results"), help="folder of bayesian_privacy.json and .png"
     )
     options = parser.parse_args(arguments)
-    if data_folder() is None and {"adult", "abalone"} & set(options.only):
-        parser.error("table 1 needs the folder with the data: set DPPPL_DATA, or use --only figure_1 ...")
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "bayesian_privacy.json"
     found = json.loads(path.read_text()) if path.exists() else {}
-    for name in options.only:
+    wanted = options.only or [name for name in PARTS if name not in found]
+    if data_folder() is None and {"adult", "abalone"} & set(wanted):
+        parser.error("table 1 needs the folder with the data: set DPPPL_DATA, or use --only figure_1 ...")
+    for name in wanted:
         found[name] = plain(PARTS[name]())
         path.write_text(json.dumps(found, indent=1) + "\n")
         if name in PUBLISHED:

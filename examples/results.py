@@ -155,8 +155,8 @@ def table(rows, selected, columns):
     return "\n".join(lines)
 
 
-def budget_curves(folder, name, selected, score):
-    """Picture NAME.png: a score against the target epsilon, by method, of the rows that match."""
+def budget_curves(folder, name, selected, score, limits=None):
+    """Picture NAME.png: a score against the target epsilon, by method, of the rows that match; `limits` of its axis."""
     found: dict[str, Any] = {}
     for row_name, row in load(folder / f"{name}.json").items():
         if re.fullmatch(selected, row_name):

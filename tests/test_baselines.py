@@ -152,6 +152,20 @@ def test_the_bound_of_the_paper_written_out():
     assert at_threshold[0, 0] == pytest.approx(2.0 / (2 * 25.0))
 
 
+def test_the_account_of_lnmax_gives_the_published_example():
+    """The 2017 paper's account as PySyft's `perform_analysis` prints it: 100 teachers agree on 100 queries of ten classes, noise
+    0.1, delta 1e-5, the best of eight moments."""
+    agreed, moments = np.tile(100.0 * np.eye(10)[3], (100, 1)), np.arange(1.0, 9.0)
+
+    def epsilon(log_q):
+        cost = pate.rdp_laplace(log_q, 0.1, moments + 1.0).sum(0)
+        return np.min(cost + np.log(1e5) / moments)
+
+    assert epsilon(pate.log_q_laplace(agreed, 0.1)) == pytest.approx(1.52655213289881, rel=1e-9)
+    assert epsilon(np.full(100, np.log(0.9))) == pytest.approx(11.756462732485115, rel=1e-9)
+    assert pate.epsilon(pate.lnmax_cost(agreed, 0.1), 1e-5) < 1.52  # more orders, and a tighter conversion
+
+
 def test_epsilon_without_votes_is_that_of_gaussian_accesses():
     """Tied votes: each GNMax query is a Gaussian access of sensitivity sqrt(2), as dp_accounting composes them."""
     import dp_accounting

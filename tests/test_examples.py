@@ -93,3 +93,19 @@ def test_bayesian_privacy_writes_its_figures(tmp_path):
     orders = np.array(found["orders"])
     expected = np.min(dpppl.accounting.rdp(event, orders + 1.0) + np.log(1e5) / orders)
     assert min(float(value) for value in found["1"]) == pytest.approx(expected, rel=0.01)
+
+
+def test_gradients_of_other_rows_are_found_to_be_farther_apart():
+    """Student's and Levene's tests on distances of pairs: rows of one distribution pass at 1e-3, rows half as long again do not."""
+    rng = np.random.default_rng(0)
+    mean = {"weights": np.array([1.0, -1.0, 0.5]), "intercept": 0.2}
+    x = rng.standard_normal((8_000, 3))
+    y = (rng.random(8_000) < 1.0 / (1.0 + np.exp(-x @ mean["weights"] - 0.2))).astype(float)
+    train, test, longer = (
+        bayesian_privacy.pairwise_distances(mean, scale * x[part], y[part])
+        for scale, part in ((1.0, slice(0, 4_000)), (1.0, slice(4_000, None)), (1.5, slice(4_000, None)))
+    )
+    assert len(train) == 1_000 and min(bayesian_privacy.alike(train, test).values()) > 1e-3
+    assert max(bayesian_privacy.alike(train, longer).values()) < 1e-3
+    found = bayesian_privacy.gradients_at(np.array([1.0]), 0.0, np.array([[-1.0], [2.0]]), np.array([0.0, 1.0]))
+    np.testing.assert_allclose(found, [[0.2689414, -0.2689414], [2 * 0.1192029, 0.1192029]], atol=1e-6)

@@ -122,6 +122,7 @@ def test_a_score_by_epsilon(axes):
     plotting.epsilon_against_utility(scores, without_privacy=0.95, axes=axes)
     line, _, (bars,) = axes.containers[0]
     np.testing.assert_allclose(line.get_xydata(), [[0.1, 0.6], [1.0, 0.85]])
+    assert [tick.get_text() for tick in axes.get_xticklabels(which="both")] == ["0.1", "1"]
     np.testing.assert_allclose(bars.get_segments()[1][:, 1], 0.85 + np.std([0.8, 0.9], ddof=1) * np.array([-1, 1]))
     assert picture(axes) != b""
     with pytest.raises(dpppl.ConfigurationError, match="positive"):

@@ -9,7 +9,18 @@ import pytest
 from scipy.optimize import brentq
 
 from dpppl import accounting
-from examples import abalone, adult, comparators, heteroscedastic, logistic, methods, mnist, results, scattering
+from examples import (
+    abalone,
+    adult,
+    comparators,
+    heteroscedastic,
+    logistic,
+    methods,
+    mnist,
+    pate_students,
+    results,
+    scattering,
+)
 from examples.data import has_adult
 
 FOLDER = results.FOLDER
@@ -113,7 +124,7 @@ def test_what_published_steps_cost():
     assert f"noise\nmultiplier of {noise:.1f}, which costs {exact(noise):.2f}" in page
 
 
-@pytest.mark.parametrize("example", [abalone, adult, heteroscedastic, mnist])
+@pytest.mark.parametrize("example", [abalone, adult, heteroscedastic, mnist, pate_students])
 def test_stored_rows_are_rows_of_the_example_under_the_settings_it_has_now(example):
     rows = {row.name: row for row in example.ROWS}
     assert len(rows) == len(example.ROWS)
@@ -175,6 +186,25 @@ def test_every_comparator_learns_at_a_large_epsilon(method, small_adult, monkeyp
         monkeypatch.setattr(comparators.posterior_sample, "temper", lambda epsilon, bound: 0.1)
     target = 5.0 if method == "hybrid sampler" else 50.0  # at 50 its chain's steps are too long
     assert adult.run(0, method=method, columns=8, target=target)["accuracy"] > 0.65
+
+
+@pytest.mark.parametrize("mechanism", pate_students.MECHANISMS)
+def test_a_student_of_pate_learns_from_noised_votes_which_cost_less_than_any_votes(mechanism, monkeypatch):
+    """Twenty teachers on rows of three classes that lie apart: they agree, so that costs given the votes are small."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 1_000)
+    x = (2.0 * np.eye(3)[y] + 0.3 * rng.standard_normal((1_000, 3))).astype(np.float32)
+    monkeypatch.setattr(pate_students, "data_in", lambda name: (x[:600], y[:600], x[600:], y[600:]))
+    monkeypatch.setattr(pate_students, "NUM_TEACHERS", 20)
+    noise = {
+        "LNMax": {"gamma": 0.5},
+        "GNMax": {"sigma": 3.0},
+        "Confident-GNMax": {"threshold": 15.0, "sigma_threshold": 3.0, "sigma": 3.0},
+    }[mechanism]
+    found = pate_students.run(0, data="made up", method=mechanism, num_queries=100, inverse_penalty=1.0, **noise)
+    assert found["accuracy"] > 0.95 and found["right"] > 0.95
+    assert found["epsilon given votes"] < 0.8 * found["epsilon"]
+    assert (found["answered"] == 100) == (mechanism != "Confident-GNMax") and found["answered"] > 80
 
 
 @pytest.mark.parametrize("model", ["basis", pytest.param("network", marks=pytest.mark.slow)])

@@ -113,6 +113,9 @@ def epsilon_against_utility(
     if without_privacy is not None:
         axes.axhline(without_privacy, color="black", linestyle=":", label="without privacy")
     axes.set(xscale="log", xlabel="epsilon", ylabel=ylabel)
+    ticks = sorted({epsilon for scores in results.values() for epsilon in scores})
+    axes.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
+    axes.set_xticks([], minor=True)
     axes.legend(frameon=False, fontsize="small")
     return axes
 

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scoringrules
 from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
@@ -58,6 +59,14 @@ def test_scores_are_those_of_scikit_learn():
         log_loss(KINDS, CLASSES, sample_weight=WEIGHTS)
     )
     assert uncertainty.log_score([1.0, 0.0], [0, 0]) == np.inf
+
+
+@pytest.mark.parametrize(("fair", "estimator"), [(False, "nrg"), (True, "fair")])
+def test_crps_is_that_of_scoringrules(fair, estimator):
+    by_row = scoringrules.crps_ensemble(RESPONSES, DRAWS, m_axis=0, estimator=estimator)
+    assert uncertainty.crps(DRAWS, RESPONSES, fair=fair) == pytest.approx(by_row.mean())
+    weighted = np.average(by_row, weights=WEIGHTS)
+    assert uncertainty.crps(DRAWS, RESPONSES, fair=fair, weights=WEIGHTS) == pytest.approx(weighted)
 
 
 def test_crps_of_all_pairs_and_of_a_normal_distribution():
