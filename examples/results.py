@@ -168,6 +168,7 @@ def budget_curves(folder, name, selected, score, limits=None):
     axes = plotting.epsilon_against_utility(
         found, without_privacy=level and np.mean(level), ylabel=f"{score} of test rows"
     )
+    axes.set_ylim(limits)
     axes.figure.savefig(folder / f"{name}.png", dpi=110)
 
 
