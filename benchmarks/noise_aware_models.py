@@ -114,6 +114,28 @@ def outliers(x, y=None):
         numpyro.sample("y", dist.Normal(x @ weights + intercept, jnp.where(kind, 20.0, 1.0) * noise), obs=y)
 
 
+def coded(x, y=None):
+    """`logistic_regression.gaussian`, with responses coded -1 and 1."""
+    weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.deterministic("y", 2 * numpyro.sample("kind", dist.Bernoulli(logits=x @ weights + intercept)) - 1)
+
+
+def diabetes(x, y=None):
+    """Responses of scikit-learn's diabetes, 25 to 346, in no units of a prior N(0, 1)."""
+    from sklearn.datasets import load_diabetes
+
+    numpyro.deterministic("y", load_diabetes().target.astype(np.float32))
+
+
+def _diabetes_columns(rng, num_rows):
+    from sklearn.datasets import load_diabetes
+
+    x = load_diabetes().data
+    return (x / x.std(axis=0) / np.sqrt(10.0)).astype(np.float32)
+
+
 def _linear(x):
     weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
     return weights, numpyro.sample("intercept", dist.Normal(0.0, 1.0)), numpyro.sample("noise", dist.HalfNormal(1.0))
@@ -144,5 +166,7 @@ WRONG = {
     "squared": (linear_regression, normal_covariates(3), squared),
     "squared_logit": (gaussian, normal_covariates(3, 2.0), squared_logit),
     "outliers": (linear_regression, normal_covariates(3), outliers),
+    "coded": (gaussian, normal_covariates(3, 2.0), coded),
+    "diabetes": (linear_regression, _diabetes_columns, diabetes),
 }
 """The same, and the model that the data are from."""

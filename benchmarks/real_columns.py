@@ -88,8 +88,8 @@ def design(name):
 class Bench:
     """A design's programs, compiled once for all data sets."""
 
-    def __init__(self, name, rotated):
-        self.x = design(name)
+    def __init__(self, x, rotated=False):
+        self.x = x
         if rotated:
             self.x = self.x @ np.linalg.qr(np.random.default_rng(1).standard_normal((self.x.shape[1],) * 2))[0]
         self.x = self.x.astype(np.float32).astype(np.float64)
@@ -196,7 +196,7 @@ def main():
             path = options.results and options.results / f"{full}@{epsilon:g}.jsonl"
             found = [json.loads(text) for text in path.read_text().splitlines()] if path and path.exists() else []
             for seed in range(len(found), options.num_data_sets):
-                bench = bench or Bench(name, options.rotated)
+                bench = bench or Bench(design(name), options.rotated)
                 found.append(bench.run(seed, mu_of(epsilon)))
                 if path:
                     path.parent.mkdir(parents=True, exist_ok=True)

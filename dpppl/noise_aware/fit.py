@@ -160,3 +160,10 @@ class Fit(NamedTuple):
             link=(farthest, float(links[farthest]), float((links[farthest] / stds[2]) ** 2)),
             num_links=len(links),
         )
+
+
+def certain(chance: float) -> float:
+    """The chi-squared of 1 degree of freedom that is exceeded with this probability."""
+    from scipy.special import ndtri
+
+    return float(ndtri(chance / 2.0) ** 2)

@@ -21,8 +21,8 @@ from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
 from dpppl.noise_aware.statistics import J_SHARE
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, tempered
 
-TAIL = 0.9
-"""The share of a stage's gradients that is averaged."""
+TAIL = 0.7
+"""The share of a stage's gradients that is averaged. The first ones are taken where the likelihood has another curvature."""
 CARRIED = 4.0  # covariance inflation of a stage's posterior, from which the walk of the next starts
 BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpppl.model.refusals import quoted
-from dpppl.noise_aware.fit import Fit, Scalars
+from dpppl.noise_aware.fit import Fit, Scalars, certain
 from dpppl.noise_aware.recipe import Known, Prior, Stage
 from dpppl.runs.render import table
 
-ARRIVED, AGREEMENT, SCATTER = 2.0, 4.0, 0.1
+ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 MISFIT, SURE, UNLEARNED = 0.02, 10.6, 4.0  # 10.6: one run in 200 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
@@ -131,6 +131,7 @@ class Verdict:
                     far and f"{far}.",
                     self.correlation,
                     self._forgotten(),
+                    self._skewed(),
                     self.label_switching,
                     self.spreads,
                 ],
@@ -237,6 +238,14 @@ class Verdict:
             f"{before:.0%}: what is said to be learned is not; raise the budget, or take fewer latents."
         )
 
+    def _skewed(self) -> str | None:
+        if self._unfinished() or not self.agreement >= SKEWED:
+            return None
+        return (
+            f"the last two stages disagree by {self.agreement:.1f} sd, more than their noise: the likelihood is skewed where "
+            "they were taken, as where most probabilities are near 0 or 1; its intervals may be too narrow."
+        )
+
     @property
     def label_switching(self) -> str | None:
         """Which latents can change places."""
@@ -326,13 +335,6 @@ class Verdict:
     def __repr__(self) -> str:
         found = [*self.refusals, *self.doubts][1:]
         return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])
-
-
-def certain(chance: float) -> float:
-    """The chi-squared of 1 degree of freedom that is exceeded with this probability."""
-    from scipy.special import ndtri
-
-    return float(ndtri(chance / 2.0) ** 2)
 
 
 def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:

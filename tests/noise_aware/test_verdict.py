@@ -48,6 +48,8 @@ def test_what_is_good_is_read():
         ({"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows say nothing: they have missing values"),
         ({"arrival": 3.0}, "do not read: the gradients were taken 3.0 sd away from the posterior mean: raise the budget"),
         ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: the gradients were taken 3.0 sd away"),
+        ({"agreement": 9.0}, "do not read: the last two stages disagree by 9.0 sd"),
+        ({"agreement": 5.0}, "read with care: the last two stages disagree by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
         ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
         ({"stages_learned": (0.7, 0.3)}, "read with care: the last stage has learned 30% of the latents and the one before, with"),
