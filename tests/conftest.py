@@ -78,6 +78,13 @@ def same_secrets(request, monkeypatch):
     monkeypatch.setattr("dpppl.randomness.keys.os", types.SimpleNamespace(urandom=urandom))
 
 
+@pytest.fixture(autouse=True)
+def claimed(monkeypatch):
+    """The keys that a test has used, none at first."""
+    monkeypatch.setattr("dpppl.randomness.keys._claimed", keys := set())
+    return keys
+
+
 @pytest.fixture(params=[False, True], ids=["float32", "float64"])
 def x64(request):
     """Run the test with `jax_enable_x64` off and on."""

@@ -13,11 +13,6 @@ import dpppl
 from dpppl.mcmc.summary import weighted_quantile
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def model(y):
     mean = numpyro.sample("mean", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     scale = numpyro.sample("scale", dist.LogNormal(0.0, 0.3))

@@ -416,13 +416,6 @@ def mutated(mutation, monkeypatch):
             monkeypatch.setattr(module, name, rebound)
 
 
-@pytest.fixture(autouse=True)
-def claimed(monkeypatch):
-    """The keys that a test has used, none at first."""
-    monkeypatch.setattr("dpppl.randomness.keys._claimed", keys := set())
-    return keys
-
-
 def run_named_test(mutation, request, claimed):
     """Run the test that is to catch the bug, with keys that nobody has used."""
     module, name = mutation.test.split(":")

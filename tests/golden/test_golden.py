@@ -5,16 +5,8 @@ import json
 import pytest
 from golden.record import FILE, METHODS, REFUSALS, facts, quiet, refusal
 
-from dpppl.randomness import keys
-
 GOLDEN = json.loads(FILE.read_text())
 ACCOUNT = {"events", "epsilon", "key", "status", "noise_sd"}
-
-
-@pytest.fixture(autouse=True)
-def claimed(monkeypatch):
-    """Keys are fixed, and unused when a test begins."""
-    monkeypatch.setattr(keys, "_claimed", set())
 
 
 @pytest.mark.slow

@@ -33,11 +33,6 @@ def normal_mean(y, prior_sd=0.1):
         numpyro.sample("y", dist.Normal(mean, 1.0).to_event(1), obs=y)
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def run(kernel, *data, warmup=0, samples=10, chains=1, seed=0, **options):
     mcmc = dpppl.MCMC(
         kernel, num_warmup=warmup, num_samples=samples, num_chains=chains, chain_method="vectorized",

@@ -40,14 +40,6 @@ def normal_mean(y):
         numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
-@pytest.fixture(autouse=True)
-def claimed(monkeypatch):
-    """The keys that this test has used, none at first."""
-    keys = set()
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", keys)
-    return keys
-
-
 def kernel_of(model=normal_mean, **options):
     return dpppl.DPSGLD(model, **({"clipping_norm": 20.0, "step_size": 0.01} | options))
 

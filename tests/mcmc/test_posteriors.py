@@ -22,11 +22,6 @@ from models import logistic_regression
 THRESHOLD = 6.5
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 @pytest.fixture
 def scale_noise(monkeypatch):
     """Multiply the door's noise, in kernels made and traced afterwards."""

@@ -26,11 +26,6 @@ from dpppl.runs.prelude import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def search(curvatures, matched, steps, key):
     """(the step found, the last position) on a quadratic whose noise is that of the matched step."""
     size, std = len(curvatures), (2.0 / matched) ** 0.5

@@ -3,25 +3,15 @@
 import threading
 
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from test_runs import STEPS, TARGET, Y, model
 
 import dpppl
 from dpppl import BudgetExceededError, ConfigurationError
 from dpppl.runs import driver
-
-Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
-TARGET = {"target_epsilon": 1.0, "target_delta": 1e-5}
-STEPS = 40
-
-
-def model(y):
-    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
 def mcmc_of(model=model, **options):

@@ -34,13 +34,6 @@ def model(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
-@pytest.fixture(autouse=True)
-def claimed(monkeypatch):
-    keys = set()
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", keys)
-    return keys
-
-
 @dataclass
 class Way:
     """One way to look at data: an object, and how it is run for 40 steps (a query: for one)."""

@@ -27,11 +27,6 @@ def fixed_size(batch_size, num_data):
         return dpppl.WithoutReplacement(batch_size, num_data)
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def model(y):
     a, b = (
         numpyro.sample("a", dist.Normal(0.0, 1.0)),

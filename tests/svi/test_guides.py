@@ -20,11 +20,6 @@ import dpppl
 from dpppl.svi import by_hand, optimizers
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def layers(x, y):
     first = numpyro.sample("first", dist.Normal(0.0, 1.0).expand([2, 3]).to_event(2))
     second = numpyro.sample("second", dist.Normal(0.0, 1.0).expand([3]).to_event(1))

@@ -72,11 +72,6 @@ def amortised_guide(y):
         numpyro.sample("latent", dist.Normal(y @ recognition, spread).to_event(1))
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def make(model=logistic, guide=None, optim=None, **settings):
     settings = {
         "clipping_norm": 1.0,

@@ -30,11 +30,6 @@ GROUP = np.arange(N) % 3
 Y = (X[:, 0] + 0.3 * np.random.default_rng(1).standard_normal(N)).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def fresh_keys(monkeypatch):
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", set())
-
-
 def model(x, group, y=None, num_groups=3):
     w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
     scale = numpyro.sample("scale", dist.HalfNormal(1.0))
