@@ -34,7 +34,7 @@ ROWS = [
         Row(
             f"{method.replace(' ', '-')}-eps{e:g}",
             run,
-            {"method": method, "target": e} | logistic.SETTINGS[method] | OWN.get(method, {}),
+            logistic.settings(method, e) | OWN.get(method, {}),
             5,
         )
         for method in METHODS

@@ -19,7 +19,7 @@ from numpyro.infer import MCMC, NUTS
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from examples import comparators, logistic, methods
+from examples import comparators, logistic
 from examples.data import adult, adult_in_brief, breast_cancer, has_adult
 from examples.results import Row, budget_curves, command
 from models.logistic_regression import gaussian
@@ -53,9 +53,7 @@ def run(seed, *, columns, **settings):
 
 
 def _row(method, columns, target, num_runs=5):
-    settings = {"method": method, "columns": columns, "target": target} | logistic.SETTINGS.get(method, {})
-    if method in methods.KERNELS and columns == 8 and target >= 1.0:
-        settings |= {"clipping_norm": 2.0}  # less bias by clipping for more noise
+    settings = logistic.settings(method, target) | {"columns": columns}
     return Row(
         f"{method.replace(' ', '-')}-{columns}-eps{target:g}" if target else f"not-private-{columns}",
         run,
