@@ -29,8 +29,15 @@ _BATCH = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """`epsilon_lower`: at least this much is lost, with probability `confidence`; `epsilon_reported`: what the account
-    says for the same accesses. `consistent` is False only if the account is refuted."""
+    """What an audit found. `consistent` is False only if the account is refuted.
+
+    - **epsilon_lower** - lower bound on epsilon, true with probability `confidence`.
+    - **epsilon_reported** - what the account says for the same accesses.
+    - **delta** - of both.
+    - **confidence** - probability that the bound is true.
+    - **num_trials** - runs that were attacked.
+    - **attack** - name of the attack.
+    """
 
     epsilon_lower: float
     epsilon_reported: float
@@ -61,11 +68,18 @@ def audit(
     """Attack `num_steps` steps of a kernel, or of SVI, on the model called with these arguments.
 
     The first row becomes a canary whose gradient always reaches the clipping norm; all others contribute nothing, the
-    worst case for the canary. Half of `num_trials` runs hold the canary and half have it zeroed out.
-    "white_box": the attacker sees what the door returns at every step, taken from the starting values, and uses the
-    likelihood ratio. "black_box": the attacker sees the latents, or SVI's parameters, after the last step only.
+    worst case for the canary. Half of the runs hold the canary and half have it zeroed out.
 
-    With `unit` and `max_rows_per_unit`, as for `dpppl.MCMC`, all rows of the first id are the canary.
+    - **audited** - a kernel, or an SVI.
+    - **args**, **kwargs** - the model's arguments, with made-up rows.
+    - **num_steps** - steps of a run.
+    - **delta** - delta of the bound.
+    - **attack** - "white_box": the attacker sees what the door returns at every step, taken from the starting values, and
+      uses the likelihood ratio; "black_box": the latents, or SVI's parameters, after the last step only.
+    - **num_trials** - number of runs.
+    - **confidence** - probability that the bound is true.
+    - **rng_key** - key of the trials; None: a new one.
+    - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: all rows of the first id are the canary.
 
     Returns a lower bound on epsilon at `delta` that holds with probability `confidence` (Clopper-Pearson intervals on
     held-out trials). Where every step sees every row, the white-box bound is on the parameter of Gaussian DP, converted
@@ -156,9 +170,11 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
 
 @dataclass(frozen=True, kw_only=True)
 class _Canary(Mechanism):
-    """A door in front of which only the first row speaks, so loud that it is clipped, and only if it is `present`.
+    """A mechanism to which only the first row, the canary, contributes: a gradient that is always clipped.
 
-    `seen` takes what each access returned, along the canary's gradient and in units of the norm, and its noise."""
+    - **present** - whether it does.
+    - **seen** - takes what each access returned, along the canary's gradient and in units of the norm, and its noise.
+    """
 
     present: Any
     seen: list[Any]

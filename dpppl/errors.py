@@ -47,7 +47,9 @@ class KeyReuseError(DPPPLError):
 class PrivacyLeakError(DPPPLError):
     """A program's outputs could tell more of a private row than the door lets out: change the program.
 
-    `findings`: each with `kind` (one word), `what` (a sentence) and `trail`."""
+    - **message** - the error's text.
+    - **findings** - each with `kind` (one word), `what` (a sentence) and `trail`.
+    """
 
     def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)

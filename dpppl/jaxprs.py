@@ -287,7 +287,8 @@ def used_inputs(program: Any, outputs: Sequence[bool] | None = None) -> list[boo
 class Dependence:
     """Which outputs of a function depend on which inputs, from one abstract trace.
 
-    `function(*inputs.values())` returns a dict by role of dicts by name; inputs are dicts by name, too.
+    - **function** - `function(*inputs.values())` returns a dict by role of dicts by name.
+    - **inputs** - by role, each a dict by name.
 
     >>> x = jax.ShapeDtypeStruct((3,), np.float32)
     >>> found = Dependence(lambda a, b: {"sum": {"of a": a["x"] + 1.0, "of b": b["y"]}}, a={"x": x}, b={"y": x})

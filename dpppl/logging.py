@@ -47,11 +47,11 @@ class Tracker(Protocol):
 class Record:
     """What is logged.
 
-    - `tags`: status and settings, as text; tags, since MLflow refuses to log another value of a parameter.
-    - `metrics`: what it cost so far, and posterior means and standard deviations of the first 200 elements: `mean.w.0.1` for
+    - **tags** - status and settings, as text; tags, since MLflow refuses to log another value of a parameter.
+    - **metrics** - what it cost so far, and posterior means and standard deviations of the first 200 elements: `mean.w.0.1` for
       element [0, 1] of w. A character that MLflow refuses in a name is an underscore.
-    - `texts`: files by name: the report as text, JSON and HTML, and all of the summary as CSV.
-    - `step`: accesses charged so far, for a metric's step.
+    - **texts** - files by name: the report as text, JSON and HTML, and all of the summary as CSV.
+    - **step** - accesses charged so far, for a metric's step.
     """
 
     tags: dict[str, str]
@@ -63,8 +63,8 @@ class Record:
 def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record:
     """All that may be logged of a run, or of one that still runs or was interrupted.
 
-    - `finished`: an MCMC, NoiseAware or SVI, or what SVI.run returned; that has parameters to summarise.
-    - `about`: as for `PrivacyReport.to_html`.
+    - **finished** - an MCMC, NoiseAware or SVI, or what SVI.run returned; that has parameters to summarise.
+    - **about** - as for `PrivacyReport.to_html`.
 
     *Guarantee*: a function of what was released and of public values. Raises ConfigurationError for anything else.
 
@@ -109,7 +109,7 @@ def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record
 def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[str, str] | None = None) -> Record:
     """Log `record(finished, about)` to the active MLflow run; call it again for progress, while a run goes on.
 
-    - `tracker`: the `mlflow` module (extra `mlflow`), or an object with its `set_tags`, `log_metrics` and `log_text`;
+    - **tracker** - the `mlflow` module (extra `mlflow`), or an object with its `set_tags`, `log_metrics` and `log_text`;
       None imports it.
 
     Do not use MLflow's automatic logging beside it: it would log what it can reach. Returns the record. Raises

@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 import dpppl
+import dpppl.logging
+import dpppl.plotting
+from dpppl import accounting
 
 PACKAGE = Path(dpppl.__file__).parent
 
@@ -271,9 +274,19 @@ def test_every_keyword_is_explained():
     assert "step_size" in shared and set(dpppl.__all__) <= set(dir(dpppl)) and dpppl.__version__
 
 
-ROOMS_OF_BULLETS = ("svi", "access", "row_program", "ledger", "information_flow", "model", "noise_aware", "uncertainty")
-ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings"}
+ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings", "DPKernel"}
 """Base classes: the arguments are documented at the class that a user calls."""
+PUBLIC = (
+    dpppl,
+    accounting,
+    accounting.bayesian,
+    accounting.bounds,
+    accounting.gdp,
+    dpppl.audit,
+    dpppl.information_flow,
+)
+PUBLIC += (dpppl.logging, dpppl.plotting, dpppl.uncertainty)
+NOT_PUBLIC = {"register_door", "check_row_program"}
 
 
 def fields(node):
@@ -296,10 +309,42 @@ def undocumented(source):
 
 
 def test_each_field_is_a_bullet():
-    found = {
-        module: names
-        for path, module in modules()
-        if unit(module) in ROOMS_OF_BULLETS and (names := list(undocumented(path.read_text())))
-    }
+    found = {module: names for path, module in modules() if (names := list(undocumented(path.read_text())))}
     assert not found
     assert list(undocumented('class A(NamedTuple):\n    """- **x** - one."""\n    x: int\n    y: int')) == [("A", "y")]
+
+
+def public_functions():
+    """By name, each function of the public modules, and each method of their classes that has words of its own."""
+    for module in PUBLIC:
+        own = [n for n, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]
+        for name in getattr(module, "__all__", own):
+            thing = getattr(module, name)
+            members = {name: thing} if inspect.isfunction(thing) else vars(thing) if inspect.isclass(thing) else {}
+            for member, function in members.items():
+                is_ours = inspect.isfunction(function) and function.__module__.startswith("dpppl") and function.__doc__
+                if is_ours and member[0] != "_" and member not in NOT_PUBLIC:
+                    yield f"{thing.__module__}.{thing.__qualname__}.{member}", function
+
+
+def without_bullet(function):
+    """The parameters of a function that no bullet of its docstring names; none if it has at most three."""
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls", "svi")]
+    lines = [line for line in inspect.getdoc(function).split("\n") if line.startswith("- **")]
+    bullets = {name for line in lines for name in re.findall(r"\*\*(\w+)\*\*", line)}
+    return [name for name in names if name not in bullets] if len(names) > 3 else []
+
+
+def test_each_parameter_of_a_public_function_is_a_bullet():
+    functions = dict(public_functions())
+    assert not {name: missing for name, function in functions.items() if (missing := without_bullet(function))}
+    assert len(functions) > 80
+
+    def made_up(a, b, c, d):
+        """Words.
+
+        - **a**, **b** - two.
+        - **c** - another.
+        """
+
+    assert without_bullet(made_up) == ["d"]

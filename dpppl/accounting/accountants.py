@@ -17,9 +17,11 @@ LARGEST_MEANINGFUL_EPSILON = curves.LARGEST_MEANINGFUL_EPSILON
 
 @dataclass(frozen=True)
 class PrivacySpent:
-    """A guarantee: `epsilon`, possibly inf, at `delta`, and the accountant whose bound it is.
+    """A guarantee.
 
-    `meaningful`: epsilon is at most 100, `LARGEST_MEANINGFUL_EPSILON`; above, it says next to nothing about a row.
+    - **epsilon**, **delta** - the pair; epsilon may be inf.
+    - **accountant** - name of the accountant whose bound it is.
+    - **meaningful** - whether epsilon is at most 100, `LARGEST_MEANINGFUL_EPSILON`; above, it says next to nothing about a row.
     """
 
     epsilon: float
@@ -31,12 +33,15 @@ class PrivacySpent:
 def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
     """Smallest epsilon found for which the accesses together are (epsilon, delta)-DP; inf if there is none.
 
-    `event` is a GaussianEvent, a DpEvent of dp_accounting (see `from_dp_event`), or a sequence of them, which are
-    composed. `neighboring_relation` is that of DpEvents, which have none of their own: "zero_out" unless given, which
-    costs what dp_accounting's default ADD_OR_REMOVE_ONE costs. `accountant` is "gaussian", "pld", "rdp" or "auto": exact
-    Gaussian where every row is used each time, RDP for fixed-size batches and for discrete noise, else PLD. Beside PLD,
-    RDP is tried where PLD's epsilon exceeds what RDP could reach, or PLD cannot be used (more than 40 for the total mu of
-    full batches or 1000 for 1 / noise multiplier; a group of more than 1000 rows, or of 2 that are replaced).
+    - **event** - a GaussianEvent, a DpEvent of dp_accounting (see `from_dp_event`), or a sequence of them, which are
+      composed.
+    - **delta** - in (0, 1).
+    - **accountant** - "gaussian", "pld", "rdp" or "auto": exact Gaussian where every row is used each time, RDP for fixed-size
+      batches and for discrete noise, else PLD. RDP is tried, too, where PLD's epsilon exceeds what RDP could reach, or PLD cannot
+      be used (more than 40 for the total mu of full batches or 1000 for 1 / noise multiplier; a group of more than 1000 rows, or
+      of 2 that are replaced).
+    - **neighboring_relation** - that of DpEvents, which have none of their own: "zero_out" unless given, which costs what
+      dp_accounting's default ADD_OR_REMOVE_ONE costs.
 
     Guarantee: an upper bound under the events' neighbouring relation. With a failure probability beta it is solved at
     delta - (1 + e^epsilon) beta.
@@ -55,7 +60,9 @@ def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighborin
 def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
     """Smallest delta found for which the accesses together are (epsilon, delta)-DP, at most 1.
 
-    Arguments, guarantee and errors as for `epsilon`; a failure probability beta adds (1 + e^epsilon) beta.
+    - **epsilon** - finite, not negative.
+    - **event**, **accountant**, **neighboring_relation** - as for `epsilon`, and so are guarantee and errors; a failure
+      probability beta adds (1 + e^epsilon) beta.
 
     >>> round(delta(GaussianEvent(noise_multipliers=((1.0, 1),)), epsilon=1.0), 4)
     0.1269
@@ -77,8 +84,10 @@ def spent(
     neighboring_relation: str | None = None,
     group_size: int = 1,
 ) -> PrivacySpent:
-    """`epsilon` together with the accountant that gave it. Arguments, guarantee and errors as for `epsilon`, and for
-    `group_size` rows of one person as for `group_epsilon`.
+    """`epsilon` together with the accountant that gave it.
+
+    - **event**, **delta**, **accountant**, **neighboring_relation** - as for `epsilon`, and so are guarantee and errors.
+    - **group_size** - the most rows of one person, as for `group_epsilon`.
 
     >>> spent(GaussianEvent(noise_multipliers=((1.0, 1),)), delta=1e-5).accountant
     'exact Gaussian (analytic)'
@@ -100,7 +109,8 @@ def group_epsilon(
     2023, corollary 4.7). Otherwise the general bound (k epsilon, delta (e^(k epsilon) - 1)/(e^epsilon - 1)) on the
     guarantee for one row. The failure probability must hold for both data sets compared, whatever the group's size.
 
-    Arguments, guarantee and errors otherwise as for `epsilon`.
+    - **group_size** - the most rows of one person.
+    - **event**, **delta**, **accountant**, **neighboring_relation** - as for `epsilon`, and so are guarantee and errors.
 
     >>> round(group_epsilon(GaussianEvent(noise_multipliers=((10.0, 100),)), delta=1e-5, group_size=3), 2)
     16.68

@@ -43,6 +43,10 @@ def advanced_composition(epsilon: float, delta: float, num_accesses: int, slack:
     """(epsilon', k delta + slack) of k = `num_accesses` adaptive uses of an (epsilon, delta)-DP mechanism, with
     epsilon' = epsilon sqrt(2 k log(1/slack)) + k epsilon (e^epsilon - 1).
 
+    - **epsilon**, **delta** - of one use.
+    - **num_accesses** - number of uses.
+    - **slack** - what delta' has beyond k delta, in (0, 1).
+
     Guarantee: an upper bound (Dwork, Roth 2014, theorem 3.20). For small k `basic_composition` is smaller.
 
     >>> advanced_composition(0.01, 0.0, 1000, 1e-5)[0] < basic_composition(0.01, 0.0, 1000)[0]
@@ -77,7 +81,7 @@ def amplification_by_sampling(epsilon: float, delta: float, sampling_rate: float
 def compared(event: GaussianEvent, delta: float) -> dict[str, float]:
     """Epsilon at `delta` of accesses that are alike, by every rule: what is known today beside the textbook.
 
-    - `event`: full batches or Poisson sampling with one noise multiplier, zero-out or add/remove.
+    - **event** - full batches or Poisson sampling with one noise multiplier, zero-out or add/remove.
 
     "tight" is `accounting.epsilon`; "RDP" the moments accountant; "advanced composition" and "basic composition" use an access's
     own epsilon, at a delta of delta / 2T, after amplification by sampling where there is any, and "without amplification" the
@@ -127,8 +131,14 @@ def li_2019_decreasing_step_size(
     """Theorem 3 of Li et al. 2019 as published: largest first step eta_1 of eta_t = eta_1 t^(-1/3),
     epsilon^2 N / (c L^2 T^(2/3) log(1/delta)).
 
-    `constant` is their c_2^2, which depends on all other arguments and is not published; the default is backed out of
-    their worked example. Not a guarantee: see `largest_step_size` for a valid bound.
+    - **epsilon**, **delta** - the target.
+    - **num_data** - number of rows, N.
+    - **num_steps** - steps, T.
+    - **clipping_norm** - bound on a row's gradient, L.
+    - **constant** - their c_2^2, which depends on all other arguments and is not published; the default is backed out of their
+      worked example.
+
+    Not a guarantee: see `largest_step_size` for a valid bound.
 
     >>> round(li_2019_decreasing_step_size(0.1, 1e-5, num_data=50_000, num_steps=10_000, clipping_norm=1.0), 3)
     0.103
@@ -148,7 +158,13 @@ def li_2019_constant_step_size(
 ) -> float:
     """Theorem 4 of Li et al. 2019 as published: largest constant step eta, epsilon^2 N / (c L^2 T log(1/delta)).
 
-    `constant` is their c^2, as in `li_2019_decreasing_step_size`. Not a guarantee.
+    - **epsilon**, **delta** - the target.
+    - **num_data** - number of rows, N.
+    - **num_steps** - steps, T.
+    - **clipping_norm** - bound on a row's gradient, L.
+    - **constant** - their c^2, as in `li_2019_decreasing_step_size`.
+
+    Not a guarantee.
 
     >>> round(li_2019_constant_step_size(0.1, 1e-5, num_data=50_000, num_steps=10_000, clipping_norm=1.0), 3)
     0.103
@@ -160,6 +176,11 @@ def li_2019_constant_step_size(
 def wang_2015_step_size(epsilon: float, delta: float, *, num_data: int, num_steps: int, clipping_norm: float) -> float:
     """Step size of Wang et al. 2015 as printed by Li et al. 2019:
     epsilon^2 N / (128 L^2 T log(2.5 T / delta) log(2 / delta)).
+
+    - **epsilon**, **delta** - the target.
+    - **num_data** - number of rows, N.
+    - **num_steps** - steps, T.
+    - **clipping_norm** - bound on a row's gradient, L.
 
     For the worked example Li et al. state 1.54e-6; the formula they print gives 1.48e-6.
 
@@ -185,9 +206,16 @@ def largest_step_size(
 ) -> float:
     """Largest first step eta_1 for which the run is (epsilon, delta)-DP, by root finding on the accountant.
 
-    Steps are eta_t = eta_1 t^-power: power 0 is a constant step, 1/3 the decreasing steps of Li et al. 2019. Batches
-    are Poisson at `sampling_rate`, neighbouring data sets differ by zeroing out one row, and Langevin noise is the only
-    noise. `max_values` limits the distinct noise multipliers of a schedule, fewer being faster and more cautious.
+    - **epsilon**, **delta** - the target.
+    - **num_data** - number of rows.
+    - **num_steps** - steps.
+    - **clipping_norm** - bound on a row's gradient.
+    - **sampling_rate** - rate of the Poisson batches.
+    - **power** - steps are eta_t = eta_1 t^-power: 0 for a constant step, 1/3 for the decreasing steps of Li et al. 2019.
+    - **accountant** - as for `accounting.epsilon`.
+    - **max_values** - the most distinct noise multipliers of a schedule; fewer are faster and more cautious.
+
+    Neighbouring data sets differ by zeroing out one row, and Langevin noise is the only noise.
 
     Guarantee: the returned step's own epsilon, by the accountant named, is at most `epsilon`.
     Raises ConfigurationError as `calibrate_step_size` does.
@@ -225,7 +253,8 @@ def langevin_event(
 ) -> GaussianEvent:
     """What a run of stochastic gradient Langevin dynamics with steps step_size t^-power asks of the data.
 
-    Arguments as for `largest_step_size`.
+    - **step_size** - the first step.
+    - **num_data**, **num_steps**, **clipping_norm**, **sampling_rate**, **power**, **max_values** - as for `largest_step_size`.
 
     >>> langevin_event(0.1, num_data=10_000, num_steps=5, clipping_norm=4.0, sampling_rate=0.01).noise_multipliers
     ((0.7905694150420949, 5),)

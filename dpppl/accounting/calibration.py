@@ -24,10 +24,13 @@ def calibrate_noise_multiplier(
 ) -> float:
     """Smallest noise multiplier for which `make_event(noise_multiplier)` meets the target.
 
+    - **make_event** - `make_event(noise_multiplier)`, what would be asked of the data.
+    - **target_epsilon**, **target_delta** - the target.
+    - **accountant**, **neighboring_relation** - as for `epsilon`.
+    - **group_size** - the most rows of one person, which are protected together, as for `group_epsilon`.
+
     Guarantee: `epsilon(make_event(result), target_delta, accountant)` is at most `target_epsilon`, evaluated at the
     value returned, and within 0.1 % of it where such a noise multiplier exists between 1e-6 and 1e12.
-    `neighboring_relation` is that of DpEvents, as for `epsilon`; `group_size` rows of one person are protected together, as
-    for `group_epsilon`.
 
     Raises ConfigurationError if no noise multiplier meets the target.
 
@@ -45,7 +48,7 @@ def calibrate_advantage(
 ) -> float:
     """Smallest noise multiplier for which no attack on one row has more than `target_advantage`, in (0, 1).
 
-    - `make_event`, `accountant`: as for `calibrate_noise_multiplier`; DpEvents are of the relation "zero_out".
+    - **make_event**, **accountant** - as for `calibrate_noise_multiplier`; DpEvents are of the relation "zero_out".
 
     The advantage is the largest difference of an attack's true and false positive rates, delta at epsilon 0 (Kulynych et al.
     2024). Guarantee: `delta(make_event(result), 0.0, accountant)` is at most the target, and within 0.1 % of it.
@@ -76,6 +79,11 @@ def calibrate_num_steps(
 ) -> int:
     """Largest number of steps, at most `max_steps`, for which `make_event(num_steps)` meets the target.
 
+    - **make_event** - `make_event(num_steps)`, what would be asked of the data.
+    - **target_epsilon**, **target_delta** - the target.
+    - **accountant**, **neighboring_relation** - as for `epsilon`.
+    - **max_steps** - the most steps that are considered.
+
     Guarantee: as for `calibrate_noise_multiplier`; one step more exceeds the target, or epsilon is within 0.1 % of it.
 
     Raises ConfigurationError if a single step exceeds the target.
@@ -100,6 +108,10 @@ def calibrate_step_size(
 ) -> float:
     """Largest step size for which `make_event(step_size)` meets the target.
 
+    - **make_event** - `make_event(step_size)`, what would be asked of the data.
+    - **target_epsilon**, **target_delta** - the target.
+    - **accountant**, **neighboring_relation** - as for `epsilon`.
+
     With Langevin noise the noise multiplier falls with the step size, so epsilon rises with it. For a schedule,
     `make_event` takes its first step. Guarantee and errors as for `calibrate_noise_multiplier`.
 
@@ -123,6 +135,12 @@ def calibrate_sampling_rate(
     neighboring_relation: str | None = None,
 ) -> float:
     """Largest (or smallest) sampling rate in [min_rate, 1] for which `make_event(rate)` meets the target.
+
+    - **make_event** - `make_event(rate)`, what would be asked of the data.
+    - **target_epsilon**, **target_delta** - the target.
+    - **accountant**, **neighboring_relation** - as for `epsilon`.
+    - **largest** - whether to look for the largest rate, or for the smallest.
+    - **min_rate** - the smallest rate that is considered.
 
     With a fixed noise multiplier epsilon rises with the rate; with Langevin noise it falls. No direction is assumed:
     three rates a decade are tried from the preferred end, then the edge of the first one that meets the target is

@@ -32,10 +32,13 @@ _LARGEST_MU = 40.0
 
 @dataclass(frozen=True)
 class Curve:
-    """epsilon(delta) and delta(epsilon) of one accountant, and its name for reports.
+    """The guarantee of one accountant at all deltas.
 
-    `final(delta, epsilon)`: whether no later curve can be below this one's epsilon at delta. `profile`: delta at many
-    epsilons at once, where that is cheaper than one by one.
+    - **epsilon** - epsilon(delta).
+    - **delta** - delta(epsilon).
+    - **name** - the accountant's, for reports.
+    - **final** - `final(delta, epsilon)`: whether no later curve can be below this one's epsilon at delta.
+    - **profile** - delta at many epsilons at once, where that is cheaper than one by one.
     """
 
     epsilon: Callable[[float], float]

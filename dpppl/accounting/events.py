@@ -16,13 +16,14 @@ from dpppl.errors import ConfigurationError
 class GaussianEvent:
     """Many accesses of a (sub)sampled Gaussian mechanism, as plain numbers.
 
-    `noise_multipliers` holds pairs (noise std / clipping norm, number of accesses). A multiplier of 0 means no noise
-    and costs epsilon = inf. `sampling_rate` is the Poisson rate; 1.0 means every row at each access (also one entry
-    per epoch of a fixed partition). `neighboring_relation` is "zero_out" (dp_accounting's REPLACE_SPECIAL),
-    "add_or_remove_one" or "replace_one". `failure_probability` bounds, over all accesses together and for either of
-    the two data sets compared, the probability that sampling was not exact (cap overflow, total variation).
-    `discrete`: the sums are whole numbers, and so is the noise, a discrete Gaussian.
-    `batch_size` with `num_data` means fixed-size batches without replacement; `sampling_rate` is then ignored.
+    - **noise_multipliers** - pairs (noise std / clipping norm, number of accesses). A multiplier of 0 means no noise and costs
+      epsilon = inf.
+    - **sampling_rate** - the Poisson rate; 1.0 means every row at each access (also one entry per epoch of a fixed partition).
+    - **neighboring_relation** - "zero_out" (dp_accounting's REPLACE_SPECIAL), "add_or_remove_one" or "replace_one".
+    - **failure_probability** - bound, over all accesses together and for either of the two data sets compared, on the probability
+      that sampling was not exact (cap overflow, total variation).
+    - **batch_size**, **num_data** - given together: fixed-size batches without replacement, and `sampling_rate` is ignored.
+    - **discrete** - whether sums and noise are whole numbers, the noise a discrete Gaussian.
 
     Raises ConfigurationError for a number outside its range.
 

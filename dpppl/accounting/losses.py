@@ -19,10 +19,12 @@ LEAST = 1e-300
 
 @dataclass(frozen=True, eq=False)
 class Access:
-    """`count` accesses. P and Q are mixtures of unit normals around `shifts` and `other_shifts`, and dP/dQ rises.
+    """Accesses with outputs distributed as P or Q, mixtures of unit normals with dP/dQ rising, in units of the noise.
 
-    Outputs are in units of the noise. Shapes are (k,) for P's shifts and weights, (m,) for Q's. Of P, `tail` is left out
-    on either side: losses there are counted as infinite above, and as the smallest one below.
+    - **shifts**, **weights** - means of P's normals and their weights, (k,).
+    - **other_shifts**, **other_weights** - those of Q, (m,).
+    - **count** - number of accesses.
+    - **tail** - mass of P left out on either side: losses there count as infinite above, and as the smallest one below.
     """
 
     shifts: Array
@@ -116,7 +118,13 @@ def _log_ratio(z: Array, shifts: Array, weights: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class GridLosses:
-    """Losses, in multiples `index` of the interval, their masses, shapes (n,), and the mass of an infinite loss."""
+    """The privacy loss of an access on a grid.
+
+    - **index** - losses as multiples of the interval, (n,).
+    - **masses** - their probabilities, (n,).
+    - **infinite** - probability of an infinite loss.
+    - **count** - number of accesses.
+    """
 
     index: NDArray[np.int64]
     masses: Array

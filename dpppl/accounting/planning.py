@@ -33,14 +33,14 @@ _EXPLORED, _Z90 = 50.0, 1.6448536269514722
 class Option:
     """One way to spend the budget.
 
-    - `method`, `rate`, `num_steps`: which, the sampling rate of an access, and accesses in all.
-    - `noise_multiplier`, `epsilon`: of an access, and of all, at the plan's delta.
-    - `step_size`, `diffusion_time`: of chains, None for others.
-    - `learned_above`, `explored_above`: curvatures of one row from which a direction is learned, and by a chain explored.
-    - `interval`: width of a 90 % interval that counts the noise of the run, along the direction planned for.
-    - `coverage`: of the 90 % intervals that the method itself reports; None where a chain is too short to report one.
-    - `row_gradients`, `seconds`: gradients of single rows in all, and the time that they take.
-    - `call`: Python that runs it on `model` and `data`, a tuple of arguments.
+    - **method**, **rate**, **num_steps** - which, the sampling rate of an access, and accesses in all.
+    - **noise_multiplier**, **epsilon** - of an access, and of all, at the plan's delta.
+    - **step_size**, **diffusion_time** - of chains, None for others.
+    - **learned_above**, **explored_above** - curvatures of one row from which a direction is learned, and by a chain explored.
+    - **interval** - width of a 90 % interval that counts the noise of the run, along the direction planned for.
+    - **coverage** - of the 90 % intervals that the method itself reports; None where a chain is too short to report one.
+    - **row_gradients**, **seconds** - gradients of single rows in all, and the time that they take.
+    - **call** - Python that runs it on `model` and `data`, a tuple of arguments.
     """
 
     method: str
@@ -63,11 +63,11 @@ class Option:
 class Plan:
     """What `plan` found. `str(plan)` is a table; `dpppl.plotting.plan_picture(plan)` draws it.
 
-    - `num_data`, `target_delta`, `row_curvature`, `clipping_norm`, `prior_sd`: what it is for.
-    - `interval_without_privacy`: the width that a 90 % interval would have without noise.
-    - `options`: all that were considered, narrowest honest interval first.
-    - `recommended`, `reason`: one of them, or None where none can work, and why.
-    - `warnings`: what is wrong with the budget itself.
+    - **num_data**, **target_delta**, **row_curvature**, **clipping_norm**, **prior_sd** - what it is for.
+    - **interval_without_privacy** - the width that a 90 % interval would have without noise.
+    - **options** - all that were considered, narrowest honest interval first.
+    - **recommended**, **reason** - one of them, or None where none can work, and why.
+    - **warnings** - what is wrong with the budget itself.
     """
 
     num_data: int
@@ -133,16 +133,17 @@ def plan(
 ) -> Plan:
     """What each method could do with a budget, and which to take. Looks at no data.
 
-    - `num_data`: rows, or persons where the unit is a person.
-    - `target_delta`, and `target_epsilon` or `target_advantage`: the budget of one run.
-    - `num_latents`: coordinates of all latents that the likelihood depends on.
-    - `row_curvature`: curvature of one row's log likelihood along the direction to plan for, where the latents have prior
-      standard deviation `prior_sd`: 1 / variance for a normal mean, about .2 times the squared covariate for a logistic weight.
-    - `clipping_norm`: of a row's gradient; by default the .9 quantile of its norm if it is normal with as much curvature along
+    - **num_data** - rows, or persons where the unit is a person.
+    - **target_delta**, and **target_epsilon** or **target_advantage** - the budget of one run.
+    - **num_latents** - coordinates of all latents that the likelihood depends on.
+    - **prior_sd** - prior standard deviation of the latents.
+    - **row_curvature** - curvature of one row's log likelihood along the direction to plan for: 1 / variance for a normal
+      mean, about .2 times the squared covariate for a logistic weight.
+    - **clipping_norm** - of a row's gradient; by default the .9 quantile of its norm if it is normal with as much curvature along
       each latent, which is what "auto" looks for.
-    - `rates`, `num_steps`: of the chains and of SVI that are considered. NoiseAware sets its own.
-    - `simulates`: whether the model's responses can be simulated, which NoiseAware needs: no `factor` in the data plate.
-    - `rows_per_second`: gradients of single rows that your machine computes a second, for `Option.seconds`.
+    - **rates**, **num_steps** - of the chains and of SVI that are considered. NoiseAware sets its own.
+    - **simulates** - whether the model's responses can be simulated, which NoiseAware needs: no `factor` in the data plate.
+    - **rows_per_second** - gradients of single rows that your machine computes a second, for `Option.seconds`.
 
     Guarantee: each option, run by its `call`, costs at most the target. Widths and coverages are the theory of this module, for
     rows that the model describes and a likelihood that is quadratic: a forecast, not a promise.

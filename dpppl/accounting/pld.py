@@ -36,7 +36,12 @@ _OUTSIDE = 24.0  # -log of the tilted law's probability on one side of the perio
 
 @dataclass(frozen=True, eq=False)
 class Deltas:
-    """Upper bounds on delta, falling, shape (n,), where epsilon is a multiple of `interval`, from the `first` one on."""
+    """Upper bounds on delta on a grid of epsilons.
+
+    - **interval** - distance of two epsilons.
+    - **first** - the first epsilon, as a multiple of the interval.
+    - **deltas** - the bounds, falling, (n,).
+    """
 
     interval: float
     first: int
@@ -68,7 +73,12 @@ class Deltas:
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """Losses that are likely under a tilted law, its standard deviation, and higher orders to bound what lies above by."""
+    """The losses that are likely under a tilted distribution.
+
+    - **bottom**, **top** - the smallest and the largest.
+    - **spread** - standard deviation of the tilted distribution.
+    - **higher_orders** - Renyi orders that bound what lies above.
+    """
 
     bottom: float
     top: float
@@ -78,7 +88,10 @@ class Window:
 
 @dataclass(frozen=True, eq=False)
 class Composition:
-    """Accesses one after the other, in one direction: P's rows are those of the larger data set, or of the smaller."""
+    """Accesses one after the other, in one direction: P's rows are those of the larger data set, or of the smaller.
+
+    - **accesses** - the accesses.
+    """
 
     accesses: Sequence[Access]
 

@@ -11,7 +11,12 @@ from dpppl.accounting.dp_events import Events, as_events
 
 @dataclass(frozen=True, kw_only=True)
 class Priced:
-    """A run of `compare`: `epsilon` and `advantage` alone, and `total_epsilon` with all before it, at the delta asked for."""
+    """A run of `compare`.
+
+    - **name** - its name.
+    - **epsilon**, **advantage** - of this run alone, at the delta asked for.
+    - **total_epsilon** - with all runs before it.
+    """
 
     name: str
     epsilon: float
@@ -22,7 +27,8 @@ class Priced:
 def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> list[Priced]:
     """What runs would cost, each alone and one after the other, as one plan made in advance. Nothing is charged.
 
-    - `runs`: events by name, in order. `before`: what was charged already, `ledger.events`, say.
+    - **runs** - events by name, in order.
+    - **before** - what was charged already, such as `ledger.events`.
 
     >>> from dpppl.accounting import GaussianEvent
     >>> run = GaussianEvent(noise_multipliers=((100.0, 400),))

@@ -27,10 +27,10 @@ _LEAST_GAMMA = 1e-12
 class SelectionEvent:
     """The best of a random number of runs, as plain numbers.
 
-    - `candidates`: the events of a run, its score included, for each candidate that may be drawn.
-    - `mean`: the expected number of runs, at least 1.
-    - `shape`: of the truncated negative binomial, 0 (logarithmic) or more, 1 for the geometric law; None for Poisson, which may
-      run nothing.
+    - **candidates** - the events of a run, its score included, for each candidate that may be drawn.
+    - **mean** - the expected number of runs, at least 1.
+    - **shape** - of the truncated negative binomial, 0 (logarithmic) or more, 1 for the geometric one; None for Poisson, which
+      may run nothing.
 
     Raises ConfigurationError for numbers out of range.
 

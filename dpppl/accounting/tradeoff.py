@@ -33,8 +33,9 @@ _ABOVE_ROUNDING = 1 + 1e-9
 class GaussianSummary:
     """One number for a whole trade-off curve: mu of the Gaussian one that it does not fall below (Gomez et al. 2025).
 
-    `exact`: the curve is that of mu. Otherwise mu holds for error rates of at least 1e-10, and `regret`, in [0, 1], is how
-    far it overstates the risk: both error rates, raised by it, reach the curve.
+    - **mu** - that number; where it is not exact, for error rates of at least 1e-10.
+    - **regret** - by how much it overstates the risk, in [0, 1]: both error rates, raised by it, reach the curve.
+    - **exact** - whether the curve is that of mu.
     """
 
     mu: float
@@ -46,8 +47,8 @@ class GaussianSummary:
 class TradeOff:
     """What an attack on one row can achieve who knows all other rows and sees all that was released.
 
-    `epsilons`, `deltas`: points of the guarantee, rising and falling, shapes (n,); between them delta is convex in
-    e^epsilon. `mu`: where the guarantee is exactly mu-Gaussian DP, else None.
+    - **epsilons**, **deltas** - points of the guarantee, rising and falling, (n,); between them delta is convex in e^epsilon.
+    - **mu** - where the guarantee is exactly mu-Gaussian DP, else None.
 
     Guarantee: rates of errors are lower bounds, and gains and successes upper bounds, for every attack, under the events'
     neighbouring relation. Exact for full batches; elsewhere as tight as the accountant, within .001.
@@ -152,8 +153,8 @@ def trade_off(
 ) -> TradeOff:
     """The trade-off between an attack's errors that all accesses together leave.
 
-    - `event`, `accountant`, `neighboring_relation`: as for `accounting.epsilon`, and so are the errors.
-    - `group_size`: rows of one person that are attacked together, as for `accounting.group_epsilon`.
+    - **event**, **accountant**, **neighboring_relation** - as for `accounting.epsilon`, and so are the errors.
+    - **group_size** - rows of one person that are attacked together, as for `accounting.group_epsilon`.
 
     Failure probabilities of sampling are counted: a probability beta raises delta by (1 + e^epsilon) beta.
 

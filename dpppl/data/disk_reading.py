@@ -21,7 +21,10 @@ _lock = threading.Lock()
 
 
 class Reading:
-    """Open tables of a placement, read by a thread of their own."""
+    """Open tables of a placement, read by a thread of their own.
+
+    - **placement** - the placement.
+    """
 
     def __init__(self, placement: Any) -> None:
         self.users = 0
@@ -127,7 +130,11 @@ def _called(placement: Any, act: Callable[[Reading], dict[str, Array]]) -> dict[
 
 @dataclass(frozen=True)
 class Block:
-    """What a program calls for `size` rows of a placement from a number on."""
+    """What a program calls for rows of a placement that follow each other.
+
+    - **placement** - the placement.
+    - **size** - how many rows.
+    """
 
     placement: Any
     size: int
@@ -139,7 +146,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a program calls for rows of a placement by their numbers."""
+    """What a program calls for rows of a placement by their numbers.
+
+    - **placement** - the placement.
+    """
 
     placement: Any
 

@@ -31,7 +31,11 @@ class Records(Table):
 
 @dataclass(frozen=True)
 class Field:
-    """Where in a record the values of a source lie: offset and strides in bytes."""
+    """Where in a record the values of a source lie.
+
+    - **offset**, **strides** - in bytes.
+    - **shape**, **dtype** - of the values of one record.
+    """
 
     offset: int
     shape: tuple[int, ...]

@@ -124,7 +124,13 @@ def verify_jaxpr(
     secret_outputs: Sequence[str] = (),
     public_constants: Any = (),
 ) -> ProofReport:
-    """`verify` for a ClosedJaxpr, and the numbers of its inputs that hold private rows."""
+    """`verify` for a ClosedJaxpr.
+
+    - **closed_jaxpr** - the program.
+    - **private_inputs** - numbers of its inputs that hold private rows.
+    - **input_names**, **output_names** - names of inputs and outputs, for messages.
+    - **secret_outputs**, **public_constants** - as for `verify`.
+    """
     if any(not name for name in secret_outputs):
         raise ConfigurationError("secret_outputs: an empty name would be the end of every output's path.")
     jaxpr = closed_jaxpr.jaxpr

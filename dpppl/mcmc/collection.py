@@ -15,7 +15,14 @@ from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 
 @dataclass(frozen=True, kw_only=True)
 class Collection:
-    """`fields` of the state after every `thinning`-th step from step `first`, `num_collected` times."""
+    """Which states of a chain are collected.
+
+    - **fields** - fields of the state.
+    - **num_steps** - steps of the run.
+    - **first** - number of steps before those that are collected.
+    - **num_collected** - how many states.
+    - **thinning** - steps from one of them to the next.
+    """
 
     fields: tuple[str, ...]
     num_steps: int

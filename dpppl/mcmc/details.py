@@ -17,7 +17,19 @@ from dpppl.runs.unit import ROW, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class ChainDetails:
-    """`num_steps`: of all chains. `temperatures`, `step_sizes`: smallest and largest. `diffusion_time`: of a chain."""
+    """What a report says of chains.
+
+    - **num_chains** - number of chains.
+    - **num_steps** - steps of all chains together.
+    - **step_sizes**, **temperatures** - the smallest and the largest.
+    - **temperature** - the one that was asked for.
+    - **diffusion_time** - of a chain.
+    - **preconditioned** - whether the kernel has a preconditioner.
+    - **stability** - whether steps are stable at the declared curvature, in words.
+    - **failed_chains** - numbers of the chains with values that are not finite.
+    - **measured** - step size, moving sites and clipped rows of the last run, or None.
+    - **norm_is_chosen** - whether the clipping norm is still to be chosen.
+    """
 
     num_chains: int
     num_steps: int

@@ -12,7 +12,11 @@ from dpppl.validation import checked_call, plain, positive
 
 
 class DPSGHMCState(NamedTuple):
-    """As `DPSGLDState`; `v`: the velocity."""
+    """The state of `DPSGHMC`.
+
+    - **i**, **z**, **midpoint**, **search**, **clipped**, **rng_key** - as in `DPSGLDState`.
+    - **v** - the velocity, by site.
+    """
 
     i: Any
     z: Any
@@ -35,7 +39,8 @@ class DPSGHMC(DPKernel):
     v <- (1 - friction) v + eta * (grad log prior + sum of clipped row gradients / rate) + s * xi; z <- z + v, with
     s = max(sqrt(2 * friction * temperature * eta), eta * clipping_norm * noise_multiplier / rate) and eta = step_size.
 
-    - `friction`: in (0, 1), or "matched" together with a number for `step_size`: then the friction that restores the
+    - **model** - a NumPyro model with one data plate.
+    - **friction** - in (0, 1), or "matched" together with a number for `step_size`: then the friction that restores the
       temperature for the noise that privacy needs, eta * (clipping_norm * noise_multiplier / rate)^2 / (2 temperature).
 
     The other arguments, guarantee and errors are `DPSGLD`'s.

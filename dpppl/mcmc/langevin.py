@@ -9,8 +9,15 @@ from dpppl.mcmc.kernel import DPKernel
 
 
 class DPSGLDState(NamedTuple):
-    """`i`: steps done; `z`: unconstrained latents by site; `midpoint`: of this z and the one before; `search`: see
-    `step_search`; `clipped`: see `DPKernel`; `rng_key`: a key (None in states that MCMC returns)."""
+    """The state of `DPSGLD`.
+
+    - **i** - steps done.
+    - **z** - the position: unconstrained latents by site.
+    - **midpoint** - the sample: the mean of this position and the one before.
+    - **search** - see `step_search`; None where steps are not searched for.
+    - **clipped** - the measured share of clipped rows, see `DPKernel`; None without.
+    - **rng_key** - the chain's key; None in states that MCMC returns.
+    """
 
     i: Any
     z: Any
@@ -36,31 +43,31 @@ class DPSGLD(DPKernel):
 
     All arguments are fixed when the kernel is made:
 
-    - `model`: a NumPyro model with one data plate.
-    - `clipping_norm`: bound on the norm of one row's gradient, in unconstrained space; or a dict with a bound for each latent
+    - **model** - a NumPyro model with one data plate.
+    - **clipping_norm** - bound on the norm of one row's gradient, in unconstrained space; or a dict with a bound for each latent
       site; or "auto", the default: 1 % of the cost goes to a histogram of norms at the start, and the norm clips a tenth of the
       rows, or fewer where tails are heavy or the budget allows; where clipping is flat, it is 1.25 times the .99 quantile.
-    - `clipping`: "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
+    - **clipping** - "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
       unbiased however many rows are clipped; "flat" shrinks the gradient, and works for every model. By default centred where
       the norm is "auto", and flat where you give it.
-    - `subsampling`: FullBatch(), the default, Poisson(rate), Partition(num_batches), WithoutReplacement(...).
-    - `step_size`: h in the time of the diffusion; a number, a function of the step count from 0 (optax schedules fit), or
+    - **subsampling** - FullBatch(), the default, Poisson(rate), Partition(num_batches), WithoutReplacement(...).
+    - **step_size** - h in the time of the diffusion; a number, a function of the step count from 0 (optax schedules fit), or
       "matched", the largest at which the noise that privacy needs is no more than the temperature's, shortened in the warmup
       where that would be unstable.
-    - `noise_multiplier`: noise for privacy in units of clipping_norm, where no target_epsilon gives it.
-    - `temperature`: 1 targets the (clipped) posterior.
-    - `preconditioner`: a public diagonal, by site, in whose coordinates z / sqrt(diagonal) the chain moves and gradients are
+    - **noise_multiplier** - noise for privacy in units of clipping_norm, where no target_epsilon gives it.
+    - **temperature** - 1 targets the (clipped) posterior.
+    - **preconditioner** - a public diagonal, by site, in whose coordinates z / sqrt(diagonal) the chain moves and gradients are
       clipped.
-    - `row_curvature`: a public bound on the curvature of one row's log likelihood; with num_data the report then checks that
+    - **row_curvature** - a public bound on the curvature of one row's log likelihood; with num_data the report then checks that
       steps are stable.
-    - `num_data`: the number of rows, if it may be public.
-    - `data_plate`: the plate that holds the rows, where two fit.
-    - `init_strategy`: "prior_median", "prior_sample" or unconstrained values by site.
-    - `gradient_strategy`: "ghost" sums clipped gradients of rows without forming them, where latents are weights of products
+    - **num_data** - the number of rows, if it may be public.
+    - **data_plate** - the plate that holds the rows, where two fit.
+    - **init_strategy** - "prior_median", "prior_sample" or unconstrained values by site.
+    - **gradient_strategy** - "ghost" sums clipped gradients of rows without forming them, where latents are weights of products
       (docs/ghost.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
-    - `discretise`: whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;
+    - **discretise** - whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;
       accounted by RDP, so epsilon is larger (docs/discrete.md).
-    - `measure_clipping`: where clipping is not centred, spend 1 % of the cost on the share of rows that are clipped.
+    - **measure_clipping** - where clipping is not centred, spend 1 % of the cost on the share of rows that are clipped.
 
     Guarantee: each step is one access of the mechanism in `DPKernel.mechanism`; all states may be released.
     Raises ConfigurationError for arguments out of range; UnsupportedModelError when a run binds an unsuitable model.

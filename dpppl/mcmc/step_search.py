@@ -22,8 +22,15 @@ _SDS, _REACH = 2.0, 0.5
 
 
 class Search(NamedTuple):
-    """`until`: the step at which it ends, 0 for none; `count`: pairs so far; `gradient`: the first of a pair; `product`:
-    the running mean of H u; `curvature`: of the direction; `variance`: what noise adds to that. Of latents as they move."""
+    """The state of the search, in the coordinates in which latents move.
+
+    - **until** - the step at which it ends, 0 for none.
+    - **count** - pairs of gradients so far.
+    - **gradient** - the first of a pair.
+    - **product** - running mean of H u, curvature times direction.
+    - **curvature** - along the direction.
+    - **variance** - of the curvature, from noise.
+    """
 
     until: Any
     count: Any

@@ -19,7 +19,13 @@ hundred steps, whatever the scale of the problem."""
 
 
 class DPSGNHTState(NamedTuple):
-    """As `DPSGLDState`; `p`: momenta; `zeta`: friction; `hold`: steps before the friction starts to move."""
+    """The state of `DPSGNHT`.
+
+    - **i**, **z**, **midpoint**, **search**, **clipped**, **rng_key** - as in `DPSGLDState`.
+    - **p** - the momentum, by site.
+    - **zeta** - the friction.
+    - **hold** - steps before the friction starts to move.
+    """
 
     i: Any
     z: Any
@@ -57,7 +63,8 @@ class DPSGNHT(DPKernel):
     zeta <- min(zeta + (0.003 / h) ((m.m / d) / temperature - 1), 1 / h), m the mean of p before and after, with
     s = max(sqrt(2 * diffusion * h * temperature), h * clipping_norm * noise_multiplier / rate).
 
-    - `diffusion`: positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps.
+    - **model** - a NumPyro model with one data plate.
+    - **diffusion** - positive, or None for 0.1 / h: then s^2 = 0.2 * temperature and momentum lasts about ten steps.
 
     The thermostat absorbs isotropic excess noise (privacy noise above the sampler's own, and the isotropic part of
     minibatch noise) as long as s^2 < 2 * temperature; a run beyond that is refused. One scalar zeta cures isotropic

@@ -23,10 +23,13 @@ _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
 
 @dataclass(frozen=True, eq=False)
 class Charge:
-    """Accesses number first, first + 1, ... of `chains` chains through one mechanism, at these noise multipliers.
+    """Accesses of one mechanism, for an account.
 
-    `noise_multipliers`: (number of steps planned,) float64. `is_query`: whether it may use what was kept for queries.
-    `neighboring_relation`: that of the account it belongs to, where it is not the mechanism's own."""
+    - **mechanism**, **noise_multipliers** - the mechanism, and that of each planned step, (steps,) float64.
+    - **first**, **chains** - number of the first step, and how many chains take these steps.
+    - **is_query** - whether it may use what was kept for queries.
+    - **neighboring_relation** - that of the account it belongs to, where it is not the mechanism's own.
+    """
 
     mechanism: Mechanism
     noise_multipliers: np.ndarray = field(repr=False)
@@ -74,15 +77,16 @@ def counted(steps: Any) -> int:
 
 
 class Budget:
-    """The account of one object. `target_epsilon` at `target_delta` bounds all that it runs; None: no bound.
+    """The account of one object.
 
-    `reserve`: the share of the target in [0, 1) that calibrated runs leave for queries and later runs. `ledger`: the
-    account of the data themselves, which must agree to every run as well. `unit`: whose loss the target bounds.
+    - **target_epsilon**, **target_delta** - bound on all that it runs; None: no bound.
+    - **ledger** - the account of the data themselves, which must agree to every run as well.
+    - **reserve** - the share of the target, in [0, 1), that calibrated runs leave for queries and later runs.
+    - **unit** - whose loss the target bounds.
 
     Guarantee: what is reserved and what is charged never exceeds the target, whichever threads ask: a run is admitted
-    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `turn`: a lock for
-    what an object does once, such as finding its clipping norm: threads take turns.
-    """
+    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `turn` is a lock for
+    what an object does once, such as choosing its clipping norm."""
 
     def __init__(
         self,
@@ -298,7 +302,10 @@ class _Run:
 
 
 class Reservation:
-    """A run that was admitted. As a context manager it gives back in the end what did not run."""
+    """A run that was admitted. As a context manager it gives back in the end what did not run.
+
+    - **budget**, **run_id** - the account, and the run's name.
+    """
 
     def __init__(self, budget: Budget, run_id: str) -> None:
         self._budget, self.run_id = budget, run_id

@@ -41,7 +41,10 @@ class Progress:
 
 
 class Checkpoint:
-    """A checkpoint file at `path`. `key` and `run_id` are those of the run that it holds, or of a new one.
+    """A checkpoint file.
+
+    - **path** - where it is.
+    - **key**, **run_id** - those of the run that it holds, or of a new one.
 
     Resuming is a replay: a chunk that was cut off runs again under the keys it had, on the rows it had, and is one
     access. So the same program, versions, devices and rows are needed; anything else raises CheckpointError.

@@ -12,7 +12,12 @@ _REMEDY = 'clipping="centred" removes the bias where the model can be simulated,
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedRows:
-    """`share` of the rows that were clipped, of which the count's noise has sd `error`; `num_rows`: how many there are."""
+    """The measured share of clipped rows.
+
+    - **share** - an estimate of it.
+    - **error** - standard deviation of the estimate's noise.
+    - **num_rows** - number of rows.
+    """
 
     share: float
     error: float

@@ -38,11 +38,14 @@ R = TypeVar("R")
 class Method:
     """What a method of inference supplies: how it steps, and what of it is kept.
 
-    `step(state, rows, public)`: one access; returns the next state and anything else to record. `num_steps`, and the
-    `length` of a chunk. `empty(state)`: buffers for what a chunk records. `record(buffers, number, start, state, seen)`:
-    buffers after step `number`, counted from the run's first, of a chunk that began at `start`. `kept(start, count)`:
-    places in the buffers that a chunk has filled. `mapping`: how one chain's chunk becomes that of all in a state:
-    None, "pmap", or a transform like jax.vmap.
+    - **step** - `step(state, rows, public)`: one access; returns the next state and anything else to record.
+    - **num_steps** - steps of a run.
+    - **length** - the most steps of a chunk.
+    - **empty** - `empty(state)`: buffers for what a chunk records.
+    - **record** - `record(buffers, number, start, state, seen)`: buffers after step `number`, counted from the run's first, of a
+      chunk that began at `start`.
+    - **kept** - `kept(start, count)`: places in the buffers that a chunk has filled.
+    - **mapping** - how one chain's chunk becomes that of all chains in a state: None, "pmap", or a transform like jax.vmap.
     """
 
     step: Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -73,7 +76,12 @@ class Method:
 
 @dataclass(frozen=True)
 class Program:
-    """A chunk, proved and compiled. `digest`: of its text, the versions and the device."""
+    """A chunk, proved and compiled.
+
+    - **call** - the compiled program, from leaves to leaves.
+    - **outputs** - shapes of its results.
+    - **digest** - of its text, the versions and the device.
+    """
 
     call: Callable[..., list[Any]]
     outputs: Any
@@ -118,7 +126,13 @@ def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -
 
 @dataclass(frozen=True)
 class Run:
-    """A run's key and name, its checkpoint file where one is kept, and the reservation of its steps where it has begun."""
+    """A run, before its steps.
+
+    - **key** - its key.
+    - **run_id** - its name.
+    - **checkpoint** - its checkpoint file, where one is kept.
+    - **reservation** - that of its steps, where a phase before them has charged.
+    """
 
     key: Any
     run_id: str

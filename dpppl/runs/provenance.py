@@ -42,7 +42,11 @@ _OF_KEYS = {
 
 @dataclass(frozen=True)
 class KeyOrigin:
-    """A key's source and generator."""
+    """Where a key comes from.
+
+    - **source** - who made it.
+    - **generator** - JAX's name of the generator, in words.
+    """
 
     source: KeySource
     generator: str
@@ -70,7 +74,12 @@ class Start(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """What all runs of a report have in common or not: each origin and start is named once."""
+    """Where the runs of a report come from.
+
+    - **status** - how far the last one got.
+    - **keys** - origins of their keys, each once.
+    - **starts** - origins of their starting values, each once.
+    """
 
     status: Status = Status.NOTHING
     keys: tuple[KeyOrigin, ...] = ()

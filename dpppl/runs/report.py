@@ -46,7 +46,15 @@ class Details(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismFacts:
-    """The mechanism, in words and numbers. `batch_cap`: the cap on a step's rows, where there is one."""
+    """The mechanism, in words and numbers.
+
+    - **clipping** - the rule, in words.
+    - **clipping_norm** - its norm.
+    - **subsampling** - the scheme, in words.
+    - **sampling_rate** - the expected share of rows in a step.
+    - **neighboring_relation** - the relation that it is accounted under.
+    - **batch_cap** - the cap on a step's rows, where there is one.
+    """
 
     clipping: str
     clipping_norm: float
@@ -73,11 +81,19 @@ class MechanismFacts:
 class PrivacyReport:
     """A privacy guarantee with its conditions. `str(report)` is the text; every number is computed from `events`.
 
-    `events`: what was asked of the data, GaussianEvents (or a SelectionEvent). `delta`: the delta chosen, or
-    None. `details`: what the method adds. `unit`: what a unit of privacy is.
-    `num_data`: the declared number of rows; `num_rows`: that of the arrays that ran. `ledger`: the ledger's own words,
-    where there is one. `left_out`: what was run and is not in the numbers, said first. `placement`: where the rows lay, in
-    words, if not on one device.
+    - **method** - name of the method.
+    - **events** - what was asked of the data, GaussianEvents (or a SelectionEvent).
+    - **delta** - the delta chosen, or None.
+    - **mechanism** - clipping, subsampling and relation.
+    - **provenance** - origins of keys and starting values, and how far the run got.
+    - **details** - what the method adds.
+    - **num_data** - the declared number of rows.
+    - **num_rows** - that of the arrays that ran.
+    - **assumed_public** - arrays that the model captured, by shape.
+    - **ledger** - the ledger's own words, where there is one.
+    - **left_out** - what was run and is not in the numbers, said first.
+    - **unit** - what a unit of privacy is.
+    - **placement** - where the rows lay, in words, if not on one device.
 
     Guarantee: `epsilon_at(delta)` is an upper bound: the run is (epsilon, delta)-differentially private for one unit of privacy
     (`unit`) under the stated relation, if the stated assumptions hold.
@@ -255,7 +271,7 @@ class PrivacyReport:
     def to_html(self, about: Mapping[str, str] | None = None) -> str:
         """A page of HTML that needs nothing else: for screens in light and dark, for phones, and for paper.
 
-        - `about`: what only people know, by the names in `dpppl.runs.render.ABOUT`; what is missing is marked open.
+        - **about** - what only people know, by the names in `dpppl.runs.render.ABOUT`; what is missing is marked open.
         """
         return render.page(self.to_dict(about))
 
@@ -265,7 +281,7 @@ class PrivacyReport:
     def to_dict(self, about: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Every field and every number, as plain JSON values; docs/report-schema.json describes them.
 
-        - `about`: as for `to_html`. Numbers that are not finite are strings.
+        - **about** - as for `to_html`. Numbers that are not finite are strings.
         """
         spent = self.spent
         document = asdict(self) | {
@@ -301,7 +317,7 @@ class PrivacyReport:
     ) -> dict[str, Any]:
         """A draft card for OpenDP's registry of deployments; JSON of it is the YAML that is asked for.
 
-        - `about`: as for `to_html`; with a date. `curators`: who publishes. `region`: whose data, a country, say.
+        - **about** - as for `to_html`; with a date. `curators`: who publishes. `region`: whose data, a country, say.
 
         What nobody says begins with "To be stated". Raises ConfigurationError without a date, or without a finite epsilon.
         """

@@ -10,7 +10,9 @@ from dpppl.subsampling.scheme import Selection, Step, Subsampling
 
 @dataclass(frozen=True)
 class FullBatch(Subsampling):
-    """Every row at every step: sampling rate 1, no amplification, and no minibatch noise in the posterior.
+    """Every row at every step: no amplification, and no minibatch noise in the posterior.
+
+    - **rate** - 1.
 
     >>> FullBatch().rate
     1.0

@@ -16,6 +16,8 @@ from dpppl.validation import positive_integer
 class Partition(Subsampling):
     """Each row once an epoch: a random split into `num_batches` batches, drawn anew every epoch, one batch a step.
 
+    - **num_batches** - batches of an epoch.
+
     Guarantee: the split does not depend on the values, so by parallel composition an epoch costs one Gaussian event at
     its smallest noise multiplier; an epoch that is begun is charged in full. No amplification is claimed.
     Raises ConfigurationError unless num_batches is a positive integer.

@@ -23,10 +23,12 @@ Table = np.ndarray[Any, np.dtype[np.uint32]]
 class Poisson(Subsampling):
     """Each row independently with probability `rate`, at every step.
 
+    - **rate** - that probability, in (0, 1].
+    - **overflow_probability** - bound on the chance that a step draws more rows than the static cap, and that the fixed number of
+      tries does not suffice; the runner sets it from the budget.
+
     Guarantee: the set of rows is drawn exactly, up to `failure_probability` a step in total variation, which the
     accountant charges to delta. No step is scaled by the number of rows it happened to draw.
-    `overflow_probability` bounds the chance that a step draws more rows than the static cap, and that the fixed number
-    of tries does not suffice; the runner sets it from the budget.
     Raises ConfigurationError unless 0 < rate <= 1.
 
     >>> Poisson.of_batch(256, 60_000).rate

@@ -13,7 +13,11 @@ Multipliers = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Selection(NamedTuple):
-    """Rows of one step. `index` (M,) int32, or None for all rows in order; `mask` (M,) bool, or None for all True."""
+    """Rows of one step.
+
+    - **index** - their numbers, (M,) int32; None: all rows in order.
+    - **mask** - (M,) bool, which of these count; None: all.
+    """
 
     index: jax.Array | None  # type: ignore[assignment]
     mask: jax.Array | None

@@ -16,6 +16,11 @@ from dpppl.subsampling.scheme import Selection, Step, Subsampling
 class WithoutReplacement(Subsampling):
     """A uniformly random subset of `batch_size` of the `num_data` rows, at every step.
 
+    - **batch_size** - rows of a step.
+    - **num_data** - number of rows.
+    - **failure_probability** - of a step in total variation, charged to delta.
+    - **neighboring_relation** - "replace_one", the only one that is accounted.
+
     Accounted by RDP under the replace-one relation, where a row moves the sum by 2 * clipping_norm: dear. At rate .01,
     noise multiplier 1 and 1,000 steps epsilon is about 21, against 2.8 for Poisson sampling under replace-one.
     Raises ConfigurationError unless 0 < batch_size <= num_data, and when a run's rows are not num_data many.

@@ -100,11 +100,12 @@ def tune(
       site, the rest that row of the arguments, without the leading axis.
     - **args**, **kwargs**: the model's arguments; arrays are private rows unless marked `dpppl.Public`.
     - **bounds**, **score_noise**: of the score, as `bounds` and `noise_multiplier` of `dpppl.private_score`.
-    - **mean_runs**, **shape**: the expected number of runs, and the law from which it is drawn: 1 for the geometric, 0 for the
-      logarithmic, others for truncated negative binomials, None for Poisson.
+    - **mean_runs**, **shape**: expected number of runs, and its distribution: 1 for the geometric, 0 for the logarithmic,
+      others for truncated negative binomials, None for Poisson.
     - **target_epsilon**, **target_delta**: refuse what would cost more; to meet a target, solve for the candidates' noise with
       `accounting.calibrate_noise_multiplier` and `accounting.SelectionEvent`.
     - **ledger**: counts the whole of it, before the first run.
+    - **print_cost**: whether to print a line with the cost before the first run.
 
     *Guarantee*: all that is returned is (epsilon, delta)-DP as `report` says, however many candidates there are; runs that lose
     are forgotten. Prints nothing of single runs. The time that it takes tells the number of runs, which must stay secret.

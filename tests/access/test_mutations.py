@@ -235,7 +235,7 @@ MUTATIONS = [
              "value = float(compiled(*arguments)); reservation.charge(0, 1); return value",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
     Mutation("a query of all rows accounted with amplification", "dpppl.runs.query:Query.charge",
-             "Charge(mechanism, np.array", "Charge(self.mechanism, np.array",
+             "subsampling=FullBatch()", "subsampling=__import__(\"dpppl\").Poisson(0.2)",
              "test_runs:test_a_query_is_accounted_without_amplification"),
     *(Mutation(f"{name} without a proof", "dpppl.runs.driver:prove", "information_flow.verify_jaxpr(",
                "(lambda *_, **__: None)(", "test_runs:test_a_run_that_is_refused_changes_nothing",
