@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+from test_mutations import Mutation, check_that_it_is_caught, quoted
 
 DOOR, CLIP, WEIGHTS, SUMS = (
     "dpppl.access.door:",
@@ -129,7 +129,7 @@ MUTATIONS = [
 @pytest.mark.thinned(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_rule_left_out_is_missed(mutation, request, claimed):  # noqa: F811
+def test_a_rule_left_out_is_missed(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)
 
 

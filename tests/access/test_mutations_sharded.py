@@ -1,7 +1,7 @@
 """Deliberate bugs of accesses on several devices, each caught by a named test: see test_mutations."""
 
 import pytest
-from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+from test_mutations import Mutation, check_that_it_is_caught, quoted
 
 DRAWN, PLACED = "dpppl.access.drawn:", "dpppl.data.sharded:Sharded."
 BITS, ONCE = (
@@ -34,5 +34,5 @@ def test_every_line_is_in_the_code_as_it_is():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.bug)
-def test_a_mutation_is_caught(mutation, request, claimed):  # noqa: F811
+def test_a_mutation_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)

@@ -4,9 +4,7 @@ import importlib
 
 import jax
 import pytest
-from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted
-
-__all__ = ["claimed"]  # a fixture
+from test_mutations import Mutation, check_that_it_is_caught, quoted
 
 FLOW = "dpppl.information_flow."
 LATTICE = f"{FLOW}lattice:"

@@ -3,7 +3,7 @@
 import functools
 
 import pytest
-from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+from test_mutations import Mutation, check_that_it_is_caught, quoted  # noqa: F401
 
 VERDICT, FIT = "dpppl.noise_aware.verdict:Verdict.", "dpppl.noise_aware.fit:"
 FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
@@ -46,5 +46,5 @@ MUTATIONS = [
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_is_caught(mutation, request, claimed):  # noqa: F811
+def test_a_bug_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)
