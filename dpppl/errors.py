@@ -40,6 +40,10 @@ class LedgerError(DPPPLError):
     """A ledger's file is gone, damaged or replaced: restore it. Nothing was admitted and nothing was run."""
 
 
+class ProcessError(DPPPLError):
+    """Another process of the run failed, or is at something else: see its output. All that had begun is charged."""
+
+
 class KeyReuseError(DPPPLError):
     """The key, or a state that holds it, was already used: equal noise on changed data cancels. Take a new one."""
 

@@ -19,22 +19,23 @@ from dpppl import accounting
 
 PACKAGE = Path(dpppl.__file__).parent
 
-LEAVES = {"errors", "validation", "jaxprs", "accounting", "randomness"}
+LEAVES = {"errors", "validation", "processes", "jaxprs", "accounting", "randomness"}
 DOOR = LEAVES | {"data", "subsampling", "information_flow", "row_program", "access"}
 METHODS = DOOR | {"model", "ledger", "runs"}
 MAY_IMPORT = {
     "errors": set(),
     "jaxprs": set(),
+    "processes": {"errors"},
     "validation": {"errors"},
     "accounting": {"errors"},
-    "randomness": {"errors"},
-    "data": {"errors"},
+    "randomness": {"errors", "processes"},
+    "data": {"errors", "processes"},
     "subsampling": {"errors", "validation", "randomness"},
     "information_flow": {"errors", "jaxprs", "randomness"},
     "model": {"errors", "data", "jaxprs", "information_flow"},
     "row_program": {"errors", "jaxprs"},
     "access": DOOR,
-    "ledger": {"errors", "validation", "accounting"},
+    "ledger": {"errors", "processes", "validation", "accounting"},
     "runs": DOOR | {"ledger"},
     "mcmc": METHODS,
     "svi": METHODS,

@@ -50,9 +50,19 @@ class Sharded:
         """How all else lies: the same on every device."""
         return NamedSharding(self.mesh, P())
 
+    @property
+    def processes(self) -> int:
+        """Among how many processes."""
+        return len({device.process_index for device in self.mesh.devices.flat})
+
     def everywhere(self, value: Any) -> Any:
-        """A value on every device."""
-        return jax.device_put(value, self.of_others)
+        """A value, the same in all processes, on every device."""
+        if self.processes == 1:
+            return jax.device_put(value, self.of_others)
+        if isinstance(value, jax.Array) and not value.is_fully_addressable:
+            return value  # it came back from a program
+        parts = [jax.device_put(value, device) for device in self.mesh.local_devices]
+        return jax.make_array_from_single_device_arrays(np.shape(value), self.of_others, parts)
 
     def on_devices(self, function: Callable[..., Any], of_rows: Any) -> Callable[..., Any]:
         """`function` run by every device, with its own rows where `of_rows` says so, and all of each other operand."""
@@ -89,9 +99,11 @@ def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
                 f"'{first}' and '{label}' lie on other devices, or along other axes of a mesh: shard all private arrays alike."
             )
     used, axes = lying[first]
-    if any(device.process_index != jax.process_index() for device in used.devices.flat):
+    used_by = {device.process_index for device in used.devices.flat}
+    if used_by != {jax.process_index()} and used_by != set(range(jax.process_count())):
         raise ConfigurationError(
-            "rows lie on devices of several processes, of which only one could charge: shard over the devices of one process."
+            f"rows lie on devices of processes {sorted(used_by)}: deal them out over devices of this process, or of all, as "
+            "jax.make_mesh((len(jax.devices()),), ('rows',)) does."
         )
     num_rows = int(next(iter(arrays.values())).shape[0])
     placement = Sharded(num_rows, used, axes)
@@ -144,4 +156,12 @@ def _dealt(array: Any, placement: Sharded, length: int) -> Any:
     array = np.asarray(array)
     array = array.astype(jnp.result_type(array.dtype))  # as jnp.asarray would
     room = [(0, length - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
-    return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)
+    if placement.processes == 1:
+        return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)
+
+    def part(index: tuple[slice, ...]) -> Any:  # of an array that every process has
+        rows = array[index]
+        short = len(range(*index[0].indices(length))) - len(rows)
+        return np.pad(rows, [(0, short)] + [(0, 0)] * (array.ndim - 1))
+
+    return jax.make_array_from_callback((length, *array.shape[1:]), placement.of_rows, part)

@@ -24,6 +24,7 @@ from dpppl.runs.driver import TRACING, Run, forgetful
 from dpppl.runs.provenance import KeyOrigin, Start, Status, claim
 from dpppl.runs.reading import reading_line
 from dpppl.runs.report import PrivacyReport, to_inference_data
+from dpppl.runs.together import Together
 
 T = TypeVar("T")
 
@@ -104,13 +105,18 @@ class NoiseAware(NoiseAwareSettings):
         access_key = keys.stream(run.key, "accesses")
         with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
+            together = Together.of(rows, self.budget)
+            digests = ",".join(program.digest for program in programs.values())
+            together.agree(run.key, digests, settings=charge.noise_multipliers, public_arrays=public)
             before = self.budget.events
             reading = reading_line(rows, [charge]) if self.print_cost else None
-            with self.budget.reserve_for([charge], "NoiseAware", run.run_id) as reservation:
-                origin = claim(run.key)
+            reserve = lambda: self.budget.reserve_for([charge], "NoiseAware", run.run_id)  # noqa: E731
+            with together.watched(), together.enter("reservation", reserve) as reservation:
+                origin = together.enter("key", lambda: claim(run.key))
                 with bar.external_write_mode():
                     announce(self._begin(origin, bound, charge), before, bound.split.notes, self.print_cost, reading)
-                made = Releases(programs, access_key, rows, public, lambda count: reservation.charge(0, count))
+                charged = lambda count: together.enter("charge", lambda: reservation.charge(0, count))  # noqa: E731
+                made = Releases(programs, access_key, rows, public, charged)
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)
                 found = self._recipe(bound, self._releases, ask)

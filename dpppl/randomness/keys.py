@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl import processes
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.randomness import chacha
 
@@ -22,6 +23,8 @@ _claims = threading.Lock()
 def secret_key(generator: str = "chacha20") -> Any:
     """A new key from the operating system's entropy, for privacy noise and subsampling.
 
+    In a program of several processes all call it, and all get the same key, from process 0.
+
     `generator`: "chacha20", 256 bits (RFC 8439), or "threefry", 64 bits, JAX's own.
 
     `jax.random.key(seed)` holds at most 32 bits and the seed is usually written in a script: whoever knows it can
@@ -32,12 +35,11 @@ def secret_key(generator: str = "chacha20") -> Any:
     >>> dpppl.secret_key().shape
     ()
     """
-    if generator == "chacha20":
-        key = chacha.wrap(np.frombuffer(os.urandom(32), np.uint32))
-    elif generator == "threefry":
-        key = jax.random.wrap_key_data(jnp.asarray(np.frombuffer(os.urandom(8), np.uint32)), impl="threefry2x32")
-    else:
+    if generator not in ("chacha20", "threefry"):
         raise ConfigurationError('secret_key: the generator is "chacha20" or "threefry".')
+    length = 32 if generator == "chacha20" else 8
+    words = np.frombuffer(bytes.fromhex(processes.from_first("secret key", lambda: os.urandom(length).hex())), np.uint32)
+    key = chacha.wrap(words) if length == 32 else jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     _issued.add(_digest(key))
     return key
 

@@ -14,6 +14,7 @@ from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
+from dpppl.ledger.follower import FollowedLedger, shared_ledger
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs.unit import ROW, Unit
 from dpppl.validation import check_target, plain
@@ -222,7 +223,7 @@ class Budget:
 
     @staticmethod
     def _charge_ledger(
-        ledger: PrivacyLedger, charge: Charge, what: str, run_id: str, claim: Callable[[], None]
+        ledger: PrivacyLedger | FollowedLedger, charge: Charge, what: str, run_id: str, claim: Callable[[], None]
     ) -> None:
         events = events_of([charge])
         ledger.reserve(run_id, events, what)
@@ -264,12 +265,18 @@ class Budget:
         )
 
 
-def _ledger_of(ledger: Any) -> PrivacyLedger | None:
-    """The ledger itself, or the one that stands at a path."""
-    if not isinstance(ledger, str | os.PathLike):
-        if ledger is None or isinstance(ledger, PrivacyLedger):
-            return ledger
+def _ledger_of(ledger: Any) -> PrivacyLedger | FollowedLedger | None:
+    """The ledger itself, or the one that stands at a path, in process 0 if there are several."""
+    if ledger is None:
+        return None
+    if not isinstance(ledger, str | os.PathLike | PrivacyLedger | FollowedLedger):
         raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
+    return shared_ledger(lambda: _opened(ledger))
+
+
+def _opened(ledger: Any) -> PrivacyLedger:
+    if isinstance(ledger, PrivacyLedger):
+        return ledger
     if not os.path.exists(ledger):
         raise ConfigurationError(
             f"there is no ledger at {os.fspath(ledger)!r}: make it, with the budget of the data, by "

@@ -7,6 +7,7 @@ rows. It has mode 600 and is deleted when the run is complete.
 import contextlib
 import hashlib
 import hmac
+import io
 import json
 import os
 import zipfile
@@ -18,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl import processes
 from dpppl.errors import CheckpointError
 from dpppl.randomness import chacha
 
@@ -53,12 +55,12 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str], key: Any, run_id: str) -> None:
         self._path = os.fspath(path)
         self._temporary = self._path + ".tmp"
-        self._remove(self._temporary)
         self._header: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray] = {}
-        self.resumed = os.path.exists(self._path)
-        if self.resumed:
-            self._load()
+        content = processes.bytes_from_first("checkpoint", self._read)
+        self.resumed = content is not None
+        if content is not None:
+            self._load(content)
             run_id = self._header["run_id"]
             key = _key(self._arrays["key"], self._header["generator"])
         self.key, self.run_id = key, run_id
@@ -105,6 +107,8 @@ class Checkpoint:
         - **progress** - how far the run has got.
         - **finished** - states and records of the groups of chains that are over.
         """
+        if not processes.leads():
+            return
         axis = 0 if np.ndim(progress.state.i) == 0 else 1
         recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *progress.parts)
         leaves = [_plain(leaf) for leaf in jax.tree.leaves([*finished, progress.state, recorded])]
@@ -123,25 +127,37 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Forget the run, which is complete: a second replay on other rows would cancel the noise."""
-        self._remove(self._path)
-        self._remove(self._temporary)
+        if processes.leads():
+            self._remove(self._path)
+            self._remove(self._temporary)
 
     @staticmethod
     def _remove(path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.remove(path)
 
-    def _load(self) -> None:
+    def _read(self) -> bytes | None:
+        self._remove(self._temporary)
         try:
-            with open(self._path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with open(self._path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            raise self._unreadable() from None
+
+    def _load(self, content: bytes) -> None:
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 self._arrays = dict(arrays)
             self._header = json.loads(str(self._arrays.pop("header")))
             if self._header["format"] != _FORMAT:
                 raise ValueError
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-            raise CheckpointError(
-                f"{self._path} is no checkpoint that this version can read; delete it to start anew."
-            ) from None
+            raise self._unreadable() from None
+
+    def _unreadable(self) -> CheckpointError:
+        return CheckpointError(f"{self._path} is no checkpoint that this version can read; delete it to start anew.")
 
 
 def _is_key(leaf: Any) -> bool:
@@ -149,6 +165,8 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        leaf = leaf.addressable_data(0)  # all devices hold the same
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from jax import lax
 from tqdm.auto import tqdm
 
-from dpppl import information_flow
+from dpppl import information_flow, processes
 from dpppl.information_flow.executables import Lowered
 from dpppl.randomness import keys
 from dpppl.runs import placing
@@ -25,6 +26,7 @@ from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.provenance import KeyOrigin, claim
 from dpppl.runs.reading import reading_line
 from dpppl.runs.report import PrivacyReport
+from dpppl.runs.together import Together
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()
@@ -150,6 +152,11 @@ class Run:
             return budget.reserve_for(charges, what, self.run_id)
         return self.reservation.replanned(charges)
 
+    def forget(self) -> None:
+        """Its checkpoint is not needed any more."""
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
+
     @classmethod
     def opened(cls, rng_key: Any, path: Any) -> "Run":
         """A new run, or the one that the checkpoint at `path` holds, whose key is then used instead of `rng_key`."""
@@ -188,6 +195,13 @@ class Plan:
     progress_bar: bool = False
     describe: Callable[[int], str]
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """What several processes must have in common, by what it is called."""
+        settings = [self.what, repr(self.method.num_steps), repr(self.settings), *map(repr, self.charges)]
+        noise = [charge.noise_multipliers for charge in self.charges]
+        return dict(settings=[settings, noise], public_arrays=self.public, starting_values=list(self.chain_groups))
+
     def arguments(self, group: int = 0) -> tuple[Any, ...]:
         """Arguments of a chunk of no steps, for tracing it.
 
@@ -214,21 +228,26 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], Pri
         settings = np.array([plan.method.num_steps, *plan.settings])
         digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
         run.checkpoint.bind(digest, (placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings))
+    together = Together.of(plan.rows, budget)
+    together.agree(run.key, program.digest, **plan.told)
     before = budget.events
     announces = run.reservation is None  # else it was done before the clipping norm was looked for
     reading = reading_line(plan.rows, plan.charges) if announces and plan.print_cost else None
-    with run.reserved(budget, plan.charges, plan.what) as reservation:
-        report = begin(claim(run.key, again=run.goes_on))
+    with (
+        together.watched(),
+        together.enter("reservation", lambda: run.reserved(budget, plan.charges, plan.what)) as reservation,
+    ):
+        origin = together.enter("key", lambda: claim(run.key, again=run.goes_on))
+        report = begin(origin)
         if announces:
             announce(report, before, plan.notes, plan.print_cost, reading)
-        finished = _chunks(plan, program, reservation, run.checkpoint)
-    if run.checkpoint is not None:
-        run.checkpoint.remove()
+        finished = _chunks(plan, program, reservation, run.checkpoint, together)
+    together.enter("end", run.forget)
     return [(placing.on_one(state._replace(rng_key=None), plan.rows), recorded) for state, recorded in finished]
 
 
 def _chunks(
-    plan: Plan, program: Program, reservation: Reservation, checkpoint: Checkpoint | None
+    plan: Plan, program: Program, reservation: Reservation, checkpoint: Checkpoint | None, together: Together
 ) -> list[tuple[Any, Any]]:
     method, groups = plan.method, plan.chain_groups
     finished: list[tuple[Any, Any]] = []
@@ -237,21 +256,21 @@ def _chunks(
     if checkpoint is not None:
         progress = checkpoint.begun(program.outputs[1], groups, finished)
     total = method.num_steps * len(groups)
-    with tqdm(total=total, disable=not plan.progress_bar, desc=plan.describe(0)) as bar:
+    with tqdm(total=total, disable=not (plan.progress_bar and processes.leads()), desc=plan.describe(0)) as bar:
         for group in range(len(groups)):
             over = method.num_steps if group < progress.group else progress.done
             if over:
-                reservation.charge(group, over)
+                together.enter("charge", partial(reservation.charge, group, over))
                 bar.update(over)
             if group < progress.group:
                 continue
             state, parts = progress.state, list(progress.parts)
             for start in range(progress.done, max(1, method.num_steps), method.length):
                 count = min(method.length, method.num_steps - start)
-                reservation.charge(group, start + count)
+                together.enter("charge", partial(reservation.charge, group, start + count))
                 counts = (np.asarray(value, np.int32) for value in (start, count))
                 state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
-                parts.append(jax.tree.map(functools.partial(_take, method.kept(start, count), axis), buffers))
+                parts.append(jax.tree.map(partial(_take, method.kept(start, count), axis), buffers))
                 if checkpoint is not None:
                     checkpoint.save(Progress(group, start + count, state, parts), finished)
                 bar.set_description(plan.describe(start + count), refresh=False)

@@ -19,6 +19,7 @@ from dpppl.runs.driver import Run, prepare
 from dpppl.runs.provenance import KeyOrigin, claim
 from dpppl.runs.reading import reading_line
 from dpppl.runs.report import PrivacyReport
+from dpppl.runs.together import Together
 
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""
@@ -88,12 +89,18 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
 
     arguments = (phase.z, phase.rows, phase.public, keys.stream(run.key, "norms"))
     program = prepare(query, arguments, rows=1, quickly=True)
+    together = Together.of(phase.rows, budget)
+    noises = [charge.noise_multipliers for charge in (histogram, *phase.charges)]
+    together.agree(run.key, program.digest, settings=noises, public_arrays=phase.public, starting_values=phase.z)
     reading = reading_line(phase.rows, [histogram, *phase.charges]) if phase.print_cost else None
-    with contextlib.ExitStack() as held:
-        steps = held.enter_context(budget.reserve_for(phase.charges, phase.what, run.run_id))
-        with budget.reserve_for([histogram], "clipping norm", f"{run.run_id}.norms") as reservation:
-            announce(begin(claim(run.key, again=run.goes_on)), before, phase.notes, phase.print_cost, reading)
-            reservation.charge(0, 1)
+    with together.watched(), contextlib.ExitStack() as held:
+        reserve = lambda: budget.reserve_for(phase.charges, phase.what, run.run_id)  # noqa: E731
+        steps = held.enter_context(together.enter("reservation", reserve))
+        reserve = lambda: budget.reserve_for([histogram], "clipping norm", f"{run.run_id}.norms")  # noqa: E731
+        with together.enter("reservation", reserve) as reservation:
+            origin = together.enter("key", lambda: claim(run.key, again=run.goes_on))
+            announce(begin(origin), before, phase.notes, phase.print_cost, reading)
+            together.enter("charge", lambda: reservation.charge(0, 1))
             counts = np.asarray(jax.block_until_ready(program(*arguments)))
         phase.choose(Norms.fitted(counts, noise, number_of(phase.rows)))
         held.pop_all()  # the run's own steps come next

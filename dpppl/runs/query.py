@@ -14,6 +14,7 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
 from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.runs.together import Together
 from dpppl.subsampling import FullBatch
 from dpppl.validation import positive
 
@@ -83,9 +84,12 @@ def noisy_query(
     arguments = (query.rows, query.public, keys.stream(key, "query"))
     budget.admit([charge])
     compiled = prepare(program, arguments, rows=0)
-    with budget.reserve_for([charge], query.what, uuid.uuid4().hex) as reservation:
-        origin = claim(key)
+    together = Together.of(query.rows, budget)
+    together.agree(key, compiled.digest, settings=charge.noise_multipliers, public_arrays=query.public)
+    reserve = lambda: budget.reserve_for([charge], query.what, uuid.uuid4().hex)  # noqa: E731
+    with together.watched(), together.enter("reservation", reserve) as reservation:
+        origin = together.enter("key", lambda: claim(key))
         if begin is not None:
             begin(origin)
-        reservation.charge(0, 1)
+        together.enter("charge", lambda: reservation.charge(0, 1))
         return float(compiled(*arguments))

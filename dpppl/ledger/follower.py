@@ -1,0 +1,64 @@
+"""The ledger as processes other than process 0 see it, which alone holds the file: it charges, and they begin after it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dpppl import processes
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+
+_TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "failure_allowance", "spent")
+
+
+@dataclass
+class FollowedLedger:
+    """What process 0 told of its ledger. Fields are properties of `PrivacyLedger` of the same names.
+
+    `reserve` and `charge` do nothing, while process 0 has just done them; else they raise ConfigurationError."""
+
+    path: str
+    name: str | None
+    unit: str
+    epsilon: float
+    delta: float
+    neighboring_relation: str
+    failure_allowance: float
+    spent: float
+
+    def reserve(self, run_id: str, events: Sequence[GaussianEvent], what: str) -> None:
+        """See the class."""
+        _check()
+
+    def charge(self, run_id: str, events: Sequence[GaussianEvent], first: int, count: int) -> None:
+        """See the class."""
+        _check()
+
+    def release(self, run_id: str, status: str = "released") -> None:
+        """Process 0 does it."""
+
+    def charged_steps(self, run_id: str) -> range:
+        """None: process 0 knows."""
+        return range(0)
+
+
+def shared_ledger(open_it: Any) -> Any:
+    """The ledger that `open_it()` gives: in process 0 of several, and in the others what it tells of it."""
+    kept: list[PrivacyLedger] = []
+
+    def told() -> dict[str, Any]:
+        kept.append(open_it())
+        return {name: getattr(kept[0], name) for name in _TOLD}
+
+    if processes.count() == 1:
+        return open_it()
+    found = processes.from_first("ledger", told)
+    return kept[0] if kept else FollowedLedger(**found)
+
+
+def _check() -> None:
+    if not processes.follows():
+        raise ConfigurationError(
+            "process 0 alone holds the ledger: with one, all processes run together, on rows that are dealt out over their devices."
+        )

@@ -1,0 +1,79 @@
+"""Runs of several processes: all agree on what is run, process 0 charges, and the others begin an access after it."""
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+
+from dpppl import processes
+from dpppl.data.rows import devices_of, placement_of
+from dpppl.errors import ConfigurationError
+from dpppl.jaxprs import is_key
+from dpppl.ledger.follower import FollowedLedger
+from dpppl.runs.budget import Budget
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Together:
+    """The processes among whose devices the rows of a run are dealt out; one alone asks nobody.
+
+    - **many** - whether there are several.
+    - **budget** - the account of the run."""
+
+    many: bool
+    budget: Budget
+
+    @classmethod
+    def of(cls, rows: Any, budget: Budget) -> "Together":
+        """Those that hold these rows."""
+        devices = devices_of(placement_of(rows))
+        return cls(devices is not None and devices.processes > 1, budget)
+
+    def agree(self, key: Any, program: str, **arguments: Any) -> None:
+        """Raises ConfigurationError, the same in all processes, where they differ in key, program or other arguments.
+
+        - **key** - the key of the run.
+        - **program** - a digest of what is run.
+        - **arguments** - pytrees of settings, keys and arrays that are no rows, by what they are called."""
+        if not self.many:
+            return
+        mine = {"key": digest(key), "program": program} | {name: digest(value) for name, value in arguments.items()}
+        first, *others = processes.exchange("agreement", mine)
+        for number, other in enumerate(others, start=1):
+            if differing := [name.replace("_", " ") for name in first if other.get(name) != first[name]]:
+                raise ConfigurationError(
+                    f"processes 0 and {number} differ in: {', '.join(differing)}. Run the same program with the same settings and "
+                    "public arrays, and one key (dpppl.secret_key() gives the same to all). Nothing was charged."
+                )
+
+    def enter(self, what: str, act: Callable[[], T]) -> T:
+        """`act()`; of several processes, once all are here, and in process 0 first. What it raises there, all raise."""
+        if not self.many:
+            return act()
+        ledger = self.budget.ledger
+        result, spent = processes.enter(what, act, lambda: None if ledger is None else ledger.spent)
+        if isinstance(ledger, FollowedLedger):
+            ledger.spent = spent
+        return result  # type: ignore[no-any-return]
+
+    def watched(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, whoever fails tells the others."""
+        return processes.watched() if self.many else contextlib.nullcontext()
+
+
+def digest(tree: Any) -> str:
+    """Of the arrays, keys and other values in a pytree."""
+    found = hashlib.sha256(str(jax.tree.structure(tree)).encode())
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, str | bytes):
+            found.update(leaf if isinstance(leaf, bytes) else leaf.encode())
+            continue
+        array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+        found.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return found.hexdigest()
