@@ -80,7 +80,7 @@ def bytes_from_first(what: str, read: Callable[[], bytes | None]) -> bytes | Non
 def enter(what: str, act: Callable[[], Any], told: Callable[[], Any] = lambda: None) -> tuple[Any, Any]:
     """What `act()` returns, and what `told()` says in process 0 after it.
 
-    Process 0 acts once all have come to this call, and the others after it. Where it raises, they raise the same and do not act."""
+    Process 0 acts once all have come to this call, the others after it. Where it raises, they raise the same and do not act."""
     number, results = next(_numbers), []
     if leads():
         return _led_after_all(number, what, act, told)
@@ -161,16 +161,16 @@ def _told(number: int, place: object, what: str) -> Any:
         kind, words, raised_in = message["error"]
         raised = getattr(errors, kind, None) if words is not None else None
         if raised is None:
-            words, raised = f"process {raised_in} was ended by {kind}: see its output. All that had begun is charged.", ProcessError
-        error = raised(words)
+            words = f"process {raised_in} was ended by {kind}: see its output. All that had begun is charged."
+            raised = ProcessError
+        error: Any = raised(words)
         error.told = True
         raise error
     if message["what"] != what:
-        error = ProcessError(
+        raise ProcessError(
             f"process {index()} is at '{what}' and process {process} at '{message['what']}': run the same program in all "
             "processes. Nothing of this was charged."
         )
-        raise error
     return message["value"]
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import jax
 
+from dpppl.errors import ConfigurationError
+
 
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
@@ -48,3 +50,14 @@ def number_of(rows: Any) -> int:
 def described(rows: Any) -> str | None:
     """Where rows lie, in words for the report, if that is not simply one device."""
     return rows.placement.describe() if isinstance(rows, Rows) else None
+
+
+def of_one_process(rows: Any, what: str) -> Any:
+    """`rows`. Raises ConfigurationError for those that are dealt out over several processes, which `what` does not take."""
+    devices = devices_of(placement_of(rows))
+    if devices is not None and devices.processes > 1:
+        raise ConfigurationError(
+            f"{what} takes rows of one process, and these are dealt out over {devices.processes}: use run, which charges once "
+            "for all of them."
+        )
+    return rows

@@ -159,7 +159,7 @@ def _dealt(array: Any, placement: Sharded, length: int) -> Any:
     if placement.processes == 1:
         return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)
 
-    def part(index: tuple[slice, ...]) -> Any:  # of an array that every process has
+    def part(index: Any) -> Any:  # of an array that every process has
         rows = array[index]
         short = len(range(*index[0].indices(length))) - len(rows)
         return np.pad(rows, [(0, short)] + [(0, 0)] * (array.ndim - 1))

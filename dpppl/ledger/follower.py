@@ -60,5 +60,5 @@ def shared_ledger(open_it: Any) -> Any:
 def _check() -> None:
     if not processes.follows():
         raise ConfigurationError(
-            "process 0 alone holds the ledger: with one, all processes run together, on rows that are dealt out over their devices."
+            "process 0 alone holds the ledger: with one, all processes run together, on rows dealt out over their devices."
         )

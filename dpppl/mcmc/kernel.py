@@ -11,6 +11,7 @@ from numpyro.util import is_prng_key
 
 from dpppl.access.clipping import clipping_of
 from dpppl.access.mechanism import Mechanism
+from dpppl.data.rows import of_one_process
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.details import chain_report
@@ -175,7 +176,7 @@ class DPKernel(Dynamics, MCMCKernel):
         bound = self._last_bound()
         rows, public = bound.split.arrays(model_args, model_kwargs)
         self.check_norm()
-        step = partial(bound.step, rows=rows, public=public)
+        step = partial(bound.step, rows=of_one_process(rows, "a kernel by itself"), public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 
     def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.data.disk import in_memory
-from dpppl.data.rows import arrays_of
+from dpppl.data.rows import arrays_of, of_one_process
 from dpppl.data.sharded import sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
@@ -161,7 +161,7 @@ def grouped(
     rest = {name: value for name, value in kwargs.items() if name != ids}
     arguments = Arguments.of(model, args, rest)
     found, public = arguments.arrays(model, args, rest)
-    rows = arrays_of(in_memory(found, f"a unit of privacy that is a {ids}"))
+    rows = arrays_of(in_memory(of_one_process(found, "grouping rows by id"), f"a unit of privacy that is a {ids}"))
     codes = _codes(ids, kwargs[ids])
     if any(len(x) != len(codes) for x in rows.values()):
         raise ConfigurationError(f"{ids} has {len(codes):,} ids; give one for each row of every private array.")

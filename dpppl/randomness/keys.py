@@ -38,7 +38,9 @@ def secret_key(generator: str = "chacha20") -> Any:
     if generator not in ("chacha20", "threefry"):
         raise ConfigurationError('secret_key: the generator is "chacha20" or "threefry".')
     length = 32 if generator == "chacha20" else 8
-    words = np.frombuffer(bytes.fromhex(processes.from_first("secret key", lambda: os.urandom(length).hex())), np.uint32)
+    words = np.frombuffer(
+        bytes.fromhex(processes.from_first("secret key", lambda: os.urandom(length).hex())), np.uint32
+    )
     key = chacha.wrap(words) if length == 32 else jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     _issued.add(_digest(key))
     return key

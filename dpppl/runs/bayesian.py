@@ -11,7 +11,7 @@ from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.bayesian import BayesianAccountant, BayesianSpent
 from dpppl.data.disk import taken
-from dpppl.data.rows import number_of
+from dpppl.data.rows import number_of, of_one_process
 from dpppl.errors import ConfigurationError, warn
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
@@ -49,7 +49,7 @@ def bayesian_spent(
         )
     if not isinstance(subsampling, FullBatch | Poisson):
         raise ConfigurationError("the Bayesian accountant needs dpppl.Poisson(rate) or dpppl.FullBatch().")
-    total = number_of(rows)
+    total = number_of(of_one_process(rows, "bayesian_privacy"))
     num_rows = min(positive_integer(num_rows, name="num_rows"), total)
     rng = np.random.default_rng()
     drawn = np.sort(rng.choice(total, num_rows, replace=False))

@@ -48,8 +48,8 @@ class Together:
         for number, other in enumerate(others, start=1):
             if differing := [name.replace("_", " ") for name in first if other.get(name) != first[name]]:
                 raise ConfigurationError(
-                    f"processes 0 and {number} differ in: {', '.join(differing)}. Run the same program with the same settings and "
-                    "public arrays, and one key (dpppl.secret_key() gives the same to all). Nothing was charged."
+                    f"processes 0 and {number} differ in: {', '.join(differing)}. Run the same program with the same settings "
+                    "and public arrays, and one key (dpppl.secret_key() gives the same to all). Nothing was charged."
                 )
 
     def enter(self, what: str, act: Callable[[], T]) -> T:
@@ -60,7 +60,7 @@ class Together:
         result, spent = processes.enter(what, act, lambda: None if ledger is None else ledger.spent)
         if isinstance(ledger, FollowedLedger):
             ledger.spent = spent
-        return result  # type: ignore[no-any-return]
+        return result
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """Inside, whoever fails tells the others."""

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpppl.data.rows import placement_of
+from dpppl.data.rows import of_one_process, placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.runs import single_steps
@@ -52,7 +52,8 @@ def update(svi: SVISettings, state: SVIState, *args: Any, **kwargs: Any) -> tupl
             "a Partition charges each row once an epoch, which holds only while the rows keep their order; update "
             "cannot know that they do. Use run, or Poisson(rate)."
         )
-    arguments = (state, *objective.arrays(args, kwargs, svi.mesh))
+    rows, public = objective.arrays(args, kwargs, svi.mesh)
+    arguments = (state, of_one_process(rows, "SVI.update"), public)
     single_steps.check_eager("update", arguments)
     key, count = single_steps.key_of(state), int(state.i)
     shapes = (placement_of(arguments[1]), *((np.shape(x), str(x.dtype)) for x in jax.tree.leaves(arguments)))

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpppl import processes
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import SelectionEvent
@@ -130,6 +131,8 @@ def tune(
     >>> found.settings in (1.0, 3.0), round(found.report.epsilon, 2)
     (True, 0.94)
     """
+    if processes.count() > 1:
+        raise ConfigurationError("tune runs in a program of one process.")
     key, budget = keys.as_key(rng_key), Budget(target_epsilon, target_delta, ledger=ledger)
     runners = [_checked(make(candidate)) for candidate in candidates]
     if not runners:
@@ -203,7 +206,7 @@ def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _charged(ledger: PrivacyLedger | None, event: Any) -> Iterator[None]:
+def _charged(ledger: Any, event: Any) -> Iterator[None]:
     """Charge all of it, before it runs."""
     if ledger is None:
         yield
