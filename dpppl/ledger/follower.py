@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpppl import processes
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.processes import messages
 
 _TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "failure_allowance", "spent")
 
@@ -51,14 +51,14 @@ def shared_ledger(open_it: Any) -> Any:
         kept.append(open_it())
         return {name: getattr(kept[0], name) for name in _TOLD}
 
-    if processes.count() == 1:
+    if messages.count() == 1:
         return open_it()
-    found = processes.from_first("ledger", told)
+    found = messages.from_first("ledger", told)
     return kept[0] if kept else FollowedLedger(**found)
 
 
 def _check() -> None:
-    if not processes.follows():
+    if not messages.follows():
         raise ConfigurationError(
             "process 0 alone holds the ledger: with one, all processes run together, on rows dealt out over their devices."
         )

@@ -4,8 +4,8 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from dpppl import processes
 from dpppl.noise_aware.recipe import Ask
+from dpppl.processes import messages
 
 _PHASES = {
     "norm_bin": "scores' norms",
@@ -19,7 +19,7 @@ _PHASES = {
 def bar(num_accesses: int, *, visible: bool) -> Any:
     """A bar of so many accesses, to be used as a context; without a rate, as phases differ too much."""
     shape = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
-    return tqdm(total=num_accesses, disable=not (visible and processes.leads()), desc="compiling", bar_format=shape)
+    return tqdm(total=num_accesses, disable=not (visible and messages.leads()), desc="compiling", bar_format=shape)
 
 
 def shown(ask: Ask, bar: Any) -> Ask:

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import processes
 from dpppl.errors import ConfigurationError, KeyReuseError
+from dpppl.processes import messages
 from dpppl.randomness import chacha
 
 _GENERATORS = {8: "256-bit ChaCha20", 2: "64-bit threefry"}
@@ -38,9 +38,7 @@ def secret_key(generator: str = "chacha20") -> Any:
     if generator not in ("chacha20", "threefry"):
         raise ConfigurationError('secret_key: the generator is "chacha20" or "threefry".')
     length = 32 if generator == "chacha20" else 8
-    words = np.frombuffer(
-        bytes.fromhex(processes.from_first("secret key", lambda: os.urandom(length).hex())), np.uint32
-    )
+    words = np.frombuffer(bytes.fromhex(messages.from_first("secret key", lambda: os.urandom(length).hex())), np.uint32)
     key = chacha.wrap(words) if length == 32 else jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     _issued.add(_digest(key))
     return key

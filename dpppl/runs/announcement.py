@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
-from dpppl import accounting, processes
+from dpppl import accounting
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import warn
+from dpppl.processes import messages
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.unit import ROW, Unit
 
@@ -32,7 +33,7 @@ def announce(
 ) -> None:  # fmt: skip
     """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone;
     `reading`: what it will read from disk."""
-    if print_cost and processes.leads():
+    if print_cost and messages.leads():
         print(cost_line(before, report.events, report.delta, report.mechanism.neighboring_relation, report.unit))
         if reading is not None:
             print(reading)

@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl import processes
 from dpppl.errors import CheckpointError
+from dpppl.processes import messages
 from dpppl.randomness import chacha
 
 _FORMAT = 1
@@ -57,7 +57,7 @@ class Checkpoint:
         self._temporary = self._path + ".tmp"
         self._header: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray] = {}
-        content = processes.bytes_from_first("checkpoint", self._read)
+        content = messages.bytes_from_first("checkpoint", self._read)
         self.resumed = content is not None
         if content is not None:
             self._load(content)
@@ -107,7 +107,7 @@ class Checkpoint:
         - **progress** - how far the run has got.
         - **finished** - states and records of the groups of chains that are over.
         """
-        if not processes.leads():
+        if not messages.leads():
             return
         axis = 0 if np.ndim(progress.state.i) == 0 else 1
         recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *progress.parts)
@@ -127,7 +127,7 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Forget the run, which is complete: a second replay on other rows would cancel the noise."""
-        if processes.leads():
+        if messages.leads():
             self._remove(self._path)
             self._remove(self._temporary)
 

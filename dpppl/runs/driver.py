@@ -16,8 +16,9 @@ import numpy as np
 from jax import lax
 from tqdm.auto import tqdm
 
-from dpppl import information_flow, processes
+from dpppl import information_flow
 from dpppl.information_flow.executables import Lowered
+from dpppl.processes import messages
 from dpppl.randomness import keys
 from dpppl.runs import placing
 from dpppl.runs.announcement import announce
@@ -256,7 +257,7 @@ def _chunks(
     if checkpoint is not None:
         progress = checkpoint.begun(program.outputs[1], groups, finished)
     total = method.num_steps * len(groups)
-    with tqdm(total=total, disable=not (plan.progress_bar and processes.leads()), desc=plan.describe(0)) as bar:
+    with tqdm(total=total, disable=not (plan.progress_bar and messages.leads()), desc=plan.describe(0)) as bar:
         for group in range(len(groups)):
             over = method.num_steps if group < progress.group else progress.done
             if over:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from dpppl import processes
 from dpppl.data.rows import devices_of, placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import is_key
 from dpppl.ledger.follower import FollowedLedger
+from dpppl.processes import messages
 from dpppl.runs.budget import Budget
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Together:
         if not self.many:
             return
         mine = {"key": digest(key), "program": program} | {name: digest(value) for name, value in arguments.items()}
-        first, *others = processes.exchange("agreement", mine)
+        first, *others = messages.exchange("agreement", mine)
         for number, other in enumerate(others, start=1):
             if differing := [name.replace("_", " ") for name in first if other.get(name) != first[name]]:
                 raise ConfigurationError(
@@ -57,14 +57,14 @@ class Together:
         if not self.many:
             return act()
         ledger = self.budget.ledger
-        result, spent = processes.enter(what, act, lambda: None if ledger is None else ledger.spent)
+        result, spent = messages.enter(what, act, lambda: None if ledger is None else ledger.spent)
         if isinstance(ledger, FollowedLedger):
             ledger.spent = spent
         return result
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
         """Inside, whoever fails tells the others."""
-        return processes.watched() if self.many else contextlib.nullcontext()
+        return messages.watched() if self.many else contextlib.nullcontext()
 
 
 def digest(tree: Any) -> str:

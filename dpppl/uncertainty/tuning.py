@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpppl import processes
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import SelectionEvent
@@ -21,6 +20,7 @@ from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.mcmc.runner import MCMC
 from dpppl.model.arguments import Public
 from dpppl.noise_aware.runner import NoiseAware
+from dpppl.processes import messages
 from dpppl.randomness import keys
 from dpppl.runs.announcement import cost_line
 from dpppl.runs.budget import Budget
@@ -131,7 +131,7 @@ def tune(
     >>> found.settings in (1.0, 3.0), round(found.report.epsilon, 2)
     (True, 0.94)
     """
-    if processes.count() > 1:
+    if messages.count() > 1:
         raise ConfigurationError("tune runs in a program of one process.")
     key, budget = keys.as_key(rng_key), Budget(target_epsilon, target_delta, ledger=ledger)
     runners = [_checked(make(candidate)) for candidate in candidates]
