@@ -14,7 +14,11 @@ _TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "fa
 
 @dataclass
 class FollowedLedger:
-    """What process 0 told of its ledger. Fields are properties of `PrivacyLedger` of the same names.
+    """What process 0 told of its ledger.
+
+    - **path**, **name**, **unit**, **epsilon**, **delta**, **neighboring_relation**, **failure_allowance** - properties of
+      `PrivacyLedger` of the same names.
+    - **spent** - that, too, as it was when process 0 last charged.
 
     `reserve` and `charge` do nothing, while process 0 has just done them; else they raise ConfigurationError."""
 
