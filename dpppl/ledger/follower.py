@@ -1,5 +1,6 @@
 """The ledger as processes other than process 0 see it, which alone holds the file: it charges, and they begin after it."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,18 +48,33 @@ class FollowedLedger:
         return range(0)
 
 
-def shared_ledger(open_it: Any) -> Any:
-    """The ledger that `open_it()` gives: in process 0 of several, and in the others what it tells of it."""
+def ledger_of(ledger: Any) -> PrivacyLedger | FollowedLedger | None:
+    """The ledger itself, or the one that stands at a path; in processes other than process 0 what that tells of it."""
+    if ledger is None:
+        return None
+    if not isinstance(ledger, str | os.PathLike | PrivacyLedger | FollowedLedger):
+        raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
     kept: list[PrivacyLedger] = []
 
     def told() -> dict[str, Any]:
-        kept.append(open_it())
+        kept.append(_opened(ledger))
         return {name: getattr(kept[0], name) for name in _TOLD}
 
     if messages.count() == 1:
-        return open_it()
+        return _opened(ledger)
     found = messages.from_first("ledger", told)
     return kept[0] if kept else FollowedLedger(**found)
+
+
+def _opened(ledger: Any) -> Any:
+    if not isinstance(ledger, str | os.PathLike):
+        return ledger
+    if not os.path.exists(ledger):
+        raise ConfigurationError(
+            f"there is no ledger at {os.fspath(ledger)!r}: make it, with the budget of the data, by "
+            f"dpppl.PrivacyLedger({os.fspath(ledger)!r}, epsilon, delta)."
+        )
+    return PrivacyLedger.open(ledger)
 
 
 def _check() -> None:

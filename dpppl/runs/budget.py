@@ -14,7 +14,7 @@ from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
-from dpppl.ledger.follower import FollowedLedger, shared_ledger
+from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs.unit import ROW, Unit
 from dpppl.validation import check_target, plain
@@ -105,7 +105,7 @@ class Budget:
         if reserve and target_epsilon is None:
             raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve
-        self.ledger, self.unit = _ledger_of(ledger), unit
+        self.ledger, self.unit = ledger_of(ledger), unit
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)
         self._runs: dict[str, _Run] = {}
@@ -263,26 +263,6 @@ class Budget:
             f"{self.target_delta:g}; for this nothing was run and nothing was charged. A budget is for all that one object runs: "
             "plan the steps in one call, or make a new object with its own budget (their costs add up)."
         )
-
-
-def _ledger_of(ledger: Any) -> PrivacyLedger | FollowedLedger | None:
-    """The ledger itself, or the one that stands at a path, in process 0 if there are several."""
-    if ledger is None:
-        return None
-    if not isinstance(ledger, str | os.PathLike | PrivacyLedger | FollowedLedger):
-        raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
-    return shared_ledger(lambda: _opened(ledger))
-
-
-def _opened(ledger: Any) -> PrivacyLedger:
-    if isinstance(ledger, PrivacyLedger):
-        return ledger
-    if not os.path.exists(ledger):
-        raise ConfigurationError(
-            f"there is no ledger at {os.fspath(ledger)!r}: make it, with the budget of the data, by "
-            f"dpppl.PrivacyLedger({os.fspath(ledger)!r}, epsilon, delta)."
-        )
-    return PrivacyLedger.open(ledger)
 
 
 @dataclass(eq=False)
