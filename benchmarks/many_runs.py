@@ -3,7 +3,9 @@
 A compiled program holds memory maps, of which Linux allows a process 65,530. Prints, every tenth run, the maps, the programs that
 are alive, and the megabytes that the process holds.
 
-python benchmarks/many_runs.py [--runs 300] [--methods NoiseAware MCMC SVI]
+Methods take turns.
+
+python benchmarks/many_runs.py [--runs 300] [--methods NoiseAware MCMC SVI] [--shapes same others]
 """
 
 import argparse
@@ -63,15 +65,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=300)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["MCMC"])
+    parser.add_argument("--shapes", nargs="+", choices=["same", "others"], default=["same", "others"])
     args = parser.parse_args()
     rng = np.random.default_rng(0)
     print(f"{'shapes':>8}{'run':>6}{'maps':>8}{'programs':>10}{'MB':>7}")
-    for shapes in ("same", "others"):
+    for shapes in args.shapes:
         for number in range(args.runs):
             rows = 200 if shapes == "same" else 201 + number
             x = rng.uniform(-1, 1, (rows, 2)).astype(np.float32)
-            for method in args.methods:
-                METHODS[method](x, (x[:, 0] > 0).astype(np.float32))
+            METHODS[args.methods[number % len(args.methods)]](x, (x[:, 0] > 0).astype(np.float32))
             if number % 10 == 9 or number < 2:
                 print(f"{shapes:>8}{number + 1:>6}{held()[0]:>8}{held()[1]:>10}{held()[2]:>7}", flush=True)
 

@@ -1,21 +1,27 @@
 """What dpppl runs with: for each set of versions an environment of its own, in which short runs and README's code are tried.
 
-An environment takes the packages named from PyPI and the others from the one that runs this file. For Pythons that are not
-installed, `--resolve` asks PyPI which newest versions the pins in pyproject.toml allow there; nothing is run then.
+An environment takes dpppl from a wheel that is built first, the packages named from PyPI, and the others from the environment
+that runs this file: run it with each Python. `--resolve` asks PyPI which newest versions the pins in pyproject.toml allow a
+Python; nothing is run then.
 
 python benchmarks/versions.py [--sets "jax==0.10.0 jaxlib==0.10.0" ...]
 python benchmarks/versions.py --resolve 3.11 3.12 3.13
 """
 
 import argparse
+import doctest
+import hashlib
+import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import tomllib
+import types
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +40,7 @@ SHOWN = ("jax", "jaxlib", "numpyro", "optax", "arviz")
 
 
 def smoke():
-    """Short runs of each method, ArviZ's export, and whether the C extension was taken."""
+    """Short runs of each method, ArviZ's export, `dpppl verify`, and whether the C extension was taken."""
     import warnings
 
     warnings.simplefilter("ignore")
@@ -45,6 +51,7 @@ def smoke():
     from numpyro.infer.autoguide import AutoNormal
 
     import dpppl
+    from dpppl.cli import main
     from dpppl.randomness import native
 
     def model(x, y=None):
@@ -64,7 +71,18 @@ def smoke():
     svi = dpppl.SVI(model, AutoNormal(model), optax.adam(0.05), clipping_norm=1.0, **target)
     result = svi.run(dpppl.secret_key(), 20, x, y, progress_bar=False)
     assert np.all(np.isfinite(result.params["weights_auto_loc"]))
+    verify = f"verify {ROOT}/models/logistic_regression.py:gaussian --argument x=float32[9,2] --argument y=int32[9]"
+    assert main(verify.split()) == 0
     print(json.dumps({"extension": native.available()}))
+
+
+def readme():
+    """README's code, which shows what private runs gave: with the same secret keys each time."""
+    from dpppl.randomness import keys
+
+    numbers = itertools.count()
+    keys.os = types.SimpleNamespace(urandom=lambda count: hashlib.shake_256(b"%d" % next(numbers)).digest(count))
+    return doctest.testfile(str(ROOT / "README.md"), module_relative=False).failed
 
 
 def environment(folder, packages):
@@ -73,24 +91,40 @@ def environment(folder, packages):
     python = Path(folder) / "bin" / "python"
     site = next(Path(folder).glob("lib/python*/site-packages"))
     (site / "zz_shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    if packages:
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", *packages], check=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "--quiet", "--no-deps", "--ignore-installed", *packages], check=True
+    )
     return python
 
 
-def tried(packages):
+def built(folder):
+    """A wheel of dpppl for this Python, C extension included."""
+    tree = shutil.copytree(
+        ROOT, Path(folder) / "tree", ignore=shutil.ignore_patterns(".*", "build", "docs", "tests", "*.so")
+    )
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, str(tree)], check=True)
+    return str(next(Path(folder).glob("dpppl-*.whl")))
+
+
+def tried(wheel, packages):
     """What came of one set, a row of the table."""
     with tempfile.TemporaryDirectory() as folder:
-        python = environment(folder, packages)
-        variables = os.environ | {"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
+        python = environment(folder, [wheel, *packages])
+        variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
         def run(*command):
-            return subprocess.run([python, *command], cwd=ROOT, env=variables, capture_output=True, text=True)
+            return subprocess.run(
+                [python, *command],
+                cwd=folder,
+                env=variables | {"OPENBLAS_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+            )
 
         ask = f"from importlib.metadata import version; print(*map(version, {SHOWN!r}))"
         found = dict(zip(SHOWN, run("-c", ask).stdout.split()))
         short = run(__file__, "--smoke")
-        readme = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "README.md")
+        readme = run("-W", "ignore", __file__, "--readme")
     words = "yes" if short.returncode == 0 else "no: " + short.stderr.strip().splitlines()[-1][:90]
     extension = json.loads(short.stdout.splitlines()[-1])["extension"] if short.returncode == 0 else ""
     failed = re.findall(r"^\S*Error: .*|^Got:\n.*", readme.stdout, re.MULTILINE)[:1]
@@ -115,7 +149,10 @@ def main():
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--resolve", nargs="+", metavar="PYTHON")
     parser.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--readme", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.readme:
+        sys.exit(readme())
     if args.smoke:
         return smoke()
     if args.resolve:
@@ -127,8 +164,10 @@ def main():
         return None
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     print("| Python | " + " | ".join((*SHOWN, "short runs", "extension", "README")) + " |")
-    for one in args.sets:
-        print(f"| {version} | " + " | ".join(map(str, tried(one.split()).values())) + " |", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = built(folder)
+        for one in args.sets:
+            print(f"| {version} | " + " | ".join(map(str, tried(wheel, one.split()).values())) + " |", flush=True)
 
 
 if __name__ == "__main__":

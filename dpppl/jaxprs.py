@@ -21,8 +21,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 def abstract(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
     """An array's shape and dtype, without the array."""
     make: Any = jax.ShapeDtypeStruct
-    found: jax.ShapeDtypeStruct = make(tuple(shape), dtype)
-    return found
+    return make(tuple(shape), dtype)
 
 
 def open_jaxpr(program: Any) -> Any:
@@ -32,7 +31,10 @@ def open_jaxpr(program: Any) -> Any:
 
 
 def programs(equation: Any) -> Iterator[Any]:
-    """The programs in an equation's parameters: branches, loop bodies, what is called."""
+    """The programs in an equation's parameters, or of what expands when it is compiled, as jnp.nonzero does since JAX 0.11."""
+    if (high := equation.params.get("_prim")) is not None and hasattr(high, "expand"):
+        expand = lambda *operands: jax.tree.leaves(high.expand(*jax.tree.unflatten(high.in_tree, operands)))  # noqa: E731
+        return iter([jax.make_jaxpr(expand)(*(abstract(v.aval.shape, v.aval.dtype) for v in equation.invars))])
     leaves = jax.tree.leaves(equation.params, is_leaf=lambda leaf: open_jaxpr(leaf) is not None)
     return (leaf for leaf in leaves if open_jaxpr(leaf) is not None)
 
@@ -61,8 +63,7 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     alone = jax.make_jaxpr(lambda: ())().jaxpr.replace(
         invars=[v for v, _ in given], outvars=list(equation.outvars), eqns=[equation], effects=equation.effects
     )
-    found: list[Any] = jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(value for _, value in given))
-    return found
+    return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(value for _, value in given))
 
 
 def scan_parts(equation: Any) -> tuple[int, int]:
@@ -312,8 +313,7 @@ class Dependence:
 
     def shape(self, role: str, name: str) -> jax.ShapeDtypeStruct:
         """Shape and dtype of an output."""
-        found: jax.ShapeDtypeStruct = self._shapes[role][name]
-        return found
+        return self._shapes[role][name]
 
     def inputs(self, role: str, name: str) -> list[tuple[str, str]]:
         """(kind, name) of the inputs that an output depends on."""

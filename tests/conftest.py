@@ -30,12 +30,27 @@ hypothesis.settings.register_profile("dpppl", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("dpppl")
 
 
+class Secrets:
+    """A plugin: fixtures of this file do not reach README.md and docstrings, whose examples take secret keys, too."""
+
+    @pytest.fixture(autouse=True)
+    def same_secrets(self, request, monkeypatch):
+        """Secret keys of a test are its own, and the same each time: what holds with noise holds in every run."""
+        numbers = itertools.count()
+
+        def urandom(count):
+            return hashlib.shake_256(f"{request.node.nodeid} {next(numbers)}".encode()).digest(count)
+
+        monkeypatch.setattr("dpppl.randomness.keys.os", types.SimpleNamespace(urandom=urandom))
+
+
 def pytest_addoption(parser):
     parser.addoption("--all", action="store_true", help="run every case of the tests that are marked as thinned")
 
 
 def pytest_configure(config):
     """Tests compile many programs again and again: all workers share them, for as long as the session lasts."""
+    config.pluginmanager.register(Secrets())
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dpppl-tests-")
         config.add_cleanup(folder.cleanup)
@@ -65,17 +80,6 @@ def pytest_collection_finish(session):
     """Test modules must not make arrays when they are imported: leak tests count the live ones."""
     if jax.live_arrays():
         raise pytest.UsageError("a test module makes JAX arrays at import; make them inside tests or fixtures.")
-
-
-@pytest.fixture(autouse=True)
-def same_secrets(request, monkeypatch):
-    """Secret keys of a test are its own, and the same each time: what holds with noise holds in every run."""
-    numbers = itertools.count()
-
-    def urandom(count):
-        return hashlib.shake_256(f"{request.node.nodeid} {next(numbers)}".encode()).digest(count)
-
-    monkeypatch.setattr("dpppl.randomness.keys.os", types.SimpleNamespace(urandom=urandom))
 
 
 @pytest.fixture(autouse=True)

@@ -127,7 +127,7 @@ def test_weighted_quantiles_repeat_rows_by_their_weights(probability):
 def test_arviz_holds_samples_weights_and_the_report_but_no_rows():
     mcmc = run(num_chains=2)
     data = mcmc.to_arviz()
-    assert sorted(data.groups()) == ["posterior", "sample_stats"]
+    assert sorted(data) == ["posterior", "sample_stats"]
     np.testing.assert_array_equal(data.posterior["mean"], mcmc.get_samples(group_by_chain=True)["mean"])
     assert data.posterior["twice"].shape == (2, 40, 2)
     np.testing.assert_array_equal(data.sample_stats["weight"], mcmc.get_weights())

@@ -63,6 +63,8 @@ def _found_kinds() -> dict[Any, Kind]:
         (Kind.PLAIN, jax.random.clone, key_of("threefry2x32")),
         (Kind.PLAIN, lambda x: jnp.empty(1), one),
         (Kind.PLAIN, lambda x: lax.platform_dependent(x, cpu=lambda x: x, default=lambda x: x + 1), one),
+        (Kind.CALL, jax.checkpoint(jnp.sin), one),
+        (Kind.CALL, lambda x: jnp.nonzero(x, size=1)[0], one),
         (Kind.DEVICES, mapped(lambda x: x, in_specs=here), one),
         (Kind.IDENTITY, lambda x: mapped(lambda x, y: x * y, in_specs=(jax.sharding.PartitionSpec(), here))(x, x), one),
         (Kind.PLAIN, mapped(lambda x: lax.psum(x, "i") * x, in_specs=here), one),

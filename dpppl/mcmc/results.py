@@ -102,7 +102,7 @@ class ChainResults(MCMCSettings):
         raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
 
     def to_arviz(self) -> Any:
-        """ArviZ InferenceData of the samples and their weights, with the privacy report as attributes.
+        """InferenceData (ArviZ 1: a DataTree) of the samples and their weights, with the privacy report as attributes.
 
         It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra."""
         self._ended("to_arviz")

@@ -201,7 +201,9 @@ class NoiseAware(NoiseAwareSettings):
         print_table(kept, self.verdict, prob)
 
     def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
-        """ArviZ InferenceData of the samples, with the privacy report as attributes; no data, no log likelihood.
+        """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes.
+
+        It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra.
 
         - **allow_unconverged** - whether to take samples that the verdict refuses; else ConfigurationError."""
         _found(self._samples, "to_arviz")

@@ -340,8 +340,11 @@ def show_range(low: float, high: float) -> str:
 
 
 def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:
-    """ArviZ InferenceData with the report as attributes, and no observed data: those would be private rows."""
+    """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows."""
     import arviz
 
     attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
-    return arviz.from_dict(posterior=dict(posterior), attrs=attributes, **groups)
+    groups = {"posterior": dict(posterior)} | groups
+    if arviz.__version__.startswith("0."):
+        return arviz.from_dict(**groups, attrs=attributes)
+    return arviz.from_dict(groups, attrs={"/": attributes} | dict.fromkeys(groups, attributes))

@@ -139,7 +139,7 @@ class SVIResult:
             return found
 
     def to_arviz(self, rng_key: Any, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
-        """ArviZ InferenceData of posterior draws, with the privacy report as attributes. Needs the [arviz] extra.
+        """InferenceData (ArviZ 1: a DataTree) of posterior draws, with the privacy report as attributes. Needs `dpppl[arviz]`.
 
         - **rng_key** - a key of the draws.
         - **num_samples** - number of draws.

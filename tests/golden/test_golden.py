@@ -13,10 +13,12 @@ ACCOUNT = {"events", "epsilon", "key", "status", "noise_sd"}
 @pytest.mark.parametrize("name", METHODS)
 def test_samples_and_accounts_are_those_of_the_file(name):
     """Bit for bit where versions, processor features and compiler flags are those of the file; elsewhere rounding differs,
-    and with it what chains do, but no account does."""
+    and with it what chains do, but no account does by more than rounding."""
     found, golden = quiet(METHODS[name]), GOLDEN["methods"][name]
     if facts() != GOLDEN["facts"]:
         found, golden = ({key: each[key] for key in ACCOUNT & set(golden)} for each in (found, golden))
+        if "epsilon" in golden:
+            assert float(found.pop("epsilon")) == pytest.approx(float(golden.pop("epsilon")), rel=1e-12)
     assert found == golden
 
 

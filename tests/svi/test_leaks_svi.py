@@ -188,7 +188,7 @@ def test_pickles_hold_no_rows():
 def test_inference_data_hold_no_rows():
     pytest.importorskip("arviz")
     inference_data = ran(MARKER)[1].to_arviz(jax.random.key(1), 3)
-    assert inference_data.groups() == ["posterior"] and {*inference_data.posterior} == {"w", "size"}
+    assert [*inference_data] == ["posterior"] and {*inference_data.posterior} == {"w", "size"}
     assert not any(np.any(values == MARKER) for values in inference_data.posterior.values())
     assert not any(digits in str(inference_data.attrs) for digits in DIGITS)
 

@@ -454,13 +454,13 @@ def test_noise_aware_parameters_warn_of_spreads_that_noise_moves():
 
 @pytest.mark.slow
 def test_posterior_draws_and_arviz():
-    arviz = pytest.importorskip("arviz")
+    pytest.importorskip("arviz")
     svi = make()
     result = run(svi, 3, X, Y)
     draws = result.sample_posterior(jax.random.key(1), 50)
     assert draws["w"].shape == (50, D) and draws["scale"].shape == (50,) and np.all(draws["scale"] > 0)
     data = result.to_arviz(jax.random.key(2), 30)
-    assert isinstance(data, arviz.InferenceData) and data.posterior["w"].shape == (1, 30, D)
+    assert data.posterior["w"].shape == (1, 30, D)
     assert not hasattr(data, "observed_data") and "privacy_report" in data.attrs
     written = run(make(guide=written_guide), 3, X, Y, seed=1)
     assert written.sample_posterior(jax.random.key(1), 7)["w"].shape == (7, D)
