@@ -1,6 +1,6 @@
 """Programs as JAX traces them: walking through them, and what depends on what, by dead-code elimination.
 
-A program is a jaxpr, open or closed. What differs between the JAX versions in use is known here only.
+A program is a jaxpr, open or closed. Differences between versions of JAX are handled here only.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What every number that a user gives is checked for, before anything is run or charged; settings that stay as they are."""
+"""Checks of a user's numbers, before anything is run or charged, and settings that cannot be changed."""
 
 import difflib
 import functools

@@ -138,14 +138,14 @@ def _check_classes(access: Any) -> None:
     """See `Access`. Others could clip, draw or add up as they like: their very class is asked for, never a base."""
     fields = _admitted.get(type(access.mechanism)) if type(access) is Access else None
     if fields is None:
-        strangers = [access if type(access) is not Access else access.mechanism]
+        refused = [access if type(access) is not Access else access.mechanism]
     else:
         settings = {**vars(access.mechanism), "forms": access.forms, "placement": access.placement}
         values = ((settings[name], classes) for name, classes in fields.items())
-        strangers = [value for value, classes in values if type(value) not in classes]
-    if strangers:
+        refused = [value for value, classes in values if type(value) not in classes]
+    if refused:
         raise PrivacyLeakError(
-            f"an access with a {type(strangers[0]).__name__}: the door takes dpppl's own Mechanism, clipping and subsampling "
+            f"an access with a {type(refused[0]).__name__}: the door takes dpppl's own Mechanism, clipping and subsampling "
             "themselves, no class of yours, even if it is made of one of them; use one of these as it is."
         )
     trees = [access.inputs, access.output, *([] if access.forms is None else [access.forms.tree])]

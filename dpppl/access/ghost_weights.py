@@ -1,4 +1,4 @@
-"""How much of each row's gradient counts, from an upper bound of its norm: the rules of `clipping`, with room for rounding."""
+"""Clipping weights of rows from upper bounds of their norms: the rules of `clipping`, with room for rounding."""
 
 from typing import Any
 

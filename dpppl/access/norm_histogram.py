@@ -1,4 +1,4 @@
-"""How long rows' gradients are, found privately: one noised histogram of the norms' logarithms, then free arithmetic."""
+"""The distribution of rows' gradient norms, estimated from one noised histogram of their logarithms."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -79,7 +79,7 @@ def amplification_by_sampling(epsilon: float, delta: float, sampling_rate: float
 
 
 def compared(event: GaussianEvent, delta: float) -> dict[str, float]:
-    """Epsilon at `delta` of accesses that are alike, by every rule: what is known today beside the textbook.
+    """Epsilon at `delta` of accesses that are alike, by every rule: textbook bounds and today's accountants.
 
     - **event** - full batches or Poisson sampling with one noise multiplier, zero-out or add/remove.
 

@@ -20,7 +20,7 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
     """The events that access data, as GaussianEvents under one neighbouring relation.
 
     A GaussianEvent carries its relation. A DpEvent has none: `neighboring_relation`, or else that of the GaussianEvents
-    beside it, or else "zero_out". Raises ConfigurationError where relations differ.
+    with it, or else "zero_out". Raises ConfigurationError where relations differ.
     """
     given = (
         (events,)

@@ -1,4 +1,4 @@
-"""The privacy loss of one access: its law where noise is Gaussian and rows are drawn, and on a grid (step 1 of `pld`)."""
+"""The privacy loss of one Gaussian access, subsampled or not: its exact distribution, and one on a grid (step 1 of `pld`)."""
 
 from __future__ import annotations
 

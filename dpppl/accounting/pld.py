@@ -1,16 +1,16 @@
 """Privacy loss distributions of many accesses, composed by an exponentially tilted Fourier transform.
 
-An access is a pair of laws P, Q of its output; its loss is log dP/dQ at an output of P. Composition adds independent
+An access is a pair of distributions P, Q of its output; its loss is log dP/dQ at an output of P. Composition adds independent
 losses, and delta at epsilon is the mean of (1 - e^(epsilon - loss))_+. Where one access's delta is raised, at every
 epsilon, so is that of all accesses together (Zhu, Dong, Wang 2022). Every step here raises it, by little:
 
 1. One access. P counts 1 + s times, s above the rounding errors, so that delta as computed is above the true one. It is
    computed at multiples of an interval; pieces linear in e^epsilon connect it, above a convex function. They are the
    delta of a loss on these multiples (Doroshenko et al. 2022).
-2. All accesses. Probabilities times e^(order loss), normalised, are a law under which losses near epsilon are likely.
+2. All accesses. Probabilities times e^(order loss), normalised, are a distribution under which losses near epsilon are likely.
    The Fourier transform convolves it with itself; times e^(-order loss) it is what is wanted, with rounding errors that
    are small compared with delta, however small delta is. Without the tilt they are about 1e-16 an access, whatever
-   delta is. A bound on what rounding takes off is computed beside the transform and added to each of its numbers.
+   delta is. A bound on what rounding takes off is computed with the transform and added to each of its numbers.
 3. The transform is periodic. What lies below a period counts higher up, and what lies above is bounded by Chernoff's
    inequality and added to delta.
 """
@@ -31,7 +31,7 @@ _LEFT_OUT = 1e-5  # of delta: what all accesses together may add to an infinite 
 _LONGEST_INTERVAL = 100.0
 _TILT = 0.85  # of the best order: rare large losses stay rare, and the period short
 _MOST_POINTS = 2**21
-_OUTSIDE = 24.0  # -log of the tilted law's probability on one side of the period
+_OUTSIDE = 24.0  # -log of the tilted distribution's probability on one side of the period
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +183,7 @@ class Composition:
         return math.exp(found.x)
 
     def _window(self, order: float) -> Window:
-        """Where nearly all of the law tilted by `order` lies."""
+        """An interval that holds nearly all of the distribution tilted by `order`."""
         variance = 0.0
         for a in self.accesses:
             losses, p = a.nodes[1], np.exp(_tilted(a, order))
@@ -251,7 +251,7 @@ class Composition:
 
 
 def _tilted(access: Access, order: float) -> Array:
-    """log probabilities of the law tilted by `order`, about."""
+    """Approximate log probabilities of the distribution tilted by `order`."""
     exponents = access.nodes[2] + order * access.nodes[1]
     return exponents - log_sum(exponents)
 

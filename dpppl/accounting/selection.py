@@ -1,13 +1,13 @@
 """Private selection: a random number of private runs, of which only the best is released.
 
-The number of runs K is drawn, and kept secret, from a truncated negative binomial, the geometric among them, or a Poisson law;
-each run takes a candidate at random. Choosing the best then costs little more than one run: with D(a) the Renyi divergence of a
-run, that of the selection at order a is (Papernot, Steinke 2022)
+The number of runs K is drawn from a truncated negative binomial (of which the geometric is one) or a Poisson distribution,
+and kept secret; each run takes a candidate at random. Choosing the best then costs little more than one run: with D(a) the
+Renyi divergence of a run, that of the selection at order a is (Papernot, Steinke 2022)
 
     theorem 2, shape n > -1:  D(a) + (1 + n) min over b of [(1 - 1/b) D(b) + log(1/g) / b] + log(E K) / (a - 1)
     theorem 6, Poisson:       D(a) + E K delta(log(1 + 1/(a - 1))) + log(E K) / (a - 1)
 
-with g the parameter of the law and delta(epsilon) that of a run. Divergences only: no other accountant knows it.
+with g the parameter of the distribution and delta(epsilon) that of a run. Divergences only: no other accountant knows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls, loops and devices. Loops run to a fixed point. Branches, as what is not here, only compute."""
+"""Calls, loops and devices: loops to a fixed point. Branches, and all other primitives that hold programs, may only compute."""
 
 from collections.abc import Callable
 from typing import Any

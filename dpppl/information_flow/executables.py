@@ -60,14 +60,16 @@ class Lowered:
             *map(version, ("jax", "jaxlib", "numpyro", "dpppl")),
             devices or str(jax.devices()),
         ]
-        facts += [str(closed.in_avals), str(closed.out_avals), *map(_told, captured)]
-        self._homes = [str(shardings), *map(_home, leaves)]
+        facts += [str(closed.in_avals), str(closed.out_avals), *map(_digest_of, captured)]
+        self._placements = [str(shardings), *map(_placement, leaves)]
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def compiled(self) -> Callable[..., Any]:
         """The program, compiled now or before with the same settings of JAX, for arrays on the same devices."""
         of_thread = [getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device")]
-        name = str((self.digest, self._options, self._homes, of_thread, sorted(jax.config.values.items(), key=str)))
+        name = str(
+            (self.digest, self._options, self._placements, of_thread, sorted(jax.config.values.items(), key=str))
+        )
         with _lock:
             if self._kept and name in _kept:
                 _kept.move_to_end(name)
@@ -103,13 +105,13 @@ def run_once(function: Callable[..., Any], *arguments: Any, quickly: bool = True
     return compiled(function, *arguments, quickly=quickly)(*arguments)
 
 
-def _home(leaf: Any) -> str:
+def _placement(leaf: Any) -> str:
     """Where an array lies, device by device: meshes of other devices are written alike."""
     sharding = getattr(leaf, "sharding", None)
     return str(sharding) if sharding is None else str((sharding, sharding.devices_indices_map(leaf.shape)))
 
 
-def _told(value: Any) -> str:
+def _digest_of(value: Any) -> str:
     """A digest of a captured array."""
     value = jax.random.key_data(value) if is_key(value) else value
     array = np.asarray(value)

@@ -1,7 +1,7 @@
-"""Uses of secret keys, of which every access must have a branch of the tree of keys, or a step on a branch, of its own.
+"""Uses of secret keys: every access must have its own branch of the tree of keys, or its own step on a branch.
 
 A key is a path from an input, through numbered children. Two uses are apart if their paths are certain to differ in the
-number of some child of the same kind, in every pair of turns, chains and devices.
+number of some child of the same kind, in every pair of iterations, chains and devices.
 """
 
 import math

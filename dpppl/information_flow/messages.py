@@ -1,4 +1,4 @@
-"""What is found, in words."""
+"""Findings of the proof, in words."""
 
 import traceback
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The primitives that the proof knows: as objects, because a name proves nothing; and the kind of each."""
+"""The primitives that the proof knows, and the kind of each. They are compared as objects: a name proves nothing."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The proof: labels for the inputs of a traced program, one walk through it, and what its outputs then hold."""
+"""`verify`: label the inputs of a traced program, interpret it abstractly, and judge what its outputs may hold."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def verify(
     - **public_constants** - captured arrays that are public, also those of a likelihood, or True for all.
 
     Guarantee: private rows enter nothing but accesses through the door, as they are; nothing else depends on them:
-    outputs, branches, numbers of turns, callbacks, or whether one runs. No two accesses, in any turn, branch, chain or
+    outputs, branches, trip counts, callbacks, or whether one runs. No two accesses, in any iteration, branch, chain or
     device, share a key and a step, and nothing else is drawn from the keys of accesses, nor do keys leave. What an
     access does inside keeps rows apart by construction. `NOT_PROVED` lists what this does not say.
     Raises PrivacyLeakError, naming the output, the path and the cure, where this cannot be shown.

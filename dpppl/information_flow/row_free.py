@@ -1,4 +1,4 @@
-"""Programs of a user's functions that are given no rows: proved to hold none either, and run as they were proved."""
+"""Programs of a user's functions that get no rows: each is proved to have captured none, and the proved program is what runs."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,4 +1,4 @@
-"""Programs that may compute, and nothing else: that of one row, which a door holds and runs for each, and branches."""
+"""Checks of programs that may only compute: the program of one row, which the door maps over rows, and branches."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is known of integers and keys that are computed: the table of primitives that are followed. All others lose them.
+"""Rules for integers and keys, by primitive. The results of primitives without a rule are unknown.
 
 A rule gives an output's number and key from an equation and what is known of its inputs. Integers are exact modulo 2**32.
 """

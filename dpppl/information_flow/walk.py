@@ -1,4 +1,4 @@
-"""The abstract interpreter: what an equation makes of what is known of its inputs, and what must not happen on the way."""
+"""The abstract interpreter: abstract values of outputs from those of inputs, equation by equation, and findings on the way."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,7 +61,7 @@ _COMPUTED = (
     "them. Work on one row belongs into the log likelihood, which is given each row by itself; what looks at several rows is "
     "an access of its own"
 )
-_BESIDE = "an access is given private rows beside its rows: every row's part would depend on them"
+_ROWS_AMONG_OPERANDS = "an access is given private rows beside its rows: every row's part would depend on them"
 
 
 class Walk:
@@ -197,7 +197,7 @@ class Walk:
             if k in roles.rows and value.data is Data.DERIVED:
                 self.find("door", _COMPUTED, Trail(equation, value.trail))
             elif k not in roles.rows and value.data is not Data.PUBLIC:
-                self.find("door", _BESIDE, Trail(equation, value.trail))
+                self.find("door", _ROWS_AMONG_OPERANDS, Trail(equation, value.trail))
             if value.key is not None and k != roles.key:
                 self.use(value.key, equation.invars[k].aval, equation)
         chains = [counter(length) for length in np.shape(equation.invars[roles.key].aval)[: roles.chains]]

@@ -1,4 +1,4 @@
-"""What a ledger's file says: its budget, and each run's plan, charges and end."""
+"""The contents of a ledger's file: its budget, and each run's plan, charges and end."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ real delta, at most the sum of the delta_b at which M_b is (epsilon, delta_b)-DP
 
 What is left of delta pays for sampling that was not exact: the sum of failure probabilities beta is kept below
 rest / (1 + e^epsilon). So switching between the two rules needs no decision in advance; it costs the split of delta. Runs may
-be interleaved: an access, or an epoch of a partition, is one mechanism, and filters hold for interactive mechanisms beside
-each other (Haney et al. 2023).
+be interleaved: an access, or an epoch of a partition, is one mechanism, and filters hold for concurrent interactive
+mechanisms (Haney et al. 2023).
 """
 
 from __future__ import annotations

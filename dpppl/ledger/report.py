@@ -1,4 +1,4 @@
-"""What a ledger says of itself."""
+"""The report of a ledger: its budget, what is left of it, and its runs."""
 
 import functools
 import html

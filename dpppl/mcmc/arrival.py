@@ -1,9 +1,9 @@
-"""Whether a chain has arrived, from the way that its positions went: free, since all positions are released.
+"""Whether a chain has reached the posterior, tested on its released positions: no further access.
 
-The noise of every step is known, and independent from step to step. So where nothing pulls a latent, its way is a random walk of
-known variance, and slow cosines of its increments (a discrete cosine transform over the draws) are chi-square. Where a
-chain drifts towards a posterior far away the slowest are larger. Where a posterior holds it, all slow ones are smaller: their
-sum is the way it went, which stays bounded.
+The noise of every step is known, and independent from step to step. So where the gradient of a latent is zero, its positions are
+a random walk of known variance, and the squared low-frequency cosine coefficients of its increments (a discrete cosine
+transform over the draws) are chi-square. Where a chain drifts towards a distant posterior, the lowest frequencies have more
+power. Where it has arrived, all low frequencies have less: increments add up to the displacement, which stays bounded.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The chains of a run: their first states, who runs together, what they cost, and which of them failed."""
+"""The chains of a run: first states, which of them run in one program, their cost, and which have failed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a run of chains has released, and what that tells."""
+"""The results of a run of chains, from what it has released."""
 
 import warnings
 from collections.abc import Callable, Sequence

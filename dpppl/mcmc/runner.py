@@ -111,7 +111,7 @@ class MCMC(ChainResults):
             bound = kernel.bind(call.args, call.kwargs)
         chains = Chains.starting(bound, run.key, call, layout)
         if kernel.auto_norm:
-            with self.budget.turn:
+            with self.budget.one_at_a_time:
                 if self.calibrated_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
                     run = self._choose_norm(run, chains)
             bound = replace(bound, kernel=self.calibrated_kernel())

@@ -1,4 +1,4 @@
-"""Step sizes that decrease: what optax does not have."""
+"""Decreasing step sizes that optax does not have."""
 
 from collections.abc import Callable
 from functools import partial

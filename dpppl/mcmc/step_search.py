@@ -1,4 +1,4 @@
-"""How long steps may be, found in the first part of the warmup from noisy gradients that are released anyway.
+"""A search for the largest stable step, in the first part of the warmup, from noisy gradients that are released anyway.
 
 A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. So while it
 searches, accesses are taken in pairs at the position - r u / 2 and + r u / 2, u a direction: the difference of the two

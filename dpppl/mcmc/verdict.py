@@ -1,4 +1,4 @@
-"""What may be read of each site: from samples, steps and counts that a run has released. Free."""
+"""Which sites may be read: verdicts from the samples, steps and counts that a run has released."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

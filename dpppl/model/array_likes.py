@@ -1,4 +1,4 @@
-"""What stands for an array among a model's arguments: data frames, series, and lists of numbers."""
+"""Data frames, series and lists of numbers among a model's arguments, as arrays."""
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any

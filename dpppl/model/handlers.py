@@ -1,4 +1,4 @@
-"""How a model is run: its latents given, the data plate bound to some rows, errors explained."""
+"""Handlers to run a model with given latents, the data plate bound to some rows, and errors explained."""
 
 import contextlib
 import functools

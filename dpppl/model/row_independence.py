@@ -1,6 +1,6 @@
-"""Whether a model is a prior and independent rows: the prior looks at no row, and no row at another.
+"""Checks that a model is a prior times independent rows.
 
-What depends on what is read off abstract traces; coupled rows are found by running the model on made-up rows.
+Whether the prior depends on rows is read off abstract traces; coupled rows are found by running the model on made-up rows.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """Draws of common responses, fast for many rows at once.
 
-NumPyro's own samplers of counts go on until the slowest of all rows is done, and each turn draws new random bits. Here a count
+NumPyro's own samplers of counts iterate until the slowest of all rows is done, with new random bits each time. Here a count
 comes from one number: a uniform one by inversion of its distribution function, or where many are expected a normal one by
 Cornish and Fisher's expansion (1938). A gamma variate, of which a negative binomial one is the mean, is one of four
 proposals that is accepted (Marsaglia and Tsang 2000); Student-t comes from two uniform numbers (Bailey 1994, polar method).
@@ -103,7 +103,7 @@ def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
     grow: rounded, they may never reach it."""
     u = jax.random.uniform(key, first.shape, first.dtype)
 
-    def turn(state: Any) -> Any:
+    def iteration(state: Any) -> Any:
         k, p, below, count, _ = state
         is_left = jnp.zeros(())
         for _ in range(_AT_A_TIME):
@@ -116,7 +116,7 @@ def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
         return k, p, below, count, jnp.any(is_left)
 
     start = (jnp.zeros((), first.dtype), first, first, jnp.zeros_like(first), jnp.array(True))
-    return lax.while_loop(lambda state: state[-1] & (state[0] < _MOST), turn, start)[3]
+    return lax.while_loop(lambda state: state[-1] & (state[0] < _MOST), iteration, start)[3]
 
 
 _DRAWS: dict[type, Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""Coordinates u: one block, or for wide models several, after a turn that makes the directions that couple everything one.
+"""Coordinates u: one block, or for wide models several, after a reflection that moves directions that couple all blocks into one.
 
 A covariate that all others follow gives the curvature a few large eigenvalues whose vectors run through all latents. A
 reflection maps as many axes, the pivots, to these vectors; the pivots form the first block, and what is left is nearly

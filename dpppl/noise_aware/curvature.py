@@ -1,4 +1,4 @@
-"""What noisy releases of a curvature say of it: draws from its posterior, and the variance of scores that goes with each."""
+"""Posterior draws of a curvature given its noisy releases, and the variance of scores that goes with each."""
 
 from typing import NamedTuple
 

@@ -1,8 +1,8 @@
 """How well a model fits its rows, from one access: ranks of responses among those that the model gives in their place.
 
-Ranks by surprise (minus the log probability) show laws that are too narrow or of another shape. Ranks by value show means that
-are wrong: summed with signs that follow the rows' covariates they have mean zero where the model is right, and not where a
-quadratic term, or another link, is missing (Pregibon 1980).
+Ranks by surprise (minus the log probability) show distributions that are too narrow or of another shape. Ranks by value show
+means that are wrong: summed with signs that follow the rows' covariates they have mean zero where the model is right, and not
+where a quadratic term, or another link, is missing (Pregibon 1980).
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Coordinates u of the likelihood, as rows and walks compute with them: blocks, of which most models have one.
+"""Coordinates u of the likelihood inside the program of a row: blocks, of which most models have one.
 
 A curvature is a symmetric matrix in u; rows release its isometric numbers, whose length is its Frobenius norm.
 """

@@ -1,4 +1,4 @@
-"""What a run asks of the rows: its accesses in order, and the share of the privacy cost that each of them gets."""
+"""The accesses of a run, in order, and the share of the privacy cost that each of them gets."""
 
 import itertools
 from collections.abc import Sequence

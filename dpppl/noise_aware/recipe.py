@@ -1,4 +1,4 @@
-"""From noisy releases to a Gaussian surrogate of the likelihood whose noise is known: staged, each from the one before.
+"""From noisy releases to a Gaussian surrogate of the likelihood with known noise, in stages that start where the last one ended.
 
 A stage releases the curvature at its point, then gradients while it walks to the posterior mean given all of them, in the
 coordinates u of a `Frame` that evens out the curvature that the one before released, so that clipping and noise are spread

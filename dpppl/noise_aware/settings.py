@@ -1,4 +1,4 @@
-"""What a NoiseAware object is made of, without its calls: the settings, the budget, and what its runs have left."""
+"""The arguments of `dpppl.NoiseAware`, checked; its budget, and what its runs have left."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""What lies beside the blocks of a wide model's curvature H: what H Omega, a few columns of products, says of it.
+"""The off-block entries of a wide model's curvature H, estimated from H Omega, the products with a few random vectors.
 
-What blocks do not explain of H Omega is noise as far as the posterior goes: it has the variance that H's entries beside
-the blocks give the gradient. What stands out of it are directions that run through all latents, which the next frame
-turns into its first block.
+To the posterior, what the blocks do not explain of H Omega is noise, with the variance that H's off-block entries give the
+gradient. Directions of H Omega that exceed this noise run through all latents: the reflection of the next frame maps them
+to its first block.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,7 @@ proportional to exp(-|M - H|^2 / 2 s^2) whatever the axes. H = U diag(lambda) U'
 over the orthogonal matrices, log lambda normal with unknown mean and variance, but for a small share that may be anything,
 as where columns add up to the same. Gibbs sampling as in Hoff (2009): pairs of eigenvectors are rotated, then eigenvalues
 drawn, then their mean and variance; the first two from slices, which need no step size and reject nothing. It knows M by
-its eigenvalues alone, so that draws turn with M.
+its eigenvalues alone, so that draws are equivariant under rotations of M.
 """
 
 import functools

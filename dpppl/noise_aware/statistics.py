@@ -1,4 +1,4 @@
-"""What an access asks of a row: a score clipped around its centre, its curvature, where its norms lie, and how well it fits.
+"""Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
 All are computed in coordinates u (see `geometry`), from the scores s (1 + m, d) of the responses
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose

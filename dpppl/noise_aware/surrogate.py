@@ -1,4 +1,4 @@
-"""All that the releases say of the likelihood, as a Gaussian surrogate with known noise, and posteriors under normal priors."""
+"""The Gaussian surrogate of the likelihood that the releases give, with known noise, and posteriors under normal priors."""
 
 from typing import NamedTuple
 

@@ -63,9 +63,9 @@ def _draw(key: Any, *, size: Any) -> Any:
         return jax.vmap(functools.partial(_draw, size=size))(key)
 
     def again(state: Any) -> Any:
-        turn, drawn, missing = state
-        number, kept = _candidates(jax.random.bits(jax.random.fold_in(key, turn), (6, size), jnp.uint32))
-        return turn + 1, jnp.where(missing, number, drawn), missing & ~kept
+        iteration, drawn, missing = state
+        number, kept = _candidates(jax.random.bits(jax.random.fold_in(key, iteration), (6, size), jnp.uint32))
+        return iteration + 1, jnp.where(missing, number, drawn), missing & ~kept
 
     with jax.enable_x64(True):
         start = (jnp.uint32(0), jnp.zeros(size, jnp.int64), jnp.ones(size, bool))

@@ -1,4 +1,4 @@
-"""Gradients of rows that share work: what no row enters is differentiated once, not once a row.
+"""Gradients of rows that share work: what does not depend on rows is differentiated once, not once a row.
 
 Where the program of one row first computes u = f(z) from latents alone (the Cholesky factor of a covariance, or of a Gaussian
 process's kernel), JAX's gradient takes every row's derivatives back through f. Here a row's gradient is that of

@@ -1,4 +1,4 @@
-"""Linear algebra of a row sees finite numbers only: given others, LAPACK may print, once for each matrix, or not return."""
+"""Linear algebra of rows on finite numbers only: given others, LAPACK may print, once for each matrix, or not return."""
 
 from collections.abc import Sequence
 from typing import Any

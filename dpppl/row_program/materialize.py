@@ -1,4 +1,4 @@
-"""Statistics of rows as stored numbers: what is clipped are the bits that its norm was computed from.
+"""Statistics of rows as stored numbers, so that the bits that are clipped are those that their norm was computed from.
 
 A compiler may compute a value twice, once for its norm and once for the sum, and round differently, as where it makes one
 operation of a product and a sum in only one of the two places. Where terms cancel, one of the two can be 0 and the other huge: a

@@ -1,4 +1,4 @@
-"""What is said before a run: what it will cost, and what its user should know."""
+"""What is printed before a run: its cost, and notes for its user."""
 
 from collections.abc import Sequence
 from functools import partial

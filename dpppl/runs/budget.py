@@ -1,4 +1,4 @@
-"""What one object may spend, has reserved and has spent: one set of rules for chains, SVI, queries and what comes."""
+"""The privacy budget of one object: what it may spend, has reserved and has spent."""
 
 import math
 import os
@@ -86,8 +86,8 @@ class Budget:
     - **unit** - whose loss the target bounds.
 
     Guarantee: what is reserved and what is charged never exceeds the target, whichever threads ask: a run is admitted
-    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `turn` is a lock for
-    what an object does once, such as choosing its clipping norm."""
+    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `one_at_a_time` is
+    a lock for what an object does once, such as choosing its clipping norm."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class Budget:
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)
         self._runs: dict[str, _Run] = {}
-        self._lock, self.turn = threading.Lock(), threading.RLock()
+        self._lock, self.one_at_a_time = threading.Lock(), threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
         runs = {name: run.ended() for name, run in self._runs.items()}
-        return vars(self) | {"_lock": None, "turn": None, "_runs": runs}
+        return vars(self) | {"_lock": None, "one_at_a_time": None, "_runs": runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state | {"_lock": threading.Lock(), "turn": threading.RLock()})
+        vars(self).update(state | {"_lock": threading.Lock(), "one_at_a_time": threading.RLock()})
         if self.target_epsilon is not None and self.ledger is None and not self._is_used_up(self.charged, 1.0):
             warn(
                 f"this is a copy (by pickle or deepcopy) of a budget of epsilon {self.target_epsilon:g} that is not used up: the "

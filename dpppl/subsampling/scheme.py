@@ -1,4 +1,4 @@
-"""What a step's choice of rows is, for the device and for the accountant."""
+"""The interface of subsampling schemes: which rows a step draws, and what the accountant must know."""
 
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""clipping_norm="auto" of SVI: a quantile of the rows' gradients where the guide starts."""
+"""clipping_norm="auto" of SVI: a quantile of the norms of rows' gradients where the guide starts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,9 +1,9 @@
 """Whether a run has arrived, from the noisy gradients that it released: free, and without losses.
 
-Noise is independent from step to step. So the noisy gradients of a parameter that nothing pulls are white: slow cosines
-of them (a discrete cosine transform over the steps) have the power of fast ones. Where the optimiser drifts, slow cosines
-have more, because the gradient keeps its sign. Where it is held at an optimum they have less: their sum is the way that
-the parameter went, which stays bounded. Fast cosines measure privacy noise, subsampling and guide draws alike.
+Noise is independent from step to step. So the noisy gradients of a parameter whose true gradient is zero are white: low
+frequencies (of a discrete cosine transform over the steps) have the power of high ones. Where the optimiser drifts, low
+frequencies have more, because the gradient keeps its sign. At an optimum they have less: gradients add up to the
+displacement of the parameter, which stays bounded. High frequencies measure privacy noise, subsampling and guide draws.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What SVI does where its user does not say: chosen from public shapes, and a norm from a charged histogram.
+"""Defaults of SVI: chosen from public shapes, and a norm from a charged histogram.
 
 One configuration for every epsilon, that of the Adult table in docs/svi.md: full batch, 400 steps of Adam whose learning
 rate falls from .04 to .004 along a cosine, and the average of the last half of the iterates. Adam's step does not depend on

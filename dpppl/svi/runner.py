@@ -145,7 +145,7 @@ class SVI(SVISettings):
         args, kwargs = self.grouped(args, kwargs, run.key)
         usual = defaults.start_of(self.guide) if init_state is None else Start.STATE
         start = usual if init_params is None else Start.SUPPLIED
-        with self.budget.turn:  # until the clipping norm is known
+        with self.budget.one_at_a_time:  # until the clipping norm is known
             # A stream of its own: whatever else is made from this key has other noise.
             objective, state = bind(self, keys.stream(run.key, "run"), args, kwargs, init_params)
             state = state if init_state is None else continued(init_state, state)

@@ -1,4 +1,4 @@
-"""What an SVI object is made of, without its calls: the settings, the budget, and what its runs have left."""
+"""The arguments of `dpppl.SVI`, checked; its budget, and what its runs have left."""
 
 import os
 from collections.abc import Callable, Mapping

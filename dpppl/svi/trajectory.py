@@ -1,4 +1,4 @@
-"""What SVI keeps of its steps: every so many-th iterate, and the means between them of what a step has released."""
+"""The trajectory of SVI: every so many-th iterate, and means over the steps in between of what was released."""
 
 from collections.abc import Callable
 from typing import Any

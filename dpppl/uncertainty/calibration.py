@@ -1,4 +1,4 @@
-"""Whether events that are given probability p happen in a share p of the cases."""
+"""Calibration: whether events of predicted probability p happen in a share p of the cases."""
 
 from typing import Any, NamedTuple
 

@@ -40,7 +40,7 @@ class TuningDetails:
     """What a report says of a selection.
 
     - **num_candidates**: how many settings there were to choose from.
-    - **mean_runs**, **shape**: of the law of the number of runs, as in `tune`.
+    - **mean_runs**, **shape**: of the distribution of the number of runs, as in `tune`.
     - **score_noise**: noise multiplier of a run's score.
     """
 
@@ -51,10 +51,13 @@ class TuningDetails:
 
     def rows(self) -> list[tuple[str, str]]:
         """See `runs.report.Details`."""
-        law = "Poisson" if self.shape is None else f"truncated negative binomial, shape {self.shape:g}"
+        distribution = "Poisson" if self.shape is None else f"truncated negative binomial, shape {self.shape:g}"
         return [
             ("candidates", f"{self.num_candidates}, each run drawing one at random"),
-            ("number of runs", f"secret, drawn: {law}, {self.mean_runs:g} expected; the best alone is released"),
+            (
+                "number of runs",
+                f"secret, drawn: {distribution}, {self.mean_runs:g} expected; the best alone is released",
+            ),
             ("score", f"noised, noise multiplier {self.score_noise:g}, in the account"),
         ]
 
