@@ -17,7 +17,7 @@ from dpppl.errors import ConfigurationError
 
 MOST_ROWS = 2**31 - 2**20
 """Numbers of rows are 32-bit integers."""
-_BLOCK_BYTES, _BLOCK_ROWS = 2**23, 2**16
+_BLOCK_BYTES, _BLOCK_ROWS = 2**22, 2**16
 
 
 @dataclass(frozen=True)

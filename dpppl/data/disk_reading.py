@@ -69,7 +69,7 @@ class Reading:
         with np.errstate(all="ignore"):
             for labels, table in self._tables:
                 for label, rows in zip(labels, act(table)):
-                    found[label] = np.ascontiguousarray(rows, self._types[label])
+                    found[label] = np.asarray(rows, self._types[label])  # a view, which JAX copies
         return found
 
     def close(self) -> None:
@@ -165,5 +165,5 @@ def contents_of(placement: Any) -> dict[str, Array]:
         for start in range(0, placement.num_rows, placement.at_once):
             size = min(placement.at_once, placement.num_rows - start)
             for label, rows in _called(placement, lambda reading: reading.block(start, size)).items():  # noqa: B023
-                digests[label].update(rows.data)
+                digests[label].update(np.ascontiguousarray(rows).data)
     return {label: np.frombuffer(found.digest(), np.uint8) for label, found in digests.items()}
