@@ -73,7 +73,15 @@ def parts(array):
 def chain(subsampling, **settings):
     def run(x, y):
         kernel = dpppl.DPSGLD(logistic, clipping_norm=1.0, subsampling=subsampling, **settings)
-        mcmc = dpppl.MCMC(kernel, num_warmup=2, num_samples=6, target_epsilon=2.0, target_delta=1e-9, progress_bar=False, print_cost=False)
+        mcmc = dpppl.MCMC(
+            kernel,
+            num_warmup=2,
+            num_samples=6,
+            target_epsilon=2.0,
+            target_delta=1e-9,
+            progress_bar=False,
+            print_cost=False,
+        )
         mcmc.run(key_of(1), x, y)
         return mcmc.get_samples()["w"]
 
@@ -81,14 +89,25 @@ def chain(subsampling, **settings):
 
 
 def guide(x, y):
-    svi = dpppl.SVI(logistic, AutoNormal(logistic), subsampling=dpppl.Partition(4), target_epsilon=2.0, target_delta=1e-9, reserve=0.2, num_data=len(x), print_cost=False)
+    svi = dpppl.SVI(
+        logistic,
+        AutoNormal(logistic),
+        subsampling=dpppl.Partition(4),
+        target_epsilon=2.0,
+        target_delta=1e-9,
+        reserve=0.2,
+        num_data=len(x),
+        print_cost=False,
+    )
     found = svi.run(key_of(2), 10, x, y, progress_bar=False)
     right = lambda samples, x, y: jnp.mean(((samples["w"] @ x) > 0) == (y > 0.5))
     return found.params, svi.estimate_accuracy(key_of(3), found.params, right, x, y)
 
 
 def posterior(x, y, **settings):
-    private = dpppl.NoiseAware(logistic, target_epsilon=2.0, target_delta=1e-9, num_samples=100, progress_bar=False, **settings)
+    private = dpppl.NoiseAware(
+        logistic, target_epsilon=2.0, target_delta=1e-9, num_samples=100, progress_bar=False, **settings
+    )
     private.run(key_of(4), x, y)
     return private.releases.values, private.get_samples(allow_unconverged=True)["w"]
 
@@ -151,10 +170,36 @@ def memory(path):
         start = time.perf_counter()
         mcmc.run(key_of(5), x, y)
         seconds = time.perf_counter() - start
-    print(f"MCMC, 3 full passes: {seconds:.1f} s, RssAnon at most {peak.most:.2f} GB above the {peak.base:.2f} before", flush=True)
-    for name, subsampling in {"dense Poisson .6": dpppl.Poisson(0.6), "sparse Poisson": dpppl.Poisson(1024 / len(x))}.items():
+    print(
+        f"MCMC, 3 full passes: {seconds:.1f} s, RssAnon at most {peak.most:.2f} GB above the {peak.base:.2f} before",
+        flush=True,
+    )
+    for name, subsampling in {
+        "dense Poisson .6": dpppl.Poisson(0.6),
+        "sparse Poisson": dpppl.Poisson(1024 / len(x)),
+    }.items():
         kernel = dpppl.DPSGLD(logistic, clipping_norm=1.0, subsampling=subsampling)
-        mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, noise_multiplier=5.0, step_size=1e-9, progress_bar=False, print_cost=False) if False else dpppl.MCMC(kernel, num_warmup=0, num_samples=2, target_epsilon=2.0, target_delta=1e-10, progress_bar=False, print_cost=False)
+        mcmc = (
+            dpppl.MCMC(
+                kernel,
+                num_warmup=0,
+                num_samples=2,
+                noise_multiplier=5.0,
+                step_size=1e-9,
+                progress_bar=False,
+                print_cost=False,
+            )
+            if False
+            else dpppl.MCMC(
+                kernel,
+                num_warmup=0,
+                num_samples=2,
+                target_epsilon=2.0,
+                target_delta=1e-10,
+                progress_bar=False,
+                print_cost=False,
+            )
+        )
         with Peak() as peak:
             mcmc.run(key_of(6), x, y)
         print(f"MCMC, 2 steps, {name}: RssAnon at most {peak.most:.2f} GB above", flush=True)
@@ -166,7 +211,9 @@ def program(of_row, z, rows, subsampling=None, steps=1):
 
     def run(z, rows, key):
         def step(number, z):
-            access = mechanism.noisy_statistic if subsampling is None and of_row is first_number else mechanism.noisy_sum
+            access = (
+                mechanism.noisy_statistic if subsampling is None and of_row is first_number else mechanism.noisy_sum
+            )
             total = access(of_row, z, rows, None, key=key, noise_multiplier=1.0, step=number).total
             return jax.tree.map(lambda a, b: a + 1e-9 * b, z, total)
 
@@ -204,7 +251,10 @@ def one_pass(path, times):
     size, (x, y) = file.nbytes / 1e9, parts(file)
     rows = on_disk({"x": x, "y": y}, None)
     latents = jnp.zeros(COLUMNS - 1)
-    programs = {"smallest statistic": program(first_number, jnp.zeros(()), rows), "logistic gradient": program(of_row, latents, rows)}
+    programs = {
+        "smallest statistic": program(first_number, jnp.zeros(()), rows),
+        "logistic gradient": program(of_row, latents, rows),
+    }
     ratios = {name: [] for name in programs}
     with reading(rows.placement):
         for run in programs.values():
@@ -220,7 +270,10 @@ def one_pass(path, times):
     if size < 4.0:
         run = program(of_row, latents, {"x": jnp.asarray(x), "y": jnp.asarray(y)})
         run(jax.random.key(0))
-        print(f"pass, logistic gradient, in memory: {size / best(lambda n: run(jax.random.key(n)), times):.2f} GB/s", flush=True)
+        print(
+            f"pass, logistic gradient, in memory: {size / best(lambda n: run(jax.random.key(n)), times):.2f} GB/s",
+            flush=True,
+        )
 
 
 def batches(path, times, steps=200):
@@ -241,7 +294,10 @@ def batches(path, times, steps=200):
                 ours, theirs = (best(lambda _: act(jax.random.key(number)), 1) for act in (run, inside))
                 ratios.append((ours / theirs, ours, theirs))
         ratio, ours, theirs = sorted(ratios)[len(ratios) // 2]
-        print(f"steps of 1,024 rows, {name}: {1e3 * ours / steps:.2f} ms, in memory {1e3 * theirs / steps:.2f}: {ratio:.2f} times", flush=True)
+        print(
+            f"steps of 1,024 rows, {name}: {1e3 * ours / steps:.2f} ms, in memory {1e3 * theirs / steps:.2f}: {ratio:.2f} times",
+            flush=True,
+        )
 
 
 def noise_aware(folder, num_rows):
@@ -255,7 +311,10 @@ def noise_aware(folder, num_rows):
                 start = time.perf_counter()
                 found.append(posterior(*parts(array)))
                 seconds = time.perf_counter() - start
-            print(f"NoiseAware, {num_rows:,} rows {name}: {seconds:.1f} s, RssAnon at most {peak.most:.2f} GB above", flush=True)
+            print(
+                f"NoiseAware, {num_rows:,} rows {name}: {seconds:.1f} s, RssAnon at most {peak.most:.2f} GB above",
+                flush=True,
+            )
         jax.tree.map(np.testing.assert_array_equal, *found)
         print("NoiseAware: the releases and the posterior of the run in memory, bit for bit", flush=True)
     finally:

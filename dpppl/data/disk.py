@@ -111,10 +111,15 @@ def on_disk(arrays: Mapping[str, Any], mesh: Any) -> Rows | None:
     num_rows = next(iter(sources.values())).num_rows
     if num_rows > MOST_ROWS:
         raise ConfigurationError(f"{num_rows:,} rows are more than numbers of 32 bits can tell apart, {MOST_ROWS:,}.")
-    types = {label: np.dtype(jnp.result_type(source.dtype)) for label, source in sources.items()}  # as jnp.asarray's
+    types = {
+        label: jax.dtypes.canonicalize_dtype(source.dtype) for label, source in sources.items()
+    }  # as jnp.asarray's
     placement = OnDisk(num_rows, tuple((label, source, types[label]) for label, source in sources.items()))
-    stand_in = {label: jnp.zeros((num_rows, 0, *x.shape[1:]), x.dtype) for label, x in placement.rows_like(1).items()}
-    return Rows(stand_in, placement)
+    stand_ins = {  # made by NumPy: a program of XLA's would loop over rows
+        label: jax.device_put(np.zeros((num_rows, 0, *x.shape[1:]), x.dtype))
+        for label, x in placement.rows_like(1).items()
+    }
+    return Rows(stand_ins, placement)
 
 
 def _source(label: str, array: Any) -> Source:

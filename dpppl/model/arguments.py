@@ -74,6 +74,8 @@ class Arguments:
         public: Shapes = {}
         static = {}
         for label, is_public, leaf in leaves:
+            if is_public and isinstance(leaf, Source):
+                raise ConfigurationError(f"argument '{label}' is public and on disk: Public arrays are held in memory.")
             if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)):
                 static[label] = leaf
             else:

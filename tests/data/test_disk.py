@@ -1,69 +1,439 @@
 """Rows that are read from disk inside an access: the same bits as in memory, each row once, and errors that are clear."""
 
+import contextlib
+import os
+import re
 import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
+import dpppl
+from dpppl import ConfigurationError, DataReadError
+from dpppl.access import ghost
 from dpppl.access.clipping import Flat
+from dpppl.access.drawn import Blocks
+from dpppl.access.exact_sum import over_blocks
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
-from dpppl.data import disk
-from dpppl.subsampling import FullBatch, Partition, Poisson
+from dpppl.data import disk, disk_reading
+from dpppl.data.rows import Rows
+from dpppl.data.sources import Source
+from dpppl.data.sources_items import Items
+from dpppl.randomness import keys
+from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
 
 N, D = 1_003, 3
-SCHEMES = {
-    "full": FullBatch(),
-    "sparse": Poisson(0.05),
-    "dense": Poisson(0.6),
-    "partition": Partition(3),
-}
+FULL, SPARSE, DENSE, PARTITION = FullBatch(), Poisson(0.05), Poisson(0.6), Partition(3)
 
 
-def of_row(z, row, _):
-    return -jnp.sum((row["x"] @ z - row["y"]) ** 2) * (1.0 + row[ROW_NUMBER] / N)
+def array_of(seed=0, num_rows=N):
+    rows = np.random.default_rng(seed).standard_normal((num_rows, D + 1)).astype(np.float32)
+    rows[:, D] = rows[:, D] > 0
+    return rows
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """An array in memory, and the same in a file."""
-    array = np.random.default_rng(0).standard_normal((N, D + 1)).astype(np.float32)
-    path = tmp_path_factory.mktemp("rows") / "rows.npy"
+def in_file(folder, array):
+    path = os.path.join(folder, f"rows{len(os.listdir(folder))}.npy")
     np.save(path, array)
-    return array, np.load(path, mmap_mode="r")
+    return np.load(path, mmap_mode="r")
 
 
 def parts(array):
     return {"x": array[:, :D], "y": array[:, D]}
 
 
-def access(rows, subsampling, strategy="auto", chains=1):
+def reader_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("dpppl-reader")]
+
+
+# Sums
+
+
+def of_row(z, row, _):
+    hidden = jnp.tanh(row["x"] @ z["a"]) @ z["b"]
+    return -jnp.sum((hidden - row["y"]) ** 2) * (1.0 + row[ROW_NUMBER] / N)
+
+
+LATENTS = {"a": np.ones((D, 16), np.float32), "b": np.full((16, 16), 0.1, np.float32)}
+
+
+def access(rows, subsampling, strategy="auto"):
+    """An access of two chains."""
     mechanism = Mechanism(clipping=Flat(2.0), subsampling=subsampling, strategy=strategy)
 
     def one(key, rows):
-        return mechanism.noisy_sum(
-            of_row, jnp.ones(D), rows, None, key=key, noise_multiplier=1e-3, step=3, number=ROW_NUMBER
-        ).total
+        settings = dict(key=key, noise_multiplier=1e-3, step=3, number=ROW_NUMBER)
+        return mechanism.noisy_sum(of_row, LATENTS, rows, None, **settings).total
 
-    keys = jax.random.split(jax.random.key(0), chains)
-    return np.asarray(jax.jit(jax.vmap(one, (0, None)))(keys, rows))
+    return jax.device_get(jax.jit(jax.vmap(one, (0, None)))(jax.random.split(jax.random.key(0), 2), rows))
+
+
+def check_bits(subsampling, strategy, tmp_path, monkeypatch):
+    """In several blocks of several chunks, whose sizes do not depend on it."""
+    monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
+    monkeypatch.setattr("dpppl.access.ghost_sum._MOST_ROWS", 32)
+    monkeypatch.setattr(disk, "_BLOCK_ROWS", 100)
+    array = array_of()
+    in_memory = access(jax.tree.map(jnp.asarray, parts(array)), subsampling, strategy)
+    found = access(disk.on_disk(parts(in_file(tmp_path, array)), None), subsampling, strategy)
+    jax.tree.map(np.testing.assert_array_equal, in_memory, found)
+
+
+@pytest.mark.parametrize(
+    ("subsampling", "strategy"),
+    [
+        (FULL, "microbatch"),
+        (FULL, "ghost"),
+        (DENSE, "microbatch"),
+        (SPARSE, "ghost"),
+        pytest.param(PARTITION, "microbatch", marks=pytest.mark.slow),
+        pytest.param(SPARSE, "microbatch", marks=pytest.mark.slow),
+        pytest.param(DENSE, "ghost", marks=pytest.mark.slow),
+    ],
+)
+def test_sums_have_the_bits_of_those_in_memory(subsampling, strategy, tmp_path, monkeypatch):
+    check_bits(subsampling, strategy, tmp_path, monkeypatch)
+    assert not reader_threads() and not disk_reading._open
+
+
+def test_the_sums_by_factors_are_by_factors():
+    row = {"x": np.ones(D, np.float32), "y": np.float32(1.0), ROW_NUMBER: np.int32(0)}
+    assert any(
+        form.kind == "outer" for form in ghost.factored(of_row, LATENTS, row, None, always=True).forms.of_latents
+    )
+
+
+def test_each_row_of_blocks_counts_once():
+    """Whatever the sizes of blocks and chunks: in chunks of one size, the rows that count once, the others never."""
+    for length, chunk, at_once in ((103, 10, 20), (100, 10, 30), (57, 10, 10), (25, 4, 8), (9, 10, 20), (1, 4, 8)):
+        for counted in (length, length // 2, None):
+            seen = []
+            known = None if counted is None else jnp.arange(length) < counted
+
+            def fetch(start, size, known=known, length=length):
+                places = start + jnp.arange(size, dtype=jnp.int32)
+                mask = (places % 3 != 0) if known is None else jax.lax.dynamic_slice_in_dim(known, start, size)
+                return places, mask
+
+            def chunk_sum(places, mask, length=length, seen=seen):
+                seen.append(len(places))
+                return jnp.zeros(length, jnp.int64).at[places].add(mask.astype(jnp.int64))
+
+            blocks = Blocks(length, at_once, jnp.zeros(1, jnp.int32), fetch, known, None if known is None else length)
+            with jax.enable_x64(True):
+                found = over_blocks(chunk_sum, blocks, chunk)
+            wanted = np.arange(length) % 3 != 0 if counted is None else np.arange(length) < counted
+            np.testing.assert_array_equal(found, wanted)
+            assert set(seen) == {chunk}
+
+
+def test_numbers_have_the_types_that_they_have_in_memory(tmp_path):
+    """Numbers of 64 bits become those of 32 that JAX makes of them."""
+    rows = np.random.default_rng(0).standard_normal((40, 2)) * 1e3
+    found = disk.on_disk({"x": in_file(tmp_path, rows), "n": in_file(tmp_path, rows.astype(np.int64))}, None)
+    of_row = lambda z, row, _: {"x": row["x"], "n": 1e-9 * row["n"]}  # noqa: E731
+    mechanism = Mechanism(clipping=Flat(1e6), subsampling=FULL)
+    settings = dict(key=jax.random.key(0), noise_multiplier=1e-30)
+    total = mechanism.noisy_statistic(of_row, 0.0, found, None, **settings).total
+    there = {"x": jnp.asarray(rows), "n": jnp.asarray(rows.astype(np.int64))}
+    jax.tree.map(
+        np.testing.assert_array_equal, total, mechanism.noisy_statistic(of_row, 0.0, there, None, **settings).total
+    )
+
+
+class Long:
+    """A data set of very many rows, none of which is ever made."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, number):
+        return np.zeros(100, np.float32)
+
+
+@pytest.mark.parametrize("subsampling", [FULL, DENSE, Poisson(1e-6)])
+def test_nothing_is_as_long_as_the_data(subsampling):
+    mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
+    rows = disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS))}, None)
+
+    def run(z, rows, key):
+        return mechanism.noisy_sum(lambda z, row, _: z @ row["x"], z, rows, None, key=key, noise_multiplier=1.0).total
+
+    compiled = jax.jit(run).lower(jnp.zeros(100), rows, jax.random.key(0)).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 10**8
+
+
+def test_more_rows_than_numbers_of_32_bits_are_refused():
+    with pytest.raises(ConfigurationError, match="2,146,435,073 rows are more than"):
+        disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS + 1))}, None)
+
+
+# Whole runs
+
+
+def model(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([D]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+@contextlib.contextmanager
+def same_key():
+    """Keys with equal noise, for tests: the numbers of runs are to be compared."""
+    claimed = set(keys._claimed)
+    try:
+        yield jax.random.wrap_key_data(np.array([2**31 + 11, 2**30 + 5], np.uint32), impl="threefry2x32")
+    finally:
+        keys._claimed.clear()
+        keys._claimed.update(claimed)
+
+
+def chains(array, kernel=None, **settings):
+    kernel = dpppl.DPSGLD(model, clipping_norm=2.0, subsampling=Poisson(0.1)) if kernel is None else kernel
+    mcmc = dpppl.MCMC(
+        kernel, num_warmup=5, num_samples=20, target_epsilon=2.0, target_delta=1e-5, progress_bar=False,
+        **({"print_cost": False} | settings),
+    )  # fmt: skip
+    with same_key() as key:
+        mcmc.run(key, **(array if isinstance(array, dict) else parts(array)))
+    return np.asarray(mcmc.get_samples()["w"]), mcmc
+
+
+class Counted:
+    """Rows in a data set that counts how often it is asked for one."""
+
+    def __init__(self, array, fails_after=None):
+        self.array, self.read, self.fails_after = array, 0, fails_after
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, number):
+        self.read += 1
+        if self.fails_after is not None and self.read > self.fails_after:
+            raise ValueError("the row with the salary 123456 is damaged")
+        return {"x": self.array[number, :D], "y": self.array[number, D]}
+
+    def sources(self):
+        source = dpppl.from_disk(self)
+        return {"x": source["x"], "y": source["y"]}
 
 
 @pytest.fixture
-def small_blocks(monkeypatch):
-    monkeypatch.setattr(disk, "_BLOCK_ROWS", 100)
+def asked(monkeypatch):
+    """The blocks that programs ask for, two of them to a pass over N rows."""
+    found = []
+    block = disk_reading.Reading.block
 
+    def counted(self, start, size):
+        found.append((start, size))
+        return block(self, start, size)
 
-@pytest.mark.parametrize("strategy", ["microbatch", "ghost"])
-@pytest.mark.parametrize("name", SCHEMES)
-def test_sums_have_the_bits_of_those_in_memory(name, strategy, data, monkeypatch):
     monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
-    monkeypatch.setattr("dpppl.access.ghost_sum._MOST_ROWS", 32)
-    array, on_file = data
-    in_memory = access(jax.tree.map(jnp.asarray, parts(array)), SCHEMES[name], strategy, 2)
-    for rows in (64, 100, 2_000):
-        monkeypatch.setattr(disk, "_BLOCK_ROWS", rows)
-        found = access(disk.on_disk(parts(on_file), None), SCHEMES[name], strategy, 2)
-        np.testing.assert_array_equal(in_memory, found)
-    assert not [t for t in threading.enumerate() if t.name.startswith("dpppl-reader")]
+    monkeypatch.setattr(disk, "_BLOCK_ROWS", 608)
+    monkeypatch.setattr(disk_reading.Reading, "block", counted)
+    return found
+
+
+def test_chains_and_what_they_say_they_read(asked, capsys):
+    """A histogram of norms, and steps of two chains, which share what is read."""
+    kernel = lambda: dpppl.DPSGHMC(model)  # noqa: E731
+    rows, counted = array_of(), Counted(array_of())
+    in_memory, _ = chains(rows, kernel(), num_chains=2, chain_method="vectorized")
+    found, mcmc = chains(counted.sources(), kernel(), num_chains=2, chain_method="vectorized", print_cost=True)
+    np.testing.assert_array_equal(in_memory, found)
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if line.startswith("It will read ")]) == 1
+    assert "It will read 26 full passes of 1,003 rows, 417 kB in all:" in said[1]
+    assert len(asked) == 1 + 26 * 2  # one for its time
+    assert set(asked) == {(0, 608), (N - 608, 608)}
+    assert "rows are read from disk" in str(mcmc.privacy_report())
+
+
+def test_batches_and_what_they_say_they_read(tmp_path, capsys):
+    rows = array_of()
+    in_memory, _ = chains(rows)
+    found, _ = chains(in_file(tmp_path, rows), print_cost=True)
+    np.testing.assert_array_equal(in_memory, found)
+    assert "It will read 25 batches of about 100 rows of 1,003 rows, 40.1 kB in all:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_parameters_and_queries(tmp_path):
+    found = []
+    for rows in (array_of(), in_file(tmp_path, array_of())):
+        svi = dpppl.SVI(
+            model, AutoNormal(model), subsampling=PARTITION, target_epsilon=2.0, target_delta=1e-5, reserve=0.2,
+            num_data=N, print_cost=False,
+        )  # fmt: skip
+        with same_key() as key:
+            params = svi.run(key, 20, **parts(rows), progress_bar=False).params
+        with same_key() as key:
+            right = lambda samples, x, y: jnp.mean((samples["w"] @ x > 0) == (y > 0))  # noqa: E731
+            found.append((params, svi.estimate_accuracy(key, params, right, **parts(rows))))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+@pytest.mark.slow
+def test_releases_posteriors_and_what_they_say_they_read(asked, capsys):
+    found, counted = [], Counted(array_of())
+    for rows in (parts(array_of()), counted.sources()):
+        private = dpppl.NoiseAware(model, target_epsilon=2.0, target_delta=1e-5, num_samples=50, progress_bar=False)
+        with same_key() as key:
+            private.run(key, **rows)
+        found.append((private.releases.values, private.get_samples(allow_unconverged=True)["w"]))
+    jax.tree.map(np.testing.assert_array_equal, *found)
+    [passes] = re.findall(r"It will read (\d+) full passes", capsys.readouterr().out)
+    assert len(asked) == 1 + int(passes) * 2
+
+
+def test_scores_and_arrays_in_memory_beside_rows_on_disk(tmp_path):
+    found = []
+    rows = array_of()
+    for x in (rows[:, :D], in_file(tmp_path, rows)[:, :D]):
+        with same_key() as key:
+            square = lambda x, y: (x[0] - y) ** 2  # noqa: E731
+            found.append(dpppl.private_score(key, square, x, rows[:, D], bounds=(0.0, 2.0), noise_multiplier=2.0).mean)
+    assert found[0] == found[1]
+
+
+def test_single_steps_of_guides_keep_their_program(tmp_path):
+    svi = dpppl.SVI(model, AutoNormal(model), clipping_norm=1.0, noise_multiplier=2.0)
+    state, rows = svi.init(keys.secret_key(), **parts(array_of())), in_file(tmp_path, array_of())
+    for _ in range(2):
+        state, _ = svi.update(state, **parts(rows))
+    assert len(svi._programs) == 1 and int(state.i) == 2
+
+
+def test_a_program_reads_the_rows_that_it_was_made_for(tmp_path):
+    """Programs of equal shapes read different files."""
+    for seed in (0, 1):
+        np.testing.assert_array_equal(chains(array_of(seed))[0], chains(in_file(tmp_path, array_of(seed)))[0])
+    before = len(os.listdir("/proc/self/fd"))
+    chains(in_file(tmp_path, array_of()))
+    assert len(os.listdir("/proc/self/fd")) == before and not reader_threads() and not disk_reading._open
+
+
+# Failures
+
+
+def test_a_read_error_ends_a_run_and_what_was_charged_stays_charged(asked, caplog):
+    """Its text, which may hold values, is not told."""
+    counted = Counted(array_of(), fails_after=1 + 10 * 608)
+    mcmc = dpppl.MCMC(
+        dpppl.DPSGLD(model, clipping_norm=2.0), num_warmup=0, num_samples=40, target_epsilon=2.0, target_delta=1e-5,
+        progress_bar=False, print_cost=False,
+    )  # fmt: skip
+    with pytest.raises(DataReadError, match="rows could not be read: a ValueError") as error, same_key() as key:
+        mcmc.run(key, **counted.sources())
+    assert mcmc.privacy_report().num_accesses == 6  # two steps a chunk; the third was begun
+    with pytest.raises(ConfigurationError):
+        mcmc.get_samples()
+    assert "123456" not in caplog.text + str(error.value) and error.value.__cause__ is None
+    assert not reader_threads() and not disk_reading._open
+
+
+def test_files_that_change_are_noticed(tmp_path):
+    rows = in_file(tmp_path, array_of())
+    found = disk.on_disk(parts(rows), None)
+    with disk_reading.reading(found.placement):
+        os.truncate(rows.filename, 5_000)
+        for act in (
+            lambda: disk_reading.Block(found.placement, N)(0),
+            lambda: disk_reading.Draw(found.placement)(np.zeros(3, int)),
+        ):
+            with pytest.raises(DataReadError, match=r"rows0\.npy (ends before its last row|was changed)"):
+                act()
+        disk_reading._open[found.placement].error = None
+    kernel = dpppl.DPSGLD(model, clipping_norm=2.0)
+    mcmc = dpppl.MCMC(kernel, num_warmup=5, num_samples=5, target_epsilon=2.0, target_delta=1e-5, progress_bar=False)
+    path = in_file(tmp_path, array_of()).filename
+    source = dpppl.from_disk(path)
+    np.save(path, array_of(1))
+    with pytest.raises(DataReadError, match="was changed or replaced"):
+        mcmc.run(keys.secret_key(), source[:, :D], source[:, D])
+    assert mcmc.privacy_report().num_accesses == 0
+
+
+def test_a_checkpoint_knows_its_rows(tmp_path, monkeypatch):
+    from dpppl.runs import checkpoint
+
+    (tmp_path / "rows").mkdir()
+    rows, other = in_file(tmp_path / "rows", array_of()), in_file(tmp_path / "rows", array_of(1))
+    whole, _ = chains(rows)
+    save, saved = checkpoint.Checkpoint.save, []
+
+    def save_then_die(self, at, finished):
+        save(self, at, finished)
+        saved.append(at.done)
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoint, "save", save_then_die)
+        with pytest.raises(KeyboardInterrupt):
+            chains(rows, checkpoint=tmp_path / "run")
+    with pytest.raises(dpppl.CheckpointError):
+        chains(other, checkpoint=tmp_path / "run")
+    copied = in_file(tmp_path / "rows", array_of())
+    np.testing.assert_array_equal(whole, chains(copied, checkpoint=tmp_path / "run")[0])
+
+
+# Refusals
+
+
+class Unread(Items):
+    """A table that is never to be opened."""
+
+    why_not_drawn = "write it as Arrow once"
+
+    def opened(self, sources):
+        raise AssertionError
+
+
+def unread():
+    source = dpppl.from_disk(Counted(array_of()))
+    table = Unread(source.table.dataset)
+    return {name: Source(table, name, source[name].shape, source[name].dtype) for name in ("x", "y")}
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (lambda: chains(unread(), dpppl.DPSGLD(model, clipping_norm=2.0, subsampling=SPARSE)), "write it as Arrow once"),
+        (lambda: chains(unread(), dpppl.DPSGLD(model, subsampling=SPARSE)), "write it as Arrow once"),
+        (lambda: chains({**unread(), "person": [1] * N}, unit="person", max_rows_per_unit=2), "needs its rows in memory"),
+        (lambda: dpppl.audit.audit(dpppl.DPSGLD(model, clipping_norm=2.0, noise_multiplier=1.0), num_steps=1, delta=1e-5, **unread()), "an audit needs its rows in memory"),
+        (lambda: chains({"x": unread()["x"], "y": dpppl.Public(unread()["y"])}), "'y' is public and on disk"),
+    ],
+)  # fmt: skip
+def test_refused_before_anything_is_read(run, message):
+    with pytest.raises(ConfigurationError, match=message):
+        run()
+
+
+def test_the_door_takes_no_other_placement():
+    @jax.tree_util.register_static
+    class Mine(disk.OnDisk):
+        pass
+
+    rows = disk.on_disk(unread(), None)
+    mine = Rows(rows.arrays, Mine(rows.placement.num_rows, rows.placement.sources))
+    with pytest.raises(dpppl.PrivacyLeakError, match="an access with a Mine"):
+        access(mine, FULL)
+
+
+def test_without_replacement_above_a_half(tmp_path):
+    with pytest.warns(UserWarning, match="far more privacy"):
+        scheme = WithoutReplacement(800, N)
+    in_memory = access(jax.tree.map(jnp.asarray, parts(array_of())), scheme)
+    found = access(disk.on_disk(parts(in_file(tmp_path, array_of())), None), scheme)
+    jax.tree.map(np.testing.assert_array_equal, in_memory, found)
