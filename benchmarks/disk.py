@@ -70,9 +70,16 @@ def parts(array):
 # Bits
 
 
-def chain(subsampling, **settings):
+def network(x, y):
+    a = numpyro.sample("a", dist.Normal(0, 1).expand([x.shape[1], 20]).to_event(2))
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([20, 20]).to_event(2))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=jnp.sum(jnp.tanh(x @ a) @ w, -1)), obs=y)
+
+
+def chain(subsampling, model=logistic, **settings):
     def run(x, y):
-        kernel = dpppl.DPSGLD(logistic, clipping_norm=1.0, subsampling=subsampling, **settings)
+        kernel = dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=subsampling, **settings)
         mcmc = dpppl.MCMC(
             kernel,
             num_warmup=2,
@@ -83,7 +90,7 @@ def chain(subsampling, **settings):
             print_cost=False,
         )
         mcmc.run(key_of(1), x, y)
-        return mcmc.get_samples()["w"]
+        return mcmc.get_samples()
 
     return run
 
@@ -100,7 +107,10 @@ def guide(x, y):
         print_cost=False,
     )
     found = svi.run(key_of(2), 10, x, y, progress_bar=False)
-    right = lambda samples, x, y: jnp.mean(((samples["w"] @ x) > 0) == (y > 0.5))
+
+    def right(samples, x, y):
+        return jnp.mean(((samples["w"] @ x) > 0) == (y > 0.5))
+
     return found.params, svi.estimate_accuracy(key_of(3), found.params, right, x, y)
 
 
@@ -120,7 +130,7 @@ def bits(path):
         memory = np.array(file)
         methods = {
             "MCMC, full batch": chain(dpppl.FullBatch()),
-            "MCMC, ghost sums": chain(dpppl.FullBatch(), gradient_strategy="ghost"),
+            "MCMC, ghost sums": chain(dpppl.FullBatch(), network, gradient_strategy="ghost"),
             "MCMC, Poisson .005": chain(dpppl.Poisson(0.005)),
             "MCMC, Poisson .6": chain(dpppl.Poisson(0.6)),
             "MCMC, Partition": chain(dpppl.Partition(20)),
@@ -179,27 +189,8 @@ def memory(path):
         "sparse Poisson": dpppl.Poisson(1024 / len(x)),
     }.items():
         kernel = dpppl.DPSGLD(logistic, clipping_norm=1.0, subsampling=subsampling)
-        mcmc = (
-            dpppl.MCMC(
-                kernel,
-                num_warmup=0,
-                num_samples=2,
-                noise_multiplier=5.0,
-                step_size=1e-9,
-                progress_bar=False,
-                print_cost=False,
-            )
-            if False
-            else dpppl.MCMC(
-                kernel,
-                num_warmup=0,
-                num_samples=2,
-                target_epsilon=2.0,
-                target_delta=1e-10,
-                progress_bar=False,
-                print_cost=False,
-            )
-        )
+        settings = dict(target_epsilon=2.0, target_delta=1e-10, progress_bar=False, print_cost=False)
+        mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, **settings)
         with Peak() as peak:
             mcmc.run(key_of(6), x, y)
         print(f"MCMC, 2 steps, {name}: RssAnon at most {peak.most:.2f} GB above", flush=True)
@@ -233,13 +224,10 @@ def of_row(z, row, _):
     return row["y"] * logit - jnp.logaddexp(0.0, logit)
 
 
-def best(act, times):
-    found = []
-    for number in range(times):
-        start = time.perf_counter()
-        act(number)
-        found.append(time.perf_counter() - start)
-    return min(found)
+def timed(act, argument):
+    start = time.perf_counter()
+    act(argument)
+    return time.perf_counter() - start
 
 
 def dd(path):
@@ -260,9 +248,9 @@ def one_pass(path, times):
         for run in programs.values():
             run(jax.random.key(0))
         for number in range(times):
-            before = best(lambda _: dd(path), 1)
+            before = timed(dd, path)
             for name, run in programs.items():
-                seconds = best(lambda _: run(jax.random.key(number)), 1)
+                seconds = timed(run, jax.random.key(number))
                 ratios[name].append(before / seconds)
                 print(f"pass, {name}: {size / seconds:.2f} GB/s; dd {size / before:.2f}", flush=True)
     for name, found in ratios.items():
@@ -270,10 +258,8 @@ def one_pass(path, times):
     if size < 4.0:
         run = program(of_row, latents, {"x": jnp.asarray(x), "y": jnp.asarray(y)})
         run(jax.random.key(0))
-        print(
-            f"pass, logistic gradient, in memory: {size / best(lambda n: run(jax.random.key(n)), times):.2f} GB/s",
-            flush=True,
-        )
+        seconds = min(timed(run, jax.random.key(number)) for number in range(times))
+        print(f"pass, logistic gradient, in memory: {size / seconds:.2f} GB/s", flush=True)
 
 
 def batches(path, times, steps=200):
@@ -291,7 +277,7 @@ def batches(path, times, steps=200):
             np.testing.assert_array_equal(run(jax.random.key(0)), inside(jax.random.key(0)))
             ratios = []
             for number in range(times):
-                ours, theirs = (best(lambda _: act(jax.random.key(number)), 1) for act in (run, inside))
+                ours, theirs = (timed(act, jax.random.key(number)) for act in (run, inside))
                 ratios.append((ours / theirs, ours, theirs))
         ratio, ours, theirs = sorted(ratios)[len(ratios) // 2]
         print(
