@@ -224,15 +224,16 @@ MUTATIONS = [
              "test_step_search:test_the_histogram_of_norms_is_charged_with_the_run"),
     # Runs
     Mutation("charged after access", "dpppl.runs.driver:_chunks",
-             "reservation.charge(group, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
+             'together.enter("charge", partial(reservation.charge, group, start + count)) '
+             "counts = (np.asarray(value, np.int32) for value in (start, count)) "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))",
              "counts = (np.asarray(value, np.int32) for value in (start, count)); "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
-             "reservation.charge(group, start + count)",
+             'together.enter("charge", partial(reservation.charge, group, start + count))',
              "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
     Mutation("a query charged after its access", "dpppl.runs.query:noisy_query",
-             "reservation.charge(0, 1) return float(compiled(*arguments))",
-             "value = float(compiled(*arguments)); reservation.charge(0, 1); return value",
+             'together.enter("charge", lambda: reservation.charge(0, 1)) return float(compiled(*arguments))',
+             'value = float(compiled(*arguments)); together.enter("charge", lambda: reservation.charge(0, 1)); return value',
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
     Mutation("a query of all rows accounted with amplification", "dpppl.runs.query:Query.charge",
              "subsampling=FullBatch()", "subsampling=__import__(\"dpppl\").Poisson(0.2)",
@@ -244,11 +245,12 @@ MUTATIONS = [
     Mutation("secrets of an empty name", "dpppl.runs.driver:prove", 'secret_outputs=(".rng_key",)', 'secret_outputs=("",)',
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_chain, MemoryError(), "monkeypatch")),
     Mutation("SVI charged after its access", "dpppl.runs.driver:_chunks",
-             "reservation.charge(group, start + count) counts = (np.asarray(value, np.int32) for value in (start, count)) "
+             'together.enter("charge", partial(reservation.charge, group, start + count)) '
+             "counts = (np.asarray(value, np.int32) for value in (start, count)) "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))",
              "counts = (np.asarray(value, np.int32) for value in (start, count)); "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
-             "reservation.charge(group, start + count)",
+             'together.enter("charge", partial(reservation.charge, group, start + count))',
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state",
              "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
@@ -353,7 +355,7 @@ MUTATIONS = [
     Mutation("products left out of a row's length", "dpppl.noise_aware.geometry:Geometry.length", "square * jnp", "0.0 * jnp",
              "test_noise_aware_wide:test_a_rows_blocks_are_those_of_its_curvature", ("logistic",)),
     # Keys
-    Mutation("a key of 32 bits", "dpppl.randomness.keys:secret_key", "os.urandom(32)", "os.urandom(4) * 8",
+    Mutation("a key of 32 bits", "dpppl.randomness.keys:secret_key", "os.urandom(length).hex()", "(os.urandom(4) * (length // 4)).hex()",
              "test_random:test_every_bit_of_a_secret_key_matters", ("monkeypatch", "chacha20", 256)),
     Mutation("a reused key is not seen in another form", "dpppl.randomness.keys:_digest", "data.tobytes()", "str(id(key)).encode()",
              "test_random:test_a_key_is_claimed_once_in_whatever_form_it_comes"),
