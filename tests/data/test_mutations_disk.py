@@ -1,14 +1,17 @@
 """Deliberate bugs in what reads rows from disk: each is caught by a named test."""
 
+import functools
+
 import pytest
 from test_disk import DENSE, FULL, SPARSE
-from test_mutations import Mutation, check_that_it_is_caught, claimed, quoted  # noqa: F401
+from test_mutations import Mutation, check_that_it_is_caught, quoted
 
 SUMS, DRAWN, READING = "dpppl.access.exact_sum:", "dpppl.access.drawn:", "dpppl.data.disk_reading:"
 ONCE = "test_disk:test_each_row_of_blocks_counts_once"
 BITS = "test_disk:check_bits"
 
 
+@functools.cache
 def bits(subsampling):
     return lambda: subsampling, lambda: "microbatch", "tmp_path", "monkeypatch"
 
@@ -35,7 +38,7 @@ MUTATIONS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
-def test_a_bug_in_reading_is_caught(mutation, request, claimed):  # noqa: F811
+def test_a_bug_in_reading_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)
 
 
