@@ -1,0 +1,96 @@
+"""Two processes on this machine: the numbers, reports and refusals of one."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import cluster
+import jax
+import numpy as np
+import pytest
+
+import dpppl
+
+
+def launched(folder, count, script=cluster.__file__, **environment):
+    """Processes that run `script`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kept = [flag for flag in os.environ["XLA_FLAGS"].split() if "device_count" not in flag]
+    path = os.pathsep.join([str(Path(dpppl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"XLA_FLAGS": " ".join(kept), "PYTHONPATH": path} | environment
+    return [
+        subprocess.Popen(
+            [sys.executable, script, str(process), str(count), str(port), str(folder)],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for process in range(count)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What each of two processes found, what they printed, and their folder."""
+    folder = tmp_path_factory.mktemp("two")
+    for name in ("ledger", "failing"):
+        dpppl.PrivacyLedger(folder / name, 5.0, 1e-5)
+    dpppl.PrivacyLedger(folder / "poor", 0.01, 1e-5)
+    started = launched(folder, 2)
+    printed = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], printed
+    return [json.loads((folder / f"found{p}").read_text()) for p in (0, 1)], printed, folder
+
+
+def test_all_processes_have_the_same_numbers_and_reports(two):
+    (first, second), _, folder = two
+    assert {**first, "failed": ""} == {**second, "failed": ""}
+    assert first["samples"] == first["copy"]
+    report = " ".join(first["report"].split())
+    assert "rows are dealt out over 2 device(s)" in report and "The ledger 'ledger' counts" in report
+    [run] = dpppl.PrivacyLedger.open(folder / "ledger").report().runs
+    assert (run.num_accesses, run.status) == (20, "complete")
+
+
+def test_the_bits_are_those_of_one_process(two, claimed):
+    (first, _), _, folder = two
+    dpppl.PrivacyLedger(folder / "alone", 5.0, 1e-5)
+    mesh = jax.make_mesh((2,), ("rows",), devices=jax.devices()[:2])
+    alone = cluster.chains(f"{folder}/alone", print_cost=False, progress_bar=False, mesh=mesh)
+    alone.run(cluster.a_key(), cluster.rows(), dpppl.Public(np.float32(1.0)))
+    np.testing.assert_array_equal(np.float32(first["samples"]), alone.get_samples()["mu"])
+    assert str(alone.privacy_report()).replace("'alone'", "'ledger'") == first["report"]
+
+
+def test_process_0_alone_prints(two):
+    _, ((first, bar), (second, no_bar)), _ = two
+    assert first.count("This run will spend epsilon") == 1 and "sample: 100%" in bar
+    assert "This run will spend" not in second and "sample" not in no_bar
+
+
+def test_all_processes_refuse_alike(two):
+    (first, _), _, folder = two
+    assert first["keys"].startswith("ConfigurationError: processes 0 and 1 differ in: key, starting values.")
+    assert first["refused"].startswith("BudgetExceededError: ")
+    assert first["by_hand"].startswith("ConfigurationError: SVI.update takes rows of one process")
+    assert dpppl.PrivacyLedger.open(folder / "poor").spent == 0.0
+
+
+def test_a_process_that_fails_ends_the_run_of_all(two):
+    (first, second), _, folder = two
+    words = "process 1 was ended by ValueError: see its output. All that had begun is charged."
+    assert first["failed"] == f"ProcessError: {words}" and second["failed"] == "ValueError: not to be told"
+    [run] = dpppl.PrivacyLedger.open(folder / "failing").report().runs
+    assert (run.num_accesses, run.status) == (2, "interrupted")
+
+
+@pytest.mark.slow
+def test_kills_of_one_of_three_processes():
+    """Killed in the middle; the ledger has charged what was entered, the others end, and a restart has the same samples."""
+    script = Path(dpppl.__file__).parents[1] / "benchmarks" / "kills.py"
+    run = subprocess.run([sys.executable, str(script), "4", "1"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-2000:]
+    assert "0 uncharged accesses, 0 hangs, 0 survivors without a clear error" in run.stdout

@@ -1,0 +1,37 @@
+"""Deliberate bugs of runs of several processes, each caught by a named test: see test_mutations."""
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught, quoted
+
+SAID, TOGETHER, SUM = "dpppl.processes.messages:", "dpppl.runs.together:Together.", "dpppl.runs.checksum:"
+ALIKE = "test_checksum:test_it_does_not_depend_on_how_rows_are_dealt_out"
+
+MUTATIONS = [
+    Mutation("a charge that is not awaited", f"{SAID}enter", 'told_by_first = _told(number, "all", what)', "told_by_first = None",
+             "test_messages:test_nobody_acts_before_process_0_has"),
+    Mutation("a charge before all have come", f"{SAID}_led_after_all", "_told(number, process, what)", "pass",
+             "test_messages:test_process_0_acts_after_all_have_come"),
+    Mutation("a refusal that stays in process 0", f"{SAID}_led", '_tell(number, "all", what, None, error)', '_tell(number, "all", what, None)',
+             "test_messages:test_what_process_0_refuses_all_raise"),
+    Mutation("a failure that nobody is told", f"{SAID}watched", '_tell(number, index(), "", None, error)', "pass",
+             "test_messages:test_a_process_that_fails_tells_the_others"),
+    Mutation("keys that differ", f"{TOGETHER}agree", '"key": digest(key)', '"key": ""', "test_messages:test_what_differs_is_named", ("key",)),
+    Mutation("public arrays that differ", f"{TOGETHER}agree", "other.get(name) != first[name]", 'name == "key" and other != first',
+             "test_messages:test_what_differs_is_named", ("public arrays",)),
+    Mutation("a checksum of padding", f"{SUM}_total", "numbers <= num_rows", "numbers <= array.shape[0]", ALIKE),
+    Mutation("a checksum by the number of devices", "dpppl.runs.placing:contents", "number_of(rows)))",
+             "number_of(rows)), getattr(devices_of(placement_of(rows)), 'devices', 1))", ALIKE),
+    Mutation("noise in every process", "dpppl.access.drawn:drawn_once",
+             "lax.cond(first, draw, lambda: jnp.zeros(like.shape, like.dtype))", "draw()",
+             "test_sharded:test_the_bits_do_not_depend_on_the_number_of_devices", ("full", False)),
+]  # fmt: skip
+
+
+def test_every_line_is_in_the_code_as_it_is():
+    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.bug)
+def test_a_mutation_is_caught(mutation, request, claimed):
+    check_that_it_is_caught(mutation, request, claimed)
