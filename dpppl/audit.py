@@ -130,7 +130,7 @@ def audit(
 
 @dataclass(frozen=True)
 class _Target:
-    """What is attacked, set up: its mechanism, its first state, one step, and what a state tells in the end."""
+    """The attacked method: its mechanism, first state and step, and what its last state shows an attacker."""
 
     audited: Any
     mechanism: Mechanism

@@ -101,7 +101,7 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def full_signature(cls: type) -> inspect.Signature:
-    """Of a class whose `__init__` hands `**settings` on to its base's: its own parameters, then the base's keywords."""
+    """Signature of a class whose `__init__` hands `**settings` on to its base's: its own parameters, then the base's keywords."""
     parameters: dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:
         found = inspect.signature(vars(base)["__init__"]).parameters if "__init__" in vars(base) else {}

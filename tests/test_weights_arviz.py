@@ -10,7 +10,6 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
-from dpppl.mcmc.summary import weighted_quantile
 
 
 def model(y):
@@ -114,14 +113,6 @@ def test_chains_that_did_not_mix_are_named(capsys):
     mcmc.run(jax.random.key(0), np.zeros((30, 2), np.float32))
     mcmc.print_summary()
     assert "do not read: too short: 3 of 3 (mean, scale)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.1, 0.5, 0.9, 1.0])
-def test_weighted_quantiles_repeat_rows_by_their_weights(probability):
-    values = np.random.default_rng(0).standard_normal((9, 3))
-    counts = np.array([1, 5, 2, 2, 7, 1, 1, 3, 4])
-    expected = np.quantile(np.repeat(values, counts, axis=0), probability, axis=0, method="inverted_cdf")
-    np.testing.assert_array_equal(weighted_quantile(values, counts / counts.sum(), probability), expected)
 
 
 def test_arviz_holds_samples_weights_and_the_report_but_no_rows():

@@ -94,7 +94,7 @@ def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: floa
 
 
 def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Callable[..., Any]:
-    """The same for one response with two values, from one gradient.
+    """`centred_gradient` for a single response with two values, from one gradient.
 
     The two scores are opposite, with lengths as the other's probability, so that the clipped and centred score is
     s(y) min(1, norm / longest)."""

@@ -250,7 +250,7 @@ def british(clipping: Any) -> Any:
 
 
 def clipping_of(clipping: str, clipping_norm: Any) -> Flat | PerSite | Centred:
-    """What the arguments `clipping` and `clipping_norm` of a kernel mean. Raises ConfigurationError where they clash."""
+    """The clipping rule for a kernel's arguments `clipping` and `clipping_norm`. Raises ConfigurationError where they clash."""
     clipping = british(clipping)
     if clipping == "centred":
         if isinstance(clipping_norm, Mapping):

@@ -182,7 +182,7 @@ class Mechanism:
 
     @property
     def count_std(self) -> float:
-        """The same for the count of clipped rows."""
+        """Standard deviation of the noise in the count of clipped rows, for a noise multiplier of 1."""
         if isinstance(self.clipping, Adaptive):
             return self.clipping.count_sensitivity / self.clipping.count_share**0.5
         return 0.5 / self.count_share**0.5 if self.count_share else float("nan")

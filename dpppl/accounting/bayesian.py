@@ -147,7 +147,7 @@ class BayesianAccountant:
         )
 
     def _quantile(self, num_rows: int) -> float:
-        """Of Student's t, exceeded with the share of the failure probability that each estimate has."""
+        """The quantile of Student's t that is exceeded with the share of the failure probability that each estimate has."""
         from scipy.stats import t
 
         assert self.failure_probability is not None

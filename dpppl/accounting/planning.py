@@ -82,7 +82,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def width_at(self, row_curvature: float, option: Option | None = None) -> float:
-        """Of an honest 90 % interval along a direction of another curvature a row; None: without privacy."""
+        """Width of an honest 90 % interval along a direction of another curvature a row; None: without privacy."""
         noise = 0.0 if option is None else option.learned_above * self.num_data
         return _width(self.num_data * row_curvature, self.prior_sd, noise)
 
@@ -201,7 +201,7 @@ class _Problem:
     rows_per_second: float
 
     def width(self, information: float) -> float:
-        """Of an honest 90 % interval: `information` is m."""
+        """Width of an honest 90 % interval; `information` is m."""
         noise = (self.norm / information) ** 2
         return _width(self.num_data * self.row_curvature, self.prior_sd, noise)
 
@@ -271,7 +271,7 @@ def _norm(num_latents: int, row_curvature: float) -> float:
 
 
 def _width(curvature: float, prior_sd: float, noise: float) -> float:
-    """Of a 90 % interval, where data of this curvature tell the gradient with noise of this variance."""
+    """Width of a 90 % interval, where data of this curvature tell the gradient with noise of this variance."""
     return 2 * _Z90 / math.sqrt(prior_sd**-2 + 1 / (1 / curvature + noise / curvature**2))
 
 

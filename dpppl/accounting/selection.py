@@ -62,7 +62,7 @@ class SelectionEvent:
 
     @property
     def noise_multipliers(self) -> tuple[tuple[float, int], ...]:
-        """Of the accesses of all candidates, once each."""
+        """Noise multipliers of the accesses of all candidates, each candidate once."""
         return tuple(pair for c in self.candidates for e in c for pair in e.noise_multipliers)
 
     @property

@@ -135,7 +135,7 @@ def _event(options: argparse.Namespace, noise_multiplier: float, steps: int) -> 
 
 
 def _cost(options: argparse.Namespace, noise_multiplier: float, steps: int) -> Answer:
-    """Of so many steps with so much noise."""
+    """The events of a number of steps at a noise multiplier."""
     event = _event(options, noise_multiplier, steps)
     spent = accounting.spent(event, options.delta, options.accountant)
     attack = accounting.trade_off(event, options.accountant)
@@ -200,7 +200,7 @@ def _plan(options: argparse.Namespace) -> Answer:
 
 
 def _compare(options: argparse.Namespace) -> Answer:
-    """Of several runs, none of them made yet."""
+    """The cost of several planned runs."""
     ledger = None if options.ledger is None else PrivacyLedger.open(options.ledger)
     delta = ledger.delta if options.delta is None and ledger is not None else options.delta
     if delta is None:

@@ -29,7 +29,7 @@ class Use(NamedTuple):
     streams: tuple[int, ...] = ()
 
     def paths(self) -> list[tuple[Step, ...]]:
-        """What it draws from, or gives away."""
+        """The paths that it draws from, or gives away."""
         if self.step is None:
             return [self.key.path]
         last = Step(("fold",), self.step)

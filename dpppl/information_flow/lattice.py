@@ -55,7 +55,7 @@ class Number(NamedTuple):
         return Number(self.offset + other.offset, tuple(sorted(self.terms + other.terms)))
 
     def renamed(self, names: "Names") -> "Number | None":
-        """With others in the place of its variables."""
+        """Substitute variables."""
         result = Number(self.offset)
         for variable in self.terms:
             indices = [known for index in variable.indices if (known := index.renamed(names)) is not None]
@@ -92,7 +92,7 @@ def unknown(rank: int) -> Number:
 
 
 class Step(NamedTuple):
-    """From a key to a child of it.
+    """The step from a key to one of its children.
 
     - **how** - ("fold",), ("split", number of children) or ("element", axis).
     - **child** - the number of the child."""
@@ -111,7 +111,7 @@ class Key(NamedTuple):
     path: tuple[Step, ...] = ()
 
     def renamed(self, names: Names) -> "Key":
-        """With others in the place of its variables."""
+        """Substitute variables."""
         path = [Step(step.how, child) for step in self.path if (child := step.child.renamed(names)) is not None]
         return Key(self.root, tuple(path)) if len(path) == len(self.path) else LOST
 
@@ -137,7 +137,7 @@ class Value(NamedTuple):
         return self.key is not None or self.data is not Data.PUBLIC
 
     def renamed(self, names: Names) -> "Value":
-        """With others in the place of variables."""
+        """Substitute variables."""
         return self._replace(
             key=self.key and self.key.renamed(names), number=self.number and self.number.renamed(names)
         )
@@ -147,12 +147,12 @@ class Value(NamedTuple):
         return self if self.data is Data.PUBLIC else self._replace(data=Data.DERIVED)
 
     def lost(self) -> "Value":
-        """What is made of it in a way that is not followed."""
+        """The result of an operation that is not followed."""
         return self.derived()._replace(key=self.key and LOST, number=None)
 
 
 def join(first: Value, second: Value) -> Value:
-    """What is known of a value that is the one or the other."""
+    """Least upper bound: what is known of a value that is one or the other."""
     data = first.data if first.data is second.data else Data.DERIVED
     key = first.key if first.key == second.key else LOST
     return Value(data, key, first.number if first.number == second.number else None, first.trail or second.trail)

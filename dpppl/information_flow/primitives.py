@@ -119,7 +119,7 @@ def other_generators(equation: Any) -> bool:
 
 
 def effects_of(equation: Any) -> list[Any]:
-    """What an equation does besides computing; that it names an axis of a mesh is no effect."""
+    """The effects of an equation besides computing; that it names an axis of a mesh is no effect."""
     return [effect for effect in equation.effects if type(effect).__name__ != "NamedAxisEffect"]
 
 

@@ -59,7 +59,7 @@ def _check(program: Any, num_rows: int | None) -> None:
 
 
 def _parts(program: Any, outputs: Any) -> Iterator[tuple[str, Any]]:
-    """Of each output, its name, in words, and what it is computed by."""
+    """For each output its name, in words, and the program that computes it."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(outputs)]
     for number, path in enumerate(paths):
         jaxpr, _ = dce_jaxpr(program.jaxpr, [number == other for other in range(len(paths))])

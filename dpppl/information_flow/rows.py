@@ -30,7 +30,7 @@ def check_row_program(program: Any) -> None:
 
 
 def problem_with(equation: Any) -> tuple[str, str] | None:
-    """What an equation does that no computation does: the kind of finding, and words."""
+    """The side effect of an equation, as a kind of finding and in words; None if it only computes."""
     kind = kind_of(equation.primitive)
     if kind is Kind.CALLBACK or effects_of(equation):
         return "effect", ": it may only compute; print and call outside"

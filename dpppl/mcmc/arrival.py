@@ -86,7 +86,7 @@ class Arrival:
 
     @classmethod
     def of(cls, midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise: Noise) -> "Arrival":
-        """From what was collected, in preconditioned coordinates.
+        """Test the collected states, in preconditioned coordinates.
 
         - **midpoints**, **positions** - (chains, draws, ...) by site.
         - **noise** - the noise of the run.

@@ -43,7 +43,7 @@ class Collection:
         return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
 
     def method(self, step: Callable[..., Any], mapping: Any) -> Method:
-        """For the driver; `step(state, rows, public)` gives the next state."""
+        """The driver's `Method`, for `step(state, rows, public)`, which returns the next state."""
         slots, get = self.length // self.thinning + 2, nested_attrgetter(*self.fields)
 
         def fields_of(state: Any) -> tuple[Any, ...]:

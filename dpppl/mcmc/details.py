@@ -48,7 +48,7 @@ class ChainDetails:
         cls, kernel: Dynamics, charges: Sequence[Charge], num_chains: int, failed_chains: tuple[int, ...] = (),
         measured: Measured | None = None,
     ) -> "ChainDetails":  # fmt: skip
-        """Of what has been charged. Raises ConfigurationError if the sampler cannot stand the noise."""
+        """Details of charged steps. Raises ConfigurationError if the sampler cannot stand the noise."""
         longest = measured.step_size if measured is not None and kernel.searches else math.inf
         num_queries = sum(charge.is_query for charge in charges)
         charges = [charge for charge in charges if charge.num_steps and not charge.is_query]

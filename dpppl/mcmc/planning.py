@@ -68,7 +68,7 @@ def histogram_of(kernel: DPKernel, total_steps: int) -> list[Charge]:
 
 
 def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -> Plan:
-    """What the driver does with these chains.
+    """The driver's plan for these chains.
 
     - **chains** - the chains.
     - **warmup** - steps that the progress bar calls warmup.

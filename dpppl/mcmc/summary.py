@@ -7,14 +7,6 @@ import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, probability: float) -> np.ndarray:
-    """Quantile of `values` (draws, ...) under `weights` (draws,), along the leading axis."""
-    order = np.argsort(values, axis=0)
-    cumulative = np.cumsum(weights[order], axis=0)
-    position = np.argmax(cumulative >= probability * cumulative[-1], axis=0)
-    return np.take_along_axis(np.take_along_axis(values, order, axis=0), position[None], axis=0)[0]
-
-
 def print_table(
     samples: Any, weights: np.ndarray, prob: float, verdicts: Mapping[str, np.ndarray], max_rows: int
 ) -> None:
@@ -36,7 +28,7 @@ def print_table(
             mean = flat @ draws.ravel()
             with np.errstate(all="ignore"):
                 std = np.sqrt(flat @ (draws.ravel() - mean) ** 2)
-                quantiles = [float(weighted_quantile(draws.ravel(), flat, p)) for p in (0.5, low, high)]
+                quantiles = np.quantile(draws, (0.5, low, high), weights=weights / weights.sum(), method="inverted_cdf")
                 columns = [mean, std, *quantiles, effective_sample_size(draws), split_gelman_rubin(draws)]
             name = site + (f"[{','.join(map(str, index))}]" if index else "")
             lines.append([name, *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])])

@@ -34,7 +34,7 @@ def quoted(names: Any) -> str:
 
 
 def control_flow_message() -> str:
-    """For sites inside NumPyro's own scan and cond."""
+    """Message for sites inside NumPyro's own scan and cond."""
     return (
         "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
         "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
@@ -44,7 +44,7 @@ def control_flow_message() -> str:
 
 
 def nested_message(name: str) -> str:
-    """For sites inside JAX's control flow."""
+    """Message for sites inside JAX's control flow."""
     return (
         f"site '{name}' is inside jax.lax control flow, jax.jit or jax.vmap, where NumPyro counts it once; write it "
         "outside, as one vectorised site."
@@ -52,7 +52,7 @@ def nested_message(name: str) -> str:
 
 
 def random_message() -> str:
-    """For models that draw random numbers beside their sites."""
+    """Message for models that draw random numbers outside of sites."""
     return (
         "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not "
         "a function of its latents; switch the randomness off or make it a latent site."
@@ -60,7 +60,7 @@ def random_message() -> str:
 
 
 def coupled_message(name: str, what: str, structure: Structure, more: Structure | None) -> str:
-    """For a site whose log likelihood, or observed value, on a batch is not that of each row by itself."""
+    """Message for a site whose log likelihood, or observed value, on a batch is not that of each row by itself."""
     if what == "likelihood" and name in structure.observed and more is not None:
         site, longer = structure.observed[name], more.observed[name].batch
         own = {axis + len(site.event) for axis in site.axes.values()}
@@ -80,7 +80,7 @@ def coupled_message(name: str, what: str, structure: Structure, more: Structure 
 
 
 def latent_of_each_row_message(name: str, joint: str | None) -> str:
-    """For a latent outside the data plate whose shape follows the number of rows; `joint` as in `Structure`."""
+    """Message for a latent outside the data plate whose shape follows the number of rows; `joint` as in `Structure`."""
     if joint is None:
         return (
             f"site '{name}' is a latent of each row, one value for each, which could not be released without revealing the "

@@ -61,7 +61,7 @@ class Layout:
         return blocks.reshape(*blocks.shape[:-2], self.index.size)[..., self.place]
 
     def padded(self, matrices: Array) -> Array:
-        """The same with 1 on the diagonal of padding."""
+        """Matrices with 1 on the diagonal of padding."""
         return matrices + np.eye(self.index.shape[1]) * ~self.real[:, :, None]
 
     def entries(self, matrices: Array, rows: Array, columns: Array) -> Array:
@@ -120,7 +120,7 @@ class Frame(NamedTuple):
         return self._replace(roots=self.layout.padded(self.real(roots)))
 
     def real(self, matrices: Array) -> Array:
-        """With 0 in padding."""
+        """Matrices with 0 in padding."""
         return matrices * self.layout.real[:, :, None] * self.layout.real[:, None, :]
 
     def to_latents(self, covariance: Array) -> Array:
@@ -139,7 +139,7 @@ class Frame(NamedTuple):
         return vectors - (vectors @ self.turn) @ self.turn.T
 
     def latents(self, u: Array) -> Array:
-        """What blocks (..., k, b) add to m0, (..., d)."""
+        """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
         return self.scales * self.turned(self.layout.scattered(times(self.roots, u)))
 
     def coordinates(self, moved: Array) -> Array:
@@ -147,7 +147,7 @@ class Frame(NamedTuple):
         return times(self.inverse, self.layout.gathered(self.turned(moved / self.scales)))
 
     def variances(self, covariance: Array) -> Array:
-        """Of the latents (d,), where u has this covariance."""
+        """Variances of the latents (d,), where u has this covariance."""
         total = self.to_latents(self.real(covariance))
         gathered = self.layout.gathered(self.turn.T)  # (r, k, b)
         product = self.layout.scattered(times(total, gathered)).T

@@ -67,7 +67,7 @@ class Coordinates:
         return sum(shape.size for shape in self.shapes.values())
 
     def names(self) -> list[str]:
-        """Of the coordinates: site, with an index where it has several."""
+        """Names of the coordinates: the site, with an index where it has several."""
         found = []
         for site, s in self.shapes.items():
             found += [f"{site}[{','.join(map(str, i))}]" if s.shape else site for i in np.ndindex(*s.shape)]
@@ -100,7 +100,7 @@ class Coordinates:
         return found
 
     def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
-        """What the prior says of them, and whether the prior of all latents is normal and they are the coordinates.
+        """The prior of the coordinates, and whether it is normal and they are all latents.
 
         Exact where it is, else of draws; of wide models it is normal only if the coordinates are independent under it.
         Raises UnsupportedModelError for improper priors."""

@@ -51,7 +51,7 @@ def impossible(log_probs: Any, weights: Any) -> Any:
 
 
 def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any) -> Any:
-    """What a row releases, (8 + k,), at most 1 long. See `Fit.of`, which reads their sums.
+    """The numbers that a row releases, (8 + k,), of norm at most 1. See `Fit.of`, which reads their sums.
 
     Of its real response and others of the model's, with `weights`: `log_probs` and `values`, all (1 + m,). `squares` (k,): see
     `Directions`. `flags` (2,): whether its score and its curvature was clipped. `speaks`: whether its score is finite, and
@@ -107,7 +107,7 @@ class Scalars(NamedTuple):
 
     @classmethod
     def asked(cls, ask: Callable[..., Any], at: Any, noise_multiplier: float, directions: Directions) -> "Scalars":
-        """From one access."""
+        """The fit, from one access."""
         return cls(ask("scalars", at, noise_multiplier, directions=directions.columns), directions.coordinates)
 
 

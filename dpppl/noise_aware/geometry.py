@@ -72,7 +72,7 @@ class Geometry:
         return jnp.sqrt(jnp.sum(inside**2) + square * jnp.sum((score @ at["sketch"]) ** 2))
 
     def outer(self, at: Any, score: Any) -> Any:
-        """The same without products."""
+        """The isometric numbers of the outer product of a score, of its blocks alone."""
         inside = self._gathered(at, score)
         return isometric(inside[:, :, None] * inside[:, None, :]).ravel()
 

@@ -42,7 +42,7 @@ class Plan:
         return [{b.kind: scale * float(np.sqrt(total * b.repeats / b.share)) for b in stage} for stage in self.stages]
 
     def noise_multipliers(self, scale: float) -> np.ndarray:
-        """Of each access in order, (num_accesses,)."""
+        """Noise multipliers of the accesses, in order, (num_accesses,)."""
         priced = zip(self.stages, self.priced(scale))
         return np.concatenate([np.full(b.repeats, sigma[b.kind]) for stage, sigma in priced for b in stage])
 

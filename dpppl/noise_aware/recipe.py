@@ -61,7 +61,7 @@ class Prior(NamedTuple):
         return "full" if self.is_full else f"blocks of at most {max(map(len, self.pieces))} coordinates"
 
     def geometry(self) -> Geometry:
-        """For the programs of a run."""
+        """The geometry for the programs of a run."""
         frame = self.first()
         count, width, _ = frame.roots.shape
         return Geometry(len(self.mean), count, width, frame.turn.shape[1], 0 if self.is_full else COLUMNS)
@@ -98,7 +98,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """What a row is clipped to, in u. None: found from private histograms.
+    """Bounds of a row in u. None: chosen from private histograms.
 
     - **norm** - of a score.
     - **curvature** - of a row's curvature."""
@@ -248,7 +248,7 @@ def _is_surprised(mean: Array, covariance: Array, dimension: int) -> bool:
 
 
 def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
-    """What accesses need; see `Geometry`."""
+    """The arrays that accesses need; see `Geometry`."""
     frame = start.frame
     return {
         "point": start.point, "norm": start.norm, "bound": start.bound, "scales": frame.scales, "turn": frame.turn,

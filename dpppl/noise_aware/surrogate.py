@@ -36,7 +36,7 @@ class Surrogate(NamedTuple):
     unknown: Array
 
     def beside_at(self, h: Array, spread: Array) -> Array:
-        """What entries beside the blocks add to the variance of the gradient (k, b), h being the curvature's mean."""
+        """Variance (k, b) that off-block entries add to the gradient; `h` is the mean of the curvature."""
         return self.beside * (np.sum(h * spread) / self.trace)
 
     def noise_at(self, covariance: Array) -> Array:
@@ -67,7 +67,7 @@ class Surrogate(NamedTuple):
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
 
     def posteriors(self, covariance: Array) -> tuple[Array, Array]:
-        """The same, where what is unknown is as in the prior."""
+        """Posteriors where the unknown share of the curvature is as in the prior."""
         means, spreads = self.given(self.noise_at(covariance), covariance)
         share = np.sqrt(self.unknown)
         return means, spreads + share[:, :, None] * (covariance - spreads) * share[:, None, :]
@@ -91,7 +91,7 @@ def posterior_covariance(information: Array, root: Array) -> Array:
 
 
 def moments(means: Array, covariances: Array) -> tuple[Array, Array]:
-    """Of an equal mixture of n normal distributions."""
+    """Mean and covariance of an equal mixture of n normal distributions."""
     mean = means.mean(axis=0)
     off = np.moveaxis(means - mean, 0, -1)
     return mean, covariances.mean(axis=0) + off @ off.swapaxes(-1, -2) / len(means)

@@ -59,7 +59,7 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
     rows = _made_up(split.row, np.random.default_rng(0))
 
     def transforms(z: Arrays, public: Arrays) -> dict[str, Any]:
-        """Of each site, its support and the transform to it."""
+        """The support of each site and the transform to it."""
         sites: dict[str, Any] = {}
 
         def visit(site: Any, transform: Any) -> Any:

@@ -121,7 +121,7 @@ class Verdict:
 
     @property
     def doubts(self) -> list[str]:
-        """What to know when reading them."""
+        """Doubts that readers of the samples should know."""
         far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
         return [
             *filter(
@@ -155,7 +155,7 @@ class Verdict:
         return lines
 
     def _unfinished(self) -> list[str]:
-        """Of a run that has not arrived."""
+        """Findings of a run that has not converged."""
         far = self.conflict
         cure = far or "raise the budget, give the latents narrower priors, or fewer of them"
         lines = []
@@ -259,7 +259,7 @@ class Verdict:
 
     @property
     def released(self) -> str | None:
-        """What of the curvature was not."""
+        """A sentence on the part of the curvature that was not released; None where all of it was."""
         if self.curvature == "full":
             return None
         return (
@@ -287,7 +287,7 @@ class Verdict:
         return [(name, word(share)) for name, share in self.learned.items()]
 
     def line(self) -> str:
-        """In one line: the worst of all findings."""
+        """The worst of all findings, in one line."""
         found = self.refusals or self.doubts
         if not found:
             return "read: the releases agree with each other and with the model"
@@ -296,7 +296,7 @@ class Verdict:
         return f"{'do not read' if self.refusals else 'read with care'}: {found[0]}{rest}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """What the report says of it: pairs of a name and a text."""
+        """Lines of the report: pairs of a name and a text."""
         words = [word for _, word in self.share_learned()]
         return [
             ("verdict", self.line()),

@@ -212,7 +212,7 @@ def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shift
 def _run_scan(
     equation: Any, operands: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts
 ) -> tuple[list[Any], Shifts]:
-    """The same of a scan, iteration by iteration."""
+    """Evaluate a scan, iteration by iteration."""
     parameters, (first, num_carry) = equation.params, scan_parts(equation)
     last = first + num_carry
 
@@ -232,7 +232,7 @@ def _run_scan(
 
 
 def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
-    """The same as `_positions`, over all iterations of loops."""
+    """`_positions` over all iterations of loops."""
     each = lambda a, b: _positions(use, a, b)  # noqa: E731
     for _ in use.iterations:
         each = jax.vmap(each, out_axes=1)
@@ -265,7 +265,7 @@ def _positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _to_operand(use: Use) -> Chain:
-    """From (G, m, n) to the shape of the operand."""
+    """Reshape (G, m, n) to the shape of the operand."""
     numbers = use.equation.params["dimension_numbers"]
     if use.kind == "lookup":
         return (("reshape", use.shape),)

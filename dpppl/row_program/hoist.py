@@ -247,12 +247,12 @@ def _minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -
 
 
 def _price(v: Any, num_latents: int) -> float:
-    """What a variable at the cut costs a row, in the same units."""
+    """Cost of a variable at the cut for each row, in the units of `_work`."""
     return _PART + v.aval.size * (1 + _PRODUCT * num_latents) if _is_smooth(v) else 1.0
 
 
 def _work(equation: Any) -> float:
-    """What one equation of a row costs, in numbers of elementwise arithmetic, from shapes."""
+    """Cost of one equation for each row: the number of elementwise operations, from shapes."""
     shapes = [v.aval.shape for v in (*equation.invars, *equation.outvars)]
     numbers, name = sum(map(math.prod, shapes)), equation.primitive.name
     inside = sum(_work(e) for program in programs(equation) for e in open_jaxpr(program).eqns)

@@ -37,7 +37,7 @@ def solve_by_products(program: RowProgram) -> RowProgram:
 
 
 def hoist(program: RowProgram) -> RowProgram:
-    """What no row enters moves to `before`."""
+    """Move to `before` what does not depend on rows."""
     halves = split(program.of_row, program.holds_row)
     if halves is None:
         return program

@@ -61,7 +61,7 @@ class Use:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the rearranged variable."""
+        """Shape of the rearranged variable."""
         return tuple(self.equation.invars[self.position].aval.shape)
 
     def sizes(self) -> tuple[int, int, int, int]:
@@ -159,7 +159,7 @@ def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bo
 
 
 def _undone(equation: Any) -> tuple[str, tuple[int, ...]] | None:
-    """What undoes an equation that only rearranges its operand; None for others."""
+    """The inverse of an equation that only rearranges its operand; None for others."""
     if len(equation.invars) != 1 or len(equation.outvars) != 1 or is_literal(equation.invars[0]):
         return None
     operand, out = equation.invars[0].aval, equation.outvars[0].aval

@@ -46,7 +46,7 @@ class Charge:
 
     @property
     def event(self) -> GaussianEvent:
-        """For the accountant."""
+        """The event for the accountant."""
         event = self.mechanism.event(self.noise_multipliers, self.first, self.chains)
         relation = self.neighboring_relation
         return event if relation is None else replace(event, neighboring_relation=relation)
@@ -245,7 +245,7 @@ class Budget:
         return bool(charges) and self._epsilon(events_of(charges)) >= limit
 
     def _epsilon(self, events: Sequence[GaussianEvent]) -> float:
-        """At the target's delta, for the unit."""
+        """Epsilon at the target's delta, for the unit of privacy."""
         assert self.target_delta is not None
         return accounting.group_epsilon(events, self.target_delta, self.unit.group_size)
 

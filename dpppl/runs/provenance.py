@@ -53,7 +53,7 @@ class KeyOrigin:
 
     @classmethod
     def of(cls, key: Any) -> "KeyOrigin":
-        """Of a typed key."""
+        """The origin of a typed key."""
         short = KeySource.SEED if keys.is_guessable(key) else KeySource.CALLER
         return cls(KeySource.ENTROPY if keys.is_issued(key) else short, keys.generator_of(key))
 
@@ -86,7 +86,7 @@ class Provenance:
     starts: tuple[Start, ...] = ()
 
     def and_now(self, status: Status, key: KeyOrigin | None = None, start: Start | None = None) -> "Provenance":
-        """With one more run."""
+        """This provenance with one more run."""
         return Provenance(status=status, keys=_with(self.keys, key), starts=_with(self.starts, start))
 
     def ended(self, status: Status) -> "Provenance":

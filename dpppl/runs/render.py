@@ -53,7 +53,7 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: lists for tuples, strings for numbers that are not finite."""
+    """JSON's form of a value: lists for tuples, strings for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -70,7 +70,7 @@ def table(rows: Rows) -> list[str]:
 
 
 def text(headline: str, rows: Rows, sections: Sections) -> str:
-    """For terminals."""
+    """The report as text for terminals."""
     lines = ["Privacy report", headline, *table(rows)]
     for title, sentences in sections:
         lines += [title, *(f"  - {sentence}" for sentence in sentences)]
@@ -179,7 +179,7 @@ def _compared(comparisons: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _words(sentence: str) -> str:
-    """As HTML; a number and its % stay on one line."""
+    """Words as HTML; a number and its % stay on one line."""
     return html.escape(sentence).replace(" %", "&nbsp;%")
 
 

@@ -38,7 +38,7 @@ class Details(Protocol):
         """Lines of the report: pairs of a name and a text."""
 
     def warnings(self) -> list[str]:
-        """What a reader must not overlook."""
+        """Warnings that a reader must not overlook."""
 
     def assumptions(self) -> list[str]:
         """Assumptions behind the numbers that are this method's own."""
@@ -65,7 +65,7 @@ class MechanismFacts:
 
     @classmethod
     def of(cls, mechanism: Mechanism, num_rows: int | None = None) -> "MechanismFacts":
-        """Of a mechanism, on a declared or visible number of rows."""
+        """Facts of a mechanism, with a declared or visible number of rows."""
         subsampling = mechanism.subsampling
         return cls(
             clipping=mechanism.clipping.describe(),
@@ -204,7 +204,7 @@ class PrivacyReport:
         return lines + self.details.assumptions()
 
     def warnings(self) -> list[str]:
-        """What a reader must not overlook."""
+        """Warnings that a reader must not overlook."""
         lines = list(self.left_out)
         if self.spent is not None and not self.spent.meaningful:
             lines.append("This epsilon is no meaningful guarantee.")
@@ -220,7 +220,7 @@ class PrivacyReport:
         return f"delta is not below 1 / number of rows = {1 / rows:.2g}: a mechanism may publish whole rows."
 
     def not_covered(self) -> list[str]:
-        """What the guarantee does not speak of."""
+        """What the guarantee does not cover."""
         lines = [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
         return [
             _CENTRED if line == _CLIPPED and self.mechanism.clipping.startswith("centred") else line for line in lines

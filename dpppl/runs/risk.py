@@ -26,7 +26,7 @@ _DRAWN_DELTAS = 10.0 ** np.arange(-1, -10.1, -0.25)
 
 @lru_cache(maxsize=64)
 def trade_off(events: Events, group_size: int = 1) -> TradeOff:
-    """Of the events, for so many rows of a person, computed once."""
+    """The trade-off curve of events, for so many rows of a person; cached."""
     return accounting.trade_off(events, group_size=group_size)
 
 

@@ -55,7 +55,7 @@ class Unit:
         return "row" if self.ids is None else "unit"
 
     def describe(self) -> str:
-        """For the report."""
+        """The unit in words, for the report."""
         if self.ids is not None:
             return f"all rows with one '{self.ids}', of which at most {self.max_rows} are used"
         if self.max_rows > 1:

@@ -30,7 +30,7 @@ class SVIDetails:
 
     @classmethod
     def of(cls, charges: Sequence[Charge], num_particles: int, clipped: ClippedRows | None = None) -> "SVIDetails":
-        """Of what has been charged."""
+        """Details of charged steps."""
         accesses = {
             is_query: sum(c.num_steps * c.chains for c in charges if c.is_query == is_query)
             for is_query in (False, True)

@@ -170,7 +170,7 @@ class SVIResult:
 
 
 def _shape(value: Any) -> str:
-    """Of a parameter, for print."""
+    """Shape of a parameter, for printing."""
     sizes = [np.size(leaf) for leaf in jax.tree.leaves(value)]
     return (
         str(np.shape(value))

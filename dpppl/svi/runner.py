@@ -199,6 +199,6 @@ class SVI(SVISettings):
         return self.optim.get_params(state.optim_state)
 
     def _params(self, objective: Objective, optim_state: Any) -> Callable[[Any], dict[str, Any]]:
-        """From an optimiser's state, like this one, to constrained parameters."""
+        """The function from an optimiser's state, like this one, to constrained parameters."""
         constrained = lambda optim_state: objective.constrain(self.optim.get_params(optim_state))  # noqa: E731
         return proved(constrained, optim_state, num_rows=objective.split.num_rows)

@@ -115,7 +115,7 @@ class SVISettings(Fixed):
 
     @property
     def mechanism(self) -> Mechanism:
-        """What an access does; with clipping_norm="auto" at norm 1 until a run has chosen it."""
+        """The mechanism of an access; with clipping_norm="auto" at norm 1 until a run has chosen it."""
         return self._mechanism
 
     def objective(self) -> Objective:

@@ -94,7 +94,7 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
 def svi_clipping_of(
     clipping: str | Adaptive | None, clipping_norm: Any, num_data: int | None
 ) -> Flat | PerSite | Adaptive:
-    """What SVI's arguments mean: "auto" is centred by default, at norm 1 until a run has chosen it.
+    """The clipping rule for SVI's arguments: "auto" is centred by default, at norm 1 until a run has chosen it.
 
     Raises ConfigurationError where they contradict each other."""
     is_auto = isinstance(clipping_norm, str) and clipping_norm == "auto"

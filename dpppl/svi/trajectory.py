@@ -25,7 +25,7 @@ def thinning_for(optim_state: Any, num_steps: int, asked: int | None = None) -> 
 def method_of(
     step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int, counts: bool
 ) -> Method:
-    """For the driver. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
+    """The driver's `Method`. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
     `counts`, the share of clipped rows."""
     length = -(-num_steps // NUM_CHUNKS)
     length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks

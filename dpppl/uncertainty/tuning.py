@@ -198,7 +198,7 @@ def _checked(runner: Any) -> Runner:
 
 
 def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Of one run."""
+    """Samples of one run."""
     if isinstance(runner, SVI):
         result: Any = runner.run(key, None, *args, **kwargs)
         return dict(result.objective.sample(result.params, keys.stream(key, "samples"), 1_000))
@@ -225,7 +225,7 @@ def _charged(ledger: Any, event: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """What single runs print would tell how many there were."""
+    """Print nothing: output of single runs would tell how many there were."""
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
         warnings.simplefilter("ignore")
