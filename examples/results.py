@@ -141,7 +141,8 @@ def cell(runs: Sequence[dict[str, Any]], column: str) -> str:
         return f"{np.median(values):.4g}"
     if column != score or len(values) == 1:
         return f"{np.median(values):.4f}"
-    return f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}"
+    digits = 4 if max(values) < 10.0 else 1
+    return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
 
 
 def table(rows, selected, columns):
@@ -173,13 +174,16 @@ def budget_curves(folder, name, selected, score, limits=None):
 
 
 def costs(folder, names):
-    """Markdown of what the files `names` took: rows, runs, and processor minutes by the mean of the runs that were timed."""
+    """Markdown of what the files `names` took: rows, runs, processor minutes.
+
+    A run that was not timed counts as the mean of its row's, or else of its file's."""
     lines, total = ["| example | rows | runs | processor minutes |", "|---|---|---|---|"], np.zeros(3)
     for name in names:
-        rows = load(folder / f"{name}.json").values()
-        runs = [[run[SECONDS] for run in row["runs"] if SECONDS in run] for row in rows]
-        minutes = sum(np.mean(timed) * len(row["runs"]) for timed, row in zip(runs, rows, strict=True) if timed) / 60.0
-        found = np.array([len(rows), sum(len(row["runs"]) for row in rows), minutes])
+        rows = [row["runs"] for row in load(folder / f"{name}.json").values()]
+        timed = [[run[SECONDS] for run in runs if SECONDS in run] for runs in rows]
+        mean = np.mean([seconds for known in timed for seconds in known] or [0.0])
+        seconds = sum(len(runs) * (np.mean(known) if known else mean) for runs, known in zip(rows, timed, strict=True))
+        found = np.array([len(rows), sum(map(len, rows)), seconds / 60.0])
         lines.append(f"| {name} | {found[0]:.0f} | {found[1]:.0f} | {found[2]:.1f} |")
         total += found
     return "\n".join([*lines, f"| all | {total[0]:.0f} | {total[1]:.0f} | {total[2]:.1f} |"])

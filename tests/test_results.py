@@ -95,11 +95,11 @@ def test_costs_count_a_run_that_was_not_timed_as_the_mean_of_the_others(tmp_path
         [results.Row("c", lambda seed: {"score": sum(range(10_000_000)), "epsilon": None})], tmp_path / "d.json"
     )
     assert results.load(tmp_path / "d.json")["c"]["runs"][0][results.SECONDS] > 0.0
-    for name, runs in (("a", timed), ("b", timed[:1])):
+    for name, runs in (("a", timed), ("b", timed[:1]), ("c", [{}, {}])):
         rows[name] = {"settings": {}, "runs": runs}
     results.save(tmp_path / "file.json", rows)
     found = results.written("<!-- costs: file, none -->\n| old |\n", tmp_path)
-    assert "| file | 2 | 4 | 3.5 |\n| none | 0 | 0 | 0.0 |\n| all | 2 | 4 | 3.5 |\n" in found
+    assert "| file | 3 | 6 | 5.2 |\n| none | 0 | 0 | 0.0 |\n| all | 3 | 6 | 5.2 |\n" in found
 
 
 def test_the_page_of_results_shows_what_the_json_says():
