@@ -106,6 +106,10 @@ def on_disk(arrays: Mapping[str, Any], mesh: Any) -> Rows | None:
         return None
     if mesh is not None:
         raise ConfigurationError("rows from disk are read for one device: leave mesh= out.")
+    if jax.process_count() > 1:
+        raise ConfigurationError(
+            "rows from disk are read by one process, and this is one of several: load its rows as arrays."
+        )
     sources = {label: _source(label, x) for label, x in arrays.items()}
     num_rows = next(iter(sources.values())).num_rows
     if num_rows > MOST_ROWS:
