@@ -132,8 +132,14 @@ def noisy_centred_sum(
     noise_multiplier: Any,
     step: Any,
 ) -> NoisySum:
-    """`Mechanism.noisy_sum` of centred gradients with respect to `position`. `to_latents(position, public)`: the model's
-    unconstrained latents there, and its Public arrays. `responses`: see `Responses`; `is_binary`: that of the whole position."""
+    """`Mechanism.noisy_sum` of centred gradients with respect to `position`.
+
+    - **mechanism** - the mechanism, with centred clipping.
+    - **responses**, **is_binary** - see `Responses`.
+    - **log_likelihood** - as for `centred_gradient`.
+    - **to_latents** - `to_latents(position, public)`: the model's unconstrained latents there, and its Public arrays.
+    - **position** - what gradients are taken in.
+    - **rows**, **public**, **key**, **noise_multiplier**, **step** - as for `Mechanism.noisy_statistic`."""
     clipping = mechanism.clipping
     assert isinstance(clipping, Centred)
     if is_binary:

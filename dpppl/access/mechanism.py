@@ -197,9 +197,14 @@ class Mechanism:
         self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
         step: Any, norm: Any, forms: ghost.Forms | None = None, placement: Any = None,
     ) -> Any:  # fmt: skip
-        """What the door computes: subsample, clip the statistic of each row, sum, and add noise. With `forms`, the
-        statistic is factors of a gradient, which are weighted so that it is clipped. With a `placement`, each of several
-        devices computes it with its own rows, and all find the same."""
+        """What the door computes: subsample, clip the statistic of each row, sum, and add noise.
+
+        - **statistic** - `statistic(row)`; with `forms`, factors of a gradient, which are weighted so that it is clipped.
+        - **rows** - private arrays (N, ...); of several devices, those of this one.
+        - **number** - name under which a row holds its place among those of the step, or None.
+        - **key**, **noise_multiplier**, **step**, **norm** - as for `noisy_statistic`; norm is its `clipping_norm`.
+        - **forms** - how the statistic gives the factors of a gradient, or None.
+        - **placement** - where rows are dealt out over devices or on disk; all devices return the same."""
         drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
         clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, _one_of(rows, number, placement)) if forms is None else forms.like

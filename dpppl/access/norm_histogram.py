@@ -52,8 +52,12 @@ def noisy_histogram(
     statistic: Callable[..., Any], z: Any, rows: Any, public: Any, *, key: Any, noise_multiplier: Any, step: Any = 0,
     discretise: bool = False,
 ) -> Any:  # fmt: skip
-    """Counts of rows by bin, each with noise of sd `noise_multiplier`: one access of `histogram_mechanism()`, of cost
-    noise_multiplier^-2 in mu^2. `statistic(z, row, public)`: see `in_bin`. Shape (NUM_BINS,), float32."""
+    """Counts of rows by bin, with noise, (NUM_BINS,) float32: one access of `histogram_mechanism()`.
+
+    - **statistic** - `statistic(z, row, public)`, the bin of a row as `in_bin` gives it.
+    - **z**, **rows**, **public**, **key**, **step** - as for `Mechanism.noisy_statistic`.
+    - **noise_multiplier** - sd of the noise in each count; the access costs noise_multiplier^-2 in mu^2.
+    - **discretise** - as in `Mechanism`."""
     mechanism = histogram_mechanism(discretise)
     return mechanism.noisy_statistic(
         statistic, z, rows, public, key=key, noise_multiplier=noise_multiplier, step=step

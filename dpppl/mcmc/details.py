@@ -172,7 +172,15 @@ def chain_report(
     unit: Unit = ROW,
     placement: str | None = None,
 ) -> PrivacyReport:
-    """The report of chains that were charged so, on `num_rows` rows, by a model that captured `assumed_public`."""
+    """The report of chains.
+
+    - **kernel** - the calibrated kernel.
+    - **charges** - what has been charged.
+    - **num_chains** - number of chains.
+    - **failed_chains**, **measured** - as in `ChainDetails`.
+    - **provenance**, **delta**, **num_rows**, **assumed_public**, **ledger**, **left_out**, **unit**, **placement** - as in
+      `PrivacyReport`.
+    """
     return PrivacyReport(
         method=type(kernel).__name__,
         events=events_of(charges),

@@ -70,10 +70,16 @@ def after(
     search: Search, step: Any, position: Any, gradient: Any, *, gradient_std: Any, hidden: Any, largest_step: Any,
     length_of: Callable[[Any], Any],
 ) -> tuple[Search, Any]:  # fmt: skip
-    """The search and the position after a step of it, given the noisy gradient where `probe` said.
+    """The search and the position after one of its steps.
 
-    `gradient_std`: of the noise in a coordinate of it; `hidden`: the curvature below which no matched step is too long;
-    `largest_step`: that a curvature allows; `length_of(move)`: in unconstrained space, which limits a move."""
+    - **search** - its state before.
+    - **step** - number of the step.
+    - **position** - the position before, in the coordinates in which latents move.
+    - **gradient** - the noisy gradient at the point that `probe` returned.
+    - **gradient_std** - standard deviation of the noise in a coordinate of the gradient.
+    - **hidden** - curvature below which no matched step is too long.
+    - **largest_step** - `largest_step(curvature)`, the largest step that a curvature allows.
+    - **length_of** - `length_of(move)`, the length of a move in unconstrained space, which is limited."""
     second = step % 2 == 1
     reach, u = _reach(search, hidden), _direction(search)
     product = jax.tree.map(lambda first, other: (first - other) / reach, search.gradient, gradient)

@@ -148,10 +148,15 @@ def check_coupling(
 ) -> None:
     """Compare a batch of three made-up rows with the three rows one by one, at made-up latents; refuse coupled rows.
 
-    `run(n)(z, rows, public, noise)` gives, for n rows, log likelihoods (n,) and observed values by site. The values of
-    observed sites are made up inside their supports, from `noise`: uniform numbers in (0, 1) of the shapes `observed`,
-    whose axes of rows are `axes`. `explain(site, "likelihood" or "value")` says why a site is refused. Refuses to
-    decide, too, where nothing finite could be compared."""
+    - **run** - `run(n)(z, rows, public, noise)` gives, for n rows, log likelihoods (n,) and observed values by site, which are
+      made up inside their supports from `noise`, uniform numbers in (0, 1).
+    - **latents** - shapes of the latents by site.
+    - **arguments** - the model's arguments.
+    - **public** - the model's Public arrays.
+    - **observed**, **axes** - by observed site, the shape of its noise and which axis is that of rows.
+    - **explain** - `explain(site, "likelihood" or "value")`, the message of the refusal.
+
+    Refuses to decide, too, where nothing finite could be compared."""
 
     def both(z: Arrays, rows: Arrays, public: Arrays, noise: Arrays) -> tuple[Any, Any]:
         def alone(row: Arrays, noise: Arrays) -> dict[str, Arrays]:

@@ -149,10 +149,14 @@ def responses_of(split: SplitModel, num_draws: int) -> Responses:
 def grouped(
     model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], ids: str | None, max_rows: int, key: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with the rows of each unit beside each other, (U * k, ...), and their MASK (U, k).
+    """The arguments of a call with the rows of each unit next to each other, (U * k, ...), and their MASK (U, k).
 
-    `ids`: the name of the argument that holds one hashable id a row, None where rows are the units. `key`: decides which rows
-    are kept of a unit with more than `max_rows`. Rows without an id (None, NaN) are left out.
+    - **model**, **args**, **kwargs** - the model and the arguments of its call.
+    - **ids** - name of the argument that holds one hashable id a row; None where rows are the units. Rows without an id (None,
+      NaN) are left out.
+    - **max_rows** - the most rows of a unit that are kept, k.
+    - **key** - decides which rows of a larger unit are kept.
+
     Raises ConfigurationError, which tells no id."""
     if ids is None or MASK in kwargs:
         return args, kwargs

@@ -67,10 +67,14 @@ def drawn(
     count: int,
     most: float = 1.0,
 ) -> Curvature:
-    """Draws of diagonal blocks (k, b, b) of a curvature, given `noisy` = curvature + noise of sd `std` on the diagonal,
-    std / sqrt 2 off it, and `scores`, the variance of scores with noise of sd `scores_std`.
+    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases.
 
-    `real` (k, b): where there is no padding; `covariance` (k, b, b): the prior's; `most`: see `_ratio`."""
+    - **noisy**, **std** - curvature plus noise, (k, b, b), of this sd on the diagonal, and std / sqrt 2 off it.
+    - **scores**, **scores_std** - variance of the scores with noise, and the sd of that noise.
+    - **real** - (k, b), where there is no padding.
+    - **covariance** - the prior's, (k, b, b).
+    - **count** - number of draws.
+    - **most** - see `_ratio`."""
     smallest = _SMALLEST / np.linalg.eigvalsh(covariance).max()
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
     mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)

@@ -53,9 +53,11 @@ def impossible(log_probs: Any, weights: Any) -> Any:
 def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any) -> Any:
     """The numbers that a row releases, (8 + k,), of norm at most 1. See `Fit.of`, which reads their sums.
 
-    Of its real response and others of the model's, with `weights`: `log_probs` and `values`, all (1 + m,). `squares` (k,): see
-    `Directions`. `flags` (2,): whether its score and its curvature was clipped. `speaks`: whether its score is finite, and
-    `is_outside` whether that is so because its response is outside the model's support."""
+    - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
+    - **squares** - (k,), see `Directions`.
+    - **flags** - (2,), whether its score and its curvature were clipped.
+    - **speaks** - whether its score is finite.
+    - **is_outside** - whether its response is outside the model's support, so that its score is not finite."""
     log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
     moments, variances = moments_of_rank(log_probs, weights)
     signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)

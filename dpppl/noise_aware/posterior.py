@@ -79,8 +79,14 @@ def widened(surrogate: Surrogate, covariance: Array) -> Surrogate:
 def draw(
     coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Any, key: Any, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:
-    """Unconstrained latents by site, (num_samples, ...): independent draws where the prior is normal, else NUTS; and what
-    is wrong with NUTS's draws, if anything."""
+    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything.
+
+    - **coordinates** - in which the likelihood is measured.
+    - **mixture** - posteriors given surrogates of the likelihood.
+    - **is_normal** - whether the prior is normal: then draws are independent, else NUTS's.
+    - **public** - the model's Public arrays.
+    - **key** - key of the draws.
+    - **num_samples** - number of draws."""
     if not is_normal:
         return nuts.Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))

@@ -187,7 +187,15 @@ def run_recipe(
     rows_per_unit: int = 1,
 ) -> tuple[list[Stage], Scalars]:
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
-    `scale`: 1 / mu; `redrawn`: see `Responses`; `rows_per_unit`: rows of a unit, which may be correlated."""
+
+    - **ask** - the function that makes an access.
+    - **plan** - the accesses and their shares of the cost.
+    - **scale** - 1 / mu.
+    - **prior** - of the coordinates.
+    - **bounds** - the user's bounds of a row, where given.
+    - **num_rows** - number of rows.
+    - **redrawn** - see `Responses`.
+    - **rows_per_unit** - rows of a unit, which may be correlated."""
     *priced, closing = plan.priced(scale)
     frame, dimension = prior.first(), len(prior.mean)
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
@@ -284,8 +292,15 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
 def found_bounds(
     ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int, size: float
 ) -> dict[str, float]:
-    """Bounds that were given; else from the stage's histograms, or, where it has none, those of the stage before.
-    `size`: the root of how many entries the curvature has."""
+    """The user's bounds; else from the stage's histograms, or, where it has none, those of the stage before.
+
+    - **ask** - the function that makes an access.
+    - **at** - arrays that accesses need, with the bounds of the stage before.
+    - **bounds** - the user's, where given.
+    - **sigma** - noise multipliers by kind of access.
+    - **level** - quantile of the norms that becomes the bound.
+    - **num_rows** - number of rows.
+    - **size** - square root of the number of entries of the curvature."""
     norm, bound = bounds.norm, bounds.curvature
     if "norm_bin" in sigma:
         counts = ask("norm_bin", at, sigma["norm_bin"])

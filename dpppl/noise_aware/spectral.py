@@ -28,8 +28,13 @@ def eigen_draws(
 ) -> tuple[Array, Array]:
     """Eigenvalues (count, k, b) and eigenvectors (count, k, b, b), in columns, of curvatures given `noisy` (k, b, b).
 
-    Eigenvalues are at least `smallest`; where `real` (k, b) is False they are 0. Symmetric matrices `reference` (k, b, b)
-    that turn with `noisy` decide the signs of its eigenvectors, which would differ from machine to machine."""
+    - **noisy** - the noisy release.
+    - **std** - sd of the noise on the diagonal.
+    - **real** - (k, b); where False, in padding, eigenvalues are 0.
+    - **reference** - symmetric matrices (k, b, b), equivariant under rotations as `noisy` is, which decide the signs of its
+      eigenvectors: else these would differ from machine to machine.
+    - **smallest** - the smallest eigenvalue that is possible.
+    - **count** - number of draws."""
     values, vectors, exists = _decomposed(noisy, real, reference)
     low, high = np.log(smallest), np.log(max(values.max(), 10.0 * smallest) + 6.0 * std)
     rng, width = np.random.default_rng(0), values.shape[1]

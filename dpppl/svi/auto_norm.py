@@ -29,8 +29,17 @@ def choose_norm(
     charges: Sequence[Charge],
     begin: Callable[[KeyOrigin], PrivacyReport],
 ) -> tuple[Run, float]:
-    """Give `svi` the .9 quantile of the rows' gradients at a draw of the first guide, to four digits. `charges`: the
-    histogram's, and that of the steps. Returns the run, which has its steps reserved, and the norm."""
+    """Choose the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits.
+
+    Returns the run, which has its steps reserved, and the norm.
+
+    - **svi** - the SVI.
+    - **objective** - its objective.
+    - **phi** - the first unconstrained parameters.
+    - **rows**, **public** - private rows and Public arrays.
+    - **run** - the run, not yet begun.
+    - **charges** - the histogram's, and that of the steps.
+    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""
     histogram, *steps = charges
     with TRACING:
         _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)

@@ -35,7 +35,15 @@ def svi_step(
     objective: Objective, mechanism: Mechanism, noise_multiplier: Any, optim: Any, gradient: str, num_data: int | None,
     state: SVIState, rows: Any, public: Any,
 ) -> tuple[SVIState, Any]:  # fmt: skip
-    """The next state; and the noisy ascent direction with the noised share of clipped rows, None where none is counted."""
+    """The next state; and the noisy ascent direction with the noised share of clipped rows, None where none is counted.
+
+    - **objective** - the ELBO.
+    - **mechanism**, **noise_multiplier** - of its access.
+    - **optim** - NumPyro's interface to the optimiser.
+    - **gradient** - "aligned" or "per_parameter".
+    - **num_data** - declared number of rows, or None.
+    - **state** - the state before.
+    - **rows**, **public** - private rows and Public arrays."""
     norms, shares = [state.clipping_norm], [None]
 
     def noted(noisy: Any) -> Any:
