@@ -11,6 +11,7 @@ of a run that nobody disturbed.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -135,7 +136,8 @@ def one_round(context, folder, number, expected):
             time.sleep(0.005)
         time.sleep(chance.uniform(0.0, 20 * 2.5 * PAUSE))
     is_over = (folder / f"done{victim}").exists()
-    os.kill(processes[victim].pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(processes[victim].pid, signal.SIGKILL)
     killed = time.monotonic()
     hangs = ended(processes)
     seconds = time.monotonic() - killed

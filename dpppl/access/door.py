@@ -112,7 +112,11 @@ class Access:
         """The access of every chain."""
         every = _mapped(self._one, self.chains)
         if self.placement is not None:
-            every = self.placement.on_devices(every, [k in self.roles.rows for k in range(len(operands))])
+            of_rows, of_chains = [k in self.roles.rows for k in range(len(operands))], None
+            if self.chains and self.placement.chains_of(_lead(operands, self.chains)[0]):
+                of_chains = self.chains[-1]
+                every = _one_by_one(_mapped(self._one, self.chains[:-1]), of_chains)
+            every = self.placement.on_devices(every, of_rows, of_chains)
         with jax.enable_x64(self.x64):
             return every(*operands)
 
@@ -237,6 +241,21 @@ def _mapped(function: Callable[..., Any], maps: Maps) -> Callable[..., Any]:
     for level in maps:
         function = jax.vmap(function, in_axes=tuple(0 if batched else None for batched in level))
     return function
+
+
+def _one_by_one(function: Callable[..., Any], level: Sequence[bool]) -> Callable[..., Any]:
+    """`jax.vmap`, chain after chain: what a chain computes depends on no number of chains beside it."""
+
+    def every(*operands: Any) -> Any:
+        mapped = [x for x, batched in zip(operands, level) if batched]
+
+        def one(parts: Any) -> Any:
+            rest = iter(parts)
+            return function(*(next(rest) if batched else x for x, batched in zip(operands, level)))
+
+        return jax.lax.map(one, mapped)
+
+    return every
 
 
 def _leading(operands: Sequence[Any], axes: Sequence[int | None]) -> tuple[list[Any], tuple[bool, ...]]:

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 from dpppl.data.rows import Rows
 from dpppl.errors import ConfigurationError
 
-AXIS = "rows"
+AXIS, CHAINS = "rows", "chains"
 _MOST_ROWS = 2**31 - 2**20  # places of rows, padding included, are 32-bit integers
 
 
@@ -64,10 +64,31 @@ class Sharded:
         parts = [jax.device_put(value, device) for device in self.mesh.local_devices]
         return jax.make_array_from_single_device_arrays(np.shape(value), self.of_others, parts)
 
-    def on_devices(self, function: Callable[..., Any], of_rows: Any) -> Callable[..., Any]:
-        """`function` run by every device, with its own rows where `of_rows` says so, and all of each other operand."""
+    def chains_of(self, num_chains: int) -> bool:
+        """Whether the mesh has an axis that so many chains of an access are laid over. Raises ConfigurationError if they do not
+        divide."""
+        over = self.mesh.shape.get(CHAINS, 1) if CHAINS not in self.axes else 1
+        if num_chains % over:
+            raise ConfigurationError(
+                f"{num_chains} chains cannot be laid over {over} devices of the mesh's axis '{CHAINS}': take a multiple of {over}."
+            )
+        return num_chains > 1 and CHAINS in self.mesh.shape and CHAINS not in self.axes
+
+    def on_devices(self, function: Callable[..., Any], of_rows: Any, of_chains: Any = None) -> Callable[..., Any]:
+        """`function` run by every device, with its own rows where `of_rows` says so, and all of each other operand; given
+        `of_chains`, with its own chains along the first axis of those operands. All have all results."""
         specs = tuple(P(self.axes) if own else P() for own in of_rows)
-        return jax.shard_map(function, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
+
+        def own_chains(
+            *operands: Any,
+        ) -> Any:  # cut out and put together here: the program around is the same on any mesh
+            me, over = jax.lax.axis_index(CHAINS), self.mesh.shape[CHAINS]
+            cut = lambda x: jax.lax.dynamic_slice_in_dim(x, me * (len(x) // over), len(x) // over)  # noqa: E731
+            found = function(*(cut(x) if mapped else x for x, mapped in zip(operands, of_chains)))
+            return jax.lax.all_gather(found, CHAINS, tiled=True)
+
+        run = function if of_chains is None else own_chains
+        return jax.shard_map(run, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
 
     def describe(self) -> str:
         """One line for the report."""

@@ -23,6 +23,8 @@ MUTATIONS = [
              "subsampling.draw_part(jax.random.fold_in(key, placement.index()),", ONCE, ("sparse",)),
     Mutation("thresholds that differ by device", f"{DRAWN}drawn", "subsampling.draw_part(key,",
              "subsampling.draw_part(jax.random.fold_in(key, placement.index()),", ONCE, ("dense",)),
+    Mutation("chains that a device takes from another", f"{PLACED}on_devices", "me * (len(x) // over)", "0",
+             "test_sharded:test_chains_on_an_axis_of_their_own_have_the_same_bits"),
     Mutation("draws of its own for each part", "dpppl.subsampling.poisson:draw_dense", "start + jnp.arange(count)", "jnp.arange(count)",
              "test_sharded:test_thresholds_of_many_rows_are_drawn_by_blocks"),
 ]  # fmt: skip

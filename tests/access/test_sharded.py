@@ -143,3 +143,23 @@ def test_what_is_dealt_out_in_other_ways_is_refused():
         checked_mesh((2,))
     with pytest.raises(ConfigurationError, match="name the one that rows are dealt out over 'rows'"):
         checked_mesh(jax.make_mesh((1, 2), ("data", "model")))
+
+
+def test_chains_on_an_axis_of_their_own_have_the_same_bits():
+    mechanism, z, found = Mechanism(clipping=Flat(1.0), subsampling=SCHEMES["sparse"]), jnp.linspace(-1.0, 1.0, 5), []
+    starts, chain_keys = jnp.stack([z, -z, 2.0 * z, 0.0 * z]), jax.random.split(jax.random.key(7), 4)
+
+    def at(z, rows, key):
+        return mechanism.noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=0.5).total
+
+    chains = jax.jit(jax.vmap(at, (0, None, 0)))
+    for over in ((1, 1), (2, 1), (1, 2)):
+        mesh = jax.make_mesh(over, ("chains", "rows"), devices=jax.devices()[: over[0] * over[1]])
+        found.append(np.asarray(chains(starts, sharded(rows_of(), mesh), chain_keys)))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    np.testing.assert_allclose(
+        found[0], chains(starts, sharded(rows_of(), meshes()[0]), chain_keys), rtol=1e-5, atol=1e-5
+    )
+    with pytest.raises(ConfigurationError, match="3 chains cannot be laid over 2 devices of the mesh's axis 'chains'"):
+        chains(starts[:3], sharded(rows_of(), jax.make_mesh((2, 1), ("chains", "rows"))), chain_keys[:3])
