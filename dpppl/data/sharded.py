@@ -70,7 +70,7 @@ class Sharded:
         over = self.mesh.shape.get(CHAINS, 1) if CHAINS not in self.axes else 1
         if num_chains % over:
             raise ConfigurationError(
-                f"{num_chains} chains cannot be laid over {over} devices of the mesh's axis '{CHAINS}': take a multiple of {over}."
+                f"{num_chains} chains cannot be laid over {over} devices of the mesh's axis '{CHAINS}': take a multiple."
             )
         return num_chains > 1 and CHAINS in self.mesh.shape and CHAINS not in self.axes
 

@@ -94,3 +94,15 @@ def test_kills_of_one_of_three_processes():
     run = subprocess.run([sys.executable, str(script), "4", "1"], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:]
     assert "0 uncharged accesses, 0 hangs, 0 survivors without a clear error" in run.stdout
+
+
+@pytest.mark.slow
+def test_the_page_on_clusters_runs_as_it_is_printed(tmp_path):
+    page = (Path(dpppl.__file__).parents[1] / "docs" / "clusters.md").read_text()
+    script = tmp_path / "cluster.py"
+    script.write_text(page.split("```python\n")[1].split("```")[0])
+    started = launched(tmp_path, 2, str(script))
+    (first, _), (second, _) = [process.communicate(timeout=300) for process in started]
+    assert first.count("This run will spend epsilon = ") == 1 and "This run" not in second
+    means = [printed.split("mu = ")[1].strip() for printed in (first, second)]
+    assert means[0] == means[1] and abs(float(means[0]) - 0.5) < 0.5
