@@ -129,7 +129,7 @@ class Arguments:
                 raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
             given = {label: found[label] for label in self.rows}
-            rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.tree.map(jnp.asarray, given)
+            rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.device_put(given)
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
     def public_values(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arrays:
