@@ -1,5 +1,6 @@
 """What a process holds does not grow with the runs that it makes, and JAX's persistent cache learns nothing of data."""
 
+import gc
 from pathlib import Path
 
 import jax
@@ -18,8 +19,8 @@ def model(x, y=None):
         numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
 
 
-def run(seed):
-    x = np.random.default_rng(seed).uniform(-1, 1, (37, 2)).astype(np.float32)
+def run(seed, rows=37):
+    x = np.random.default_rng(seed).uniform(-1, 1, (rows, 2)).astype(np.float32)
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=50.0)
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=3, progress_bar=False, print_cost=False)
     mcmc.run(dpppl.secret_key(), x, (x[:, 0] > 0).astype(np.float32))
@@ -39,6 +40,17 @@ def test_runs_of_the_same_shapes_add_no_programs_and_no_maps():
         run(seed)
     assert held()[1] == programs
     assert held()[0] <= maps + 20  # the allocator's; a program has several
+
+
+def test_runs_of_other_shapes_hold_no_programs_but_those_that_are_kept(monkeypatch):
+    monkeypatch.setattr(executables, "MOST", 0)
+    run(0)
+    gc.collect()
+    programs = held()[1]
+    for rows in (38, 39):
+        run(0, rows)
+    gc.collect()
+    assert held()[1] <= programs
 
 
 @pytest.fixture
