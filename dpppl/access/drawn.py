@@ -103,12 +103,20 @@ def _on_disk(subsampling: Subsampling, key: Any, step: Any, number: str | None, 
 
     def rows_from(start: Any, size: int) -> Any:
         places = start + jnp.arange(size, dtype=jnp.int32)
-        mask = None if kind.mask is None else subsampling.draw_part(key, num_rows, step, start, size).mask
+        if kind.mask is None:
+            mask = None
+        elif by_parts:
+            mask = subsampling.draw_part(key, num_rows, step, start, size).mask
+        else:
+            mask = lax.dynamic_slice_in_dim(whole, start, size)
         return (placement.block(start, size), places), mask
 
     like = placement.rows_like(1), jax.ShapeDtypeStruct((1,), jnp.int32)
     if kind.index is None:
-        return Drawn(None, None, fetch, None, num_rows, Blocks(num_rows, placement.at_once, like, rows_from))
+        by_parts = type(subsampling).draw_part is not Subsampling.draw_part
+        whole: Any = None if by_parts else subsampling.draw(key, num_rows, step).mask
+        at_once = placement.at_once if kind.mask is None else placement.at_once_to_draw
+        return Drawn(None, None, fetch, None, num_rows, Blocks(num_rows, at_once, like, rows_from))
     index, mask = subsampling.draw(key, num_rows, step)
     assert index is not None and mask is not None
     index, length = jnp.where(mask, index, 0), index.shape[0]  # places that do not count read one row

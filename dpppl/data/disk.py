@@ -44,6 +44,11 @@ class OnDisk:
         """How many rows are best read at once."""
         return max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(1, self.row_bytes)))
 
+    @property
+    def at_once_to_draw(self) -> int:
+        """The same where a step draws for each row, which `Poisson` does by blocks of 65,536 rows."""
+        return max(1, min(_BLOCK_ROWS, 8 * _BLOCK_BYTES // max(1, self.row_bytes)))
+
     def rows_like(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Shapes and types of so many rows, by argument, as JAX holds them."""
         return {label: jax.ShapeDtypeStruct((count, *source.shape[1:]), dtype) for label, source, dtype in self.sources}

@@ -437,9 +437,11 @@ def test_the_door_takes_no_other_placement():
 
 
 @pytest.mark.slow
-def test_without_replacement_above_a_half(tmp_path):
+def test_without_replacement_above_a_half(tmp_path, monkeypatch):
+    monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
     with pytest.warns(UserWarning, match="far more privacy"):
         scheme = WithoutReplacement(800, N)
     in_memory = access(jax.tree.map(jnp.asarray, parts(array_of())), scheme)
+    monkeypatch.setattr(disk, "_BLOCK_ROWS", 600)
     found = access(disk.on_disk(parts(in_file(tmp_path, array_of())), None), scheme)
     jax.tree.map(np.testing.assert_array_equal, in_memory, found)
