@@ -19,6 +19,7 @@ from dpppl.errors import KeyReuseError as KeyReuseError
 from dpppl.errors import LedgerError as LedgerError
 from dpppl.errors import PrivacyLeakError as PrivacyLeakError
 from dpppl.errors import PrivacyWarning as PrivacyWarning
+from dpppl.errors import ProcessError as ProcessError
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
 from dpppl.ledger.privacy_ledger import PrivacyLedger as PrivacyLedger
 from dpppl.mcmc.hamiltonian import DPSGHMC as DPSGHMC
@@ -67,6 +68,7 @@ __all__ = [
     "PrivacyReport",
     "PrivacyWarning",
     "PrivateScore",
+    "ProcessError",
     "Public",
     "SVIResult",
     "Tuned",

@@ -1,7 +1,7 @@
 """How far a run has got, in a file, so that a killed run goes on: the same keys, the same numbers, no second charge.
 
 The file is as secret as the data: it holds the run's keys, with which noise can be subtracted, and a digest of the
-rows. It has mode 600 and is deleted when the run is complete.
+rows (see `checksum`). It has mode 600 and is deleted when the run is complete.
 """
 
 import contextlib
