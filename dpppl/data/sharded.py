@@ -1,5 +1,6 @@
 """Rows that are dealt out over devices: each has an equal block of them, the last ones padded at the end."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from dpppl.data.rows import Rows
 from dpppl.errors import ConfigurationError
+from dpppl.processes import messages
 
 AXIS, CHAINS = "rows", "chains"
 _MOST_ROWS = 2**31 - 2**20  # places of rows, padding included, are 32-bit integers
@@ -131,7 +133,26 @@ def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
     length = -(-num_rows // placement.devices) * placement.devices
     if length > _MOST_ROWS:
         raise ConfigurationError(f"{num_rows:,} rows are more than places of 32 bits can tell apart, {_MOST_ROWS:,}.")
+    if placement.processes > 1 and mesh is not None:
+        _check_alike(arrays)
     return Rows({label: _dealt(x, placement, length) for label, x in arrays.items()}, placement)
+
+
+def _check_alike(arrays: dict[str, Any]) -> None:
+    """Raises ConfigurationError where processes give other arrays to be dealt out, as a few of their rows tell."""
+
+    def told(array: Any) -> str:
+        if isinstance(array, jax.Array) and not array.is_fully_addressable:
+            return ""
+        some = np.asarray(array[:: max(1, len(array) // 64)])
+        return hashlib.sha256(f"{some.dtype}{np.shape(array)}".encode() + some.tobytes()).hexdigest()
+
+    found = messages.exchange("rows", {label: told(x) for label, x in arrays.items()})
+    if unlike := [label for label in arrays if len({other.get(label) for other in found}) > 1]:
+        raise ConfigurationError(
+            f"argument '{unlike[0]}' is not the same in all processes: with mesh= over their devices each gives all rows, and "
+            "places its own; or give arrays that lie over all devices, jax.make_array_from_process_local_data."
+        )
 
 
 def checked_mesh(mesh: Any) -> Mesh | None:

@@ -79,6 +79,9 @@ def main(process, count, port, folder):
     elbo = dpppl.SVI(model, numpyro.infer.autoguide.AutoNormal(model), clipping_norm=1.0, noise_multiplier=2.0)
     found["by_hand"] = again(lambda: raised(lambda: elbo.update(elbo.init(a_key(), y, scale), y, scale)))
 
+    mine = chains(None, print_cost=False, progress_bar=False, mesh=mesh)
+    found["unlike"] = again(lambda: raised(lambda: mine.run(a_key(), rows() + process, scale)))
+
     enter, charges = Together.enter, []
 
     def failing(self, what, act):

@@ -74,6 +74,7 @@ def test_process_0_alone_prints(two):
 def test_all_processes_refuse_alike(two):
     (first, _), _, folder = two
     assert first["keys"].startswith("ConfigurationError: processes 0 and 1 differ in: key, starting values.")
+    assert first["unlike"].startswith("ConfigurationError: argument 'y' is not the same in all processes")
     assert first["refused"].startswith("BudgetExceededError: ")
     assert first["by_hand"].startswith("ConfigurationError: SVI.update takes rows of one process")
     assert dpppl.PrivacyLedger.open(folder / "poor").spent == 0.0
