@@ -27,14 +27,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SETS = (
     "",
-    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.21.0 optax==0.2.5 chex toolz arviz==0.18.0",
-    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.22.0 optax==0.2.5 chex toolz arviz==0.18.0",
-    "jax==0.10.2 jaxlib==0.10.2 numpyro==0.21.0 optax==0.2.8 arviz==0.23.4",
+    "jax==0.10.0 jaxlib==0.10.0 numpyro==0.21.0 optax==0.2.5 chex toolz numpy==2.4.6 scipy==1.17.1 arviz==0.23.4",
+    "arviz==0.22.0",
+    "arviz==0.21.0",
+    "optax==0.2.4 chex toolz",
     "jax==0.9.2 jaxlib==0.9.2 numpyro==0.21.0",
     "jax==0.8.3 jaxlib==0.8.3 numpyro==0.21.0",
     "numpyro==0.20.1",
-    "optax==0.2.4 chex toolz",
-    "arviz==0.17.1",
 )
 SHOWN = ("jax", "jaxlib", "numpyro", "optax", "arviz")
 
