@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from dpppl import information_flow
+from dpppl.data.rows import devices_of
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.row_program import passes
 from dpppl.row_program.materialize import Statistic
@@ -111,12 +112,13 @@ class Access:
     def __call__(self, *operands: Any) -> Any:
         """The access of every chain."""
         every = _mapped(self._one, self.chains)
-        if self.placement is not None:
+        devices = devices_of(self.placement)
+        if devices is not None:
             of_rows, of_chains = [k in self.roles.rows for k in range(len(operands))], None
-            if self.chains and self.placement.chains_of(_lead(operands, self.chains)[0]):
+            if self.chains and devices.chains_of(_lead(operands, self.chains)[0]):
                 of_chains = self.chains[-1]
                 every = _one_by_one(_mapped(self._one, self.chains[:-1]), of_chains)
-            every = self.placement.on_devices(every, of_rows, of_chains)
+            every = devices.on_devices(every, of_rows, of_chains)
         with jax.enable_x64(self.x64):
             return every(*operands)
 

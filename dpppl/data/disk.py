@@ -64,10 +64,6 @@ class OnDisk:
         if reasons and self.drawn_by(subsampling) is not None:
             raise ConfigurationError(reasons[0])
 
-    def on_devices(self, function: Any, of_rows: Any) -> Any:
-        """`function` itself: it runs on one device."""
-        return function
-
     def describe(self) -> str:
         """One line for the report."""
         return "private rows are read from disk while a run needs them"
