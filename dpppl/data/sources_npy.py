@@ -109,6 +109,8 @@ class _OpenedRecords(Opened):
         self._file = os.open(table.file.path, os.O_RDONLY)
         try:
             table.file.check(self._file)
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         except OSError:
             self.close()
             raise
