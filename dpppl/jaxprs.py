@@ -169,7 +169,7 @@ def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any] | None:
     return before, after(*like([*found, *inputs]))
 
 
-CALLS = {"jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
+CALLS = {"call_hi_primitive", "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
 def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> Any:

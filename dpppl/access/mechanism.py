@@ -20,6 +20,7 @@ from dpppl.data.disk import OnDisk, of_row
 from dpppl.data.rows import arrays_of, devices_of, placement_of
 from dpppl.data.sharded import Sharded
 from dpppl.errors import ConfigurationError
+from dpppl.jaxprs import flattened
 from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.randomness import keys, normal
 from dpppl.row_program.hoist import gradient
@@ -148,6 +149,8 @@ class Mechanism:
         norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
         with jax.default_matmul_precision("highest"):
             program, output = jax.make_jaxpr(statistic, return_shape=True)(z, _one_of(rows, number, placement), public)
+            if getattr(program, "is_high", False):  # from JAX 0.11 on: in a door, JAX would not expand it
+                program = flattened(program)
         rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
         operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
         access = Access(
