@@ -455,7 +455,7 @@ def test_signatures_and_names_are_complete():
         assert common.items() <= parameters.items() and "settings" not in parameters
     assert list(inspect.signature(dpppl.DPSGHMC).parameters)[:3] == ["model", "friction", "clipping_norm"]
     documented = inspect.getdoc(dpppl.DPSGLD)
-    assert all(f"\n- `{name}`: " in documented for name in ("model", *common))
+    assert all(f"\n- **{name}**" in documented for name in ("model", *common))
     assert set(dir(dpppl)) == {*dpppl.__all__, "__doc__", "__version__"}
 
 

@@ -66,12 +66,16 @@ class Session:
         line, check = _line(record, self.position)
         if self._torn:
             os.ftruncate(self._descriptor, self.position.offset)
+        if self.position.lines > 1 and not self.has_head:  # that of the last line, which a crash cut off
+            last = {"seq": self.position.lines - 1, "check": self.position.check}
+            _replace(self._head, json.dumps(last).encode() + b"\n")
         self._torn, end = True, self.position.offset
         _write(self._descriptor, line, end)
         os.fsync(self._descriptor)
         self._torn, self.position = False, Position(end + len(line), self.position.lines + 1, check)
         if end:  # a file of one line has nothing to lose
             _replace(self._head, line)
+            self.has_head = True
 
 
 def head_of(path: str) -> str:

@@ -372,6 +372,26 @@ def test_a_line_without_its_head_counts(path):
     assert PrivacyLedger.open(path).charged_steps("a") == range(5) and len(lines(path)) == 4
 
 
+def test_two_crashes_before_the_first_head(path, monkeypatch):
+    """Each after a line was written and before its head was: both lines count, and the ledger goes on."""
+    full_batch_ledger(path).reserve("a", gaussian(5), "a test")
+    head_of(path).unlink()
+    ledger, replace = PrivacyLedger.open(path), store._replace
+
+    def crash(head, line):
+        if b"charge" in line:
+            raise KeyboardInterrupt
+        replace(head, line)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(store, "_replace", crash)
+        ledger.charge("a", gaussian(5), 0, 5)
+    again = PrivacyLedger.open(path)
+    assert again.charged_steps("a") == range(5)
+    again.release("a")
+    assert head_of(path).read_bytes() == path.read_bytes().splitlines(keepends=True)[-1]
+
+
 def test_a_file_that_lost_its_end_is_refused(path):
     """The last lines removed were read as fewer charges; also an older copy put in its place, in a new process."""
     ledger = full_batch_ledger(path)
