@@ -9,6 +9,7 @@ from pathlib import Path
 
 import cluster
 import jax
+import methods
 import numpy as np
 import pytest
 
@@ -89,6 +90,15 @@ def test_a_process_that_fails_ends_the_run_of_all(two):
     assert first["failed"] == f"ProcessError: {words}" and second["failed"] == "ValueError: not to be told"
     [run] = dpppl.PrivacyLedger.open(folder / "failing").report().runs
     assert (run.num_accesses, run.status) == (2, "interrupted")
+
+
+@pytest.mark.slow
+def test_svi_and_noise_aware_find_what_one_process_finds(tmp_path):
+    started = [process for count in (2, 1) for process in launched(tmp_path, count, methods.__file__)]
+    printed = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0], printed
+    found = [json.loads((tmp_path / name).read_text()) for name in ("of0in2", "of1in2", "of0in1")]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.slow
