@@ -54,7 +54,12 @@ def worker(process, count, port, folder):
     if count > 1:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         jax.distributed.initialize(
-            f"127.0.0.1:{port}", count, process, heartbeat_timeout_seconds=HEARTBEAT, shutdown_timeout_seconds=HEARTBEAT
+            f"127.0.0.1:{port}",
+            count,
+            process,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=HEARTBEAT,
+            initialization_timeout=20,
         )
     import dpppl
     from dpppl.runs import placing
