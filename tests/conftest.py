@@ -1,6 +1,7 @@
 """Two host devices for every test, programs that compile fast, reproducible hypothesis runs, and what tests share."""
 
 import collections
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -114,3 +115,25 @@ def _jaxpr_of(value):
     """The open jaxpr in an equation's parameter, or None."""
     value = getattr(value, "jaxpr", value)
     return value if hasattr(value, "eqns") else None
+
+
+@pytest.fixture
+def dies_at_third_checkpoint(monkeypatch):
+    """A context in which a run is interrupted, and must be, once it has saved its checkpoint three times."""
+    from dpppl.runs import checkpoint
+
+    save, saved = checkpoint.Checkpoint.save, []
+
+    def save_then_die(self, at, finished):
+        save(self, at, finished)
+        saved.append(at.done)
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def inside():
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(checkpoint.Checkpoint, "save", save_then_die)
+            yield
+
+    return inside

@@ -367,24 +367,12 @@ def test_files_that_change_are_noticed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_knows_its_rows(tmp_path, monkeypatch):
-    from dpppl.runs import checkpoint
-
+def test_a_checkpoint_knows_its_rows(tmp_path, dies_at_third_checkpoint):
     (tmp_path / "rows").mkdir()
     rows, other = in_file(tmp_path / "rows", array_of()), in_file(tmp_path / "rows", array_of(1))
     whole, _ = chains(rows)
-    save, saved = checkpoint.Checkpoint.save, []
-
-    def save_then_die(self, at, finished):
-        save(self, at, finished)
-        saved.append(at.done)
-        if len(saved) == 3:
-            raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint, "save", save_then_die)
-        with pytest.raises(KeyboardInterrupt):
-            chains(rows, checkpoint=tmp_path / "run")
+    with dies_at_third_checkpoint():
+        chains(rows, checkpoint=tmp_path / "run")
     with pytest.raises(dpppl.CheckpointError):
         chains(other, checkpoint=tmp_path / "run")
     copied = in_file(tmp_path / "rows", array_of())

@@ -128,23 +128,11 @@ def test_scores_do_not_depend_on_the_number_of_devices():
     assert found[0] == found[1] == found[2]
 
 
-def test_a_checkpoint_goes_on_with_another_number_of_devices(tmp_path, monkeypatch):
-    from dpppl.runs import checkpoint
-
+def test_a_checkpoint_goes_on_with_another_number_of_devices(tmp_path, dies_at_third_checkpoint):
     whole, _ = samples(mesh_of(1))
-    save, saved = checkpoint.Checkpoint.save, []
-
-    def save_then_die(self, at, finished):
-        save(self, at, finished)
-        saved.append(at.done)
-        if len(saved) == 3:
-            raise KeyboardInterrupt
-
     path = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Checkpoint, "save", save_then_die)
-        with pytest.raises(KeyboardInterrupt):
-            samples(mesh_of(1), checkpoint=path)
+    with dies_at_third_checkpoint():
+        samples(mesh_of(1), checkpoint=path)
     resumed, report = samples(mesh_of(2), checkpoint=path)
     equal(whole, resumed)
     assert report.num_accesses == 25
