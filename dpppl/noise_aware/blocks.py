@@ -119,6 +119,16 @@ class Frame(NamedTuple):
         roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         return self._replace(roots=self.layout.padded(self.real(roots)))
 
+    def evened_along(self, moved: Array, curvature: Array) -> "Frame":
+        """Of one block: with the direction of the latents `moved` (d,) stretched so that the curvature along it is the mean of all;
+        by a factor of 5 at most. `curvature`: that of the scaled latents."""
+        u = self.coordinates(moved)
+        u = u / max(float(np.linalg.norm(u)), 1e-30)
+        own = self.roots.swapaxes(1, 2) @ curvature @ self.roots
+        typical = np.trace(own, axis1=1, axis2=2).sum() / self.layout.dimension
+        by = np.clip(np.sqrt(typical / max(np.sum(u * times(own, u)), 1e-30)), 0.2, 5.0)
+        return self._replace(roots=self.roots + (by - 1.0) * times(self.roots, u)[:, :, None] * u[:, None, :])
+
     def real(self, matrices: Array) -> Array:
         """Matrices with 0 in padding."""
         return matrices * self.layout.real[:, :, None] * self.layout.real[:, None, :]

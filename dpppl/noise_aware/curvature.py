@@ -10,6 +10,7 @@ Array = np.ndarray
 EVENING = 0.25
 """The power of the curvature in the metric; one half undoes it all, and is unstable."""
 _SMALLEST, _RELATIVE_SPREAD = 0.02, 0.3
+_SPREAD_ALONG, _GRID = 0.6, 200
 
 
 class Curvature(NamedTuple):
@@ -46,11 +47,6 @@ class Curvature(NamedTuple):
         step = max(1, len(self.values) // count)
         return self._replace(values=self.values[::step], vectors=self.vectors[::step])
 
-    def changed(self, log_std: float) -> "Curvature":
-        """Where each direction's scale may have changed: eigenvalues times lognormal factors of this sd of the logarithm."""
-        noise = np.random.default_rng(0).standard_normal(self.values.shape)
-        return self._replace(values=self.values * np.exp(log_std * noise))
-
     def error(self, spread: Array) -> Array:
         """The covariance (..., d, d) of (h - mean) delta, for E[delta delta'] = spread."""
         off = self.matrices - self.mean
@@ -66,6 +62,7 @@ def drawn(
     covariance: Array,
     count: int,
     most: float = 1.0,
+    along: Array | None = None,
 ) -> Curvature:
     """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases.
 
@@ -74,11 +71,33 @@ def drawn(
     - **real** - (k, b), where there is no padding.
     - **covariance** - the prior's, (k, b, b).
     - **count** - number of draws.
-    - **most** - see `_ratio`."""
+    - **most** - see `_ratio`.
+    - **along** - a direction of one block, a unit vector (b,), that is not like the others; see `_drawn_along`."""
     smallest = _SMALLEST / np.linalg.eigvalsh(covariance).max()
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
+    if along is not None:
+        values, vectors = _drawn_along(along, values, vectors, noisy, std)
     mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)
     return Curvature(values, vectors, _ratio(scores, scores_std, mean, most))
+
+
+def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
+    """The draws (n, 1, b), (n, 1, b, b) with their curvature along the unit vector `along` (b,) drawn anew: from its release, and a
+    lognormal prior around the mean over all directions.
+
+    In a regression fitted values are largest along the way from the prior mean, where responses are nearly certain (or
+    counts large), so its curvature there is another than elsewhere, and a prior that knows no directions would make it alike."""
+    matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
+    typical, present = np.trace(matrices, axis1=1, axis2=2) / len(along), (matrices @ along) @ along
+    away = np.linspace(-4.0, 4.0, _GRID)
+    grid = typical[:, None] * np.exp(_SPREAD_ALONG * away)
+    logs = -0.5 * (away**2 + ((grid - along @ noisy[0] @ along) / std) ** 2)
+    shares = np.cumsum(np.exp(logs - logs.max(axis=1, keepdims=True)), axis=1)
+    level = shares[:, -1:] * np.random.default_rng(1).random((len(grid), 1))
+    chosen = np.take_along_axis(grid, np.argmax(shares >= level, axis=1)[:, None], axis=1)[:, 0]
+    stretch = np.eye(len(along)) + (np.sqrt(chosen / present) - 1.0)[:, None, None] * np.outer(along, along)
+    values, vectors = np.linalg.eigh(stretch @ matrices @ stretch)
+    return np.maximum(values, values[:, -1:] * 1e-12)[:, None], vectors[:, None]
 
 
 def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0) -> Array:

@@ -13,7 +13,7 @@ from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.recipe import Known, Prior
 from dpppl.noise_aware.surrogate import Surrogate, moments, root_of
 
-_CHANGE, _CHAINS = 1.0, 30
+_CHAINS = 30
 
 
 class Mixture(NamedTuple):
@@ -23,7 +23,7 @@ class Mixture(NamedTuple):
     - **prior** - (k, b, b): the prior covariance of u.
     - **means** - (n, k, b), equally weighted.
     - **covariances** - (n, k, b, b).
-    - **surrogate** - the likelihood, widened by its uncertainty.
+    - **surrogate** - the likelihood.
 
     Gradients near the posterior mean say next to nothing of the curvature, and weights by their evidence would prefer small ones,
     whose posteriors are wide."""
@@ -39,8 +39,7 @@ class Mixture(NamedTuple):
         """A function of the releases alone: the draws of curvatures have a seed of their own."""
         frame = surrogate.frame
         covariance = frame.from_latents(prior.covariance(frame))
-        wide = widened(surrogate, covariance) if prior.is_full else surrogate
-        return cls(prior.mean, covariance, *wide.posteriors(covariance), wide)
+        return cls(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
 
     def moments(self) -> Known:
         """Mean and variances of the coordinates."""
@@ -64,16 +63,6 @@ class Mixture(NamedTuple):
             u = self.means[number] + times(root_of(self.covariances[number]), noise)
             drawn[own] = self.mean + self.surrogate.frame.latents(u)
         return drawn
-
-
-def widened(surrogate: Surrogate, covariance: Array) -> Surrogate:
-    """The surrogate whose curvature counts that the likelihood is not quadratic: between the point where it was released and the
-    latents, the logarithm of a direction's curvature is taken to change by one for each prior sd that the posterior is wide.
-
-    That is how much a logistic regression's does whose logits have a prior sd of 2."""
-    spread = moments(*surrogate.posteriors(covariance))[1]
-    width = np.sqrt(np.mean(np.diagonal(spread, axis1=1, axis2=2) / np.diagonal(covariance, axis1=1, axis2=2)))
-    return surrogate._replace(curvature=surrogate.curvature.changed(_CHANGE * min(1.0, float(width))))
 
 
 def draw(

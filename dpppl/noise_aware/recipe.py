@@ -13,12 +13,12 @@ import numpy as np
 
 from dpppl.access.norm_histogram import Norms
 from dpppl.noise_aware.blocks import RANK, Frame
-from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, times
+from dpppl.noise_aware.curvature import Array, Curvature, times
+from dpppl.noise_aware.curvature_release import Release, Seen, decline
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
-from dpppl.noise_aware.statistics import J_SHARE
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, tempered
 
 TAIL = 0.7
@@ -107,39 +107,6 @@ class Bounds:
     curvature: float | None = None
 
 
-class Release(NamedTuple):
-    """A released curvature.
-
-    - **curvature** - its blocks (k, b, b).
-    - **curvature_std** - sd of the noise in these and in `products`.
-    - **products** - (d, COLUMNS): its products with the sketch.
-    - **scores** - the variance of scores, (k, b, b).
-    - **scores_std** - sd of the noise in it.
-    - **most_scores** - the variance of scores is at most this multiple of the curvature."""
-
-    curvature: Array
-    curvature_std: float
-    products: Array
-    scores: Array
-    scores_std: float
-    most_scores: float = 1.0
-
-    def combined(self, other: "Release") -> "Release":
-        """The precision-weighted mean of two."""
-        curvature, curvature_std = weighted_mean(
-            self.curvature, self.curvature_std, other.curvature, other.curvature_std
-        )
-        products, _ = weighted_mean(self.products, self.curvature_std, other.products, other.curvature_std)
-        scores, scores_std = weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
-        return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
-
-    def posterior(self, frame: Frame, covariance: Array, count: int) -> Curvature:
-        """Draws of the curvature, where u has this prior covariance."""
-        real = frame.layout.real
-        released = self.curvature, self.curvature_std, self.scores, self.scores_std
-        return drawn(*released, real, covariance, count, self.most_scores)
-
-
 class Stage(NamedTuple):
     """The result of one stage.
 
@@ -204,6 +171,7 @@ def run_recipe(
     if rows_per_unit > 1:  # correlated rows have another law than the model's: clipping would bend their curvature
         level = UNIT_LEVEL
     stages: list[Stage] = []
+    seen: list[Seen] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
         believed, covariance = frame.from_latents(start.covariance), frame.from_latents(prior.covariance(frame))
@@ -215,10 +183,10 @@ def run_recipe(
         at = _state(start, sketch)
         entries = np.sqrt(dimension * frame.roots.shape[1])
         at |= found_bounds(ask, at, bounds, sigma, level, num_rows, entries)
-        here = _released(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame)
-        here = here._replace(most_scores=float(rows_per_unit))
+        here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
+        seen = [*(() if "norm_bin" in sigma else seen), Seen(start.point, frame, here)]  # of one norm
         std = at["norm"] * sigma["gradient"]
-        curvature = here.posterior(frame, covariance, _DRAWS)
+        curvature = here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
         mean = curvature.mean
@@ -230,11 +198,14 @@ def run_recipe(
         point, scores = positions[-count:].mean(axis=0), frame.layout.gathered(noisy * at["norm"])
         if is_last:
             at |= {"point": point}
-            again = _released(ask("curvature", at, closing["curvature"]), closing["curvature"], at, frame)
-            here = here.combined(again)
-            curvature = here.posterior(frame, covariance, _LAST_DRAWS)
+            values = ask("curvature", at, closing["curvature"])
+            seen.append(Seen(point, frame, Release.of(values, closing["curvature"], at, frame, rows_per_unit)))
+            here = here.combined(seen[-1].release)
+            curvature = here.posterior(frame, covariance, _LAST_DRAWS, frame.coordinates(point - prior.mean))
         centre, gradient = frame.coordinates(point - prior.mean), scores[-count:].mean(axis=0)
         surrogate = _surrogate(here, curvature, frame, sketch, num_rows, (centre, gradient, std**2 / count))
+        if is_last and prior.is_full:
+            surrogate = surrogate._replace(decline=decline(seen, prior.mean))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
         chi_squared, degrees = _scatter(surrogate, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
         mean_u, spread = moments(*surrogate.posteriors(covariance))
@@ -282,6 +253,8 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     left, strength = sketch.directions(residual, here.curvature_std**2)
     new, of_latents = next_frame(frame, curvature, left, strength, prior.pieces)
     new = new.evened(of_latents, prior.covariance(new))
+    if prior.is_full:
+        new = new.evened_along(stage.belief.mean - prior.mean, of_latents)
     covariance = new.layout.padded(new.real(frame.carried(frame.real(stage.covariance), new)))
     squared = np.sum((new.roots @ new.roots.swapaxes(1, 2)) * of_latents)
     ratio = float(np.clip(squared / np.trace(curvature, axis1=1, axis2=2).sum(), 1e-12, 1e12))
@@ -314,16 +287,6 @@ def found_bounds(
     return {"norm": norm or at["norm"], "bound": bound or at["bound"]}
 
 
-def _released(values: Any, sigma: float, at: Any, frame: Frame) -> Release:
-    blocks, width = frame.roots.shape[:2]
-    numbers = blocks * width * (width + 1) // 2
-    matrices = lambda vector: frame.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
-    unit, unit_j = at["bound"] / np.sqrt(1.0 - J_SHARE), at["norm"] ** 2 / np.sqrt(J_SHARE)
-    products = values["A"][numbers:].reshape(len(frame.scales), -1) * unit
-    curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
-    return Release(curvature, sigma * unit, products, scores, sigma * unit_j)
-
-
 def _surrogate(
     here: Release,
     curvature: Curvature,
@@ -342,8 +305,3 @@ def _surrogate(
     found = sketch.beside(here.products, frame, mean, unsure, here.curvature_std**2, num_rows)
     beside, trace, unknown = found
     return Surrogate(frame, *measured, curvature, layout.gathered(beside), trace, unknown * layout.real)
-
-
-def weighted_mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
-    w, v = std_a**-2, std_b**-2
-    return (w * a + v * b) / (w + v), float((w + v) ** -0.5)

@@ -24,7 +24,8 @@ class Surrogate(NamedTuple):
     - **beside** - (k, b): the variance that off-block entries add where the trace of curvature times spread is `trace`.
     - **trace** - see `beside`.
     - **unknown** - (k, b): the share of a coordinate in directions of which the data may say nothing, as columns that add up to
-      the same."""
+      the same.
+    - **decline** - the curvature declines with the distance r from u = 0 as r^-decline."""
 
     frame: Frame
     centre: Array
@@ -34,6 +35,7 @@ class Surrogate(NamedTuple):
     beside: Array
     trace: float
     unknown: Array
+    decline: float = 0.0
 
     def beside_at(self, h: Array, spread: Array) -> Array:
         """Variance (k, b) that off-block entries add to the gradient; `h` is the mean of the curvature."""
@@ -57,14 +59,31 @@ class Surrogate(NamedTuple):
         By eigenvalues throughout, so that no release makes it fail."""
         h, root = self.curvature.matrices, root_of(covariance)
         values, vectors = np.linalg.eigh(self.curvature.scores + np.eye(noise.shape[-1]) * noise[..., None, :])
-        slope = vectors.swapaxes(-1, -2) / np.sqrt(np.maximum(values, noise.min()))[..., None]
-        total = times(slope, self.gradient + times(h, self.centre))
-        slope = slope @ h
+        white = vectors.swapaxes(-1, -2) / np.sqrt(np.maximum(values, noise.min()))[..., None]
+        total = times(white, self.gradient + times(h, self.centre))
+        slope = white @ h
         spread = posterior_covariance(slope.swapaxes(-1, -2) @ slope, root)
-        mean = times(spread, times(slope.swapaxes(-1, -2), total))
+        pull = times(slope.swapaxes(-1, -2), total) + self._outward(white, slope, spread)
+        mean = times(spread, pull)
         farthest = _FARTHEST * np.sqrt(np.trace(covariance, axis1=-2, axis2=-1))
         length = np.linalg.norm(mean, axis=-1)
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
+
+    def _outward(self, white: Array, slope: Array, spread: Array) -> Array:
+        """The slope (n, 1, b) of the log density that a curvature adds which declines along the way from u = 0.
+
+        Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature h_j,
+        variance of scores J_j, noise Q_j and prior precision p_j, it is proportional to (1 + h_j^2 / Q_j p_j)^(-1/2). With h
+        and J proportional to r^-a, the logarithm of the product has the slope a sum_j s_j (1 - J_j / 2 Q_j) in log r, with s_j the
+        share of the prior variance that j has lost: without privacy half of what h loses, as in Laplace's method (Tierney, Kadane
+        1986). `white` takes the noise to the identity; `slope` = white @ h."""
+        if not self.decline:
+            return np.zeros_like(self.centre)
+        learned = slope @ spread @ slope.swapaxes(-1, -2)
+        sampled = white @ self.curvature.scores @ white.swapaxes(-1, -2)
+        count = np.trace(learned, axis1=-2, axis2=-1) - 0.5 * np.sum(learned * sampled, axis=(-2, -1))
+        squared = np.sum(self.centre**2) + np.trace(spread, axis1=-2, axis2=-1)  # as the posterior has it
+        return (self.decline * count / squared)[..., None] * self.centre
 
     def posteriors(self, covariance: Array) -> tuple[Array, Array]:
         """Posteriors where the unknown share of the curvature is as in the prior."""

@@ -1,0 +1,95 @@
+"""Released curvatures, and what several of them say of its change along the way."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpppl.noise_aware.blocks import Frame
+from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector
+from dpppl.noise_aware.statistics import J_SHARE
+
+_LEAST_PART, _ROUGH, _MOST_DECLINE = 0.3, 0.02, 3.0
+
+
+class Release(NamedTuple):
+    """A released curvature.
+
+    - **curvature** - its blocks (k, b, b).
+    - **curvature_std** - sd of the noise in these and in `products`.
+    - **products** - (d, COLUMNS): its products with the sketch.
+    - **scores** - the variance of scores, (k, b, b).
+    - **scores_std** - sd of the noise in it.
+    - **most_scores** - the variance of scores is at most this multiple of the curvature."""
+
+    curvature: Array
+    curvature_std: float
+    products: Array
+    scores: Array
+    scores_std: float
+    most_scores: float = 1.0
+
+    @classmethod
+    def of(cls, values: Any, sigma: float, at: Any, frame: Frame, rows_per_unit: int = 1) -> "Release":
+        """From the noisy sums of an access of noise multiplier `sigma`, with the bounds in `at`."""
+        blocks, width = frame.roots.shape[:2]
+        numbers = blocks * width * (width + 1) // 2
+        matrices = lambda vector: frame.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
+        unit, unit_j = at["bound"] / np.sqrt(1.0 - J_SHARE), at["norm"] ** 2 / np.sqrt(J_SHARE)
+        products = values["A"][numbers:].reshape(len(frame.scales), -1) * unit
+        curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
+        return cls(curvature, sigma * unit, products, scores, sigma * unit_j, float(rows_per_unit))
+
+    def combined(self, other: "Release") -> "Release":
+        """The precision-weighted mean of two."""
+        curvature, curvature_std = _weighted_mean(
+            self.curvature, self.curvature_std, other.curvature, other.curvature_std
+        )
+        products, _ = _weighted_mean(self.products, self.curvature_std, other.products, other.curvature_std)
+        scores, scores_std = _weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
+        return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
+
+    def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array) -> Curvature:
+        """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""
+        released = self.curvature, self.curvature_std, self.scores, self.scores_std
+        is_far = len(moved) == 1 and bool(np.any(moved))
+        along = moved[0] / np.linalg.norm(moved) if is_far else None
+        return drawn(*released, frame.layout.real, covariance, count, self.most_scores, along)
+
+    def size(self, frame: Frame, other: Frame) -> tuple[float, float]:
+        """The trace of the curvature in the coordinates of `other`, where it was released in those of `frame`, and the sd of its
+        noise."""
+        change = frame.inverse @ other.roots
+        form = change @ change.swapaxes(1, 2)
+        return float(np.sum(self.curvature * form)), self.curvature_std * float(np.linalg.norm(form))
+
+
+class Seen(NamedTuple):
+    """Where a curvature was released: at this `point` (d,), in this `frame`."""
+
+    point: Array
+    frame: Frame
+    release: Release
+
+
+def decline(seen: Sequence[Seen], mean: Array) -> float:
+    """How the curvature declines with the distance r from the prior's `mean` (d,), as r^-decline, at the last of the points `seen`: by
+    least squares through it, of log traces on log r, shrunk towards 0 as by one more number of sd 1. Known from the
+    releases, at no further cost."""
+    *others, (end, frame, last) = seen
+    way = frame.coordinates(end - mean)
+    total, total_std = last.size(frame, frame)
+    products, squares = 0.0, 1.0
+    for point, own, release in others:
+        r = float(np.sum(frame.coordinates(point - mean) * way) / max(np.sum(way**2), 1e-30))
+        size, std = release.size(own, frame)
+        if _LEAST_PART < r < 1.0 / _LEAST_PART and size > 2.0 * std and total > 2.0 * total_std:
+            weight = 1.0 / ((std / size) ** 2 + (total_std / total) ** 2 + _ROUGH**2)
+            products -= weight * np.log(r) * np.log(size / total)
+            squares += weight * np.log(r) ** 2
+    return float(np.clip(products / squares, -_MOST_DECLINE, _MOST_DECLINE))
+
+
+def _weighted_mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:
+    w, v = std_a**-2, std_b**-2
+    return (w * a + v * b) / (w + v), float((w + v) ** -0.5)
