@@ -4,7 +4,7 @@ python benchmarks/adult_profile.py --epsilons .1 .3 1 --num-runs 3
 
 Negative log likelihood of a test row by the mean probability over draws, and by the mean of draws alone. "as it is": a run;
 of the same releases: "mean curvature": that of the draws in their place; "J = A": scores that vary as the model's curvature says;
-"not widened": without what counts that the likelihood is not quadratic; "true curvature": that where the last gradients were
+"no decline": as if curvature were the same all along; "true curvature": that where the last gradients were
 taken, and its variance of scores; "last point": where those were taken, alone. "true in all stages": another run, in which every
 stage knows its curvature. "without privacy": Laplace's posterior; "prior": the mean probability under the prior, 1/2.
 """
@@ -27,6 +27,7 @@ from benchmarks.prediction import exact, scores
 from benchmarks.results import written
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.curvature import Curvature
+from dpppl.noise_aware.curvature_release import Release
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Bounds, run_recipe
@@ -54,19 +55,19 @@ class Bench(real_columns.Bench):
         been without noise."""
         rows, _ = self.split.arrays(self.data(0)[:2], {})
         ask = Releases(self.programs, keys.stream(self.key, str(seed)), rows, self.public, lambda count: None).asker()
-        drawn, latest = recipe.Release.posterior, {}
+        drawn, latest = Release.posterior, {}
 
         def knowing(kind, at, noise_multiplier, repeats=1, **walk):
             if kind == "curvature":
-                latest["here"] = recipe._released(ask(kind, at, 1e-9), 1e-9, at, latest["frame"])
+                latest["here"] = Release.of(ask(kind, at, 1e-9), 1e-9, at, latest["frame"])
             return ask(kind, at, noise_multiplier, repeats, **walk)
 
-        def known(release, frame, covariance, count):
+        def known(release, frame, covariance, count, moved):
             return exactly(latest["here"])
 
         if not knows_curvature:
             return run_recipe(ask, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
-        recipe.Release.posterior, start = known, recipe._state
+        Release.posterior, start = known, recipe._state
 
         def state(begun, sketch):
             latest["frame"] = begun.frame
@@ -76,7 +77,7 @@ class Bench(real_columns.Bench):
         try:
             return run_recipe(knowing, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
         finally:
-            recipe.Release.posterior, recipe._state = drawn, start
+            Release.posterior, recipe._state = drawn, start
 
 
 def exactly(release):
@@ -87,12 +88,8 @@ def exactly(release):
     return Curvature(values[None], vectors[None], inverse @ release.scores @ inverse)
 
 
-def drawn_from(surrogate, prior, is_widened=True):
-    if is_widened:
-        return Mixture.of(surrogate, prior).draw(np.random.default_rng(0), 1_000)
-    covariance = surrogate.frame.from_latents(prior.covariance(surrogate.frame))
-    mixture = Mixture(prior.mean, covariance, *surrogate.posteriors(covariance), surrogate)
-    return mixture.draw(np.random.default_rng(0), 1_000)
+def drawn_from(surrogate, prior):
+    return Mixture.of(surrogate, prior).draw(np.random.default_rng(0), 1_000)
 
 
 def profile(bench, seed, mu):
@@ -108,10 +105,10 @@ def profile(bench, seed, mu):
         "as it is": drawn_from(surrogate, prior),
         "mean curvature": drawn_from(surrogate._replace(curvature=mean), prior),
         "J = A": drawn_from(surrogate._replace(curvature=ones), prior),
-        "not widened": drawn_from(surrogate, prior, is_widened=False),
-        "true curvature": drawn_from(surrogate._replace(curvature=true), prior, is_widened=False),
+        "no decline": drawn_from(surrogate._replace(decline=0.0), prior),
+        "true curvature": drawn_from(surrogate._replace(curvature=true), prior),
         "last point": surrogate.point(prior.mean)[None],
-        "true in all stages": drawn_from(knowing, prior, is_widened=False),
+        "true in all stages": drawn_from(knowing, prior),
     }
 
 

@@ -120,8 +120,8 @@ class Frame(NamedTuple):
         return self._replace(roots=self.layout.padded(self.real(roots)))
 
     def evened_along(self, moved: Array, curvature: Array) -> "Frame":
-        """Of one block: with the direction of the latents `moved` (d,) stretched so that the curvature along it is the mean of all;
-        by a factor of 5 at most. `curvature`: that of the scaled latents."""
+        """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the curvature
+        along it is the mean over all directions. `curvature`: that of the scaled latents."""
         u = self.coordinates(moved)
         u = u / max(float(np.linalg.norm(u)), 1e-30)
         own = self.roots.swapaxes(1, 2) @ curvature @ self.roots

@@ -82,11 +82,11 @@ def drawn(
 
 
 def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
-    """The draws (n, 1, b), (n, 1, b, b) with their curvature along the unit vector `along` (b,) drawn anew: from its release, and a
-    lognormal prior around the mean over all directions.
+    """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
+    and a lognormal prior around the mean over all directions.
 
-    In a regression fitted values are largest along the way from the prior mean, where responses are nearly certain (or
-    counts large), so its curvature there is another than elsewhere, and a prior that knows no directions would make it alike."""
+    Along the way from the prior mean a regression has another curvature than across it, as fitted values grow and responses
+    become nearly certain (or counts large). A prior that knows no directions would make it like the others."""
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
     typical, present = np.trace(matrices, axis1=1, axis2=2) / len(along), (matrices @ along) @ along
     away = np.linspace(-4.0, 4.0, _GRID)

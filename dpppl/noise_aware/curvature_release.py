@@ -65,7 +65,11 @@ class Release(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """Where a curvature was released: at this `point` (d,), in this `frame`."""
+    """A released curvature and where it was.
+
+    - **point** - the latents (d,).
+    - **frame** - the coordinates.
+    - **release** - the curvature."""
 
     point: Array
     frame: Frame
@@ -73,9 +77,11 @@ class Seen(NamedTuple):
 
 
 def decline(seen: Sequence[Seen], mean: Array) -> float:
-    """How the curvature declines with the distance r from the prior's `mean` (d,), as r^-decline, at the last of the points `seen`: by
-    least squares through it, of log traces on log r, shrunk towards 0 as by one more number of sd 1. Known from the
-    releases, at no further cost."""
+    """The power a by which the curvature declines with the distance r from the prior's `mean` (d,), as r^-a, at the last of the
+    points `seen`.
+
+    By least squares through the last point: log traces on log r, shrunk towards 0 as by one more number of sd 1. A function
+    of the releases."""
     *others, (end, frame, last) = seen
     way = frame.coordinates(end - mean)
     total, total_std = last.size(frame, frame)

@@ -70,13 +70,17 @@ class Surrogate(NamedTuple):
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
 
     def _outward(self, white: Array, slope: Array, spread: Array) -> Array:
-        """The slope (n, 1, b) of the log density that a curvature adds which declines along the way from u = 0.
+        """The slope (n, 1, b) of the log density that comes from a curvature which declines along the way from u = 0.
 
         Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature h_j,
-        variance of scores J_j, noise Q_j and prior precision p_j, it is proportional to (1 + h_j^2 / Q_j p_j)^(-1/2). With h
-        and J proportional to r^-a, the logarithm of the product has the slope a sum_j s_j (1 - J_j / 2 Q_j) in log r, with s_j the
-        share of the prior variance that j has lost: without privacy half of what h loses, as in Laplace's method (Tierney, Kadane
-        1986). `white` takes the noise to the identity; `slope` = white @ h."""
+        variance of scores J_j, noise Q_j and prior precision p_j, the density is proportional to (1 + h_j^2 / Q_j p_j)^(-1/2).
+        With h and J proportional to r^-a the logarithm of the product over j has the slope a sum_j s_j (1 - J_j / 2 Q_j) in
+        log r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h
+        loses, as in Laplace's method (Tierney, Kadane 1986).
+
+        - **white** - takes the noise to the identity.
+        - **slope** - white @ h.
+        - **spread** - covariances of u."""
         if not self.decline:
             return np.zeros_like(self.centre)
         learned = slope @ spread @ slope.swapaxes(-1, -2)

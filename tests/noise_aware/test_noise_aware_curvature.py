@@ -11,6 +11,7 @@ from dpppl.access.norm_histogram import NUM_BINS
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import nuts, recipe
 from dpppl.noise_aware.curvature import Curvature, drawn
+from dpppl.noise_aware.curvature_release import Release, Seen, decline
 from dpppl.noise_aware.plan import STEPS, default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.spectral import eigen_draws
@@ -89,6 +90,55 @@ def test_padding_stays_empty_and_changes_nothing_else():
     np.testing.assert_allclose(found[:, 0, :5, :5].mean(axis=0), alone.mean(axis=0), atol=1.5)
 
 
+# What differs along the way from the prior mean
+
+
+def test_a_direction_that_is_measured_apart_is_not_drawn_towards_the_others():
+    """Curvature 8 along one direction, 40 along ten others, noise of sd 4: 8 draws of a release. A prior that knows no
+    directions puts it above 12; measured apart it is 8 within 2 (its standard error is 4 / sqrt 8)."""
+    rng, alone = np.random.default_rng(1), np.ones(11) / np.sqrt(11)
+    releases = [40.0 * np.eye(11) - 32.0 * np.outer(alone, alone) + 4.0 * noise(rng, 11) for _ in range(8)]
+    real, identity = np.ones((1, 11), bool), np.eye(11)[None]
+    found = {
+        name: np.mean([alone @ drawn(m[None], 4.0, m[None], 4.0, real, identity, 20, along=along).mean[0] @ alone for m in releases])
+        for name, along in (("apart", alone), ("alike", None))
+    }  # fmt: skip
+    assert found["alike"] > 12.0
+    assert abs(found["apart"] - 8.0) < 2.0 + 4.0 / np.sqrt(8)
+
+
+@pytest.mark.parametrize("power, std, expected", [(1.0, 0.1, 1.0), (0.0, 0.1, 0.0), (-0.5, 0.1, -0.5), (1.0, 1e3, 0.0)])
+def test_how_the_curvature_declines_is_read_from_its_releases(power, std, expected):
+    """At .5, .8 and 1 of the way, each in another frame; by noise that hides it, nothing is read. One release says nothing."""
+    frame, end, seen = full(WIDTH).first(), np.linspace(1.0, 2.0, WIDTH), []
+    for r, scale in ((0.5, 3.0), (0.8, 1.0), (1.0, 1.0)):
+        own = frame._replace(roots=scale * turning(2)[None])
+        curvature = r**-power * 50.0 * own.roots.swapaxes(1, 2) @ own.roots
+        seen.append(Seen(r * end, own, Release(curvature, std * scale**2, np.zeros((WIDTH, 0)), curvature, std)))
+    assert decline(seen, np.zeros(WIDTH)) == pytest.approx(expected, abs=0.02)
+    assert decline(seen[-1:], np.zeros(WIDTH)) == 0.0
+
+
+def test_a_declining_curvature_moves_the_posterior_outwards():
+    """By its covariance times the slope of the log density that the widths of all directions add, here by finite differences in
+    the distance from the prior mean; without a decline by nothing."""
+    rng, width, power = np.random.default_rng(0), 4, 0.8
+    h, ratio, noise_variance = np.array([1.0, 5.0, 20.0, 60.0]), 0.6, 3.0
+    flat, centre, identity = np.zeros((1, width)), 2.0 * rng.standard_normal((1, width)), np.eye(width)[None]
+    law = Curvature(h[None, None], identity[None], ratio * identity)
+    flat_one = Surrogate(None, centre, flat, noise_variance, law, flat, 1.0, flat)
+
+    def log_widths(log_r):
+        now = h * np.exp(-power * log_r)
+        return -0.5 * np.sum(np.log1p(now**2 / (ratio * now + noise_variance)))
+
+    slope = (log_widths(1e-4) - log_widths(-1e-4)) / 2e-4
+    (mean,), (spread,) = flat_one.posteriors(identity)
+    (moved,), _ = flat_one._replace(decline=power).posteriors(identity)
+    squared = np.sum(centre**2) + np.trace(spread[0])
+    np.testing.assert_allclose(moved - mean, slope * centre / squared @ spread[0], rtol=1e-6)
+
+
 # What turns along
 
 
@@ -98,17 +148,15 @@ def released(seed):
     true = np.diag(np.geomspace(2.0, 200.0, WIDTH))[None]
     products = np.zeros((WIDTH, 0))
     scores = 0.8 * true + 20.0 * noise(rng, 1, WIDTH)
-    return recipe.Release(true + 10.0 * noise(rng, 1, WIDTH), 10.0, products, scores, 20.0), rng.standard_normal(
-        (2, 1, WIDTH)
-    )
+    return Release(true + 10.0 * noise(rng, 1, WIDTH), 10.0, products, scores, 20.0), rng.standard_normal((2, 1, WIDTH))
 
 
 def posterior_of(release, centre, gradient, prior, roots):
     frame = prior.first()._replace(roots=roots)
     covariance = frame.from_latents(prior.covariance(frame))
-    law = release.posterior(frame, covariance, 60)
+    law = release.posterior(frame, covariance, 60, centre)
     flat = np.zeros((1, WIDTH))
-    surrogate = Surrogate(frame, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat)
+    surrogate = Surrogate(frame, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat, decline=0.7)
     gains, offsets = gains_of(surrogate, *tempered(0.1 * gradient, 0.5 * covariance, covariance, 4.0), 2.0)
     return Mixture.of(surrogate, prior), gains, offsets
 
