@@ -9,7 +9,7 @@ from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector
 from dpppl.noise_aware.statistics import J_SHARE
 
-_LEAST_PART, _ROUGH, _MOST_DECLINE = 0.3, 0.02, 3.0
+_LEAST_PART, _ROUGH, _MOST_DECLINE, _LEAST_ALONG = 0.3, 0.02, 3.0, 0.1
 
 
 class Release(NamedTuple):
@@ -49,12 +49,17 @@ class Release(NamedTuple):
         scores, scores_std = _weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
         return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
 
-    def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array) -> Curvature:
-        """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""
+    def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array, decline: float) -> Curvature:
+        """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean.
+
+        A log likelihood that is alike in all directions from there has, where its curvature across the way declines as r^-a,
+        1 - a times that along it."""
         released = self.curvature, self.curvature_std, self.scores, self.scores_std
         is_far = len(moved) == 1 and bool(np.any(moved))
         along = moved[0] / np.linalg.norm(moved) if is_far else None
-        return drawn(*released, frame.layout.real, covariance, count, self.most_scores, along)
+        return drawn(
+            *released, frame.layout.real, covariance, count, self.most_scores, along, max(1.0 - decline, _LEAST_ALONG)
+        )
 
     def size(self, frame: Frame, other: Frame) -> tuple[float, float]:
         """The trace of the curvature in the coordinates of `other`, where it was released in those of `frame`, and the sd of its

@@ -186,7 +186,7 @@ def run_recipe(
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
         seen = [*(() if "norm_bin" in sigma else seen), Seen(start.point, frame, here)]  # of one norm
         std = at["norm"] * sigma["gradient"]
-        curvature = here.posterior(frame, covariance, _DRAWS, mean_u)
+        curvature = here.posterior(frame, covariance, _DRAWS, mean_u, decline(seen, prior.mean))
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
         mean = curvature.mean
@@ -201,7 +201,9 @@ def run_recipe(
             values = ask("curvature", at, closing["curvature"])
             seen.append(Seen(point, frame, Release.of(values, closing["curvature"], at, frame, rows_per_unit)))
             here = here.combined(seen[-1].release)
-            curvature = here.posterior(frame, covariance, _LAST_DRAWS, frame.coordinates(point - prior.mean))
+            curvature = here.posterior(
+                frame, covariance, _LAST_DRAWS, frame.coordinates(point - prior.mean), decline(seen, prior.mean)
+            )
         centre, gradient = frame.coordinates(point - prior.mean), scores[-count:].mean(axis=0)
         surrogate = _surrogate(here, curvature, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last and prior.is_full:

@@ -90,6 +90,13 @@ def test_padding_stays_empty_and_changes_nothing_else():
     np.testing.assert_allclose(found[:, 0, :5, :5].mean(axis=0), alone.mean(axis=0), atol=1.5)
 
 
+def test_a_curvature_in_tiny_units_is_drawn_as_any_other():
+    """Of rows clipped to a norm of 1e-3, as where most responses are certain: no prior precision holds it up."""
+    real, identity = np.ones((1, 5), bool), np.eye(5)[None]
+    released = lambda unit: drawn(unit * 40.0 * identity, unit, identity, 1.0, real, identity, 50).mean[0]  # noqa: E731
+    np.testing.assert_allclose(released(1e-6) / 1e-6, released(1.0), rtol=0.05, atol=2.0)
+
+
 # What differs along the way from the prior mean
 
 
@@ -154,7 +161,7 @@ def released(seed):
 def posterior_of(release, centre, gradient, prior, roots):
     frame = prior.first()._replace(roots=roots)
     covariance = frame.from_latents(prior.covariance(frame))
-    law = release.posterior(frame, covariance, 60, centre)
+    law = release.posterior(frame, covariance, 60, centre, 0.7)
     flat = np.zeros((1, WIDTH))
     surrogate = Surrogate(frame, centre, 5.0 * gradient, 4.0, law, flat, 1.0, flat, decline=0.7)
     gains, offsets = gains_of(surrogate, *tempered(0.1 * gradient, 0.5 * covariance, covariance, 4.0), 2.0)
