@@ -167,18 +167,15 @@ def run_recipe(
     frame, dimension = prior.first(), len(prior.mean)
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
     per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
-    level = LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
-    if rows_per_unit > 1:  # correlated rows have another law than the model's: clipping would bend their curvature
-        level = UNIT_LEVEL
+    # Correlated rows have another law than the model's: clipping would bend their curvature.
+    level = UNIT_LEVEL if rows_per_unit > 1 else LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
     stages: list[Stage] = []
     seen: list[Seen] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
         believed, covariance = frame.from_latents(start.covariance), frame.from_latents(prior.covariance(frame))
         mean_u = frame.coordinates(start.mean - prior.mean)
-        known = mean_u, (CARRIED if number else 1.0) * believed
-        if is_last and _is_surprised(mean_u, covariance, dimension):
-            known = tempered(mean_u, believed, covariance, CARRIED)
+        known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
         entries = np.sqrt(dimension * frame.roots.shape[1])
@@ -196,15 +193,13 @@ def run_recipe(
             offsets=offsets, curvature=mean, reach=REACH[number],
         )  # fmt: skip
         point, scores = positions[-count:].mean(axis=0), frame.layout.gathered(noisy * at["norm"])
+        centre, gradient = frame.coordinates(point - prior.mean), scores[-count:].mean(axis=0)
         if is_last:
             at |= {"point": point}
             values = ask("curvature", at, closing["curvature"])
             seen.append(Seen(point, frame, Release.of(values, closing["curvature"], at, frame, rows_per_unit)))
             here = here.combined(seen[-1].release)
-            curvature = here.posterior(
-                frame, covariance, _LAST_DRAWS, frame.coordinates(point - prior.mean), decline(seen, prior.mean)
-            )
-        centre, gradient = frame.coordinates(point - prior.mean), scores[-count:].mean(axis=0)
+            curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre, decline(seen, prior.mean))
         surrogate = _surrogate(here, curvature, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last and prior.is_full:
             surrogate = surrogate._replace(decline=decline(seen, prior.mean))
@@ -213,19 +208,23 @@ def run_recipe(
         mean_u, spread = moments(*surrogate.posteriors(covariance))
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
-        stages.append(
-            Stage(at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess)
-        )
+        latents = frame.to_latents(spread)
+        stages.append(Stage(at["norm"], at["bound"], surrogate, belief, latents, chi_squared, degrees, excess))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)
 
 
-def _is_surprised(mean: Array, covariance: Array, dimension: int) -> bool:
-    """Whether a posterior mean lies so far from the prior's, 0, that the prior must count in full for a walk to end at it. Where
-    it does not, a walk had better go too far than not far enough."""
+def _carried(
+    mean: Array, spread: Array, covariance: Array, by: float, dimension: int, is_last: bool
+) -> tuple[Array, Array]:
+    """Mean and covariance of u that a walk starts from: a posterior of this mean and `spread`, with 1 / `by` of its information.
+
+    Where the mean lies far from the prior's, 0, the last walk counts the prior, of this `covariance`, in full, to end at
+    the posterior; where it does not, a walk had better go too far than not far enough."""
     length = np.sum(mean * times(np.linalg.pinv(covariance, hermitian=True), mean))
-    return bool(length > dimension + _SURPRISE * np.sqrt(2.0 * dimension))
+    is_surprised = length > dimension + _SURPRISE * np.sqrt(2.0 * dimension)
+    return tempered(mean, spread, covariance, by) if is_last and is_surprised else (mean, by * spread)
 
 
 def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
