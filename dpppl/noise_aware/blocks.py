@@ -126,7 +126,7 @@ class Frame(NamedTuple):
         u = u / max(float(np.linalg.norm(u)), 1e-30)
         own = self.roots.swapaxes(1, 2) @ curvature @ self.roots
         typical = np.trace(own, axis1=1, axis2=2).sum() / self.layout.dimension
-        by = np.clip(np.sqrt(typical / max(np.sum(u * times(own, u)), 1e-30)), 0.2, 5.0)
+        by = np.clip(np.sqrt(max(typical, 0.0) / max(np.sum(u * times(own, u)), 1e-30)), 0.2, 5.0)
         return self._replace(roots=self.roots + (by - 1.0) * times(self.roots, u)[:, :, None] * u[:, None, :])
 
     def real(self, matrices: Array) -> Array:

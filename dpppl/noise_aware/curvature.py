@@ -63,7 +63,6 @@ def drawn(
     count: int,
     most: float = 1.0,
     along: Array | None = None,
-    usual: float = 1.0,
 ) -> Curvature:
     """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases.
 
@@ -73,26 +72,25 @@ def drawn(
     - **covariance** - the prior's, (k, b, b).
     - **count** - number of draws.
     - **most** - see `_ratio`.
-    - **along** - a direction of one block, a unit vector (b,), that is not like the others; see `_drawn_along`.
-    - **usual** - the curvature expected along it, in units of the mean over all directions."""
+    - **along** - a direction of one block, a unit vector (b,), that is not like the others; see `_drawn_along`."""
     smallest = _SMALLEST * min(1.0 / np.linalg.eigvalsh(covariance).max(), std)
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
     if along is not None:
-        values, vectors = _drawn_along(along, usual, values, vectors, noisy, std)
+        values, vectors = _drawn_along(along, values, vectors, noisy, std)
     mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)
     return Curvature(values, vectors, _ratio(scores, scores_std, mean, most))
 
 
 def _drawn_along(
-    along: Array, usual: float, values: Array, vectors: Array, noisy: Array, std: float
+    along: Array, values: Array, vectors: Array, noisy: Array, std: float
 ) -> tuple[Array, Array]:
     """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
-    and a lognormal prior around `usual` times the mean over all directions.
+    and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Frame.evened_along`).
 
     Along the way from the prior mean a regression has another curvature than across it, as fitted values grow and responses
     become nearly certain (or counts large). A prior that knows no directions would make it like the others."""
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
-    typical, present = usual * np.trace(matrices, axis1=1, axis2=2) / len(along), (matrices @ along) @ along
+    typical, present = np.trace(matrices, axis1=1, axis2=2) / len(along), (matrices @ along) @ along
     away = np.linspace(-4.0, 4.0, _GRID)
     grid = typical[:, None] * np.exp(_SPREAD_ALONG * away)
     logs = -0.5 * (away**2 + ((grid - along @ noisy[0] @ along) / std) ** 2)

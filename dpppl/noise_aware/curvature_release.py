@@ -1,6 +1,5 @@
-"""Released curvatures, and what several of them say of its change along the way."""
+"""Released curvatures, and what their sizes say of the change along the way."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector
 from dpppl.noise_aware.statistics import J_SHARE
 
-_LEAST_PART, _ROUGH, _MOST_DECLINE, _LEAST_ALONG = 0.3, 0.02, 3.0, 0.1
+_ROUGH, _MOST_DECLINE = 0.1, 3.0
 
 
 class Release(NamedTuple):
@@ -49,56 +48,23 @@ class Release(NamedTuple):
         scores, scores_std = _weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
         return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
 
-    def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array, decline: float) -> Curvature:
-        """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean.
-
-        A log likelihood that is alike in all directions from there has, where its curvature across the way declines as r^-a,
-        1 - a times that along it."""
+    def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array) -> Curvature:
+        """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""
         released = self.curvature, self.curvature_std, self.scores, self.scores_std
         is_far = len(moved) == 1 and bool(np.any(moved))
         along = moved[0] / np.linalg.norm(moved) if is_far else None
-        return drawn(
-            *released, frame.layout.real, covariance, count, self.most_scores, along, max(1.0 - decline, _LEAST_ALONG)
-        )
-
-    def size(self, frame: Frame, other: Frame) -> tuple[float, float]:
-        """The trace of the curvature in the coordinates of `other`, where it was released in those of `frame`, and the sd of its
-        noise."""
-        change = frame.inverse @ other.roots
-        form = change @ change.swapaxes(1, 2)
-        return float(np.sum(self.curvature * form)), self.curvature_std * float(np.linalg.norm(form))
+        return drawn(*released, frame.layout.real, covariance, count, self.most_scores, along)
 
 
-class Seen(NamedTuple):
-    """A released curvature and where it was.
+def decline(sizes: Array, std: float) -> float:
+    """The power a by which the curvature declines with the distance r from the prior mean, as r^-a.
 
-    - **point** - the latents (d,).
-    - **frame** - the coordinates.
-    - **release** - the curvature."""
-
-    point: Array
-    frame: Frame
-    release: Release
-
-
-def decline(seen: Sequence[Seen], mean: Array) -> float:
-    """The power a by which the curvature declines with the distance r from the prior's `mean` (d,), as r^-a, at the last of the
-    points `seen`.
-
-    By least squares through the last point: log traces on log r, shrunk towards 0 as by one more number of sd 1. A function
-    of the releases."""
-    *others, (end, frame, last) = seen
-    way = frame.coordinates(end - mean)
-    total, total_std = last.size(frame, frame)
-    products, squares = 0.0, 1.0
-    for point, own, release in others:
-        r = float(np.sum(frame.coordinates(point - mean) * way) / max(np.sum(way**2), 1e-30))
-        size, std = release.size(own, frame)
-        if _LEAST_PART < r < 1.0 / _LEAST_PART and size > 2.0 * std and total > 2.0 * total_std:
-            weight = 1.0 / ((std / size) ** 2 + (total_std / total) ** 2 + _ROUGH**2)
-            products -= weight * np.log(r) * np.log(size / total)
-            squares += weight * np.log(r) ** 2
-    return float(np.clip(products / squares, -_MOST_DECLINE, _MOST_DECLINE))
+    From its size half way and here, `sizes` (2,) with noise of this sd, where that shows it; shrunk towards 0 as by one more
+    number of sd 1."""
+    if np.min(sizes) < 2.0 * std:
+        return 0.0
+    way, variance = np.log(2.0), np.sum((std / sizes) ** 2) + _ROUGH**2
+    return float(np.clip(way * np.log(sizes[0] / sizes[1]) / (way**2 + variance), -_MOST_DECLINE, _MOST_DECLINE))
 
 
 def _weighted_mean(a: Array, std_a: float, b: Array, std_b: float) -> tuple[Array, float]:

@@ -12,6 +12,7 @@ _PHASES = {
     "curvature_bin": "curvatures' norms",
     "curvature": "curvature",
     "gradient": "gradients",
+    "sizes": "sizes of curvatures",
     "scalars": "scalars",
 }
 

@@ -14,7 +14,7 @@ import numpy as np
 from dpppl.access.norm_histogram import Norms
 from dpppl.noise_aware.blocks import RANK, Frame
 from dpppl.noise_aware.curvature import Array, Curvature, times
-from dpppl.noise_aware.curvature_release import Release, Seen, decline
+from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
@@ -170,7 +170,6 @@ def run_recipe(
     # Correlated rows have another law than the model's: clipping would bend their curvature.
     level = UNIT_LEVEL if rows_per_unit > 1 else LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
     stages: list[Stage] = []
-    seen: list[Seen] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
         believed, covariance = frame.from_latents(start.covariance), frame.from_latents(prior.covariance(frame))
@@ -181,9 +180,8 @@ def run_recipe(
         entries = np.sqrt(dimension * frame.roots.shape[1])
         at |= found_bounds(ask, at, bounds, sigma, level, num_rows, entries)
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
-        seen = [*(() if "norm_bin" in sigma else seen), Seen(start.point, frame, here)]  # of one norm
         std = at["norm"] * sigma["gradient"]
-        curvature = here.posterior(frame, covariance, _DRAWS, mean_u, decline(seen, prior.mean))
+        curvature = here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
         mean = curvature.mean
@@ -197,12 +195,12 @@ def run_recipe(
         if is_last:
             at |= {"point": point}
             values = ask("curvature", at, closing["curvature"])
-            seen.append(Seen(point, frame, Release.of(values, closing["curvature"], at, frame, rows_per_unit)))
-            here = here.combined(seen[-1].release)
-            curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre, decline(seen, prior.mean))
+            here = here.combined(Release.of(values, closing["curvature"], at, frame, rows_per_unit))
+            curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre)
         surrogate = _surrogate(here, curvature, frame, sketch, num_rows, (centre, gradient, std**2 / count))
-        if is_last and prior.is_full:
-            surrogate = surrogate._replace(decline=decline(seen, prior.mean))
+        if is_last:
+            sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
+            surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
         chi_squared, degrees = _scatter(surrogate, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
         mean_u, spread = moments(*surrogate.posteriors(covariance))

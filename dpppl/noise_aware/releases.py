@@ -102,7 +102,8 @@ def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimens
     directions = np.zeros((dimension, statistics.geometry.num_directions))
     fits = (_floats(at | {"directions": directions}) | first, rows, public)
     histograms = (alone[0] | {"of_curvature": np.bool_(False)}, rows, public)
-    single = {"bin": histograms, "curvature": alone, "scalars": fits}
+    sizes = (alone[0] | {"halfway": np.zeros(dimension, np.float32)}, rows, public)
+    single = {"bin": histograms, "curvature": alone, "sizes": sizes, "scalars": fits}
     programs = [(partial(_single, kind, statistics), arguments, True) for kind, arguments in single.items()]
     programs.append((partial(_walk, statistics), along, False))
     return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
@@ -121,7 +122,7 @@ def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows:
 
 
 def _at(statistics: RowStatistics, state: Any) -> Any:
-    names = ("point", "norm", "bound", "directions", "of_curvature", *statistics.geometry.at)
+    names = ("point", "norm", "bound", "halfway", "directions", "of_curvature", *statistics.geometry.at)
     return {name: state[name] for name in names if name in state}
 
 

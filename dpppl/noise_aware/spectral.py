@@ -15,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray
 _SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
-_APART = 1e-4  # the share of them that follows no normal law; more would take the noise of small samples for such
+_APART = 0.02  # the share of them that follows no normal law
 _ROUNDS, _BURN_IN = (
     64,
     40,

@@ -118,6 +118,12 @@ class RowStatistics:
             "J": np.sqrt(J_SHARE) * self.geometry.outer(at, own),
         }
 
+    def sizes(self, at: Any, row: Any, rest: Any) -> Any:
+        """The lengths of w A where `at` has "halfway", and at its point, in units of sqrt 2 times the bound: (2,)."""
+        points = at["halfway"], at["point"]
+        lengths = jnp.stack([self._influence(at | {"point": point}, row, rest).length for point in points])
+        return jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
+
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
         """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
         found = self._influence(at, row, rest)

@@ -63,14 +63,14 @@ class Surrogate(NamedTuple):
         total = times(white, self.gradient + times(h, self.centre))
         slope = white @ h
         spread = posterior_covariance(slope.swapaxes(-1, -2) @ slope, root)
-        pull = times(slope.swapaxes(-1, -2), total) + self._outward(white, slope, spread)
+        pull = times(slope.swapaxes(-1, -2), total) + self._outward(h, white, spread)
         mean = times(spread, pull)
         farthest = _FARTHEST * np.sqrt(np.trace(covariance, axis1=-2, axis2=-1))
         length = np.linalg.norm(mean, axis=-1)
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
 
-    def _outward(self, white: Array, slope: Array, spread: Array) -> Array:
-        """The slope (n, 1, b) of the log density that comes from a curvature which declines along the way from u = 0.
+    def _outward(self, h: Array, white: Array, spread: Array) -> Array:
+        """The slope (n, k, b) of the log density that comes from a curvature which declines along the way from u = 0.
 
         Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature h_j,
         variance of scores J_j, noise Q_j and prior precision p_j, the density is proportional to (1 + h_j^2 / Q_j p_j)^(-1/2).
@@ -78,16 +78,18 @@ class Surrogate(NamedTuple):
         log r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h
         loses, as in Laplace's method (Tierney, Kadane 1986).
 
+        - **h** - draws of the curvature.
         - **white** - takes the noise to the identity.
-        - **slope** - white @ h.
         - **spread** - covariances of u."""
         if not self.decline:
             return np.zeros_like(self.centre)
+        slope, diagonal = white @ h, lambda matrices: np.diagonal(matrices, axis1=-2, axis2=-1)
         learned = slope @ spread @ slope.swapaxes(-1, -2)
         sampled = white @ self.curvature.scores @ white.swapaxes(-1, -2)
-        count = np.trace(learned, axis1=-2, axis2=-1) - 0.5 * np.sum(learned * sampled, axis=(-2, -1))
-        squared = np.sum(self.centre**2) + np.trace(spread, axis1=-2, axis2=-1)  # as the posterior has it
-        return (self.decline * count / squared)[..., None] * self.centre
+        count = diagonal(learned).sum(axis=(-2, -1)) - 0.5 * np.sum(learned * sampled, axis=(-3, -2, -1))
+        variance = np.sum(diagonal(spread) * (diagonal(h) > 0.0), axis=(-2, -1))  # but for padding
+        squared = np.sum(self.centre**2) + variance  # as the posterior has it
+        return (self.decline * count / squared)[..., None, None] * self.centre
 
     def posteriors(self, covariance: Array) -> tuple[Array, Array]:
         """Posteriors where the unknown share of the curvature is as in the prior."""

@@ -115,7 +115,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     coordinates = Coordinates.of(split)
     of_row = RowStatistics(Responses.of(split), coordinates.latents, full(8).geometry())
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
-    at = state_of(full(8), point=point, norm=0.6, bound=0.2, directions=np.eye(8, 9))
+    at = state_of(full(8), point=point, norm=0.6, bound=0.2, directions=np.eye(8, 9), halfway=point / 2)
     rest = ({}, jax.random.key(0))
     with jax.enable_x64(False):
         for number in range(3):
@@ -135,7 +135,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             found = curvature.from_vector(np.asarray(released["A"]), 8) * 0.2 / np.sqrt(0.85)
             np.testing.assert_allclose(found, (slope + slope.T) / 2, atol=2e-3)
             norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
-            norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.scalars)]
+            norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.sizes, of_row.scalars)]
             bins = [of_row.bin(at | {"of_curvature": of_curvature}, row, rest) for of_curvature in (False, True)]
             lengths = np.linalg.norm(of_row._own(at, row, {})[1]), of_row._influence(at, row, rest).length
             assert [np.argmax(one) for one in bins] == [np.floor(np.log2(length)) - LOWEST for length in lengths]
@@ -151,12 +151,12 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
     x[8:, 1], y[4], y[8:] = [np.nan, np.inf, -np.inf], 0.0, 0.0
     split = split_model(model, (x, y), {})
     of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).geometry())
-    at = state_of(full(2), point=np.array([0.3, -0.1]), directions=np.eye(2, 3))
+    at = state_of(full(2), point=np.array([0.3, -0.1]), directions=np.eye(2, 3), halfway=np.array([0.15, -0.05]))
     rows = split.arrays((x, y), {})[0] | {ROW_NUMBER: np.arange(11, dtype=np.int32)}
 
     @jax.jit
     def clipped(rows):
-        kinds = [("bin", True), ("bin", False), ("curvature", False), ("gradient", False), ("scalars", False)]
+        kinds = [("bin", True), ("bin", False), *((kind, False) for kind in ("curvature", "gradient", "sizes", "scalars"))]
         found = [(getattr(of_row, kind), at | {"of_curvature": of_curvature}) for kind, of_curvature in kinds]
         every = [jax.vmap(lambda row, f=f, at=at: f(at, row, ({}, jax.random.key(0))))(rows) for f, at in found]
         return [Flat(1.0).clip(statistic, None) for statistic in every]
