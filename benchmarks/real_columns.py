@@ -173,7 +173,7 @@ class Bench:
             "expected_learned": 1.0 - np.mean(error), "expected90_true": within(known + half * np.array([[-1.0], [1.0]])),
             "width": np.median(sd / known_sd), "width_non_private": np.median(sd / exact_sd),
             "cover90_true": np.mean(np.abs(known - truth) < half), "largest": np.max(np.abs(z)),
-            "agreement": verdict.agreement, "refused": bool(verdict.refusals), "doubted": bool(verdict.doubts),
+            "agreement": verdict.agreement, "resolved": verdict.resolved, "refused": bool(verdict.refusals), "doubted": bool(verdict.doubts),
             "seconds": seconds,
         }  # fmt: skip
         return {"seed": seed} | {name: round(float(value), 4) for name, value in found.items()}

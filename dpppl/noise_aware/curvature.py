@@ -81,9 +81,7 @@ def drawn(
     return Curvature(values, vectors, _ratio(scores, scores_std, mean, most))
 
 
-def _drawn_along(
-    along: Array, values: Array, vectors: Array, noisy: Array, std: float
-) -> tuple[Array, Array]:
+def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
     """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
     and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Frame.evened_along`).
 

@@ -19,7 +19,7 @@ from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
-from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, tempered
+from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, resolved, tempered
 
 TAIL = 0.7
 """The share of a stage's gradients that is averaged. The first ones are taken where the likelihood has another curvature."""
@@ -116,7 +116,8 @@ class Stage(NamedTuple):
     - **covariance** - its covariance in blocks of scaled and reflected latents.
     - **chi_squared** - the scatter of its gradients in units of their noise.
     - **degrees** - the degrees of freedom of that.
-    - **excess** - relative excess of the posterior's spread over its noiseless value."""
+    - **excess** - relative excess of the posterior's spread over its noiseless value.
+    - **resolved** - how far draws of the curvature agree on the directions that were learned."""
 
     norm: float
     bound: float
@@ -126,6 +127,7 @@ class Stage(NamedTuple):
     chi_squared: float
     degrees: int
     excess: float
+    resolved: float = 1.0
 
 
 class _Start(NamedTuple):
@@ -203,11 +205,13 @@ def run_recipe(
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
         chi_squared, degrees = _scatter(surrogate, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
-        mean_u, spread = moments(*surrogate.posteriors(covariance))
+        means, spreads = surrogate.posteriors(covariance)
+        mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
         latents = frame.to_latents(spread)
-        stages.append(Stage(at["norm"], at["bound"], surrogate, belief, latents, chi_squared, degrees, excess))
+        found = at["norm"], at["bound"], surrogate, belief, latents, chi_squared, degrees, excess
+        stages.append(Stage(*found, resolved(spreads, covariance)))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)

@@ -122,6 +122,21 @@ def moments(means: Array, covariances: Array) -> tuple[Array, Array]:
     return mean, covariances.mean(axis=0) + off @ off.swapaxes(-1, -2) / len(means)
 
 
+def resolved(covariances: Array, prior: Array) -> float:
+    """How far equally likely posterior covariances (n, k, b, b) agree on the directions that were learned, from 0 to 1.
+
+    The squared length of the mean of 1 - R^-1 S R^-T, RR' the `prior` covariance (k, b, b), over the mean of the squared
+    lengths; 1 where nothing was learned."""
+    values, vectors = np.linalg.eigh((prior + prior.swapaxes(-1, -2)) / 2)
+    inverse = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))[..., None, :]).swapaxes(-1, -2)
+    learned = np.eye(prior.shape[-1]) - inverse @ covariances @ inverse.swapaxes(-1, -2)
+    return (
+        float(np.sum(learned.mean(axis=0) ** 2) / max(np.sum(learned**2) / len(learned), 1e-30))
+        if learned.any()
+        else 1.0
+    )
+
+
 def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -> tuple[Array, Array]:
     """For each step, the posterior mean as a linear map (STEPS, k, b, b) of the averaged gradient (at u = 0, linearised), and
     an offset (STEPS, k, b), where a normal distribution of this `mean` and `covariance` stands for what was known before."""

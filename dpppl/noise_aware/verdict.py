@@ -15,7 +15,7 @@ MISFIT, SURE, UNLEARNED = 0.02, 10.6, 4.0  # 10.6: one run in 200 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 SILENT, IMPOSSIBLE, STANDS_OUT = 0.01, 0.002, 3.0
-CONFLICT, FORGOTTEN, LEARNED = 3.0, 0.2, 0.1
+CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 3.0, 0.2, 0.1, 0.7
 MANY, BLURRED = 20, 0.5
 
 
@@ -41,6 +41,7 @@ class Verdict:
     - **share_std** - sd of the noise of these shares.
     - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
     - **stages_learned** - the mean of `learned` in the last two stages.
+    - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **curvature** - which part of it was released.
     - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
@@ -65,6 +66,7 @@ class Verdict:
     share_std: float = 0.0
     impossible: tuple[float, float] = (0.0, 0.0)
     stages_learned: tuple[float, float] = (0.0, 0.0)
+    resolved: float = 1.0
     farthest: tuple[str, float] = ("", 0.0)
     curvature: str = "full"
     sampler: str | None = None
@@ -106,6 +108,7 @@ class Verdict:
             clipped=fit.clipped,
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
+            resolved=last.resolved,
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))),
             norms=(last.norm, last.bound),
             curvature=prior.curvature,
@@ -123,20 +126,11 @@ class Verdict:
     def doubts(self) -> list[str]:
         """Doubts that readers of the samples should know."""
         far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
-        return [
-            *filter(
-                None,
-                [
-                    self._unlearned(),
-                    far and f"{far}.",
-                    self.correlation,
-                    self._forgotten(),
-                    self._skewed(),
-                    self.label_switching,
-                    self.spreads,
-                ],
-            )
-        ]
+        every = (
+            self._unlearned(), far and f"{far}.", self.correlation, self._forgotten(), self._unresolved(), self._skewed(),
+            self.label_switching, self.spreads,
+        )  # fmt: skip
+        return [*filter(None, every)]
 
     def _silent(self) -> list[str]:
         """About rows that say nothing."""
@@ -238,6 +232,15 @@ class Verdict:
             f"{before:.0%}: what is said to be learned is not; raise the budget, or take fewer latents."
         )
 
+    def _unresolved(self) -> str | None:
+        if self.resolved >= RESOLVED or self._unlearned():
+            return None
+        return (
+            f"noise hides the directions in which the data know the latents (draws of the curvature agree on {self.resolved:.0%} "
+            "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's; "
+            "raise the budget, take fewer latents, or predict by dpppl.SVI."
+        )
+
     def _skewed(self) -> str | None:
         if self._unfinished() or not self.agreement >= SKEWED:
             return None
@@ -304,12 +307,7 @@ class Verdict:
                 "bounds",
                 f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates",
             ),
-            (
-                "curvature",
-                self.curvature
-                if self.released is None
-                else f"{self.curvature}; correlations between them are not released",
-            ),
+            ("curvature", self.curvature + ("; correlations between them are not released" if self.released else "")),
             (
                 "rows clipped",
                 f"{self.clipped[0]:.0%} (curvature {self.clipped[1]:.0%}) ± {self.clipped[2]:.0%}; centred, so unbiased",

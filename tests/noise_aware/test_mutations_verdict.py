@@ -31,6 +31,8 @@ MUTATIONS = [
         CHANCE, (lambda: {"impossible": (0.01, 0.004)},)),
     bug("stages are compared the wrong way round", f"{VERDICT}_forgotten", "before - after", "after - before",
         FOUND, (lambda: {"stages_learned": (0.7, 0.3)}, "the last stage has learned 30%")),
+    bug("directions that noise hides are not told", f"{VERDICT}doubts", "self._unresolved(), ", "",
+        FOUND, (lambda: {"resolved": 0.6}, "read with care: noise hides the directions")),
     bug("missing rows count by their share alone", f"{VERDICT}_silent", "and share > STANDS_OUT * self.share_std", "",
         CHANCE, (lambda: {"outside": 0.02},)),
     bug("moments that the model moves", f"{FIT}moments_of_rank", "moments - (moments @ weights)[:, None]", "moments", MEAN_ZERO),

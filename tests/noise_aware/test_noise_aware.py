@@ -156,7 +156,11 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
 
     @jax.jit
     def clipped(rows):
-        kinds = [("bin", True), ("bin", False), *((kind, False) for kind in ("curvature", "gradient", "sizes", "scalars"))]
+        kinds = [
+            ("bin", True),
+            ("bin", False),
+            *((kind, False) for kind in ("curvature", "gradient", "sizes", "scalars")),
+        ]
         found = [(getattr(of_row, kind), at | {"of_curvature": of_curvature}) for kind, of_curvature in kinds]
         every = [jax.vmap(lambda row, f=f, at=at: f(at, row, ({}, jax.random.key(0))))(rows) for f, at in found]
         return [Flat(1.0).clip(statistic, None) for statistic in every]

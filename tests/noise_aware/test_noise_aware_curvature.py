@@ -15,7 +15,7 @@ from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.plan import STEPS, default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.spectral import eigen_draws
-from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, tempered
+from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, resolved, tempered
 
 WIDTH = 6
 
@@ -115,7 +115,9 @@ def test_a_direction_that_is_measured_apart_is_not_drawn_towards_the_others():
     assert abs(found["apart"] - 8.0) < 2.0 + 4.0 / np.sqrt(8)
 
 
-@pytest.mark.parametrize("power, std, expected", [(1.0, 1e-3, 1.0), (0.0, 1e-3, 0.0), (-0.5, 1e-3, -0.5), (1.0, 1.0, 0.0)])
+@pytest.mark.parametrize(
+    "power, std, expected", [(1.0, 1e-3, 1.0), (0.0, 1e-3, 0.0), (-0.5, 1e-3, -0.5), (1.0, 1.0, 0.0)]
+)
 def test_how_the_curvature_declines_is_read_from_its_sizes(power, std, expected):
     """Half way it is 2^power times as large; by noise that hides it, nothing is read."""
     sizes = np.array([2.0**power, 1.0]) + std * np.random.default_rng(0).standard_normal(2)
@@ -140,6 +142,18 @@ def test_a_declining_curvature_moves_the_posterior_outwards():
     (moved,), _ = flat_one._replace(decline=power).posteriors(identity)
     squared = np.sum(centre**2) + np.trace(spread[0])
     np.testing.assert_allclose(moved - mean, slope * centre / squared @ spread[0], rtol=1e-6)
+
+
+def test_how_far_draws_agree_on_what_was_learned():
+    """All in one direction: 1, also under a prior of other units that couples latents. Each in a direction of its own, of as
+    many: one share of each. Nothing learned: 1."""
+    root = np.tril(np.random.default_rng(0).standard_normal((WIDTH, WIDTH))) + 3.0 * np.eye(WIDTH)
+    learned = lambda i: np.diag(1.0 - 0.9 * (np.arange(WIDTH) == i))  # noqa: E731
+    posterior = lambda i: (root @ learned(i) @ root.T)[None]  # noqa: E731
+    prior = (root @ root.T)[None]
+    assert resolved(np.array([posterior(2)] * 5), prior) == pytest.approx(1.0)
+    assert resolved(np.array([posterior(i) for i in range(WIDTH)]), prior) == pytest.approx(1.0 / WIDTH)
+    assert resolved(np.array([np.eye(2)[None]] * 3), np.eye(2)[None]) == 1.0
 
 
 # What turns along

@@ -53,6 +53,8 @@ def test_what_is_good_is_read():
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
         ({"learned": {"w[0]": 0.02}}, "read with care: nothing was learned: the samples are the prior's"),
         ({"stages_learned": (0.7, 0.3)}, "read with care: the last stage has learned 30% of the latents and the one before, with"),
+        ({"resolved": 0.6}, "read with care: noise hides the directions in which the data know the latents (draws of the curvature agree "
+         "on 60% of what was learned)"),
         ({"symmetric": ("entries of 'locs' change places",)}, "read with care: the model stays the same when entries of 'locs'"),
         ({"blurred": ("effects",), "through": ("tau",)}, "read with care: values of 'effects' differ by little more"),
     ],
@@ -70,7 +72,7 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
     [
         {"fit": (0.01, 50.0)}, {"fit": (0.4, 9.0)}, {"link": ("w[0]", 0.01, 90.0, 4)}, {"link": ("w[0]", 0.1, 9.0, 4)},
         {"outside": 0.02}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
-        {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)},
+        {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8},
     ],
 )  # fmt: skip
 def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
