@@ -16,11 +16,8 @@ import numpy as np
 Array = np.ndarray
 _SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
 _APART = 0.02  # the share of them that follows no normal law
-_ROUNDS, _BURN_IN = (
-    64,
-    40,
-)  # rounds of disjoint pairs, at most, between draws of eigenvalues; these before the first draw
-_THIN = 2
+_ROUNDS = 64  # of disjoint pairs, at most, between draws of eigenvalues
+_BURN_IN, _THIN = 40, 2  # draws of eigenvalues before the first one that is kept, and from one to the next
 
 
 def eigen_draws(

@@ -130,11 +130,8 @@ def resolved(covariances: Array, prior: Array) -> float:
     values, vectors = np.linalg.eigh((prior + prior.swapaxes(-1, -2)) / 2)
     inverse = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))[..., None, :]).swapaxes(-1, -2)
     learned = np.eye(prior.shape[-1]) - inverse @ covariances @ inverse.swapaxes(-1, -2)
-    return (
-        float(np.sum(learned.mean(axis=0) ** 2) / max(np.sum(learned**2) / len(learned), 1e-30))
-        if learned.any()
-        else 1.0
-    )
+    squared = np.sum(learned**2) / len(learned)
+    return float(np.sum(learned.mean(axis=0) ** 2) / squared) if squared > 0.0 else 1.0
 
 
 def gains_of(surrogate: Surrogate, mean: Array, covariance: Array, std: float) -> tuple[Array, Array]:
