@@ -138,6 +138,10 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.sizes, of_row.scalars)]
             bins = [of_row.bin(at | {"of_curvature": of_curvature}, row, rest) for of_curvature in (False, True)]
             lengths = np.linalg.norm(of_row._own(at, row, {})[1]), of_row._influence(at, row, rest).length
+            on_the_way = np.array([of_row._influence(at | {"point": point / 2}, row, rest).length, lengths[1]])
+            for bound in (0.2, 0.9 * min(on_the_way)):
+                found = of_row.sizes(at | {"bound": bound}, row, rest)
+                np.testing.assert_allclose(found, np.minimum(on_the_way / bound, 1.0) / np.sqrt(2.0), rtol=1e-6)
             assert [np.argmax(one) for one in bins] == [np.floor(np.log2(length)) - LOWEST for length in lengths]
             norms += [np.linalg.norm(one) for one in bins]
             assert max(norms) <= 1.0 + 1e-5
