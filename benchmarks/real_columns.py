@@ -4,6 +4,7 @@ python benchmarks/real_columns.py digits@1 breast@1 adult@1 independent_2000_10@
 python benchmarks/real_columns.py digits@1 --rotated        # columns turned at random, which the prior does not notice
 python benchmarks/real_columns.py --results docs/results/real_columns                # the table: all cells, resumed
 python benchmarks/real_columns.py --results docs/results/real_columns --num-data-sets 0   # the table so far
+python benchmarks/real_columns.py --results docs/results/real_columns --summary   # a line a design, rotated ones too, and counts
 
 A cell is a design and an epsilon: digits and breast (scikit-learn's), adult (one-hot, 6,000 rows; DPPPL_DATA), or one of
 independent, factor (one shared factor), correlated (.98) and dummies, each with rows and columns.
@@ -12,6 +13,7 @@ learned, 1 - mean square error: each as it is for the truth, and "given rows", f
 truth is one draw: less noisy, with the same mean. The share that the posterior says; its sd over that with the true curvature in place of the
 draws, and over the non-private one's; coverage with the true curvature, given rows; data sets that the verdict doubts and refuses;
 those with an error above 5 sd, and those of them that it does not refuse. Standard errors are over data sets.
+In the summary an entry has a number for each epsilon; refused and doubted are of all data sets of the line.
 """
 
 import argparse
@@ -28,6 +30,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 from scipy.optimize import minimize
 from scipy.stats import norm
 
@@ -54,6 +57,7 @@ DESIGNS = (
 )  # fmt: skip
 """Cheapest first."""
 EPSILONS = (0.3, 1.0, 3.0, 8.0)
+REAL = {"breast": "breast cancer, 569 x 31", "digits": "digits, 1,797 x 65", "adult": "Adult one-hot, 6,000 x 107"}
 
 
 def model(x, y=None):
@@ -202,13 +206,60 @@ def line(name, epsilon, found):
     )
 
 
+def titled(name):
+    """A design with its numbers of rows and columns."""
+    kind, *size, rotated = (name if name.endswith("_rotated") else f"{name}_").split("_")
+    of_size = f"{kind}, {int(size[0]):,} x {int(size[1]) + 1}" if size else REAL[kind]
+    return of_size + ", rotated" * bool(rotated)
+
+
+def summary(folder):
+    """The means of all cells: a line for each design, and how many cells have what is asked of them."""
+    titles = "columns | data sets | 90 % | given rows | z rms, given rows | learned, given rows | said | sd / true curvature's | doubted | refused"
+    print(f"| {titles} |\n{'|---' * (titles.count('|') + 1)}|")
+    cells, num_data_sets, off, refused = [], 0, 0, 0
+    for name in (design + rotated for rotated in ("", "_rotated") for design in DESIGNS):
+        found = [pd.read_json(folder / f"{name}@{epsilon:g}.jsonl", lines=True) for epsilon in EPSILONS]
+        means = [one.mean().to_dict() | {"width": one["width"].median()} for one in found]
+        several = lambda entry, digits=2: " / ".join(f"{value:.{digits}f}".lstrip("0") for value in map(entry, means))  # noqa: E731, B023
+        counts = [sum(int(one[key].sum()) for one in found) for key in ("doubted", "refused")]
+        sizes = [len(one) for one in found]
+        entries = [
+            titled(name), "/".join(map(str, dict.fromkeys(sizes))), several(lambda of: of["cover90"]),
+            several(lambda of: of["expected90"]), several(lambda of: np.sqrt(of["expected_z_squared"])),
+            several(lambda of: of["expected_learned"]), several(lambda of: of["said"]), several(lambda of: of["width"]), *map(str, counts),
+        ]  # fmt: skip
+        print(f"| {' | '.join(entries)} |")
+        cells, num_data_sets, refused = cells + means, num_data_sets + sum(sizes), refused + counts[1]
+        off += sum(int(((one["largest"] > 5.0) & (one["refused"] == 0)).sum()) for one in found)
+    for title, cover, z_squared, learned in (
+        ("given rows", "expected90", "expected_z_squared", "expected_learned"), ("by truths", "cover90", "z_squared", "learned"),
+    ):  # fmt: skip
+        cover, z, said = (
+            np.array(v) for v in zip(*((of[cover], of[z_squared] ** 0.5, of["said"] - of[learned]) for of in cells))
+        )
+        print(
+            f"\n{title}, {len(cells)} cells: 90 % intervals cover .87 to .93 in {np.sum(np.abs(cover - 0.9) <= 0.03)}, more in "
+            f"{np.sum(cover > 0.93)}, below .85 in {np.sum(cover < 0.85)}, least {cover.min():.3f}; z .9 to 1.12 in "
+            f"{np.sum((z >= 0.9) & (z <= 1.12))}, {z.min():.2f} to {z.max():.2f}; said within .07 in {np.sum(np.abs(said) <= 0.07)}, "
+            f"{said.min():.2f} to {said.max():.2f}"
+        )
+    print(
+        f"\nwidth at most 1.3 in {sum(of['width'] <= 1.3 for of in cells)}; of {num_data_sets} data sets {refused} refused, "
+        f"{off} above 5 sd and not refused"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", default=[f"{name}@{e:g}" for name in DESIGNS for e in EPSILONS])
     parser.add_argument("--num-data-sets", type=int, default=10)
     parser.add_argument("--rotated", action="store_true")
     parser.add_argument("--results", type=Path, help="a folder with a file for each cell, which is added to")
+    parser.add_argument("--summary", action="store_true", help="a line a design of what is in the folder")
     options = parser.parse_args()
+    if options.summary:
+        return summary(options.results)
     print(f"| {TITLES} |\n{'|---' * (TITLES.count('|') + 1)}|", flush=True)
     for name in dict.fromkeys(cell.split("@")[0] for cell in options.cells):
         bench, full = None, name + "_rotated" * options.rotated
