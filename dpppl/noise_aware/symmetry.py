@@ -18,7 +18,6 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.responses import Responses
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.randomness import chacha
 
 _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 
@@ -54,7 +53,7 @@ class Move(NamedTuple):
 
 def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -> tuple[str, ...]:
     """Each as what its latents do, in words; the smallest sets of latents only. Looks at no private data."""
-    split, key = coordinates.split, chacha.wrap(np.zeros(8))
+    split, key = coordinates.split, jax.random.key(0, impl="threefry2x32")  # JAX draws counts with no other
     points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in coordinates.draws(public, key).items()}
     rows = _made_up(split.row, np.random.default_rng(0))
 

@@ -326,6 +326,19 @@ def test_hidden_units_are_symmetric_and_columns_are_not():
     assert found_symmetries(model, *rows) == ()
 
 
+def test_symmetries_of_counts_are_looked_for():
+    """JAX draws Poisson counts with threefry keys only."""
+
+    def counts(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.ZeroInflatedPoisson(0.3, jnp.exp(x @ w)), obs=y)
+            numpyro.sample("z", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+    rows = jax.ShapeDtypeStruct((9, 3), jnp.float32), jax.ShapeDtypeStruct((9,), jnp.int32)
+    assert found_symmetries(counts, *rows) == ()
+
+
 def found_symmetries(model, *arguments):
     split = split_model(model, arguments, {})
     return symmetries(Coordinates.of(split), Responses.of(split), {})
