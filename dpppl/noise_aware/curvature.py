@@ -88,7 +88,8 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
     Along the way from the prior mean a regression has another curvature than across it, as fitted values grow and responses
     become nearly certain (or counts large). A prior that knows no directions would make it like the others."""
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
-    typical, present = np.trace(matrices, axis1=1, axis2=2) / len(along), (matrices @ along) @ along
+    # from eigenvalues: along @ matrices @ along may be rounded to 0
+    typical, present = values[:, 0].mean(axis=1), np.sum(values[:, 0] * (along @ vectors[:, 0]) ** 2, axis=1)
     away = np.linspace(-4.0, 4.0, _GRID)
     grid = typical[:, None] * np.exp(_SPREAD_ALONG * away)
     logs = -0.5 * (away**2 + ((grid - along @ noisy[0] @ along) / std) ** 2)

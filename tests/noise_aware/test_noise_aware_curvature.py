@@ -10,7 +10,7 @@ import dpppl
 from dpppl.access.norm_histogram import NUM_BINS
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import nuts, recipe
-from dpppl.noise_aware.curvature import Curvature, drawn
+from dpppl.noise_aware.curvature import Curvature, _drawn_along, drawn
 from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.plan import STEPS, default_plan
 from dpppl.noise_aware.posterior import Mixture
@@ -99,6 +99,16 @@ def test_a_curvature_in_tiny_units_is_drawn_as_any_other():
 
 
 # What differs along the way from the prior mean
+
+
+def test_a_direction_without_curvature_is_drawn_along_too():
+    """Of 1e20 times less than the others, in axes of its own: rounding leaves none of it in the matrix."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        vectors, values = np.linalg.qr(rng.standard_normal((6, 6)))[0], np.append(1e-20, np.ones(5))
+        alike = np.tile(values, (5, 1, 1)), np.tile(vectors, (5, 1, 1, 1))
+        found, _ = _drawn_along(vectors[:, 0], *alike, ((vectors * values) @ vectors.T)[None], 1e-3)
+        assert np.all(np.isfinite(found)) and np.all(found > 0.0)
 
 
 def test_a_direction_that_is_measured_apart_is_not_drawn_towards_the_others():
