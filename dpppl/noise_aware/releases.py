@@ -1,6 +1,6 @@
 """The accesses of a run as programs: each traced once, proved, and compiled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,13 +31,15 @@ class Releases:
     - **programs** - compiled programs by name.
     - **key** - the key of all accesses.
     - **rows**, **public** - the model's arrays.
-    - **before** - of the number of accesses so far: charges them; called before they are made."""
+    - **before** - of the number of accesses so far: charges them; called before they are made.
+    - **charged** - the noise multipliers that are charged, in order: no access is made with less. None: nothing is charged."""
 
     programs: dict[str, Program]
     key: Any
     rows: Any
     public: Any
     before: Callable[[int], None]
+    charged: Sequence[float] | None = None
 
     def asker(self) -> Callable[..., Any]:
         """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order."""
@@ -45,14 +47,18 @@ class Releases:
 
         def ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
             nonlocal done
-            self.before(done + repeats)
+            if self.charged is not None:
+                charged = self.charged[done : done + repeats]
+                if len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9):
+                    raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
             state = _floats(at | walk) | {
                 "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multiplier),
             }  # fmt: skip
-            done += repeats
             name = kind
             if kind in HISTOGRAMS:
                 name, state["of_curvature"] = "bin", np.bool_(kind == "curvature_bin")
+            self.before(done + repeats)
+            done += repeats
             found = jax.device_get(self.programs[name](state, self.rows, self.public))
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 

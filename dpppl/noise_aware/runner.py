@@ -116,7 +116,7 @@ class NoiseAware(NoiseAwareSettings):
                 with bar.external_write_mode():
                     announce(self._begin(origin, bound, charge), before, bound.split.notes, self.print_cost, reading)
                 charged = lambda count: together.enter("charge", lambda: reservation.charge(0, count))  # noqa: E731
-                made = Releases(programs, access_key, rows, public, charged)
+                made = Releases(programs, access_key, rows, public, charged, charge.noise_multipliers)
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)
                 found = self._recipe(bound, self._releases, ask)

@@ -220,7 +220,7 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
 
     ask = releases.Releases(
         {kind: Spy(program) for kind, program in found.programs.items()}, found.key, found.rows, found.public,
-        lambda count: charged.append((count, len(made))),
+        lambda count: charged.append((count, len(made))), sigma,
     ).asker()  # fmt: skip
     recipe.run_recipe(ask, plan, 1.0 / mu, found.prior, recipe.Bounds(), NUM_ROWS)
     sizes = [block.repeats for block in plan.blocks]
@@ -229,6 +229,11 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
     assert [number for _, number in charged] == list(range(len(sizes)))  # before
     assert [first for first, _ in made] == list(starts)
     np.testing.assert_allclose([noise for _, noise in made], sigma[starts], rtol=1e-6)
+    with pytest.raises(AssertionError, match="access 212 .norm_bin. has less noise than it is charged for"):
+        ask("norm_bin", state_of(found.prior), sigma[0])  # one more than the plan has
+    ask = releases.Releases(found.programs, found.key, found.rows, found.public, pytest.fail, sigma).asker()
+    with pytest.raises(AssertionError, match="access 0 .norm_bin. has less noise than it is charged for"):
+        ask("norm_bin", state_of(found.prior), 0.999 * sigma[0])
 
 
 def test_rows_of_an_access_leave_through_the_door_only():
