@@ -136,7 +136,8 @@ class RowStatistics:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
         (1 + m,); and whether the real one is outside the model's support."""
         responses = replace(self._responses, num_draws=_NUM_DRAWS)
-        key, row = jax.random.fold_in(key, row[ROW_NUMBER]), unnumbered(row)
+        # Not the draws that squares, and with them the signs of ranks, are made of: ranks among these would have another mean.
+        key, row = jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1), unnumbered(row)
         latents = self._latents(at["point"])
         values, weights = responses(latents, row, public, key)
         log_prob = lambda r=None: self._log_likelihood(at["point"], row, public, r)  # noqa: E731

@@ -359,6 +359,9 @@ MUTATIONS = [
              "test_noise_aware_wide:test_a_rows_blocks_are_those_of_its_curvature", ("logistic",)),
     Mutation("products left out of a row's length", "dpppl.noise_aware.geometry:Geometry.length", "square * jnp", "0.0 * jnp",
              "test_noise_aware_wide:test_a_rows_blocks_are_those_of_its_curvature", ("logistic",)),
+    Mutation("signs of ranks from the draws they are ranked among", "dpppl.noise_aware.statistics:RowStatistics._alternatives",
+             "jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1)", "jax.random.fold_in(key, row[ROW_NUMBER])",
+             "test_noise_aware:test_signed_ranks_have_mean_zero_where_the_model_is_right"),
     # Keys
     Mutation("a key of 32 bits", "dpppl.randomness.keys:secret_key", "os.urandom(length).hex()", "(os.urandom(4) * (length // 4)).hex()",
              "test_random:test_every_bit_of_a_secret_key_matters", ("monkeypatch", "chacha20", 256)),
