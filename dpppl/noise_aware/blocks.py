@@ -93,7 +93,7 @@ class Frame(NamedTuple):
     - **scales** - (d,).
     - **turn** - Y (d, RANK); (d, 0) where there is one block.
     - **layout** - the coordinates of each block.
-    - **roots** - (k, b, b): roots of the prior's correlation."""
+    - **roots** - (k, b, b): from u to scaled and reflected latents; at first roots of the prior's correlation."""
 
     scales: Array
     turn: Array

@@ -15,7 +15,7 @@ from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.initialization import initial_values
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware.blocks import RANK, homes
-from dpppl.noise_aware.recipe import Prior
+from dpppl.noise_aware.prior import Prior
 from dpppl.noise_aware.search import Search
 
 MOST_FULL = 200  # coordinates, of which the whole curvature is released

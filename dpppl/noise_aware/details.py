@@ -25,7 +25,8 @@ class NoiseAwareDetails:
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
-        lines = [("accesses", f"{self.num_accesses} a run: histograms, curvatures, gradients, scalars; all charged")]
+        kinds = "histograms, curvatures and their sizes, gradients, scalars"
+        lines = [("accesses", f"{self.num_accesses} a run: {kinds}; all charged")]
         if (v := self.verdict) is None:
             return lines
         return [*lines, *v.rows()]

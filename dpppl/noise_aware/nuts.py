@@ -73,7 +73,7 @@ class Sampler:
     - **coordinates** - those of the model.
     - **num_samples** - of all chains together.
 
-    Its `x` (n,) is nearly white: see `_place`, and `_Scaled` for wide models."""
+    Its `x` (n,) is nearly white: see `_place`, and `_wide_latents` for wide models."""
 
     def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
         latents = coordinates.split.latents

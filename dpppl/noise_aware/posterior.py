@@ -10,7 +10,7 @@ from dpppl.information_flow.executables import run_once
 from dpppl.noise_aware import nuts
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import Array, times
-from dpppl.noise_aware.recipe import Known, Prior
+from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.surrogate import Surrogate, moments, root_of
 
 _CHAINS = 30

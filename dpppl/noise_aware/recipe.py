@@ -5,20 +5,20 @@ coordinates u of a `Frame` that evens out the curvature that the one before rele
 over directions as the posterior needs. Of wide models it releases diagonal blocks, and a sketch of the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpppl.access.norm_histogram import Norms
-from dpppl.noise_aware.blocks import RANK, Frame
+from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, times
 from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.fit import Directions, Scalars
-from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.plan import STEPS, Plan
-from dpppl.noise_aware.sketch import COLUMNS, Sketch, next_frame
+from dpppl.noise_aware.prior import Known, Prior
+from dpppl.noise_aware.sketch import Sketch, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, resolved, tempered
 
 TAIL = 0.7
@@ -28,72 +28,9 @@ BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient
 _CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 UNIT_LEVEL = 0.97  # the same for units of several rows
-REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk, in prior sds: farther once the prior proves wrong
-_LATE, _MOST_KNOWN = STEPS // 2, RANK // 2
+REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk from its start, in prior sds
+_LATE = STEPS // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
-
-
-class Prior(NamedTuple):
-    """The prior of the coordinates, unconstrained.
-
-    - **mean**, **scales** - means and standard deviations (d,).
-    - **pieces** - the coordinates of each block.
-    - **correlation** - (d, d), or None.
-    - **draws** - standardised draws (n, d) where there is no correlation matrix; None, too: independent coordinates."""
-
-    mean: Array
-    scales: Array
-    pieces: Sequence[Array]
-    correlation: Array | None = None
-    draws: Array | None = None
-
-    @property
-    def variance(self) -> Array:
-        return self.scales**2
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.pieces) == 1
-
-    @property
-    def curvature(self) -> str:
-        """Which curvature is released."""
-        return "full" if self.is_full else f"blocks of at most {max(map(len, self.pieces))} coordinates"
-
-    def geometry(self) -> Geometry:
-        """The geometry for the programs of a run."""
-        frame = self.first()
-        count, width, _ = frame.roots.shape
-        return Geometry(len(self.mean), count, width, frame.turn.shape[1], 0 if self.is_full else COLUMNS)
-
-    def first(self) -> Frame:
-        """A frame in which the prior is white in each block; of several, the first are directions that the prior knows of."""
-        directions = np.zeros((len(self.mean), 0))
-        if self.draws is not None and not self.is_full:
-            count, dimension = self.draws.shape
-            values, vectors = np.linalg.eigh(self.draws @ self.draws.T / count)
-            chosen = np.flatnonzero(values > 1.5 * (1.0 + np.sqrt(dimension / count)) ** 2)[-_MOST_KNOWN:]
-            directions = np.linalg.qr(self.draws.T @ vectors[:, chosen])[0]
-        frame = Frame.of(self.scales, directions, self.pieces)
-        return frame.evened(np.zeros_like(frame.roots), self.covariance(frame))
-
-    def covariance(self, frame: Frame) -> Array:
-        """Blocks, of scaled and turned latents; 1 in padding."""
-        if self.correlation is not None:
-            return self.correlation[None]
-        if self.draws is None:
-            return np.tile(np.eye(frame.roots.shape[1]), (len(frame.roots), 1, 1))
-        inside = frame.layout.gathered(frame.turned(self.draws)).transpose(1, 2, 0)
-        return frame.layout.padded(inside @ inside.swapaxes(1, 2) / len(self.draws))
-
-
-class Known(NamedTuple):
-    """A normal approximation.
-
-    - **mean**, **variance** - of each coordinate, (d,)."""
-
-    mean: Array
-    variance: Array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The accesses of a run as programs: each traced once, proved, and compiled."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class Releases:
     rows: Any
     public: Any
     before: Callable[[int], None]
-    charged: Sequence[float] | None = None
+    charged: np.ndarray | None = None
 
     def asker(self) -> Callable[..., Any]:
         """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order."""

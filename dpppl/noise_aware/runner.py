@@ -40,8 +40,8 @@ class NoiseAware(NoiseAwareSettings):
       released in blocks), and responses that can be simulated (no factor in the data plate).
     - **target_epsilon**, **target_delta** - the budget of this object, all of which one run uses but for `reserve`.
     - **noise_multiplier** - in the place of a target: the inverse of mu of mu-Gaussian differential privacy, for each run.
-    - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, with latents in units of their prior
-      sd. None: found from charged private histograms.
+    - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each stage, in the
+      first of which the prior is white. None: found from charged private histograms.
     - **coordinates** - the sites, by name, in which the likelihood is measured: all those through which it depends on
       latents, be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside
       of the data plate and real. None: found.
@@ -125,10 +125,11 @@ class NoiseAware(NoiseAwareSettings):
 
     @forgetful
     def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
-        """Samples and verdict anew, from `releases` alone: at no cost, and without a look at the data.
+        """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
-        - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count.
+        - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of a unit's ids which rows
+          share one.
 
         Raises ConfigurationError before `run`, and where that was interrupted before it had made all accesses."""
         key, releases = keys.as_key(rng_key), self.releases

@@ -3,9 +3,9 @@
 A release M = H + E has noise E that is invariant under rotations (sd s on the diagonal, s / sqrt 2 off it), so p(M | H) is
 proportional to exp(-|M - H|^2 / 2 s^2) whatever the axes. H = U diag(lambda) U' gets a prior of the same kind: U uniform
 over the orthogonal matrices, log lambda normal with unknown mean and variance, but for a small share that may be anything,
-as where columns add up to the same. Gibbs sampling as in Hoff (2009): pairs of eigenvectors are rotated, then eigenvalues
-drawn, then their mean and variance; the first two from slices, which need no step size and reject nothing. It knows M by
-its eigenvalues alone, so that draws are equivariant under rotations of M.
+as where columns add up to the same. Gibbs sampling as in Hoff (2009): pairs of eigenvectors are rotated, then the mean and
+variance of log eigenvalues drawn, then these; rotations and eigenvalues by slices, which need no step size and reject
+nothing. It knows M by its eigenvalues alone, so that draws are equivariant under rotations of M.
 """
 
 import functools
@@ -52,8 +52,8 @@ def eigen_draws(
 
 
 def _decomposed(noisy: Array, real: Array, reference: Array) -> tuple[Array, Array, Array]:
-    """Eigenvalues (k, b), 0 in padding, which comes first; eigenvectors (k, b, b); and where there is no padding. Two more
-    coordinates or one more of padding make their number even."""
+    """Eigenvalues (k, b), 0 in padding, which comes first; eigenvectors (k, b, b); and where there is no padding. An odd
+    number is made even by one of padding."""
     width = real.shape[1]
     beyond = 1.0 + 4.0 * width * np.abs(noisy).max()
     padded = np.where(

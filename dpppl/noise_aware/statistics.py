@@ -3,7 +3,9 @@
 All are computed in coordinates u (see `geometry`), from the scores s (1 + m, d) of the responses
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
 curvature A = sym(E[psi s']) is longer than `bound` is weighed down, by w = min(1, bound / |A|), in every release alike:
-w depends on no response, so sum w psi still has mean zero at the truth, and its curvature is the sum of w A exactly.
+w depends on no response where these are listed, and on all alike where they are drawn, so sum w psi still has mean zero at
+the truth, and its curvature is the expectation of the sum of w A. (Of units the real response does not enter A: nearly
+zero.)
 """
 
 from collections.abc import Callable
@@ -96,8 +98,8 @@ class RowStatistics:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
 
     def bin(self, at: Any, row: Any, rest: Any) -> Any:
-        """A 1 among zeros (norms.NUM_BINS,): the bin of the log norm of the row's own score; where `at` has "of_curvature",
-        that of its curvature, scores clipped."""
+        """A 1 among zeros (norm_histogram.NUM_BINS,): the bin of the log norm of the row's own score; where `at` has
+        "of_curvature", that of its curvature, scores clipped."""
         score = jnp.linalg.norm(self._own(at, row, rest[0])[1])
         return in_bin(jnp.where(at["of_curvature"], self._influence(at, row, rest).length, score))
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars, certain
-from dpppl.noise_aware.recipe import Known, Prior, Stage
+from dpppl.noise_aware.prior import Known, Prior
+from dpppl.noise_aware.recipe import Stage
 from dpppl.runs.render import table
 
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
