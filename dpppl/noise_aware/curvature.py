@@ -42,6 +42,15 @@ class Curvature(NamedTuple):
     def _powers(self, exponent: float) -> Array:
         return (self.vectors * self.values[..., None, :] ** exponent) @ self.vectors.swapaxes(-1, -2)
 
+    def averaged(self, redrawn: float, count: int) -> "Curvature":
+        """With the variance of the mean of `count` gradients in place of that of each.
+
+        All have the same rows, and draws of their own, which make the share `redrawn` of the variance of scores; where these
+        vary by more than the model's, of the curvature, which is the model's variance."""
+        scores, mean = (np.trace(x, axis1=-2, axis2=-1).sum() for x in (self.scores.mean(axis=0), self.mean))
+        redrawn *= float(mean / max(scores, mean))
+        return self._replace(ratio=self.ratio * (1.0 - redrawn * (1.0 - 1.0 / count)))
+
     def thinned(self, count: int) -> "Curvature":
         """About so many of the draws."""
         step = max(1, len(self.values) // count)

@@ -136,12 +136,15 @@ def run_recipe(
             values = ask("curvature", at, closing["curvature"])
             here = here.combined(Release.of(values, closing["curvature"], at, frame, rows_per_unit))
             curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre)
-        surrogate = _surrogate(here, curvature, frame, sketch, num_rows, (centre, gradient, std**2 / count))
+        averaged = curvature.averaged(redrawn, count)
+        surrogate = _surrogate(here, averaged, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last:
             sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
-        chi_squared, degrees = _scatter(surrogate, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
+        chi_squared, degrees = _scatter(
+            curvature, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn, dimension
+        )
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
@@ -175,12 +178,14 @@ def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _scatter(surrogate: Surrogate, u: Array, scores: Array, std: float, redrawn: float) -> tuple[float, int]:
-    """The scatter of noisy scores (t, k, b) at u around the surrogate, in units of their noise, and its degrees of freedom."""
-    residual = scores + times(surrogate.curvature.mean, u)
+def _scatter(
+    curvature: Curvature, u: Array, scores: Array, std: float, redrawn: float, dimension: int
+) -> tuple[float, int]:
+    """The scatter of noisy scores (t, k, b) at u around a line of this curvature, in units of their noise, and its degrees of
+    freedom."""
+    residual = scores + times(curvature.mean, u)
     residual -= residual.mean(axis=0)
-    dimension = surrogate.frame.layout.dimension
-    own = np.diagonal(surrogate.curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
+    own = np.diagonal(curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
     degrees = dimension * (len(residual) - 1)
     return float((residual**2).sum() / ((std**2 + redrawn * own) * degrees)), degrees
 

@@ -98,6 +98,21 @@ def test_a_curvature_in_tiny_units_is_drawn_as_any_other():
     np.testing.assert_allclose(released(1e-6) / 1e-6, released(1.0), rtol=0.05, atol=2.0)
 
 
+@pytest.mark.parametrize("variance", [1.0, 2.0])
+def test_draws_of_responses_are_averaged_over_gradients(variance):
+    """Scores centred on eight draws for each of 28 gradients: the variance of their mean is 107/121 of that of one, by 20,000
+    rows (standard error .01) within .03. Also where rows vary by more than the model has it."""
+    rng, shape = np.random.default_rng(0), (20_000, 28)
+    real = np.sqrt(variance) * rng.standard_normal((shape[0], 1))
+    draws = rng.standard_normal((8, *shape))
+    centred = real - (real + draws.sum(axis=0)) / 9.0
+    curvature = ((real**2 + (draws**2).sum(axis=0)) / 9.0 - ((real + draws.sum(axis=0)) / 9.0) ** 2).mean()
+    ratio = np.array([[[np.var(centred[:, 0]) / curvature]]])
+    one = Curvature(np.full((1, 1, 1), curvature), np.ones((1, 1, 1, 1)), ratio)
+    found, expected = one.averaged(1.0 / 9.0, 28).scores.item(), np.var(centred.mean(axis=1))
+    assert found == pytest.approx(expected, rel=0.03) and one.scores.item() > 1.05 * expected
+
+
 # What differs along the way from the prior mean
 
 
