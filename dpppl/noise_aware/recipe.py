@@ -136,21 +136,18 @@ def run_recipe(
             values = ask("curvature", at, closing["curvature"])
             here = here.combined(Release.of(values, closing["curvature"], at, frame, rows_per_unit))
             curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre)
-        averaged = curvature.averaged(redrawn, count)
-        surrogate = _surrogate(here, averaged, frame, sketch, num_rows, (centre, gradient, std**2 / count))
+        law = curvature.averaged(redrawn, count)
+        surrogate = _surrogate(here, law, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last:
             sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
-        chi_squared, degrees = _scatter(
-            curvature, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn, dimension
-        )
+        chi_squared, degrees = _scatter(curvature, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
-        latents = frame.to_latents(spread)
-        found = at["norm"], at["bound"], surrogate, belief, latents, chi_squared, degrees, excess
+        found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess
         stages.append(Stage(*found, resolved(spreads, covariance)))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
@@ -178,16 +175,15 @@ def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _scatter(
-    curvature: Curvature, u: Array, scores: Array, std: float, redrawn: float, dimension: int
-) -> tuple[float, int]:
+def _scatter(curvature: Curvature, u: Array, scores: Array, std: float, redrawn: float) -> tuple[float, int]:
     """The scatter of noisy scores (t, k, b) at u around a line of this curvature, in units of their noise, and its degrees of
     freedom."""
     residual = scores + times(curvature.mean, u)
     residual -= residual.mean(axis=0)
-    own = np.diagonal(curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
+    own, present = (np.diagonal(x, axis1=1, axis2=2) for x in (curvature.scores.mean(axis=0), curvature.mean))
+    dimension = int(np.sum(present > 0.0))  # without padding
     degrees = dimension * (len(residual) - 1)
-    return float((residual**2).sum() / ((std**2 + redrawn * own) * degrees)), degrees
+    return float((residual**2).sum() / ((std**2 + redrawn * own.sum() / dimension) * degrees)), degrees
 
 
 def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: Array, prior: Prior) -> _Start:
