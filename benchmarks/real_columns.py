@@ -208,9 +208,15 @@ def line(name, epsilon, found):
 
 def titled(name):
     """A design with its numbers of rows and columns."""
-    kind, *size, rotated = (name if name.endswith("_rotated") else f"{name}_").split("_")
+    kind, *size = name.removesuffix("_rotated").split("_")
     of_size = f"{kind}, {int(size[0]):,} x {int(size[1]) + 1}" if size else REAL[kind]
-    return of_size + ", rotated" * bool(rotated)
+    return of_size + ", rotated" * name.endswith("_rotated")
+
+
+def data_sets(folder, name, epsilon):
+    """A cell's file, and the data sets that are in it."""
+    path = folder / f"{name}@{epsilon:g}.jsonl"
+    return path, [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
 def summary(folder):
@@ -219,9 +225,9 @@ def summary(folder):
     print(f"| {titles} |\n{'|---' * (titles.count('|') + 1)}|")
     cells, num_data_sets, off, refused = [], 0, 0, 0
     for name in (design + rotated for rotated in ("", "_rotated") for design in DESIGNS):
-        found = [pd.read_json(folder / f"{name}@{epsilon:g}.jsonl", lines=True) for epsilon in EPSILONS]
+        found = [pd.DataFrame(data_sets(folder, name, epsilon)[1]) for epsilon in EPSILONS]
         means = [one.mean().to_dict() | {"width": one["width"].median()} for one in found]
-        several = lambda entry, digits=2: " / ".join(f"{value:.{digits}f}".lstrip("0") for value in map(entry, means))  # noqa: E731, B023
+        several = lambda entry: " / ".join(f"{value:.2f}".lstrip("0") for value in map(entry, means))  # noqa: E731, B023
         counts = [sum(int(one[key].sum()) for one in found) for key in ("doubted", "refused")]
         sizes = [len(one) for one in found]
         entries = [
@@ -264,8 +270,7 @@ def main():
     for name in dict.fromkeys(cell.split("@")[0] for cell in options.cells):
         bench, full = None, name + "_rotated" * options.rotated
         for epsilon in (float(cell.split("@")[1]) for cell in options.cells if cell.split("@")[0] == name):
-            path = options.results and options.results / f"{full}@{epsilon:g}.jsonl"
-            found = [json.loads(text) for text in path.read_text().splitlines()] if path and path.exists() else []
+            path, found = data_sets(options.results, full, epsilon) if options.results else (None, [])
             for seed in range(len(found), options.num_data_sets):
                 bench = bench or Bench(design(name), options.rotated)
                 found.append(bench.run(seed, mu_of(epsilon)))

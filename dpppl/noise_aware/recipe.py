@@ -142,7 +142,7 @@ def run_recipe(
             sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
-        chi_squared, degrees = _scatter(curvature, frame.coordinates(positions[-late:]), scores[-late:], std, redrawn)
+        chi_squared, degrees = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn)
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
@@ -175,15 +175,17 @@ def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _scatter(curvature: Curvature, u: Array, scores: Array, std: float, redrawn: float) -> tuple[float, int]:
-    """The scatter of noisy scores (t, k, b) at u around a line of this curvature, in units of their noise, and its degrees of
-    freedom."""
-    residual = scores + times(curvature.mean, u)
+def _scatter(
+    frame: Frame, curvature: Curvature, positions: Array, scores: Array, std: float, redrawn: float
+) -> tuple[float, int]:
+    """The scatter of noisy scores (t, k, b) at positions (t, d) around a line of this curvature, in units of their noise, and its
+    degrees of freedom."""
+    residual = scores + times(curvature.mean, frame.coordinates(positions))
     residual -= residual.mean(axis=0)
-    own, present = (np.diagonal(x, axis1=1, axis2=2) for x in (curvature.scores.mean(axis=0), curvature.mean))
-    dimension = int(np.sum(present > 0.0))  # without padding
+    dimension = frame.layout.dimension
+    own = np.diagonal(curvature.scores.mean(axis=0), axis1=1, axis2=2).sum() / dimension
     degrees = dimension * (len(residual) - 1)
-    return float((residual**2).sum() / ((std**2 + redrawn * own.sum() / dimension) * degrees)), degrees
+    return float((residual**2).sum() / ((std**2 + redrawn * own) * degrees)), degrees
 
 
 def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: Array, prior: Prior) -> _Start:
