@@ -27,7 +27,8 @@ def run(seed, rows=37):
 
 
 def held():
-    """Memory maps, and programs that are alive."""
+    """Memory maps, and programs that are alive: garbage of other tests is not counted."""
+    gc.collect()
     maps = len(Path("/proc/self/maps").read_text().splitlines()) if Path("/proc/self/maps").exists() else 0
     return maps, len(jax.devices()[0].client.live_executables())
 
@@ -45,11 +46,9 @@ def test_runs_of_the_same_shapes_add_no_programs_and_no_maps():
 def test_runs_of_other_shapes_hold_no_programs_but_those_that_are_kept(monkeypatch):
     monkeypatch.setattr(executables, "MOST", 0)
     run(0)
-    gc.collect()
     programs = held()[1]
     for rows in (38, 39):
         run(0, rows)
-    gc.collect()
     assert held()[1] <= programs
 
 
