@@ -1,6 +1,7 @@
 """What a process holds does not grow with the runs that it makes, and JAX's persistent cache learns nothing of data."""
 
 import gc
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -27,10 +28,10 @@ def run(seed, rows=37):
 
 
 def held():
-    """Memory maps, and programs that are alive: garbage of other tests is not counted."""
+    """Memory maps, and programs that are alive, by fingerprint: those of other tests may go meanwhile, and hide none that come."""
     gc.collect()
     maps = len(Path("/proc/self/maps").read_text().splitlines()) if Path("/proc/self/maps").exists() else 0
-    return maps, len(jax.devices()[0].client.live_executables())
+    return maps, Counter(program.fingerprint for program in jax.devices()[0].client.live_executables())
 
 
 def test_runs_of_the_same_shapes_add_no_programs_and_no_maps():
@@ -39,7 +40,7 @@ def test_runs_of_the_same_shapes_add_no_programs_and_no_maps():
     maps, programs = held()
     for seed in range(2, 12):
         run(seed)
-    assert held()[1] == programs
+    assert held()[1] <= programs
     assert held()[0] <= maps + 20  # the allocator's; a program has several
 
 
