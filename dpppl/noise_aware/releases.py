@@ -47,10 +47,7 @@ class Releases:
 
         def ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
             nonlocal done
-            if self.charged is not None:
-                charged = self.charged[done : done + repeats]
-                if len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9):
-                    raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
+            self._check(kind, noise_multiplier, done, repeats)
             state = _floats(at | walk) | {
                 "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multiplier),
             }  # fmt: skip
@@ -63,6 +60,14 @@ class Releases:
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
         return ask
+
+    def _check(self, kind: str, noise_multiplier: float, done: int, repeats: int) -> None:
+        """Raises AssertionError where accesses after the first `done` would have less noise than they are charged for."""
+        if self.charged is None:
+            return
+        charged = self.charged[done : done + repeats]
+        if len(charged) < repeats or not noise_multiplier >= max(charged) * (1.0 - 1e-9):
+            raise AssertionError(f"access {done} ({kind}) has less noise than it is charged for")
 
 
 class Released(NamedTuple):
