@@ -47,7 +47,7 @@ results: $(VENV)/installed
 	$(BIN)/python examples/adult.py results
 	$(BIN)/python examples/mnist.py
 	$(BIN)/python examples/pate_students.py
-	$(BIN)/python examples/bayesian_privacy.py --out docs/results
+	$(BIN)/python examples/papers/bayesian_privacy.py --out docs/results
 	$(BIN)/python examples/results.py
 
 docs: $(VENV)/installed

@@ -277,15 +277,7 @@ def test_every_keyword_is_explained():
 
 ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings", "DPKernel"}
 """Base classes: the arguments are documented at the class that a user calls."""
-PUBLIC = (
-    dpppl,
-    accounting,
-    accounting.bayesian,
-    accounting.bounds,
-    accounting.gdp,
-    dpppl.audit,
-    dpppl.information_flow,
-)
+PUBLIC = (dpppl, accounting, dpppl.audit, dpppl.information_flow)
 PUBLIC += (dpppl.logging, dpppl.plotting, dpppl.uncertainty)
 NOT_PUBLIC = {"register_door", "check_row_program"}
 

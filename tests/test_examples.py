@@ -13,7 +13,8 @@ from numpyro.infer.autoguide import AutoDiagonalNormal
 
 import dpppl
 from dpppl.svi.binding import bind_objective
-from examples import adult, bayes_by_backprop, bayesian_privacy
+from examples import adult, bayes_by_backprop
+from examples.papers import bayesian_privacy
 from models.logistic_regression import gaussian
 
 

@@ -1,6 +1,5 @@
 """Privacy accounting: events to (epsilon, delta), and targets to parameters. Host-side numbers only."""
 
-from dpppl.accounting import bayesian, bounds, gdp
 from dpppl.accounting.accountants import PrivacySpent, delta, epsilon, group_epsilon, spent
 from dpppl.accounting.additive import gaussian_mu_squared, rdp
 from dpppl.accounting.calibration import (
@@ -23,8 +22,6 @@ __all__ = [
     "PrivacySpent",
     "SelectionEvent",
     "TradeOff",
-    "bayesian",
-    "bounds",
     "calibrate_advantage",
     "calibrate_noise_multiplier",
     "calibrate_num_steps",
@@ -35,7 +32,6 @@ __all__ = [
     "epsilon",
     "from_dp_event",
     "gaussian_mu_squared",
-    "gdp",
     "group_epsilon",
     "plan",
     "rdp",

@@ -5,15 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpppl.accounting.bayesian import BayesianSpent
 from dpppl.errors import ConfigurationError
-from dpppl.mcmc.bayesian import chain_spent
 from dpppl.mcmc.details import ChainDetails
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.settings import MCMCSettings
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import verdict_lines, verdicts
-from dpppl.runs.driver import TRACING, forgetful
 from dpppl.runs.report import to_inference_data
 
 
@@ -76,26 +73,6 @@ class ChainResults(MCMCSettings):
         for line in verdict_lines({site: words[site] for site in samples}, ended.measured):
             print(line)
         print(f"mixing budget: {details.mixing_line()}")
-
-    @forgetful
-    def bayesian_privacy(self, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any) -> BayesianSpent:
-        """The cost of the last run to rows like the data's, by the Bayesian accountant: not private, no part of the report.
-
-        Raises ConfigurationError for clipping that is not flat, and other subsampling than Poisson or full batches.
-
-        - **args**, **kwargs** - those of `run`, which needs `extra_fields=("z",)`.
-        - **num_rows** - rows that are looked at, drawn at random.
-        - **delta** - delta of the accountant; what was not collected counts at the clipping norm.
-        """
-        positions = self.get_extra_fields(group_by_chain=True).get("z")
-        ended = self._ended("bayesian_privacy")
-        with TRACING:
-            bound = self.calibrated_kernel().bind(args, kwargs)
-            rows, public = bound.split.arrays(args, kwargs)
-        searched = int(np.max(ended.last_state.search.until)) if bound.kernel.searches else 0
-        return chain_spent(
-            bound, positions, (ended.first, ended.thinning), searched, (rows, public), num_rows=num_rows, delta=delta
-        )
 
     @property
     def _args(self) -> Any:  # arviz.from_numpyro reads it

@@ -7,10 +7,9 @@ of scores of private rows is a release that no report covers.
 
 from dpppl.plotting.posteriors import learned_share, mixing, private_beside_prior
 from dpppl.plotting.predictions import input_probability, predictive_band, reliability_diagram
-from dpppl.plotting.privacy import bounds_picture, budget_spent, epsilon_against_utility, plan_picture
+from dpppl.plotting.privacy import budget_spent, epsilon_against_utility, plan_picture
 
 __all__ = [
-    "bounds_picture",
     "budget_spent",
     "epsilon_against_utility",
     "input_probability",

@@ -1,13 +1,11 @@
 """Pictures of what privacy costs: in accuracy, in width of intervals, and of a budget."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dpppl.accounting import GaussianEvent, Plan
-from dpppl.accounting.bounds import compared
+from dpppl.accounting import Plan
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
@@ -44,36 +42,6 @@ def plan_picture(plan: Plan, *, axes: Any = None) -> Any:
                 axes.plot(place, plan.width_at(place, option), color=colour, marker=marker, markersize=7, linestyle="")
     axes.axvline(plan.row_curvature, color=GREY, linestyle=":", linewidth=1)
     axes.set(xscale="log", yscale="log", xlabel="curvature of one row", ylabel="width of a 90 % interval")
-    axes.legend(frameon=False, fontsize="small")
-    return axes
-
-
-def bounds_picture(event: GaussianEvent, delta: float, *, axes: Any = None) -> Any:
-    """Epsilon by the number of accesses, by our accountant and by textbook rules: see `accounting.bounds.compared`.
-
-    - **event**: full batches or Poisson sampling with one noise multiplier; drawn up to its number of accesses.
-    - **delta**: at which epsilon is meant.
-    - **axes**: matplotlib's Axes to draw on, or None for new ones.
-
-    The dashed line is an approximation that may be too small; all others are bounds. Returns the Axes.
-
-    >>> from dpppl.accounting import GaussianEvent
-    >>> axes = bounds_picture(GaussianEvent(noise_multipliers=((10.0, 100),)), 1e-5)
-    >>> axes.get_ylabel()
-    'epsilon at delta 1e-05'
-    """
-    axes = new_axes(axes, figsize=(6.0, 4.0))
-    ((sigma, most),) = event.noise_multipliers
-    counts = np.unique(np.geomspace(1, most, 12).astype(int))
-    rows = [compared(replace(event, noise_multipliers=((sigma, int(n)),)), delta) for n in counts]
-    looks = {
-        "tight": ("black", "-"), "GDP, central limit (approximate)": (ORANGE, "--"), "RDP": (BLUE, "-"),
-        "advanced composition": (SKY, "-."), "basic composition": (GREY, "-."), "without amplification": (GREY, ":"),
-    }  # fmt: skip
-    for name in rows[0]:
-        colour, style = looks[name]
-        axes.plot(counts, [row[name] for row in rows], color=colour, linestyle=style, label=name)
-    axes.set(xscale="log", yscale="log", xlabel="accesses", ylabel=f"epsilon at delta {delta:g}")
     axes.legend(frameon=False, fontsize="small")
     return axes
 

@@ -18,7 +18,7 @@ from dpppl.runs.driver import TRACING, Method, Plan, Run, drive, forgetful, prov
 from dpppl.runs.prelude import after_histogram
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
-from dpppl.svi import bayesian, by_hand, defaults, queries
+from dpppl.svi import by_hand, defaults, queries
 from dpppl.svi.auto_norm import choose_norm
 from dpppl.svi.binding import bind
 from dpppl.svi.details import clipped_rows, svi_report
@@ -85,7 +85,6 @@ class SVI(SVISettings):
 
     init, update = by_hand.init, by_hand.update
     estimate_elbo, estimate_accuracy = queries.estimate_elbo, queries.estimate_accuracy
-    bayesian_privacy = bayesian.bayesian_privacy
 
     def privacy_plan(self, num_steps: int = defaults.NUM_STEPS) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data.

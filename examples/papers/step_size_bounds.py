@@ -1,6 +1,6 @@
 """How large a Langevin step may be for a given epsilon: two figures of Li et al. 2019 with the valid bound on top.
 
-    python examples/step_size_bounds.py --output figures
+    python examples/papers/step_size_bounds.py --output figures
 
 Figure 1: step size against epsilon, 50,000 rows, 10,000 steps, L = 1, delta = 1e-5. Figure 2: step size against the
 number of rows N (L = 1) and against L (N = 10,000), delta = 1/N, N steps, epsilon = 0.1 (the paper does not print its
@@ -10,11 +10,14 @@ pictures need matplotlib. Li et al. publish no constants: theirs are backed out 
 
 import argparse
 import csv
+import sys
 from pathlib import Path
 
 import numpy as np
 
-from dpppl.accounting import bounds
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from examples.papers import textbook_bounds as bounds
 
 CURVES = (
     "valid, constant",

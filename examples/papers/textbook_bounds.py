@@ -10,6 +10,8 @@ and on Poisson batches the noise multiplier is sampling_rate sqrt(num_data / eta
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +20,9 @@ from dpppl.accounting.accountants import check_delta
 from dpppl.accounting.calibration import calibrate_step_size
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import GaussianEvent, round_down
-from dpppl.accounting.gdp import approximate_epsilon
 from dpppl.errors import ConfigurationError
+from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, new_axes
+from examples.papers.central_limit_gdp import approximate_epsilon
 
 # Li et al. publish no constants. These two are backed out of their worked example: a bound of 0.103 for epsilon = 0.1,
 # delta = 1e-5, 50,000 rows, 10,000 steps, L = 1, read as the first of decreasing steps or as a constant step.
@@ -117,6 +120,35 @@ def compared(event: GaussianEvent, delta: float) -> dict[str, float]:
     if event.sampling_rate < 1:
         found["without amplification"] = min(composed(1.0))
     return found
+
+
+def bounds_picture(event: GaussianEvent, delta: float, *, axes: Any = None) -> Any:
+    """Epsilon by the number of accesses, by our accountant and by textbook rules: see `compared`.
+
+    - **event**: full batches or Poisson sampling with one noise multiplier; drawn up to its number of accesses.
+    - **delta**: at which epsilon is meant.
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    The dashed line is an approximation that may be too small; all others are bounds. Returns the Axes.
+
+    >>> axes = bounds_picture(GaussianEvent(noise_multipliers=((10.0, 100),)), 1e-5)
+    >>> axes.get_ylabel()
+    'epsilon at delta 1e-05'
+    """
+    axes = new_axes(axes, figsize=(6.0, 4.0))
+    ((sigma, most),) = event.noise_multipliers
+    counts = np.unique(np.geomspace(1, most, 12).astype(int))
+    rows = [compared(replace(event, noise_multipliers=((sigma, int(n)),)), delta) for n in counts]
+    looks = {
+        "tight": ("black", "-"), "GDP, central limit (approximate)": (ORANGE, "--"), "RDP": (BLUE, "-"),
+        "advanced composition": (SKY, "-."), "basic composition": (GREY, "-."), "without amplification": (GREY, ":"),
+    }  # fmt: skip
+    for name in rows[0]:
+        colour, style = looks[name]
+        axes.plot(counts, [row[name] for row in rows], color=colour, linestyle=style, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="accesses", ylabel=f"epsilon at delta {delta:g}")
+    axes.legend(frameon=False, fontsize="small")
+    return axes
 
 
 def li_2019_decreasing_step_size(

@@ -1,4 +1,6 @@
-"""The Bayesian accountant's price of a run: gradients of sampled rows at the positions that the run has released."""
+"""Price a run by the Bayesian accountant, from gradients of sampled rows at the positions that the run has released.
+
+Not private: the price is computed from rows without noise. It is no part of any report."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -7,16 +9,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import dpppl
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
-from dpppl.accounting.bayesian import BayesianAccountant, BayesianSpent
 from dpppl.data.disk import taken
 from dpppl.data.rows import number_of, of_one_process
 from dpppl.errors import ConfigurationError, warn
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING
+from dpppl.runs.driver import TRACING, forgetful
 from dpppl.subsampling import FullBatch, Poisson
+from dpppl.svi.result import SVIResult
 from dpppl.validation import positive_integer
+from examples.papers.bayesian_accountant import BayesianAccountant, BayesianSpent
 
 _NOT_PRIVATE = (
     "the Bayesian epsilon is computed from private rows without noise, holds for rows like the data's only, and is no "
@@ -49,7 +53,7 @@ def bayesian_spent(
         )
     if not isinstance(subsampling, FullBatch | Poisson):
         raise ConfigurationError("the Bayesian accountant needs dpppl.Poisson(rate) or dpppl.FullBatch().")
-    total = number_of(of_one_process(rows, "bayesian_privacy"))
+    total = number_of(of_one_process(rows, "bayesian_spent"))
     num_rows = min(positive_integer(num_rows, name="num_rows"), total)
     rng = np.random.default_rng()
     drawn = np.sort(rng.choice(total, num_rows, replace=False))
@@ -104,3 +108,74 @@ def _lengths(mechanism: Mechanism, gradient: Callable[..., Any]) -> Callable[...
         return jnp.sqrt((1.0 - share) * jnp.minimum(ratio, 1.0) ** 2 + share)  # a counted row also moves the count
 
     return lengths
+
+
+@forgetful
+def chain_spent(
+    mcmc: dpppl.MCMC, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any
+) -> BayesianSpent:
+    """Estimate the cost of the last run of an MCMC to rows like the data's, by the Bayesian accountant.
+
+    - **mcmc** - an MCMC that ran with `extra_fields=("z",)`.
+    - **args**, **kwargs** - those of `run`.
+    - **num_rows** - number of rows to look at, drawn at random.
+    - **delta** - delta of the accountant; steps that were not collected count at the clipping norm.
+
+    Guarantee: none of differential privacy.
+    Raises ConfigurationError for clipping that is not flat, and other subsampling than Poisson or full batches."""
+    positions = mcmc.get_extra_fields(group_by_chain=True).get("z")
+    if positions is None:
+        raise ConfigurationError('chain_spent needs the positions of the chains: mcmc.run(..., extra_fields=("z",)).')
+    ended = mcmc._ended("chain_spent")
+    with TRACING:
+        bound = mcmc.calibrated_kernel().bind(args, kwargs)
+        rows, public = bound.split.arrays(args, kwargs)
+    # a search for step sizes looks at the data elsewhere than at its positions
+    searched = int(np.max(ended.last_state.search.until)) if bound.kernel.searches else 0
+    first, thinning = ended.first, ended.thinning
+    chains, draws = jax.tree.leaves(positions)[0].shape[:2]
+    steps = first + draws * thinning
+    kept = kept_positions(jax.tree.map(jnp.asarray, positions), first, thinning, steps)
+    gradient = jax.grad(bound.log_likelihood)
+    return bayesian_spent(
+        bound.kernel.charge(0, steps, chains),
+        lambda z, row, public, key: gradient(bound.to_metric(z), row, public),
+        {number: position for number, position in kept.items() if number >= searched},
+        rows, public, num_rows=num_rows, delta=delta,
+    )  # fmt: skip
+
+
+@forgetful
+def svi_spent(
+    svi: dpppl.SVI, result: SVIResult, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any
+) -> BayesianSpent:
+    """Estimate the cost of a run of SVI to rows like the data's, by the Bayesian accountant.
+
+    - **svi** - an SVI.
+    - **result** - of this object's last run; the more iterates it keeps, the better: steps between them count at the
+      clipping norm.
+    - **args**, **kwargs** - those of `run`.
+    - **num_rows**, **delta** - as in `bayesian_spent`.
+
+    Guide draws are private no more than parameters are; fresh ones stand for those that were made, one a row and step.
+    Raises ConfigurationError for clipping that is not flat, subsampling that is neither Poisson nor of full batches, and
+    a guide that draws latents of rows."""
+    charge = next(charge for charge in reversed(svi.budget.charged) if not charge.is_query)
+    objective, trajectory = svi.objective(), result.trajectory
+    if objective.reads_rows:
+        raise ConfigurationError("svi_spent needs a model and guide whose latents all rows share.")
+    rows, public = objective.arrays(args, kwargs)
+    kept = jax.tree.leaves(trajectory)[0].shape[0]
+    thinning = -(-charge.num_steps // kept)
+
+    def aligned(phi: Any, row: Any, public: Any, key: Any) -> Any:
+        _, z = objective.draws(phi, key, public)
+        return jax.grad(objective._sum_over_particles)(z, row, public)
+
+    def per_parameter(phi: Any, row: Any, public: Any, key: Any) -> Any:
+        return jax.grad(objective.mean_log_likelihood)(phi, row, (public, key))
+
+    iterates = jax.tree.map(lambda x: np.asarray(x)[None], trajectory)
+    positions = kept_positions(iterates, 0, thinning, charge.num_steps)
+    of = {"aligned": aligned, "per_parameter": per_parameter}[svi.gradient]
+    return bayesian_spent(charge, of, positions, rows, public, num_rows=num_rows, delta=delta)

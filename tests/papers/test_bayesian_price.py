@@ -1,4 +1,4 @@
-"""The Bayesian accountant as an option of runners: norms of the rows' own gradients at released positions."""
+"""Prices of runs by the Bayesian accountant: norms of rows' own gradients at released positions."""
 
 import jax
 import numpy as np
@@ -8,10 +8,11 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta
 
 import dpppl
-from dpppl.accounting.bayesian import BayesianAccountant
 from dpppl.errors import ConfigurationError, PrivacyWarning
 from dpppl.mcmc.step_search import steps_of
 from dpppl.model.arguments import Public
+from examples.papers.bayesian_accountant import BayesianAccountant
+from examples.papers.bayesian_price import chain_spent, svi_spent
 
 RATE, NORM, SIGMA = 0.1, 4.0, 1.5
 Y = np.random.default_rng(0).normal(0.0, 0.5, 400).astype(np.float32)
@@ -55,11 +56,11 @@ def test_chains(chains, warmup):
     mechanism = mcmc.calibrated_kernel().mechanism
     sigmas = np.repeat(mcmc.calibrated_kernel().schedule(0, warmup + 12)[1], chains)
     with pytest.warns(PrivacyWarning, match="no differential privacy"):
-        found = mcmc.bayesian_privacy(*ARGUMENTS)
+        found = chain_spent(mcmc, *ARGUMENTS)
     assert found.num_rows == len(Y)
     assert found.epsilon == pytest.approx(by_hand(positions, sigmas, mechanism.count_share).epsilon, rel=1e-4)
     with pytest.warns(PrivacyWarning):
-        assert mcmc.bayesian_privacy(*ARGUMENTS, num_rows=50).num_rows == 50
+        assert chain_spent(mcmc, *ARGUMENTS, num_rows=50).num_rows == 50
 
 
 def test_steps_of_a_search_count_at_the_clipping_norm():
@@ -74,7 +75,7 @@ def test_steps_of_a_search_count_at_the_clipping_norm():
     expected = by_hand(positions, calibrated.schedule(0, 60)[1], calibrated.mechanism.count_share).epsilon
     everywhere = by_hand([None, *z[:-1]], calibrated.schedule(0, 60)[1], calibrated.mechanism.count_share).epsilon
     with pytest.warns(PrivacyWarning):
-        found = mcmc.bayesian_privacy(*ARGUMENTS).epsilon
+        found = chain_spent(mcmc, *ARGUMENTS).epsilon
     assert found == pytest.approx(expected, rel=1e-4) and found > 1.001 * everywhere
 
 
@@ -85,7 +86,7 @@ def test_svi_costs_typical_rows_less_than_the_guarantee_says():
     )  # fmt: skip
     result = svi.run(dpppl.secret_key(), 40, *ARGUMENTS, progress_bar=False)
     with pytest.warns(PrivacyWarning, match="without noise"):
-        found = svi.bayesian_privacy(result, *ARGUMENTS)
+        found = svi_spent(svi, result, *ARGUMENTS)
     means = np.asarray(jax.tree.leaves(result.trajectory)[0], np.float64)
     share = svi.budget.charged[-1].mechanism.count_share
     assert found.epsilon == pytest.approx(by_hand([None, *means[:-1]], np.full(40, SIGMA), share).epsilon, rel=1e-4)
@@ -97,7 +98,7 @@ def test_refusals():
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=4, progress_bar=False, print_cost=False)
     mcmc.run(dpppl.secret_key(), *ARGUMENTS)
     with pytest.raises(ConfigurationError, match="extra_fields"):
-        mcmc.bayesian_privacy(*ARGUMENTS)
+        chain_spent(mcmc, *ARGUMENTS)
     mcmc.run(dpppl.secret_key(), *ARGUMENTS, extra_fields=("z",))
     with pytest.raises(ConfigurationError, match="flat"):
-        mcmc.bayesian_privacy(*ARGUMENTS)
+        chain_spent(mcmc, *ARGUMENTS)

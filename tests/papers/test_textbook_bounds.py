@@ -4,12 +4,14 @@ import math
 
 import pytest
 
-from dpppl import plotting
 from dpppl.accounting import GaussianEvent, delta, epsilon
-from dpppl.accounting.bounds import (
+from dpppl.errors import ConfigurationError
+from examples.papers.central_limit_gdp import approximate_delta, approximate_epsilon, approximate_mu
+from examples.papers.textbook_bounds import (
     advanced_composition,
     amplification_by_sampling,
     basic_composition,
+    bounds_picture,
     compared,
     langevin_event,
     largest_step_size,
@@ -17,8 +19,6 @@ from dpppl.accounting.bounds import (
     li_2019_decreasing_step_size,
     wang_2015_step_size,
 )
-from dpppl.accounting.gdp import approximate_delta, approximate_epsilon, approximate_mu
-from dpppl.errors import ConfigurationError
 
 MNIST = dict(num_data=50_000, num_steps=10_000, clipping_norm=1.0)  # the worked example of Li et al. 2019
 
@@ -121,7 +121,7 @@ class TestStepSizes:
 
 
 def test_example_draws_the_figures(tmp_path, capsys):
-    from examples.step_size_bounds import main
+    from examples.papers.step_size_bounds import main
 
     main(f"--output {tmp_path} --points 2 --rows 100 --norms 1 --fixed-rows 100 --max-values 3".split())
     assert "valid, decreasing" in capsys.readouterr().out
@@ -181,7 +181,7 @@ def test_textbook_rules_stand_above_the_account(event):
     assert found["RDP"] < found["advanced composition"] and found["tight"] < found["basic composition"]
     assert ("without amplification" in found) == (event.sampling_rate < 1)
     assert found["GDP, central limit (approximate)"] == pytest.approx(found["tight"], rel=0.2)
-    axes = plotting.bounds_picture(event, 1e-6)
+    axes = bounds_picture(event, 1e-6)
     drawn = {line.get_label(): line.get_ydata()[-1] for line in axes.get_lines()}
     assert drawn == pytest.approx(found)
 

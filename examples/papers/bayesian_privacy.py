@@ -2,7 +2,7 @@
 and their test that gradients of training and test rows are alike. Beside each Bayesian epsilon stands the one that holds for
 every row.
 
-python examples/bayesian_privacy.py --out docs/results
+python examples/papers/bayesian_privacy.py --out docs/results
 """
 
 import argparse
@@ -16,11 +16,12 @@ import numpy as np
 from numpyro.infer.autoguide import AutoDiagonalNormal
 from scipy.stats import levene, ttest_ind
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import dpppl
-from dpppl.accounting.bayesian import ORDERS, BayesianAccountant
 from examples.data import abalone, adult, data_folder
+from examples.papers.bayesian_accountant import ORDERS, BayesianAccountant
+from examples.papers.bayesian_price import svi_spent
 from models.logistic_regression import gaussian
 
 DELTA, BAYESIAN_DELTA = 1e-5, 1e-10
@@ -100,7 +101,7 @@ def table_row(name, num_rows=1000):
     result = svi.run(dpppl.secret_key(), steps, x, y, progress_bar=False, thinning=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dpppl.PrivacyWarning)
-        spent = svi.bayesian_privacy(result, x, y, num_rows=num_rows, delta=BAYESIAN_DELTA)
+        spent = svi_spent(svi, result, x, y, num_rows=num_rows, delta=BAYESIAN_DELTA)
     published_rule = without_hoelder(result, x, y, norm, rate)
     samples = {name: np.asarray(v) for name, v in result.sample_posterior(jax.random.key(0), 200).items()}
     logits = x_test @ samples["weights"].T + samples["intercept"]

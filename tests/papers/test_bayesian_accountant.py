@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from dpppl.accounting.bayesian import ORDERS, BayesianAccountant
 from dpppl.errors import ConfigurationError
+from examples.papers.bayesian_accountant import ORDERS, BayesianAccountant
 
 DELTA = 1e-10
 
