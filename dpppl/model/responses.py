@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import constraints
 
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import depends_on
+from dpppl.model import supports
 from dpppl.model.arguments import Arrays
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, is_factor, layers, plates_of, unwrapped
+from dpppl.model.structure import Site, is_factor, plates_of, unwrapped
 
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
@@ -55,7 +55,7 @@ class Responses:
         sites: list[Site] = []
 
         def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
-            trace = split.visit_observed(lambda site: site["value"], z, row, public, _first(split))
+            trace = split.visit_observed(lambda site: site["value"], z, row, public, supports.first_values(split))
             sites[:] = [s for s in trace.values() if s["type"] == "sample" and split.data_plate in plates_of(s)]
             sites[:] = [s for s in sites if s["is_observed"]]
             given = {s["name"]: s["given"] for s in sites if not is_factor(s)}
@@ -104,23 +104,18 @@ class Responses:
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
 
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
-        """Whether a row observes a finite number that its site's support does not hold."""
-        sites = self._observed(z, row, public)
-        return jnp.any(jnp.stack([jnp.any(_counted(s["fn"]) & _is_outside(s["fn"], s["value"])) for s in sites]))
+        """Whether a row observes a finite value that its site's distribution cannot produce."""
+        return supports.is_outside(self.split, z, row, public)
 
     def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
         """The sum of all that a row observes, and the same of `values` by site, (m, ...) each: (1 + m,). Masked entries are
         left out."""
         total: Any = 0.0
-        for site in self._observed(z, row, public):
+        for site in supports.observed(self.split, z, row, public):
             own, others = (jnp.asarray(x, jnp.float32) for x in (site["value"], values[site["name"]]))
-            both = jnp.where(_counted(site["fn"]), jnp.concatenate([own[None], others]), 0.0)
+            both = jnp.where(supports.counted(site["fn"]), jnp.concatenate([own[None], others]), 0.0)
             total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
         return total
-
-    def _observed(self, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:
-        trace = self.split.visit_observed(lambda site: None, z, row, public, _first(self.split))
-        return [s for s in trace.values() if s["type"] == "sample" and s["is_observed"] and not is_factor(s)]
 
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
         found: Arrays = {}
@@ -135,31 +130,8 @@ class Responses:
         return {name: value for name, value in found.items() if name not in names}
 
     def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
-        trace = self.split.visit_observed(lambda site: None, z, row, public, _first(self.split))
+        trace = self.split.visit_observed(lambda site: None, z, row, public, supports.first_values(self.split))
         return {name: jnp.shape(trace[name]["value"]) for name in self.supports or ()}
-
-
-def _counted(fn: Any) -> Any:
-    """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
-    counted: Any = True
-    for layer in layers(fn):
-        if isinstance(layer, dist.MaskedDistribution):
-            mask = jnp.asarray(layer._mask)
-            counted &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(layer.event_shape))
-    return counted
-
-
-def _is_outside(fn: Any, value: Any) -> Any:
-    """Which entries of a value are finite and outside of a distribution's support; none where it is one of vectors."""
-    support = fn.support
-    while isinstance(support, constraints.independent):
-        support = support.base_constraint
-    value = jnp.asarray(value)
-    return jnp.isfinite(value) & ~support(value) if support.event_dim == 0 else jnp.zeros(value.shape, bool)
-
-
-def _first(split: SplitModel) -> Arrays:
-    return dict.fromkeys(dict(split.discrete), np.zeros((), int))
 
 
 def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
@@ -169,7 +141,9 @@ def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
 def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
     """What the distributions of responses are computed from, where other responses were observed."""
     z, row, public = _zeros(split, row)
-    trace = split.visit_observed(lambda site: jnp.zeros_like(site["value"]), z, row, public, _first(split))
+    trace = split.visit_observed(
+        lambda site: jnp.zeros_like(site["value"]), z, row, public, supports.first_values(split)
+    )
     return [
         (jax.tree.leaves(s["fn"]), s["scale"]) for s in trace.values() if s["type"] == "sample" and s["is_observed"]
     ]

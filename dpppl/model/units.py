@@ -18,6 +18,7 @@ from dpppl.data.rows import arrays_of, of_one_process
 from dpppl.data.sharded import sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
+from dpppl.model import supports
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel, split_model
@@ -87,8 +88,7 @@ class UnitResponses(Responses):
 
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether any of the rows observes what its site's support does not hold."""
-        rows, mask = parts(self.of_rows.split, row)
-        return jnp.any(mask & jax.vmap(self.of_rows.is_outside, (None, 0, None))(z, rows, public))
+        return is_outside(self.split, z, row, public)
 
     def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
         """Sums over the rows, (1 + m,)."""
@@ -136,6 +136,15 @@ def split_in_units(
     _check_effects(inner, num_units)
     own = {f.name: getattr(inner, f.name) for f in fields(SplitModel)} | {"num_rows": num_units}
     return UnitSplit(**own, max_rows=max_rows, of_rows=inner)
+
+
+def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
+    """`supports.is_outside`, of a unit whether any of its rows is."""
+    if not isinstance(split, UnitSplit):
+        return supports.is_outside(split, z, row, public)
+    rows, mask = parts(split.of_rows, row)
+    of_row = partial(supports.is_outside, split.of_rows)
+    return jnp.any(mask & jax.vmap(of_row, (None, 0, None))(z, rows, public))
 
 
 def responses_of(split: SplitModel, num_draws: int) -> Responses:

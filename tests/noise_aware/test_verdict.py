@@ -136,12 +136,13 @@ def shares(x, y):
     ("model", "x", "y", "expected"),
     [
         (counts, 1.0, 2.0, False), (counts, 1.0, -1.0, True), (counts, 1.0, 2.5, True), (counts, 1.0, np.nan, False),
-        (counts, -1.0, -1.0, False), (shares, [0.2, 0.3, 0.6], [1.0, 2.0], False),
+        (counts, -1.0, -1.0, False), (shares, [0.2, 0.3, 0.4995], [1.0, 2.0], False),
+        (shares, [0.2, 0.3, 0.6], [1.0, 2.0], True), (shares, [-0.2, 0.3, 0.9], [1.0, 2.0], True),
     ],
-    ids=["inside", "negative", "no count", "missing", "masked", "rounded"],
+    ids=["inside", "negative", "no count", "missing", "masked", "rounded", "no shares", "a negative share"],
 )  # fmt: skip
 def test_supports_are_the_models_own(model, x, y, expected):
-    """Masked entries may be anything; simplices, whose sums are rounded, are not judged."""
+    """Masked entries may be anything, and shares may be rounded."""
     x, y = np.float32([x]), np.float32([y])
     responses = Responses.of(split_model(model, (x, y), {}))
     (rows, public), z = responses.split.arrays((x, y), {}), {name: jnp.zeros(()) for name in responses.split.latents}

@@ -1,0 +1,110 @@
+"""Which responses a model's distributions cannot produce, and how to code responses instead."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+
+from dpppl.model.arguments import Arrays
+from dpppl.model.split import SplitModel
+from dpppl.model.structure import Site, is_factor, layers, plates_of, unwrapped
+
+_SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
+_ROUNDED = 1e-3  # by how much the sum of rounded shares may differ from 1
+
+
+def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
+    """Whether a row observes a finite value that its site's distribution cannot produce. NaN and infinity do not count.
+
+    - **split** - the model.
+    - **z** - unconstrained latents.
+    - **row** - one private row.
+    - **public** - the model's Public arrays."""
+    sites = [_is_outside(s["fn"], jnp.asarray(s["value"])) for s in observed(split, z, row, public)]
+    return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
+
+
+def observed(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:
+    """The sites that a row observes, without factors; arguments as for `is_outside`."""
+    trace = split.visit_observed(lambda site: None, z, row, public, first_values(split))
+    sites = [s for s in trace.values() if s["type"] == "sample" and s["is_observed"] and not is_factor(s)]
+    return [s for s in sites if split.data_plate in plates_of(s)]
+
+
+def first_values(split: SplitModel) -> Arrays:
+    """Numbers of the first values of a row's discrete latents."""
+    return dict.fromkeys(dict(split.discrete), np.zeros((), int))
+
+
+def counted(fn: Any) -> Any:
+    """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
+    found: Any = True
+    for layer in layers(fn):
+        if isinstance(layer, dist.MaskedDistribution):
+            mask = jnp.asarray(layer._mask)
+            found &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(layer.event_shape))
+    return found
+
+
+def codes(split: SplitModel) -> tuple[str, ...]:
+    """For each observed site, which values its distribution takes and how to code others. Looks at no data."""
+    found: dict[str, str] = {}
+
+    def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
+        for site in observed(split, z, row, public):
+            name, fn = site["name"], site["fn"]
+            found[name] = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
+
+    jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
+    return tuple(found.values())
+
+
+def _is_outside(fn: Any, value: Any) -> Any:
+    support, mask = _scalar(fn.support), jnp.asarray(counted(fn))
+    entries = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, value.shape))
+    is_finite = jnp.isfinite(value) | ~entries
+    if isinstance(support, _SHARES):
+        rounded = (value >= 0.0) & (jnp.abs(jnp.sum(value, axis=-1, keepdims=True) - 1.0) < _ROUNDED)
+        return jnp.any(~rounded & entries) & jnp.all(is_finite)
+    if isinstance(support, _COUNTS):
+        return jnp.any(~support(value) & jnp.any(entries, axis=-1)) & jnp.all(is_finite)
+    if support.event_dim:
+        return jnp.zeros((), bool)
+    outside = jnp.any(~support(value) & jnp.isfinite(value) & entries)
+    if support.is_discrete:
+        return outside
+    # A density may be 0 on the boundary of a closed support, as Beta's is at 0 and 1.
+    return outside | (jnp.any(jnp.isneginf(fn.log_prob(value))) & jnp.all(is_finite))
+
+
+def _scalar(support: Any) -> Any:
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    return support
+
+
+def _code(fn: Any, support: Any) -> str:
+    name = type(fn).__name__
+    if isinstance(support, type(constraints.boolean)):
+        return f"{name} takes 0 and 1; pass (y + 1) / 2 for responses -1 and 1, and y - 1 for responses 1 and 2"
+    if isinstance(support, _SHARES):
+        return f"{name} takes shares that add up to 1; divide each row by its sum"
+    if isinstance(support, _COUNTS):
+        return f"{name} takes whole numbers that add up to total_count; pass total_count=y.sum(-1), or drop other rows"
+    if isinstance(support, type(constraints.integer_interval(0, 1))):
+        if "Categorical" in name or name.startswith("Ordered"):
+            return f"{name} takes classes 0 to K - 1; pass y - 1 for classes 1 to K"
+        return f"{name} takes whole numbers from 0 to its total_count; pass counts, not shares"
+    if support.is_discrete:
+        least = 1 if isinstance(support, type(constraints.positive_integer)) else 0
+        return f"{name} takes whole numbers from {least}; round or drop others, or use a continuous distribution"
+    if isinstance(support, type(constraints.unit_interval)):
+        return f"{name} takes numbers between 0 and 1, neither included; divide percentages by 100, and move 0 and 1 inside"
+    if isinstance(support, type(constraints.positive) | type(constraints.nonnegative)):
+        return f"{name} takes positive numbers; drop or correct others, or use a distribution of all real numbers"
+    if isinstance(support, type(constraints.circular)):
+        return f"{name} takes angles from -pi to pi; pass jnp.arctan2(jnp.sin(y), jnp.cos(y))"
+    return f"{name} does not take every real number; check the bounds of its support, and drop or correct other rows"

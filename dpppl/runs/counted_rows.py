@@ -1,0 +1,75 @@
+"""Rows that do not inform the posterior, from one noised count of each kind."""
+
+from dataclasses import dataclass
+
+SHARE, STANDS_OUT = 0.01, 3.5
+"""The smallest share of rows that is reported, and by how many sds of its noise it must exceed 0.
+
+By chance three counts of which all are 0 exceed 3.5 sd in 7 of 10,000 runs."""
+
+
+def stands_out(share: float, std: float) -> bool:
+    """Whether a noised share of rows is large enough to report, and larger than noise explains.
+
+    - **share** - the noised share.
+    - **std** - standard deviation of its noise.
+
+    >>> stands_out(0.142, 0.038), stands_out(0.13, 0.038), stands_out(0.009, 0.0001)
+    (True, False, False)
+    """
+    return share > max(SHARE, STANDS_OUT * std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedRows:
+    """Noised shares of rows that do not inform the posterior. Each row is of one kind at most.
+
+    - **outside** - share of rows whose response is outside the support of its distribution.
+    - **missing** - share of other rows whose gradient is not finite.
+    - **silent** - share of rows whose gradient is 0.
+    - **std** - standard deviation of the noise of each share.
+    - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
+    """
+
+    outside: float
+    missing: float
+    silent: float
+    std: float
+    codes: tuple[str, ...] = ()
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the posterior should not be read, each with its cure: rows outside of the support, and missing ones."""
+        lines = []
+        if stands_out(self.outside, self.std):
+            lines.append(
+                f"{self._share(self.outside)} of the rows have responses outside the support: {'; '.join(self.codes)}."
+            )
+        if stands_out(self.missing, self.std):
+            lines.append(
+                f"{self._share(self.missing)} of the rows are ignored: they hold missing values (NaN), or their gradient is "
+                "not finite; drop these rows before the run, or model the missing values."
+            )
+        return lines
+
+    @property
+    def notes(self) -> list[str]:
+        """Rows without a gradient: no error where the model masks them."""
+        if not stands_out(self.silent, self.std):
+            return []
+        return [
+            f"{self._share(self.silent)} of the rows have a gradient of 0 at the start: they are masked, or all of their "
+            "covariates are 0; if the model should use these rows, check its mask and the coding of its columns."
+        ]
+
+    @property
+    def lines(self) -> list[str]:
+        """`refusals`, then `notes`."""
+        return [*self.refusals, *self.notes]
+
+    def __str__(self) -> str:
+        kinds = {"outside the support": self.outside, "not finite": self.missing, "gradient 0": self.silent}
+        return f"{', '.join(f'{name} {share:.1%}' for name, share in kinds.items())} of the rows, each ± {self.std:.1%}"
+
+    def _share(self, share: float) -> str:
+        return f"{min(share, 1.0):.1%} ± {self.std:.1%}"
