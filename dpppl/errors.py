@@ -1,11 +1,12 @@
 """What can go wrong, one kind for each remedy. No message ever contains a data value."""
 
+import contextlib
 import os
 import sys
 import warnings
 from typing import Any
 
-_PACKAGE = os.path.dirname(__file__) + os.sep
+_INSIDE = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 class DPPPLError(Exception):
@@ -63,6 +64,6 @@ class PrivacyLeakError(DPPPLError):
 def warn(message: str) -> None:
     """A PrivacyWarning at the line outside of dpppl that led to it."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, PrivacyWarning, stacklevel=level)

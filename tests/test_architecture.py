@@ -275,6 +275,21 @@ def test_every_keyword_is_explained():
     assert "step_size" in shared and set(dpppl.__all__) <= set(dir(dpppl)) and dpppl.__version__
 
 
+def users_of(name, sources):
+    """Modules that mention an attribute of this name, in sources by module."""
+    mentions = lambda source: (n.attr for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute))  # noqa: E731
+    return {module for module, source in sources.items() if name in mentions(source)}
+
+
+def test_one_protocol_charges_before_an_access():
+    """Budgets are reserved by sessions alone, and sessions alone charge a reservation. Steps by hand have `charge_one`."""
+    sources = {module: path.read_text() for path, module in modules()}
+    assert users_of("reserve_for", sources) == {"dpppl.runs.session"}
+    assert users_of("reservation", sources) <= {f"dpppl.runs.{name}" for name in ("session", "driver", "prelude")}
+    assert users_of("charge_one", sources) == {"dpppl.svi.by_hand"}
+    assert users_of("reserve_for", {"a": "x.reserve_for(1)", "b": "reserve_for(1)"}) == {"a"}
+
+
 ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings", "DPKernel"}
 """Base classes: the arguments are documented at the class that a user calls."""
 PUBLIC = (dpppl, accounting, dpppl.audit, dpppl.information_flow)

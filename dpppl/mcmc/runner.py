@@ -18,10 +18,11 @@ from dpppl.mcmc.stability import check_prior_stability
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, Run, drive, forgetful, prove
+from dpppl.runs.driver import TRACING, drive, forgetful, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.report import PrivacyReport
+from dpppl.runs.session import Run
 
 
 class MCMC(ChainResults):

@@ -1,6 +1,8 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -18,13 +20,11 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
-from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, Run, forgetful
-from dpppl.runs.provenance import KeyOrigin, Start, Status, claim
-from dpppl.runs.reading import reading_line
+from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.provenance import KeyOrigin, Start, Status
 from dpppl.runs.report import PrivacyReport, to_inference_data
-from dpppl.runs.together import Together
+from dpppl.runs.session import Request, Run, session
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class NoiseAware(NoiseAwareSettings):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`."""
-        run = Run.opened(rng_key, None)
+        run = Run.opened(rng_key)
         bound = bind(self, args, kwargs, run.key)
         rows, public, dimension = bound.rows, bound.public, bound.coordinates.dimension
         charge, scale = self._charge(dimension)
@@ -105,18 +105,16 @@ class NoiseAware(NoiseAwareSettings):
         access_key = keys.stream(run.key, "accesses")
         with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
-            together = Together.of(rows, self.budget)
-            digests = ",".join(program.digest for program in programs.values())
-            together.agree(run.key, digests, settings=charge.noise_multipliers, public_arrays=public)
-            before = self.budget.events
-            reading = reading_line(rows, [charge]) if self.print_cost else None
-            reserve = lambda: self.budget.reserve_for([charge], "NoiseAware", run.run_id)  # noqa: E731
-            with together.watched(), together.enter("reservation", reserve) as reservation:
-                origin = together.enter("key", lambda: claim(run.key))
+            request = Request(
+                what="NoiseAware", charges=[charge], rows=rows, notes=bound.split.notes, print_cost=self.print_cost,
+                program=",".join(program.digest for program in programs.values()),
+                shared=dict(settings=charge.noise_multipliers, public_arrays=public),
+                begin=lambda origin: self._begin(origin, bound, charge),
+            )  # fmt: skip
+            with ExitStack() as stack:
                 with bar.external_write_mode():
-                    announce(self._begin(origin, bound, charge), before, bound.split.notes, self.print_cost, reading)
-                charged = lambda count: together.enter("charge", lambda: reservation.charge(0, count))  # noqa: E731
-                made = Releases(programs, access_key, rows, public, charged, charge.noise_multipliers)
+                    opened = stack.enter_context(session(run, request, self.budget))
+                made = Releases(programs, access_key, rows, public, partial(opened.charge, 0), charge.noise_multipliers)
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)
                 found = self._recipe(bound, self._releases, ask)

@@ -3,7 +3,6 @@
 import functools
 import threading
 import traceback
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,15 +18,12 @@ from tqdm.auto import tqdm
 from dpppl import information_flow
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
-from dpppl.randomness import keys
 from dpppl.runs import placing
-from dpppl.runs.announcement import announce
-from dpppl.runs.budget import Budget, Charge, Reservation
+from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
-from dpppl.runs.provenance import KeyOrigin, claim
-from dpppl.runs.reading import reading_line
+from dpppl.runs.provenance import KeyOrigin
 from dpppl.runs.report import PrivacyReport
-from dpppl.runs.together import Together
+from dpppl.runs.session import Request, Run, Session, session
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()
@@ -127,47 +123,6 @@ def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -
     return closed, outputs
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run, before its steps.
-
-    - **key** - its key.
-    - **run_id** - its name.
-    - **checkpoint** - its checkpoint file, where one is kept.
-    - **reservation** - that of its steps, where a phase before them has charged.
-    """
-
-    key: Any
-    run_id: str
-    checkpoint: Checkpoint | None = None
-    reservation: Reservation | None = None
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether its key is used up for this run already, by itself or before it was resumed."""
-        return self.reservation is not None or (self.checkpoint is not None and self.checkpoint.resumed)
-
-    def reserved(self, budget: Budget, charges: Sequence[Charge], what: str) -> Reservation:
-        """The charges of its steps, reserved as `what`, in place of what it has reserved for them."""
-        if self.reservation is None:
-            return budget.reserve_for(charges, what, self.run_id)
-        return self.reservation.replanned(charges)
-
-    def forget(self) -> None:
-        """Its checkpoint is not needed any more."""
-        if self.checkpoint is not None:
-            self.checkpoint.remove()
-
-    @classmethod
-    def opened(cls, rng_key: Any, path: Any) -> "Run":
-        """A new run, or the one that the checkpoint at `path` holds, whose key is then used instead of `rng_key`."""
-        key, run_id = keys.as_key(rng_key), uuid.uuid4().hex
-        if path is None:
-            return cls(key, run_id)
-        checkpoint = Checkpoint(path, key, run_id)
-        return cls(checkpoint.key, checkpoint.run_id, checkpoint)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run does, fixed before any data are looked at.
@@ -215,9 +170,8 @@ class Plan:
 def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> list[tuple[Any, Any]]:
     """Run all steps of each group of chains. Returns, for each group, its last states without keys and its records.
 
-    In this order: the program is traced, proved and compiled; the charges are reserved; the key is used up; the run is
-    noted by `begin`, and its cost is printed; then each chunk is charged before it starts. Up to `begin` a refusal leaves
-    all as it was. With a checkpoint that holds a part of the run, goes on from there.
+    The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
+    checkpoint that holds a part of the run, goes on from there.
 
     - **run** - key, name, checkpoint and reservation.
     - **plan** - what it does.
@@ -229,27 +183,17 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], Pri
         settings = np.array([plan.method.num_steps, *plan.settings])
         digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
         run.checkpoint.bind(digest, (placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings))
-    together = Together.of(plan.rows, budget)
-    together.agree(run.key, program.digest, **plan.told)
-    before = budget.events
-    announces = run.reservation is None  # else it was done before the clipping norm was looked for
-    reading = reading_line(plan.rows, plan.charges) if announces and plan.print_cost else None
-    with (
-        together.watched(),
-        together.enter("reservation", lambda: run.reserved(budget, plan.charges, plan.what)) as reservation,
-    ):
-        origin = together.enter("key", lambda: claim(run.key, again=run.goes_on))
-        report = begin(origin)
-        if announces:
-            announce(report, before, plan.notes, plan.print_cost, reading)
-        finished = _chunks(plan, program, reservation, run.checkpoint, together)
-    together.enter("end", run.forget)
+    request = Request(
+        what=plan.what, charges=plan.charges, rows=plan.rows, program=program.digest, shared=plan.told, begin=begin,
+        notes=plan.notes, print_cost=plan.print_cost,
+    )  # fmt: skip
+    with session(run, request, budget) as opened:
+        finished = _chunks(plan, program, opened, run.checkpoint)
+    opened.together.enter("end", run.forget)
     return [(placing.on_one(state._replace(rng_key=None), plan.rows), recorded) for state, recorded in finished]
 
 
-def _chunks(
-    plan: Plan, program: Program, reservation: Reservation, checkpoint: Checkpoint | None, together: Together
-) -> list[tuple[Any, Any]]:
+def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None) -> list[tuple[Any, Any]]:
     method, groups = plan.method, plan.chain_groups
     finished: list[tuple[Any, Any]] = []
     axis = 0 if method.mapping is None else 1
@@ -261,14 +205,14 @@ def _chunks(
         for group in range(len(groups)):
             over = method.num_steps if group < progress.group else progress.done
             if over:
-                together.enter("charge", partial(reservation.charge, group, over))
+                opened.charge(group, over)
                 bar.update(over)
             if group < progress.group:
                 continue
             state, parts = progress.state, list(progress.parts)
             for start in range(progress.done, max(1, method.num_steps), method.length):
                 count = min(method.length, method.num_steps - start)
-                together.enter("charge", partial(reservation.charge, group, start + count))
+                opened.charge(group, start + count)
                 counts = (np.asarray(value, np.int32) for value in (start, count))
                 state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
                 parts.append(jax.tree.map(partial(_take, method.kept(start, count), axis), buffers))

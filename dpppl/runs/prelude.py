@@ -13,13 +13,11 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import Norms, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
 from dpppl.randomness import keys
-from dpppl.runs.announcement import announce
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import Run, prepare
-from dpppl.runs.provenance import KeyOrigin, claim
-from dpppl.runs.reading import reading_line
+from dpppl.runs.driver import prepare
+from dpppl.runs.provenance import KeyOrigin
 from dpppl.runs.report import PrivacyReport
-from dpppl.runs.together import Together
+from dpppl.runs.session import Request, Run, session
 
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""
@@ -81,7 +79,7 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
     - **budget** - the account that it is charged to.
     - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
     """
-    histogram, before = phase.histogram, budget.events
+    histogram = phase.histogram
     noise, discretise = float(histogram.noise_multipliers[0]), histogram.mechanism.discretise
 
     def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
@@ -89,22 +87,17 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
 
     arguments = (phase.z, phase.rows, phase.public, keys.stream(run.key, "norms"))
     program = prepare(query, arguments, rows=1, quickly=True)
-    together = Together.of(phase.rows, budget)
     noises = [charge.noise_multipliers for charge in (histogram, *phase.charges)]
-    together.agree(run.key, program.digest, settings=noises, public_arrays=phase.public, starting_values=phase.z)
-    reading = reading_line(phase.rows, [histogram, *phase.charges]) if phase.print_cost else None
-    with together.watched(), contextlib.ExitStack() as held:
-        reserve = lambda: budget.reserve_for(phase.charges, phase.what, run.run_id)  # noqa: E731
-        steps = held.enter_context(together.enter("reservation", reserve))
-        reserve = lambda: budget.reserve_for([histogram], "clipping norm", f"{run.run_id}.norms")  # noqa: E731
-        with together.enter("reservation", reserve) as reservation:
-            origin = together.enter("key", lambda: claim(run.key, again=run.goes_on))
-            announce(begin(origin), before, phase.notes, phase.print_cost, reading)
-            together.enter("charge", lambda: reservation.charge(0, 1))
-            counts = np.asarray(jax.block_until_ready(program(*arguments)))
+    request = Request(
+        what="clipping norm", charges=[histogram], rows=phase.rows, program=program.digest,
+        shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.z), begin=begin,
+        notes=phase.notes, print_cost=phase.print_cost, later=(phase.what, phase.charges),
+    )  # fmt: skip
+    with session(run, request, budget) as opened:
+        opened.charge(0, 1)
+        counts = np.asarray(jax.block_until_ready(program(*arguments)))
         phase.choose(Norms.fitted(counts, noise, number_of(phase.rows)))
-        held.pop_all()  # the run's own steps come next
-    return replace(run, reservation=steps)
+    return replace(run, reservation=opened.later)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,5 @@
 """A charged query: the sum over all rows of a bounded number, with Gaussian noise."""
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +12,8 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
-from dpppl.runs.provenance import KeyOrigin, claim
-from dpppl.runs.together import Together
+from dpppl.runs.provenance import KeyOrigin
+from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.validation import positive
 
@@ -62,7 +61,11 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
 
 
 def noisy_query(
-    query: Query, charge: Charge, key: Any, budget: Budget, begin: Callable[[KeyOrigin], None] | None = None
+    query: Query,
+    charge: Charge,
+    key: Any,
+    budget: Budget,
+    begin: Callable[[KeyOrigin], None] = lambda origin: None,
 ) -> float:
     """The noisy sum: proved first, then charged, then run.
 
@@ -84,12 +87,10 @@ def noisy_query(
     arguments = (query.rows, query.public, keys.stream(key, "query"))
     budget.admit([charge])
     compiled = prepare(program, arguments, rows=0)
-    together = Together.of(query.rows, budget)
-    together.agree(key, compiled.digest, settings=charge.noise_multipliers, public_arrays=query.public)
-    reserve = lambda: budget.reserve_for([charge], query.what, uuid.uuid4().hex)  # noqa: E731
-    with together.watched(), together.enter("reservation", reserve) as reservation:
-        origin = together.enter("key", lambda: claim(key))
-        if begin is not None:
-            begin(origin)
-        together.enter("charge", lambda: reservation.charge(0, 1))
+    request = Request(
+        what=query.what, charges=[charge], rows=query.rows, program=compiled.digest, begin=begin,
+        shared=dict(settings=charge.noise_multipliers, public_arrays=query.public),
+    )  # fmt: skip
+    with session(Run.opened(key), request, budget) as opened:
+        opened.charge(0, 1)
         return float(compiled(*arguments))

@@ -8,10 +8,11 @@ import jax
 from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, Run
+from dpppl.runs.driver import TRACING
 from dpppl.runs.prelude import NormPhase, measure_norms
 from dpppl.runs.provenance import KeyOrigin
 from dpppl.runs.report import PrivacyReport
+from dpppl.runs.session import Run
 from dpppl.svi.elbo import Objective
 from dpppl.svi.settings import SVISettings
 

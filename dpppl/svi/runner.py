@@ -14,10 +14,11 @@ from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import TRACING, Method, Plan, Run, drive, forgetful, prove
+from dpppl.runs.driver import TRACING, Method, Plan, drive, forgetful, prove
 from dpppl.runs.prelude import after_histogram
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
+from dpppl.runs.session import Run
 from dpppl.svi import by_hand, defaults, queries
 from dpppl.svi.auto_norm import choose_norm
 from dpppl.svi.binding import bind

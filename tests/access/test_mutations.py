@@ -220,20 +220,20 @@ MUTATIONS = [
     Mutation("a histogram with half the noise", "dpppl.access.norm_histogram:noisy_histogram", "noise_multiplier=noise_multiplier, step=step",
              "noise_multiplier=0.5 * noise_multiplier, step=step",
              "test_norms:test_a_row_moves_the_counts_by_one_and_the_noise_is_what_is_charged"),
-    Mutation("a histogram that is not charged", "dpppl.runs.prelude:measure_norms", "reservation.charge(0, 1)", "None",
+    Mutation("a histogram that is not charged", "dpppl.runs.prelude:measure_norms", "opened.charge(0, 1)", "None",
              "test_step_search:test_the_histogram_of_norms_is_charged_with_the_run"),
     # Runs
     Mutation("charged after access", "dpppl.runs.driver:_chunks",
-             'together.enter("charge", partial(reservation.charge, group, start + count)) '
+             "opened.charge(group, start + count) "
              "counts = (np.asarray(value, np.int32) for value in (start, count)) "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))",
              "counts = (np.asarray(value, np.int32) for value in (start, count)); "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
-             'together.enter("charge", partial(reservation.charge, group, start + count))',
+             "opened.charge(group, start + count)",
              "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
     Mutation("a query charged after its access", "dpppl.runs.query:noisy_query",
-             'together.enter("charge", lambda: reservation.charge(0, 1)) return float(compiled(*arguments))',
-             'value = float(compiled(*arguments)); together.enter("charge", lambda: reservation.charge(0, 1)); return value',
+             "opened.charge(0, 1) return float(compiled(*arguments))",
+             "value = float(compiled(*arguments)); opened.charge(0, 1); return value",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
     Mutation("a query of all rows accounted with amplification", "dpppl.runs.query:Query.charge",
              "subsampling=FullBatch()", "subsampling=__import__(\"dpppl\").Poisson(0.2)",
@@ -245,17 +245,17 @@ MUTATIONS = [
     Mutation("secrets of an empty name", "dpppl.runs.driver:prove", 'secret_outputs=(".rng_key",)', 'secret_outputs=("",)',
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_chain, MemoryError(), "monkeypatch")),
     Mutation("SVI charged after its access", "dpppl.runs.driver:_chunks",
-             'together.enter("charge", partial(reservation.charge, group, start + count)) '
+             "opened.charge(group, start + count) "
              "counts = (np.asarray(value, np.int32) for value in (start, count)) "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))",
              "counts = (np.asarray(value, np.int32) for value in (start, count)); "
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
-             'together.enter("charge", partial(reservation.charge, group, start + count))',
+             "opened.charge(group, start + count)",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_svi, MemoryError(), "monkeypatch")),
     Mutation("the key is returned", DRIVE, "state._replace(rng_key=None)", "state",
              "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
-    Mutation("keys used again", DRIVE, "claim(run.key, again=run.goes_on)",
-             "KeyOrigin.of(run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
+    Mutation("keys used again", "dpppl.runs.session:session", "partial(claim, run.key, again=run.goes_on)",
+             "partial(KeyOrigin.of, run.key)", "test_mcmc:test_raw_key_data_is_the_same_key_and_no_state_keeps_it"),
     Mutation("a chain of several not charged", "dpppl.mcmc.chains:Chains.charges", "self.layout.num_chains if self.layout.together else 1", "1",
              "test_mcmc:test_the_plan_is_the_report", ("vectorized",)),
     Mutation("a rerun forgets what was spent", "dpppl.runs.budget:Budget.reserve_for", "self._runs[name] = _Run(", "self._runs.clear(); self._runs[name] = _Run(", "test_mcmc:test_without_a_budget_runs_add_up"),

@@ -21,7 +21,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.errors import BudgetExceededError, CheckpointError, ConfigurationError, KeyReuseError, PrivacyWarning
-from dpppl.runs import driver
+from dpppl.runs import driver, session
 
 Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
 TARGET = {"target_epsilon": 1.0, "target_delta": 1e-5}
@@ -513,7 +513,7 @@ def test_what_was_charged_survives_a_resume_that_fails(name, tmp_path, monkeypat
             way.run(thing, dpppl.secret_key())
     spent = way.spent(thing)
     with monkeypatch.context() as patch:
-        patch.setattr(driver, "announce", _interrupt)
+        patch.setattr(session, "announce", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             way.run(thing, dpppl.secret_key())
     assert way.spent(thing) == spent == 32

@@ -1,0 +1,135 @@
+"""A session with the data: the one protocol by which every run, histogram and query charges before it looks.
+
+In this order: the processes agree; the charges are reserved; the key is used up; the run is noted and its cost printed; then
+each access is charged before it is made. A refusal up to the third leaves everything as it was.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dpppl.randomness import keys
+from dpppl.runs.announcement import announce
+from dpppl.runs.budget import Budget, Charge, Reservation
+from dpppl.runs.checkpoint import Checkpoint
+from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.runs.reading import reading_line
+from dpppl.runs.report import PrivacyReport
+from dpppl.runs.together import Together
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, before its steps.
+
+    - **key** - its key.
+    - **run_id** - its name.
+    - **checkpoint** - its checkpoint file, where one is kept.
+    - **reservation** - that of its steps, where a phase before them has charged.
+    """
+
+    key: Any
+    run_id: str
+    checkpoint: Checkpoint | None = None
+    reservation: Reservation | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether its key is used up for this run already, by itself or before it was resumed."""
+        return self.reservation is not None or (self.checkpoint is not None and self.checkpoint.resumed)
+
+    def reserved(self, budget: Budget, charges: Sequence[Charge], what: str) -> Reservation:
+        """Reserve the charges of its steps as `what`, in place of what it has reserved for them."""
+        if self.reservation is None:
+            return budget.reserve_for(charges, what, self.run_id)
+        return self.reservation.replanned(charges)
+
+    def forget(self) -> None:
+        """Remove its checkpoint, which is not needed any more."""
+        if self.checkpoint is not None:
+            self.checkpoint.remove()
+
+    @classmethod
+    def opened(cls, rng_key: Any, path: Any = None) -> "Run":
+        """Open a new run, or the one that the checkpoint at `path` holds, whose key then replaces `rng_key`."""
+        key, run_id = keys.as_key(rng_key), uuid.uuid4().hex
+        if path is None:
+            return cls(key, run_id)
+        checkpoint = Checkpoint(path, key, run_id)
+        return cls(checkpoint.key, checkpoint.run_id, checkpoint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The charges of a session and what its start needs, fixed before it looks at data.
+
+    - **what** - name of the run in a ledger.
+    - **charges** - costs of its accesses.
+    - **rows** - private rows (N, ...).
+    - **program** - digest of the compiled programs.
+    - **shared** - further values that several processes must have in common, by name.
+    - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
+    - **notes** - lines printed with the cost.
+    - **print_cost** - whether to print the cost.
+    - **later** - charges of accesses after this session: reserved first, and kept if the session succeeds.
+    """
+
+    what: str
+    charges: Sequence[Charge]
+    rows: Any
+    program: str
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
+    notes: Sequence[str] = ()
+    print_cost: bool = True
+    later: tuple[str, Sequence[Charge]] | None = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open session.
+
+    - **reservation** - that of the charges of its request.
+    - **together** - the processes that take part.
+    - **later** - reservation of the request's later charges, if any.
+    """
+
+    reservation: Reservation
+    together: Together
+    later: Reservation | None = None
+
+    def charge(self, number: int, until: int) -> None:
+        """Charge the accesses of charge `number` up to the one numbered `until`, before they are made."""
+        self.together.enter("charge", partial(self.reservation.charge, number, until))
+
+
+@contextlib.contextmanager
+def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
+    """Open a session; at its end, what was reserved and not charged is given back.
+
+    - **run** - key, name, checkpoint and earlier reservation of the run.
+    - **request** - what it will charge.
+    - **budget** - the account that it is charged to.
+
+    Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
+    together = Together.of(request.rows, budget)
+    together.agree(run.key, request.program, **request.shared)
+    before, is_first = budget.events, run.reservation is None
+    costs = [*request.charges, *(request.later[1] if request.later else ())]
+    reading = reading_line(request.rows, costs) if is_first and request.print_cost else None
+    with together.watched(), contextlib.ExitStack() as held:
+        later = None
+        if request.later is not None:
+            reserve = partial(budget.reserve_for, request.later[1], request.later[0], run.run_id)
+            later = held.enter_context(together.enter("reservation", reserve))
+            run = Run(run.key, f"{run.run_id}.norms", run.checkpoint)
+        reserve = partial(run.reserved, budget, request.charges, request.what)
+        with together.enter("reservation", reserve) as reservation:
+            report = request.begin(together.enter("key", partial(claim, run.key, again=run.goes_on)))
+            if is_first and report is not None:
+                announce(report, before, request.notes, request.print_cost, reading)
+            yield Session(reservation, together, later)
+        held.pop_all()
