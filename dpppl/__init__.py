@@ -7,6 +7,7 @@ from dpppl import audit as audit
 from dpppl import information_flow as information_flow
 from dpppl import logging as logging
 from dpppl import plotting as plotting
+from dpppl import synthetic as synthetic
 from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
 from dpppl.data.from_disk import from_disk as from_disk
@@ -83,6 +84,7 @@ __all__ = [
     "polynomial_decay",
     "private_score",
     "secret_key",
+    "synthetic",
     "tune",
     "uncertainty",
 ]

@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "plotting": LEAVES | {"ledger", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi"},
-    "cli": METHODS | {"plotting", "mcmc", "svi", "audit"},
+    "synthetic": {"errors", "validation"},
+    "cli": METHODS | {"plotting", "mcmc", "svi", "noise_aware", "audit", "synthetic"},
     "__main__": {"cli"},
 }
 """By module or subpackage, which may always import itself. `dpppl/__init__.py` may import everything."""
@@ -293,7 +294,7 @@ def test_one_protocol_charges_before_an_access():
 ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings", "DPKernel"}
 """Base classes: the arguments are documented at the class that a user calls."""
 PUBLIC = (dpppl, accounting, dpppl.audit, dpppl.information_flow)
-PUBLIC += (dpppl.logging, dpppl.plotting, dpppl.uncertainty)
+PUBLIC += (dpppl.logging, dpppl.plotting, dpppl.synthetic, dpppl.uncertainty)
 NOT_PUBLIC = {"register_door", "check_row_program"}
 
 

@@ -1,6 +1,6 @@
 """The command line: what a run would cost, which noise a budget needs, reports and ledgers as people read them.
 
-Of argparse: eight commands with a few options each need nothing that it lacks, errors are Python's own, and Click or Typer
+Of argparse: nine commands with a few options each need nothing that it lacks, errors are Python's own, and Click or Typer
 would be one more dependency of a privacy library, to be trusted and kept. Tab completion is shtab's, an extra.
 """
 
@@ -16,7 +16,7 @@ from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.relations import RELATIONS
-from dpppl.cli import models
+from dpppl.cli import models, tables
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("action", choices=("show", "verify", "export"))
     added.add_argument("file", type=Path)
     models.add(command)
+    tables.add(command)
     added = command(
         "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
     )

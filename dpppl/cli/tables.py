@@ -1,0 +1,106 @@
+"""The command `dpppl synthesize`: synthetic tables from a CSV file and its public schema."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dpppl.errors import ConfigurationError
+from dpppl.noise_aware.runner import NoiseAware
+from dpppl.randomness.keys import secret_key
+from dpppl.synthetic import RULES, Category, Schema, datasets, table_model
+
+Answer = tuple[dict[str, Any], str]
+
+_README = """Synthetic tables
+================
+{count} tables of {rows} rows, drawn from a private posterior. No row describes a person.
+Privacy: {cost}
+Verdict on the posterior: {verdict}
+
+Analyse every table as if it were real, then combine the analyses:
+
+    from dpppl import synthetic
+    combined = synthetic.combine(estimates, variances)     # arrays (tables, ...)
+    combined.interval(0.95)
+
+A single table analysed as if it were real gives intervals that are too narrow. Conditions of the rule:
+{conditions}
+The tables hold the relations that their model describes: each column given those before it, in the order
+{order}{interactions}. Other relations are not in them.
+
+Licence: {licence}
+"""
+
+
+def add(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command. `command(name, function, words)` makes its parser."""
+    added = command("synthesize", _synthesize, "synthetic tables from a CSV file, by NoiseAware; the file is private")
+    added.add_argument("file", type=Path, metavar="TABLE.csv", help="the private table; the first line names columns")
+    added.add_argument("--schema", type=Path, required=True, help="JSON with public categories and ranges of columns")
+    added.add_argument("--epsilon", type=float, required=True)
+    added.add_argument("--delta", type=float, required=True)
+    added.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a folder that does not exist yet")
+    added.add_argument("--datasets", type=int, default=20, help="number of tables; 20 unless given")
+    added.add_argument("--rows", type=int, help="rows of each table; as many as the file has unless given")
+    added.add_argument("--interactions", action="store_true", help="model products of pairs of columns, too")
+    added.add_argument("--ledger", help="path of the data's ledger")
+    added.add_argument("--licence", default="not stated by the owner of the data.", help="licence text of the tables")
+    added.add_argument("--allow-unconverged", action="store_true", help="write tables that the verdict refuses")
+
+
+def _synthesize(options: argparse.Namespace) -> Answer:
+    schema = Schema.from_json(options.schema)
+    if options.out.exists():
+        raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
+    columns, offset = schema.encoded(_read(options.file, schema))
+    model = table_model(schema, interactions=options.interactions)
+    private = NoiseAware(
+        model, target_epsilon=options.epsilon, target_delta=options.delta, ledger=options.ledger,
+        num_samples=max(1_000, options.datasets), progress_bar=False, print_cost=False,
+    )  # fmt: skip
+    private.run(secret_key(), columns, offset)
+    report, verdict, rows = private.privacy_report(), private.verdict, options.rows or len(offset)
+    options.out.mkdir(parents=True)
+    (options.out / "report.json").write_text(report.to_json())
+    (options.out / "report.html").write_text(report.to_html())
+    if verdict.refusals and not options.allow_unconverged:
+        raise ConfigurationError(
+            f"the budget is spent, and the tables should not be used: {verdict.refusals[0]} The report is in {options.out}; "
+            "--allow-unconverged writes tables all the same, at a new cost."
+        )
+    samples = private.get_samples(allow_unconverged=True)
+    tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
+    for number, table in enumerate(tables, start=1):
+        table.to_csv(options.out / f"synthetic_{number:0{len(str(len(tables)))}d}.csv", index=False)
+    (options.out / "README.txt").write_text(_readme(options, schema, report, verdict.line(), rows))
+    document = {"folder": str(options.out), "tables": len(tables), "rows": rows, "verdict": verdict.line()}
+    return document | {"epsilon": report.epsilon, "delta": report.delta}, (
+        f"{len(tables)} tables of {rows:,} rows in {options.out}, epsilon {report.epsilon:.4g} at delta {report.delta:g}\n"
+        f"verdict: {verdict.line()}"
+    )
+
+
+def _readme(options: argparse.Namespace, schema: Schema, report: Any, verdict: str, rows: int) -> str:
+    return _README.format(
+        count=options.datasets, rows=rows, cost=report.headline, verdict=verdict, conditions=RULES["fully_synthetic"],
+        order=", ".join(column.name for column in schema.columns), licence=options.licence,
+        interactions=", with products of pairs" if options.interactions else "",
+    )  # fmt: skip
+
+
+def _read(path: Path, schema: Schema) -> Any:
+    """The table as a data frame of the schema's columns. Errors tell no value."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ConfigurationError("synthesize needs pandas: pip install dpppl[synthetic].") from None
+    text = {c.name: str for c in schema.columns if isinstance(c, Category) and isinstance(c.values[0], str)}
+    try:
+        return pd.read_csv(path, usecols=[column.name for column in schema.columns], dtype=text)
+    except FileNotFoundError:
+        raise ConfigurationError(f"there is no file {path}.") from None
+    except Exception:  # what pandas says may hold values
+        raise ConfigurationError(
+            f"{path} is no CSV file whose first line names the columns {', '.join(c.name for c in schema.columns)}."
+        ) from None

@@ -1,0 +1,175 @@
+"""The public description of a table: names, categories, ranges and rounding, never inferred from data."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpppl.errors import ConfigurationError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column with a fixed set of values.
+
+    - **name** - the column's name.
+    - **values** - its categories, at least two, as the table spells them.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(self.values))
+        if len(self.values) < 2 or len(set(self.values)) < len(self.values):
+            raise ConfigurationError(f"column '{self.name}' needs two or more different categories.")
+
+    def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
+        """Codes 0, 1, ... (N,) int32, and whether each entry is one of the categories, (N,) bool."""
+        numbers = {value: number for number, value in enumerate(self.values)}
+        codes = np.fromiter((numbers.get(_plain(value), -1) for value in column), np.int32)
+        return np.maximum(codes, 0), codes >= 0
+
+    def decoded(self, codes: Array) -> Any:
+        """The categories of codes (N,), as a pandas Categorical."""
+        import pandas as pd
+
+        return pd.Categorical.from_codes(np.asarray(codes, int), categories=list(self.values))
+
+    def features(self, codes: Any) -> Any:
+        """Indicators of all categories but the first, (N, len(values) - 1)."""
+        import jax
+
+        return jax.nn.one_hot(codes, len(self.values))[..., 1:]
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers within a public range.
+
+    - **name** - the column's name.
+    - **low**, **high** - the range; an entry outside is moved to the nearest end.
+    - **decimals** - digits after the point that synthetic values keep; 0 gives whole numbers.
+    - **log** - whether to model log(1 + value - low), for skewed columns.
+    """
+
+    name: str
+    low: float
+    high: float
+    decimals: int = 2
+    log: bool = False
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite([self.low, self.high]).all() and self.low < self.high):
+            raise ConfigurationError(f"column '{self.name}' needs a finite range, low below high.")
+
+    def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
+        """Values moved to [-1, 1], (N,) float32, and whether each entry is a number, (N,) bool."""
+        values = np.fromiter((_as_number(value) for value in column), float)
+        known = np.isfinite(values)
+        values = self._scaled(np.clip(np.where(known, values, self.low), self.low, self.high))
+        return values.astype(np.float32), known
+
+    def decoded(self, scaled: Array) -> Array:
+        """Values in the column's unit from scaled ones (N,): within the range, and rounded."""
+        part = np.clip((np.asarray(scaled, float) + 1.0) / 2.0, 0.0, 1.0)
+        values = self.low + (np.expm1(part * self._width) if self.log else part * self._width)
+        rounded = np.clip(np.round(values, self.decimals), self.low, self.high)
+        return rounded.astype(np.int64) if self.decimals == 0 else rounded
+
+    def features(self, scaled: Any) -> Any:
+        """The scaled value itself, (N, 1)."""
+        return scaled[..., None]
+
+    def _scaled(self, values: Array) -> Array:
+        part = np.log1p(values - self.low) if self.log else values - self.low
+        return 2.0 * part / self._width - 1.0
+
+    @property
+    def _width(self) -> float:
+        width = self.high - self.low
+        return float(np.log1p(width)) if self.log else width
+
+
+Column = Category | Number
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in the order in which they are modelled: each given those before it.
+
+    - **columns** - `Category` and `Number` records. All of it is public: write it down without looking at the data.
+
+    >>> schema = Schema((Category("sex", ("F", "M")), Number("age", 0, 100, decimals=0)))
+    >>> columns, offset = schema.encoded({"sex": ["F", "M", "?"], "age": [20, 100, 50]})
+    >>> columns["sex"].tolist(), columns["age"].tolist(), offset.tolist()
+    ([0, 1, 0], [-0.6000000238418579, 1.0, 0.0], [0.0, 0.0, nan])
+    """
+
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        names = [column.name for column in self.columns]
+        if not names or len(set(names)) < len(names):
+            raise ConfigurationError("a schema needs one or more columns with different names.")
+
+    @classmethod
+    def from_json(cls, path: str | Path) -> "Schema":
+        """Read a schema file: {"columns": [{"name": ..., "categories": [...]}, {"name": ..., "range": [low, high]}]}.
+
+        A column of numbers may also give "decimals" and "log". Raises ConfigurationError for anything else."""
+        try:
+            entries = json.loads(Path(path).read_text())["columns"]
+            return cls(tuple(_column(entry) for entry in entries))
+        except OSError:
+            raise ConfigurationError(f"{path} cannot be read; write a schema as JSON there.") from None
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(
+                f'{path} is no schema; write {{"columns": [{{"name": "sex", "categories": ["F", "M"]}}, '
+                '{"name": "age", "range": [0, 100], "decimals": 0}]}.'
+            ) from None
+
+    def encoded(self, table: Any) -> tuple[dict[str, Array], Array]:
+        """Encode a table for `table_model`: arrays by column, and an offset (N,) that is NaN in incomplete rows.
+
+        - **table** - a data frame, or columns by name; only the schema's columns are used.
+
+        A row with a missing entry, or one that the schema does not know, is left out by its offset inside the mechanism.
+        Raises ConfigurationError, without a data value, for a column that is not there."""
+        found, complete = {}, np.ones(1, bool)
+        for column in self.columns:
+            try:
+                entries = table[column.name]
+            except (KeyError, TypeError, IndexError):
+                raise ConfigurationError(f"the table has no column '{column.name}', which the schema names.") from None
+            found[column.name], known = column.encoded(entries)
+            complete = complete & known
+        return found, np.where(complete, 0.0, np.nan).astype(np.float32)
+
+
+def _column(entry: Mapping[str, Any]) -> Column:
+    if "categories" in entry:
+        return Category(entry["name"], tuple(entry["categories"]))
+    low, high = entry["range"]
+    return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
+
+
+def _plain(value: Any) -> Any:
+    """A Python value that can be looked up; None for what cannot."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return value if isinstance(value, str | int | float | bool) else None
+
+
+def _as_number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")

@@ -1,0 +1,161 @@
+"""Synthetic tables: what a schema encodes, rules that combine analyses, tables from the command line."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from numpyro.infer import Predictive
+from scipy import stats
+
+from dpppl import synthetic
+from dpppl.cli.main import main
+from dpppl.errors import ConfigurationError
+from dpppl.synthetic import Category, Number, Schema
+
+SCHEMA = Schema(
+    (Category("sex", ("F", "M")), Number("age", 18, 90, decimals=0), Number("income", 0, 1e6, log=True), Category("job", (1, 2, 3)))
+)  # fmt: skip
+
+
+def test_a_schema_encodes_and_decodes_what_it_names():
+    table = {
+        "sex": ["F", "M", "M", None], "age": [18, 90, 54, 40], "income": [0.0, 1e6, 999.0, 5.0], "job": [1, 2, 3.0, 1],
+        "secret": ["a", "b", "c", "d"],
+    }  # fmt: skip
+    columns, offset = SCHEMA.encoded(table)
+    assert list(columns) == ["sex", "age", "income", "job"] and np.isnan(offset).tolist() == [False, False, False, True]
+    for column in SCHEMA.columns:
+        decoded = list(column.decoded(columns[column.name]))[:3]
+        assert (
+            np.allclose(decoded, table[column.name][:3], rtol=1e-4)
+            if isinstance(column, Number)
+            else decoded == table[column.name][:3]
+        )
+    assert SCHEMA.columns[1].decoded(np.array([0.0])).dtype == np.int64
+
+
+@pytest.mark.parametrize("value", ["X", np.nan, None, 3, object(), ["F"]])
+def test_an_unknown_entry_leaves_its_row_out(value):
+    column = {"sex": ["F", value], "age": [20, 30], "income": [1, 2], "job": [1, 1]}
+    assert np.isnan(SCHEMA.encoded(column)[1]).tolist() == [False, True]
+
+
+def test_numbers_outside_of_their_range_are_moved_and_text_is_missing():
+    values, known = Number("x", 0, 10).encoded([-5, 20, "secret", np.inf, 5])
+    assert values.tolist()[:2] == [-1.0, 1.0] and known.tolist() == [True, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"columns": [{"name": "a"}]}', '{"columns": [{"name": "a", "categories": ["x"]}]}',
+             '{"columns": [{"name": "a", "range": [1, 0]}]}', '{"columns": []}'],
+)  # fmt: skip
+def test_a_wrong_schema_is_refused(text, tmp_path):
+    path = tmp_path / "schema.json"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError):
+        Schema.from_json(path)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Schema.from_json(tmp_path / "none.json")
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(ConfigurationError, match="no column 'age'"):
+        SCHEMA.encoded({"sex": ["F"]})
+
+
+def combined_coverage(num_tables, ratio, rule, factor=1.0, repetitions=4_000):
+    """Coverage of 90 % intervals of a mean: posterior N(estimate, v), tables of `ratio` times the data, normal analysis.
+
+    `factor`: an error in the variance that is given to the rule. A false alarm has a standard error of .0047."""
+    rng = np.random.default_rng(1)
+    covered, v = 0, 1.0
+    for _ in range(repetitions):
+        estimate = np.sqrt(v) * rng.standard_normal()  # the truth is 0
+        drawn = estimate + np.sqrt(v) * rng.standard_normal(num_tables)
+        analysed = drawn + np.sqrt(v / ratio) * rng.standard_normal(num_tables)
+        found = synthetic.combine(analysed, np.full(num_tables, factor * v / ratio), rule=rule, size_ratio=ratio)
+        low, high = found.interval(0.9)
+        covered += low <= 0.0 <= high
+    return covered / repetitions
+
+
+def test_the_rule_for_fully_synthetic_tables_covers():
+    """.9 within 3.5 standard errors (false alarm 1 in 2,000); with a within variance 1.5 times as large it is seen to cover less."""
+    assert abs(combined_coverage(20, 10.0, "fully_synthetic") - 0.9) < 0.0166
+    assert abs(combined_coverage(100, 1.0, "fully_synthetic") - 0.9) < 0.0166
+    assert combined_coverage(100, 1.0, "fully_synthetic", factor=1.5) < 0.9 - 0.0166
+    assert (
+        combined_coverage(20, 1.0, "fully_synthetic", repetitions=1_000) > 0.9
+    )  # too wide, where few tables are small
+
+
+def test_a_mixture_of_posteriors_has_its_quantiles():
+    means, variances = np.array([[0.0], [1.0], [4.0]]), np.array([[0.1], [0.4], [0.2]])
+    low, high = synthetic.combine(means, variances, rule="mixture").interval(0.8)
+    cdf = lambda x: np.mean(stats.norm.cdf(x, means[:, 0], np.sqrt(variances[:, 0])))  # noqa: E731
+    assert cdf(low[0]) == pytest.approx(0.1) and cdf(high[0]) == pytest.approx(0.9)
+    assert abs(combined_coverage(60, 20.0, "mixture", repetitions=400) - 0.9) < 0.06
+
+
+def test_a_negative_variance_is_said():
+    found = synthetic.combine([1.0, 1.01], [1.0, 1.0])
+    assert found.was_negative and found.variance == 1.0 and np.all(np.isfinite(found.interval()))
+
+
+@pytest.mark.parametrize(
+    "arguments, options",
+    [(([1.0], [1.0]), {}), (([1.0, 2.0], [1.0]), {}), (([1.0, 2.0], [0.0, 1.0]), {}), (([1.0, np.nan], [1.0, 1.0]), {}),
+     (([1.0, 2.0], [1.0, 1.0]), {"rule": "mean"}), (([1.0, 2.0], [1.0, 1.0]), {"size_ratio": 0.0})],
+)  # fmt: skip
+def test_wrong_analyses_are_refused(arguments, options):
+    with pytest.raises(ConfigurationError):
+        synthetic.combine(*arguments, **options)
+
+
+def test_tables_have_the_schemas_columns_and_relations():
+    model = synthetic.table_model(SCHEMA, interactions=True)
+    samples = Predictive(model, num_samples=8)(jax.random.key(0), num_rows=1)
+    samples = {site: value for site, value in samples.items() if site not in {c.name for c in SCHEMA.columns}}
+    samples["age given the columns before"] = np.tile(np.array([[[-0.5], [1.0]]]), (8, 1, 1))
+    samples["sd of age"] = np.full(8, 1e-3)
+    tables = synthetic.datasets(model, samples, SCHEMA, jax.random.key(1), num_rows=50, num_datasets=3)
+    assert [str(kind) for kind in tables[0].dtypes] == ["category", "int64", "float64", "category"]
+    for table in tables:
+        assert len(table) == 50 and list(table.columns) == [column.name for column in SCHEMA.columns]
+        assert set(table.age[table.sex == "F"]) <= {36} and set(table.age[table.sex == "M"]) <= {72}
+        assert table.income.between(0, 1e6).all()
+    assert not tables[0].equals(tables[1])
+    with pytest.raises(ConfigurationError, match="fewer tables"):
+        synthetic.datasets(model, samples, SCHEMA, jax.random.key(1), num_rows=50, num_datasets=9)
+
+
+@pytest.mark.slow
+def test_the_command_writes_tables_that_give_the_truth(tmp_path, capsys):
+    """One run of 3,000 rows at epsilon 4; the coefficient of 1.5 lies inside the combined 99.9 % interval, and 0 does not."""
+    import pandas as pd
+
+    rng = np.random.default_rng(0)
+    group, noise = rng.random(3_000) < 0.4, rng.random(3_000)
+    answer = noise < 1 / (1 + np.exp(-(-0.5 + 1.5 * group)))
+    named = np.where(group, "treated", "control").astype(object)
+    named[:5] = "someone else"
+    pd.DataFrame({"group": named, "answer": answer.astype(int)}).to_csv(tmp_path / "t.csv", index=False)
+    columns = [{"name": "group", "categories": ["control", "treated"]}, {"name": "answer", "categories": [0, 1]}]
+    (tmp_path / "schema.json").write_text(json.dumps({"columns": columns}))
+    out = tmp_path / "tables"
+    command = ["synthesize", str(tmp_path / "t.csv"), "--schema", str(tmp_path / "schema.json"), "--epsilon", "4",
+               "--delta", "1e-5", "--out", str(out), "--datasets", "30", "--rows", "9000"]  # fmt: skip
+    assert main(command) == 0
+    assert "30 tables of 9,000 rows" in capsys.readouterr().out
+    files = sorted(out.glob("synthetic_*.csv"))
+    assert len(files) == 30 and {"report.json", "report.html", "README.txt"} <= {file.name for file in out.iterdir()}
+    estimates, variances = [], []
+    for file in files:
+        counts = pd.crosstab(*(pd.read_csv(file)[name] for name in ("group", "answer"))).to_numpy(float)
+        estimates.append(np.log(counts[1, 1] * counts[0, 0] / counts[1, 0] / counts[0, 1]))
+        variances.append(np.sum(1.0 / counts))
+    low, high = synthetic.combine(estimates, variances).interval(0.999)
+    assert 0.5 < low < 1.5 < high
+    assert main(command) == 1 and "exists" in capsys.readouterr().err
+    assert main([*command[:-6], "--datasets", "3", "--out", str(tmp_path / "new"), "--ledger", str(tmp_path)]) == 1
