@@ -338,7 +338,9 @@ def public_functions():
 
 def without_bullet(function):
     """The parameters of a function that no bullet of its docstring names; none if it has at most three."""
-    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls", "svi")]
+    names = [
+        name for name in inspect.signature(function).parameters if name not in ("self", "cls", "svi", "noise_aware")
+    ]
     lines = [line for line in inspect.getdoc(function).split("\n") if line.startswith("- **")]
     bullets = {name for line in lines for name in re.findall(r"\*\*(\w+)\*\*", line)}
     return [name for name in names if name not in bullets] if len(names) > 3 else []

@@ -46,6 +46,19 @@ class Mixture(NamedTuple):
         frame, (mean, spread) = self.surrogate.frame, moments(self.means, self.covariances)
         return Known(self.mean + frame.latents(mean), frame.variances(spread))
 
+    def log_density(self, number: int, value: float) -> float:
+        """Log posterior density of one coordinate at a value.
+
+        - **number** - number of the coordinate.
+        - **value** - value of the coordinate."""
+        from scipy.special import logsumexp
+
+        frame = self.surrogate.frame
+        means = self.mean[number] + frame.latents(self.means)[:, number]
+        variances = np.array([frame.variances(covariance)[number] for covariance in self.covariances])
+        logs = -0.5 * ((value - means) ** 2 / variances + np.log(2.0 * np.pi * variances))
+        return float(logsumexp(logs) - np.log(len(logs)))
+
     def linear(self) -> tuple[nuts.Linear, nuts.Linear, Array]:
         """Likelihoods: one for each normal distribution of a part of them, and that of all together, whose covariance (k, b, b)
         is the last."""

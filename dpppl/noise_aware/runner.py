@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware import posterior, progress
+from dpppl.noise_aware import posterior, progress, savage_dickey
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.details import noise_aware_report
 from dpppl.noise_aware.posterior import Mixture
@@ -78,6 +78,8 @@ class NoiseAware(NoiseAwareSettings):
     (2000,)
     """
 
+    bayes_factor = savage_dickey.bayes_factor
+
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data: the same for models of any width."""
         charges = [*self.budget.charged, self._charge()[0]]
@@ -137,7 +139,7 @@ class NoiseAware(NoiseAwareSettings):
 
     def _begin(self, origin: KeyOrigin, bound: Bound, charge: Charge) -> PrivacyReport:
         """Note that a run begins; the report of its charge alone."""
-        self._coordinates, self._samples, self._verdict = bound.coordinates, None, None
+        self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
         return noise_aware_report(self, [charge], self._provenance)
 
@@ -153,7 +155,7 @@ class NoiseAware(NoiseAwareSettings):
         """The verdict on what a recipe `found`, and samples."""
         (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
         scalar_std = float(self._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
-        mixture = Mixture.of(stages[-1].surrogate, prior)
+        mixture = self._mixture = Mixture.of(stages[-1].surrogate, prior)
         names, num_rows = coordinates.names(), bound.split.num_rows
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
         with TRACING:

@@ -11,6 +11,7 @@ from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
+from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Bounds
 from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.verdict import Verdict
@@ -77,6 +78,7 @@ class NoiseAwareSettings(Fixed):
         self._samples: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
         self._releases: Released | None = None
+        self._mixture: Mixture | None = None
 
     def __repr__(self) -> str:
         return f"NoiseAware of {name_of(self.model)}: {self._provenance.status}; {self.budget!r}"

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
+from scipy import stats
 
 import dpppl
 from dpppl.access.centring import ROW_NUMBER
@@ -315,10 +316,27 @@ def test_a_run_spends_its_budget_once(compiled_once, capsys):
     assert "verdict" in attributes["privacy_report"]
     predictive = numpyro.infer.Predictive(model, {"w": samples})
     assert predictive(jax.random.key(0), x[:5], None)["y"].shape == (500, 5)
+    check_bayes_factors(found, samples)
     with pytest.raises(BudgetExceededError):
         found.run(dpppl.secret_key(), x, y)
     with pytest.raises(BudgetExceededError):
         found.privacy_plan()
+
+
+def check_bayes_factors(found, samples):
+    """Densities of 500 draws by a kernel estimate, which is within a fifth near the middle; the prior is N(0, 1)."""
+    for number in range(DIMENSION):
+        drawn = samples[:, number].astype(float)
+        for value in np.quantile(drawn, [0.2, 0.5, 0.8]):
+            expected = stats.gaussian_kde(drawn)(value)[0] / stats.norm.pdf(value)
+            assert found.bayes_factor(f"w[{number}]", value, allow_unconverged=True) == pytest.approx(expected, rel=0.2)
+        far = found.bayes_factor(f"w[{number}]", 8.0, allow_unconverged=True)
+        assert far < 1e-3 or samples[:, number].std() > 0.8
+    for wrong in ("w", "v", "w[9]"):
+        with pytest.raises(ConfigurationError, match="elements: w"):
+            found.bayes_factor(wrong, allow_unconverged=True)
+    with pytest.raises(ConfigurationError, match="must be called before"):
+        noise_aware().bayes_factor("w[0]")
 
 
 @pytest.mark.parametrize("progress_bar", [True, False])

@@ -145,3 +145,20 @@ def test_variance_parts_sum_to_the_variance_of_the_mixture():
 def test_wrong_arguments_are_named(call, words):
     with pytest.raises(ConfigurationError, match=words):
         call()
+
+
+def test_discoveries_hold_the_share_of_false_ones():
+    """100 normal means, half of them 0, with known posteriors: the share of false discoveries is .05 or less on average, and
+    with Bayes factors that are 10 times too small it is not."""
+    rng, wrong, careless = np.random.default_rng(0), [], []
+    for _ in range(200):
+        is_null = rng.random(100) < 0.5
+        y = np.where(is_null, 0.0, 3.0 * rng.standard_normal(100)) + rng.standard_normal(100)
+        factors = np.sqrt(10.0) * np.exp(-0.5 * y**2 * 0.9)  # N(0, 1) against N(0, 10)
+        for factor, found in ((1.0, wrong), (0.1, careless)):
+            rejected = uncertainty.discoveries(factor * factors)
+            found.append(np.sum(rejected & is_null) / max(1, rejected.sum()))
+    assert np.mean(wrong) < 0.06 < np.mean(careless)
+    with pytest.raises(ConfigurationError):
+        uncertainty.discoveries([-1.0])
+    assert not uncertainty.discoveries([np.inf, 100.0]).any()
