@@ -1,0 +1,95 @@
+"""Other libraries' defects planted here, one at a time, each caught by a named test: see test_mutations."""
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught, quoted
+
+SUM, ROUND, MASK = (
+    "dpppl.access.exact_sum:sum_of_rows",
+    "dpppl.access.exact_sum:_sum_rows",
+    "dpppl.access.clipping:clip_rows",
+)
+PROGRAM, NORMAL = "dpppl.access.mechanism:Mechanism.access", "dpppl.randomness.normal:standard_normal"
+DOOR, ACCOUNTS = "test_elsewhere:test_", "test_elsewhere_accounts:test_"
+BITS = f"{DOOR}an_extreme_row_leaves_the_stored_bits_of_all_others"
+ORDER = f"{DOOR}rows_in_another_order_have_the_same_sum"
+NOISE = f"{DOOR}every_released_coordinate_has_its_noise"
+COUNTS = f"{DOOR}counts_and_histograms_have_noise_in_every_coordinate"
+FEW = f"{DOOR}one_row_and_no_row_are_accesses_like_others"
+SELECTED = f"{ACCOUNTS}a_selections_epsilon_bounds_its_definition"
+TUNED = f"{ACCOUNTS}the_account_of_tune_is_that_of_its_definition"
+PRICES = f"{ACCOUNTS}with_noise_without_end_epsilon_is_finite_and_at_least_zero"
+
+
+SELECT, TUNE = "dpppl.accounting.additive:_selected", "dpppl.uncertainty.tuning:tune"
+
+
+def _full_batch():
+    from dpppl import FullBatch
+
+    return FullBatch()
+
+
+def _poisson():
+    from dpppl import Poisson
+
+    return Poisson(0.5)
+
+
+MUTATIONS = [
+    # A mean's rounding that moves all other rows
+    Mutation("rows less their mean", SUM, "clip(statistics, mask)",
+             "clip(jax.tree.map(lambda g: g - jnp.mean(jnp.where(jnp.isfinite(g), g, 0.0), axis=0), statistics), mask)", BITS, ("flat", "auto")),
+    Mutation("a grid as fine as the longest row allows", SUM, "jax.tree.map(lambda leaf: _sum_rows(leaf, bits), clipped)",
+             "jax.tree.map(lambda leaf: _sum_rows(leaf * jnp.max(jnp.abs(leaf)), bits), clipped)", BITS, ("flat", "auto")),
+    Mutation("rounding after the sum", ROUND, "return jnp.sum(steps, axis=0).astype(jnp.int64)",
+             "return jnp.round(jnp.sum(rows.astype(jnp.float32), axis=0) * 2.0**_BITS).astype(jnp.int64)", BITS, ("flat", "vmap")),
+    # Sums that depend on an order, on masked rows and on padding
+    Mutation("a sum in float32", ROUND, "return jnp.sum(steps, axis=0).astype(jnp.int64)",
+             "return jnp.round(jnp.sum(rows.astype(jnp.float32), axis=0) * 2.0**_BITS).astype(jnp.int64)", ORDER, ("vmap",)),
+    Mutation("masked rows that count", MASK, "keep if mask is None else keep & mask", "keep", ORDER, ("auto",)),
+    Mutation("rows weighted by their place", SUM, "clip(statistics, mask)",
+             "clip(jax.tree.map(lambda g: g * (1.0 + 1e-4 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
+             ORDER, ("vmap",)),
+    # The last element without noise
+    Mutation("no noise on the last number", PROGRAM, "lambda: draw(noise_key, sum(sizes))",
+             "lambda: jnp.append(draw(noise_key, sum(sizes))[:-1], np.float64(0.0))", NOISE, (False, "threefry2x32")),
+    Mutation("no noise on the last of an odd number", NORMAL, "return by_xla(key)[:size]",
+             "return by_xla(key)[:size] * (np.arange(size) < max(1, size - size % 2 * (size > 1)))", NOISE, (False, "threefry2x32")),
+    Mutation("noise that begins again after 64 numbers", NORMAL, "return by_xla(key)[:size]",
+             "return jnp.resize(by_xla(key)[:min(size, 64)], (size,))", NOISE, (False, "threefry2x32")),
+    Mutation("a count without noise", "dpppl.access.mechanism:Mechanism._scales",
+             "scales += [noise_multiplier * sensitivity / np.sqrt(share)]", "scales += [0.0 * noise_multiplier]", COUNTS, ("sum and count",)),
+    Mutation("a histogram's last bin without noise", "dpppl.access.norm_histogram:noisy_histogram", ").total", ").total.at[-1].set(0.0)",
+             COUNTS, ("histogram",)),
+    # An empty batch, and one row
+    Mutation("divided by the rows that were drawn", PROGRAM, "((part + scale * piece.reshape(leaf.shape)) * norm)",
+             "((part + scale * piece.reshape(leaf.shape)) * norm / (1.0 if drawn.mask is None else jnp.maximum(drawn.mask.sum(), 1) / len(drawn.mask)))",
+             FEW, (2, _poisson)),
+    Mutation("no noise where no row is drawn", PROGRAM, "part + scale * piece", "part + scale * jnp.where(jnp.any(part != 0), piece, 0.0)", FEW, (1, _full_batch)),
+    # Selection priced as something else
+    Mutation("a selection priced as one run", SELECT, "one + more + (1 + event.shape) * np.min((1 - 1 / alpha) * one - math.log(event.gamma) / alpha)", "one", SELECTED, (10.0, 1.0)),
+    Mutation("a selection priced without its second order", SELECT, "(1 + event.shape) * np.min(", "0.0 * np.min(", TUNED, (5.0, 1.0)),
+    Mutation("a Poisson number of runs priced as one", SELECT, "one + more + event.mean * np.array(deltas)", "one", SELECTED, (10.0, None)),
+    Mutation("a selection priced as the cheapest candidate", SELECT, "one = np.max(", "one = np.min(", TUNED, (5.0, 1.0)),
+    Mutation("scores for nothing", TUNE, "(*plan.events, scored)", "plan.events", TUNED, (5.0, 1.0)),
+    Mutation("the first candidate's price for all", TUNE, "for plan in plans)), mean=", "for plan in plans[:1])), mean=", TUNED, (20.0, 0.5)),
+    Mutation("scores with less noise than is charged", TUNE, "noise_multiplier=noise,", "noise_multiplier=0.1 * noise,",
+             f"{ACCOUNTS}the_index_of_the_winner_tells_no_more_than_is_charged", ("monkeypatch",)),
+    # Noise without end
+    Mutation("a root where there is none", "dpppl.accounting.curves:gaussian_epsilon", "mu == 0 or _gaussian_log_delta(mu, 0.0) <= target", "mu == 0",
+             PRICES, ("full batch", 1, 1e-5)),
+    Mutation("noise that dp_accounting cannot tell from none", "dpppl.accounting.additive:_with_less_noise", "min(sigma, 1e6)", "sigma",
+             PRICES, ("without replacement", 1, 1e-5)),
+    Mutation("noise in the denominator of a share", "dpppl.runs.prelude:histogram_charge", "max(cost, 1e-12)", "(cost - 1e-16)",
+             f"{ACCOUNTS}runs_with_noise_without_end_have_a_finite_price"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_another_librarys_defect_is_caught(mutation, request, claimed):
+    check_that_it_is_caught(mutation, request, claimed)
+
+
+def test_every_defect_is_planted_in_the_code_as_it_is():
+    assert all(quoted(mutation) for mutation in MUTATIONS) and len({m.bug for m in MUTATIONS}) == len(MUTATIONS)
