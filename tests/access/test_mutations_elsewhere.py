@@ -20,6 +20,8 @@ TUNED = f"{ACCOUNTS}the_account_of_tune_is_that_of_its_definition"
 PRICES = f"{ACCOUNTS}with_noise_without_end_epsilon_is_finite_and_at_least_zero"
 
 
+CONSTANT = "test_elsewhere_runs:test_no_constant_comes_of_the_number_of_rows"
+FORM = "test_elsewhere_runs:test_what_is_released_has_the_form_that_it_has_on_neighbours"
 SELECT, TUNE = "dpppl.accounting.additive:_selected", "dpppl.uncertainty.tuning:tune"
 
 
@@ -82,6 +84,47 @@ MUTATIONS = [
              PRICES, ("without replacement", 1, 1e-5)),
     Mutation("noise in the denominator of a share", "dpppl.runs.prelude:histogram_charge", "max(cost, 1e-12)", "(cost - 1e-16)",
              f"{ACCOUNTS}runs_with_noise_without_end_have_a_finite_price"),
+    # A constant taken from the number of rows
+    Mutation("divided by the rows held", PROGRAM, "((part + scale * piece.reshape(leaf.shape)) * norm)",
+             "((part + scale * piece.reshape(leaf.shape)) * norm / len(jax.tree.leaves(rows)[0]))", CONSTANT, ("query", "monkeypatch", "capfd")),
+    Mutation("a query's noise from the number of rows", "dpppl.runs.query:noisy_query", "noise_multiplier = float(charge.noise_multipliers[0])",
+             "noise_multiplier = float(charge.noise_multipliers[0]) * (1.0 + 1.0 / len(next(iter(query.rows.values()))))", CONSTANT, ("query", "monkeypatch", "capfd")),
+    Mutation("SVI's rate from the number of rows", "dpppl.svi.step:svi_step", "public, access, mechanism.subsampling.rate)",
+             "public, access, 63.0 / len(jax.tree.leaves(rows)[0]))", CONSTANT, ("SVI", "monkeypatch", "capfd")),
+    Mutation("a chain's rate from the number of rows", "dpppl.mcmc.bound:BoundKernel._gradient", "rate = mechanism.subsampling.rate",
+             "rate = 63.0 / number_of(rows)", CONSTANT, ("MCMC", "monkeypatch", "capfd")),
+    Mutation("NoiseAware's noise from the number of rows", "dpppl.noise_aware.releases:_access", 'noise_multiplier=state["noise_multiplier"]',
+             'noise_multiplier=state["noise_multiplier"] * (1.0 + 1.0 / len(jax.tree.leaves(rows)[0]))', CONSTANT, ("NoiseAware", "monkeypatch", "capfd")),
+    Mutation("a share of the rows is printed", "dpppl.runs.driver:drive", "announce(report, before, plan.notes,",
+             'announce(report, before, [f"a row is {1.0 / len(jax.tree.leaves(plan.rows)[0]):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),
+    # Lengths, types, domains and edges taken from data
+    Mutation("a type as small as the values allow", "dpppl.model.array_likes:_as_array", "if isinstance(value, (*_ARRAYS, np.generic, type)): return value",
+             "if isinstance(value, (*_ARRAYS, np.generic, type)): return value.astype(np.int8) if getattr(value, 'dtype', None) == np.float32 and np.all(np.isin(value, (0, 1))) else value",
+             FORM, ("SVI", "monkeypatch", "capfd")),
+    Mutation("a histogram's edges from the longest row", "dpppl.runs.prelude:measure_norms", "noisy_histogram(phase.statistic, z,",
+             "noisy_histogram(lambda *a: jax.numpy.roll(phase.statistic(*a), int(any(np.any(np.abs(x) > 1e3) for x in map(np.asarray, jax.tree.leaves(phase.rows))))), z,",
+             FORM, ("norms", "monkeypatch", "capfd")),
+    Mutation("a bound from the data", "dpppl.runs.query:noisy_query", "def statistic(_: Any, row: Any, public: Any) -> Any: return jnp.asarray(query.statistic(row, public), float)",
+             "largest = float(max(np.max(np.nan_to_num(np.asarray(x, float))) for x in query.rows.values()))\n    def statistic(_: Any, row: Any, public: Any) -> Any:\n        return jnp.minimum(jnp.asarray(query.statistic(row, public), float), largest)",
+             FORM, ("query", "monkeypatch", "capfd")),
+    Mutation("fewer iterates where a value is missing", "dpppl.svi.runner:SVI.run", "thinning = thinning_for(state.optim_state, num_steps, thinning)",
+             "thinning = thinning_for(state.optim_state, num_steps, thinning) + int(any(np.any(np.isnan(np.asarray(x, float))) for x in jax.tree.leaves(rows)))",
+             FORM, ("SVI", "monkeypatch", "capfd")),
+    # Masked rows, other orders, one row
+    Mutation("norms of what stands in masked rows", "dpppl.access.norm_histogram:gradient_norm", "for leaf in leaves)))",
+             "for leaf in leaves) + 1e-6 * sum(jnp.sum(1.0 * x) ** 2 for x in jax.tree.leaves(row))))", "test_elsewhere_runs:test_masked_rows_change_nothing", ("norms",)),
+    Mutation("rows of a run weighted by their place", SUM, "clip(statistics, mask)",
+             "clip(jax.tree.map(lambda g: g * (1.0 + 1e-3 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
+             "test_elsewhere_runs:test_rows_in_another_order_change_nothing", ("SVI",)),
+    Mutation("divided by one row less", "dpppl.uncertainty.private_score:private_score", "total / arguments.num_rows,", "total / (arguments.num_rows - 1),",
+             "test_elsewhere_runs:test_one_row_is_data_like_others", ("query",)),
+    # Equal keys
+    Mutation("sites of a run share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",
+             "test_elsewhere_runs:test_equal_sites_and_steps_of_svi_share_no_noise"),
+    Mutation("sites of a chain share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",
+             "test_elsewhere_runs:test_equal_sites_steps_chains_and_devices_share_no_noise", ("vectorized",)),
+    Mutation("chains share their key", "dpppl.mcmc.chains:_first_states", "states = bound.init(chain_key, layout.num_warmup", "chain_key = chain_key if num_chains == 1 else chain_key[jnp.zeros(num_chains, int)]; states = bound.init(chain_key, layout.num_warmup",
+             "test_elsewhere_runs:test_equal_sites_steps_chains_and_devices_share_no_noise", ("sequential",)),
 ]  # fmt: skip
 
 
