@@ -95,8 +95,8 @@ MUTATIONS = [
              "rate = 63.0 / number_of(rows)", CONSTANT, ("MCMC", "monkeypatch", "capfd")),
     Mutation("NoiseAware's noise from the number of rows", "dpppl.noise_aware.releases:_access", 'noise_multiplier=state["noise_multiplier"]',
              'noise_multiplier=state["noise_multiplier"] * (1.0 + 1.0 / len(jax.tree.leaves(rows)[0]))', CONSTANT, ("NoiseAware", "monkeypatch", "capfd")),
-    Mutation("a share of the rows is printed", "dpppl.runs.driver:drive", "announce(report, before, plan.notes,",
-             'announce(report, before, [f"a row is {1.0 / len(jax.tree.leaves(plan.rows)[0]):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),
+    Mutation("a share of the rows is printed", "dpppl.runs.session:session", "announce(report, before, request.notes,",
+             'announce(report, before, [f"a row is {1.0 / len(next(iter(request.rows.values()))):.9f} of the data"],', CONSTANT, ("SVI", "monkeypatch", "capfd")),
     # Lengths, types, domains and edges taken from data
     Mutation("a type as small as the values allow", "dpppl.model.array_likes:_as_array", "if isinstance(value, (*_ARRAYS, np.generic, type)): return value",
              "if isinstance(value, (*_ARRAYS, np.generic, type)): return value.astype(np.int8) if getattr(value, 'dtype', None) == np.float32 and np.all(np.isin(value, (0, 1))) else value",

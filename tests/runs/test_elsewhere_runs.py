@@ -14,7 +14,7 @@ import pytest
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
 
 import dpppl
-from dpppl.runs import driver
+from dpppl.runs import driver, session
 
 N, WIDTH, RATE = 157, 3, 0.4
 
@@ -100,7 +100,7 @@ class Seen:
 
     def __init__(self, monkeypatch):
         self.programs, self.reports, self.first = [], [], None
-        lowered, call, announce = driver.placing.lowered, driver.Program.__call__, driver.announce
+        lowered, call, announce = driver.placing.lowered, driver.Program.__call__, session.announce
 
         def noting(closed, arguments, quickly):
             made = lowered(closed, arguments, quickly)
@@ -118,9 +118,7 @@ class Seen:
 
         monkeypatch.setattr(driver.placing, "lowered", noting)
         monkeypatch.setattr(driver.Program, "__call__", calling)
-        for module in ("driver", "prelude"):
-            monkeypatch.setattr(f"dpppl.runs.{module}.announce", announcing)
-        monkeypatch.setattr("dpppl.noise_aware.runner.announce", announcing)
+        monkeypatch.setattr(session, "announce", announcing)
 
 
 def seen(way, args, monkeypatch, capfd):
