@@ -20,10 +20,10 @@ from dpppl.validation import positive
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """A sum over all rows of a number, each clipped to [-bound, bound].
+    """A sum over all rows of a number or a vector, each clipped to a length of at most `bound`.
 
-    - **statistic** - `statistic(row, public)`, the number of one row.
-    - **bound** - bound on its size.
+    - **statistic** - `statistic(row, public)`, the number or vector of one row.
+    - **bound** - bound on its L2 norm.
     - **rows** - private rows (N, ...).
     - **public** - everything else that the statistic needs.
     - **what** - what a ledger calls the query.
@@ -66,8 +66,8 @@ def noisy_query(
     key: Any,
     budget: Budget,
     begin: Callable[[KeyOrigin], None] = lambda origin: None,
-) -> float:
-    """The noisy sum: proved first, then charged, then run.
+) -> np.ndarray[Any, Any]:
+    """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
 
     - **query** - the query.
     - **charge** - its cost, from `query_charge`.
@@ -93,4 +93,4 @@ def noisy_query(
     )  # fmt: skip
     with session(Run.opened(key), request, budget) as opened:
         opened.charge(0, 1)
-        return float(compiled(*arguments))
+        return np.asarray(compiled(*arguments), np.float64)

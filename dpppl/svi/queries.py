@@ -35,7 +35,7 @@ def noisy_sum_of(
         status = Status.COMPLETE if svi._provenance.status is Status.NOTHING else svi._provenance.status
         svi._provenance = svi._provenance.and_now(status, origin, None if svi._provenance.starts else svi._start)
 
-    return noisy_query(query, query_charge(query, svi.budget, noise_multiplier), key, svi.budget, begin)
+    return float(noisy_query(query, query_charge(query, svi.budget, noise_multiplier), key, svi.budget, begin))
 
 
 @forgetful
