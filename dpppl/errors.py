@@ -1,11 +1,16 @@
 """What can go wrong, one kind for each remedy. No message ever contains a data value."""
 
 import contextlib
+import functools
 import os
 import sys
+import traceback
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _INSIDE = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
@@ -59,6 +64,41 @@ class PrivacyLeakError(DPPPLError):
     def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings
+
+
+def forgetting(function: Callable[P, R]) -> Callable[P, R]:
+    """The function; what it raises holds no argument: neither in frames of tracebacks, nor in exceptions that were replaced."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        before = sys.exception()
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            del args, kwargs
+            _forget(error, before)
+            raise
+        finally:
+            del before
+
+    return wrapper
+
+
+def _forget(error: BaseException, before: BaseException | None) -> None:
+    """Clear an exception and those that it holds, but for the one that the caller was handling `before`."""
+    seen, left = {id(before)}, [error]
+    while left:
+        error = left.pop()
+        seen.add(id(error))
+        if error.__traceback__ is not None:
+            traceback.clear_frames(error.__traceback__)
+        if isinstance(error, AttributeError):
+            error.obj = None
+        inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        left += [e for e in (error.__cause__, error.__context__, *inner) if e is not None and id(e) not in seen]
+        replaced = error.__suppress_context__ or isinstance(error, DPPPLError)
+        if replaced and error.__context__ is not before:
+            error.__context__ = None
 
 
 def warn(message: str) -> None:

@@ -212,15 +212,17 @@ def _inner_constants(program: Any) -> Iterator[Any]:
             yield from constants(inner)
 
 
-def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> int:
-    """How many single numbers stand in a program and in those inside it: captured ones, and those in lines of the user's code,
-    as often as they stand; or different ones, also in lines of libraries, if these are more. Constant places and powers are some.
+def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tuple[int, int, int]:
+    """How many single numbers stand in a program and in those inside it. The first: captured numbers, and those in lines of the
+    user's code, as often as they stand. The second: the same without zeros, which stand for latents. The third: different
+    numbers, also in lines of libraries. Constant places and powers count.
 
     >>> count_numbers(jax.make_jaxpr(lambda x: jax.numpy.sin(2.0 * x) + 2.0)(0.0))
-    2
+    (2, 2, 1)
     """
     found = list(_numbers(program, inside))
-    return max(sum(counted for _, counted in found), len({(str(v.dtype), v.item()) for v, _ in found}))
+    nonzero = sum(counted and bool(value) for value, counted in found)
+    return sum(counted for _, counted in found), nonzero, len({(str(v.dtype), v.item()) for v, _ in found})
 
 
 _OFTEN = 8

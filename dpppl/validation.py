@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, forgetting
 
 T = TypeVar("T")
 
@@ -84,6 +84,7 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
     The call then raises ConfigurationError, with the name that was probably meant."""
     signature = inspect.signature(init)
 
+    @forgetting
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         try:

@@ -143,7 +143,10 @@ def pytree_arguments(batch, *, settings):
 
 _add(
     pytree_arguments,
-    lambda d: (({"inputs": (d.normal(D), d.normal()), "y": d.binary()},), {"settings": {"scale": 2.0, "tag": "any"}}),
+    lambda d: (
+        ({"inputs": (d.normal(D), d.normal()), "y": d.binary()},),
+        {"settings": Public({"scale": 2.0, "tag": "any"})},
+    ),
 )
 
 

@@ -91,7 +91,9 @@ def _verify(options: argparse.Namespace) -> Answer:
         + ", ".join(f"{name} {tuple(shape)}" for name, shape in latents.items()),
         "proved: in a step, rows enter nothing but the mechanism",
         *(
-            [f"assumed public, since the model captured them: {', '.join(split.assumed_public)}"]
+            [
+                f"assumed public, captured by the model or arguments that are not private: {', '.join(split.assumed_public)}"
+            ]
             * bool(split.assumed_public)
         ),
     ]

@@ -142,7 +142,7 @@ def verify_jaxpr(
         variable.aval.shape[0] for k, variable in enumerate(jaxpr.invars) if k in private_inputs and variable.aval.shape
     }
     walk = Walk(_doors, lambda value: _problem_with(public_constants, value, lengths))
-    count = jaxprs.count_numbers(closed_jaxpr, walk.programs)
+    count = max(jaxprs.count_numbers(closed_jaxpr, walk.programs))
     if lengths and count >= max(_FEW_NUMBERS, min(lengths)):
         walk.find("constant", f"{count} single numbers stand in the program, as many as there are rows, which may be the rows "
                   "themselves: pass them as one array, as an argument")  # fmt: skip

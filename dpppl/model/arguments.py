@@ -1,7 +1,8 @@
 """The arguments of a model's call: which arrays are private rows, which are public, and what is no array."""
 
+import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +13,17 @@ import numpy as np
 from dpppl.data.disk import on_disk
 from dpppl.data.sharded import sharded
 from dpppl.data.sources import Source
-from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import abstract
+from dpppl.model import public_values
 from dpppl.model.array_likes import with_arrays
 
 Arrays = dict[str, Any]
 Shapes = dict[str, jax.ShapeDtypeStruct]
 Model = Callable[..., Any]
+_ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
+_MOST_NUMBERS = 6
+"""So many arguments may be single numbers, however few rows there are."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -52,7 +57,7 @@ class Arguments:
     - **treedef** - the structure of all arguments.
     - **leaves** - for each leaf its label, and whether it stands under Public.
     - **rows**, **public** - shapes of private and Public arrays, by label.
-    - **static** - what is no array, by label."""
+    - **static** - what is no array, by label: settings, and what is marked as Public."""
 
     names: tuple[str, ...]
     num_positional: int
@@ -66,9 +71,11 @@ class Arguments:
     def of(cls, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Arguments":
         """Those of the call `model(*args, **kwargs)`.
 
-        Raises ConfigurationError for arrays that are neither rows nor `Public`, UnsupportedModelError where there is no
-        private array."""
+        Raises ConfigurationError for arrays that are neither rows nor `Public`, and for what is neither an array nor a setting
+        nor `Public`; UnsupportedModelError where there is no private array."""
         names, values = _named(model, args, kwargs)
+        for name, value in zip(names, values):
+            public_values.check_marked(name, value, lambda leaf: isinstance(leaf, _ARRAYS), _is_public)
         leaves, treedef = _flatten(names, values)
         rows: Shapes = {}
         public: Shapes = {}
@@ -76,11 +83,17 @@ class Arguments:
         for label, is_public, leaf in leaves:
             if is_public and isinstance(leaf, Source):
                 raise ConfigurationError(f"argument '{label}' is public and on disk: Public arrays are held in memory.")
-            if not isinstance(leaf, (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)):
+            if not isinstance(leaf, _ARRAYS):
                 static[label] = leaf
             else:
                 (public if is_public else rows)[label] = _shape_of(label, leaf)
         _check_rows(rows, static)
+        numbers = [
+            n
+            for n, value in zip(names, values)
+            if public_values.is_setting(value) and not isinstance(value, str | None)
+        ]
+        public_values.check_number(numbers, int(next(iter(rows.values())).shape[0]), _MOST_NUMBERS)
         marks = tuple((label, is_public) for label, is_public, _ in leaves)
         return cls(tuple(names), len(args), treedef, marks, rows, public, static)
 
@@ -100,6 +113,11 @@ class Arguments:
                     "have leading axes of different length"
                 )
         return None
+
+    @property
+    def assumed_public(self) -> tuple[str, ...]:
+        """Name and type of each argument that is not private."""
+        return public_values.described(self.names, [*self.static.items(), *self.public.items()])
 
     def shapes(self, num_rows: int) -> Shapes:
         """Shapes and dtypes of the private arrays, if they had this many rows."""
@@ -174,7 +192,25 @@ def _named(model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     parameters = signature.parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))] + sorted(kwargs)
-    return names, with_arrays(names, [*args, *(kwargs[name] for name in sorted(kwargs))], _is_public)
+    values = [*args, *(kwargs[name] for name in sorted(kwargs))]
+    for name, value in zip(names, values):
+        public_values.check_nesting(name, value)
+    with _without_values():
+        return names, with_arrays(names, values, _is_public)
+
+
+@contextlib.contextmanager
+def _without_values() -> Iterator[None]:
+    """Re-raise what other libraries say about an argument, which may hold values, in words that hold none."""
+    try:
+        yield
+    except DPPPLError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(
+            f"an argument of the model cannot be read as arrays (a {type(error).__name__}); pass NumPy or JAX arrays of "
+            "numbers, or a dict of them by name."
+        ) from None
 
 
 def _flatten(names: list[str], values: list[Any]) -> tuple[list[tuple[str, bool, Any]], Any]:
@@ -204,7 +240,8 @@ def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
         shape: jax.ShapeDtypeStruct = jax.eval_shape(jnp.asarray, array)
     except TypeError:
         raise ConfigurationError(
-            f"argument '{label}' is an array of dtype {array.dtype}; arrays are numbers (code classes as 0, 1, ...)."
+            f"argument '{label}' is an array of dtype {array.dtype.type.__name__}; arrays are numbers (code classes as 0, 1, "
+            "...)."
         ) from None
     return shape
 

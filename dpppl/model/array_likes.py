@@ -1,5 +1,6 @@
 """Data frames, series and lists of numbers among a model's arguments, as arrays."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
@@ -19,6 +20,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
 
     `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported.
     Raises ConfigurationError, naming argument and column, for what is no array of numbers; never tells a value."""
+    _check_indices(labels, values, is_public)
     found = [_map(_as_array, n, v, lambda leaf: isinstance(leaf, Iterator)) for n, v in zip(labels, values)]
     private = [leaf for leaf in jax.tree.leaves(found, is_leaf=is_public) if not is_public(leaf)]
     lengths = {np.shape(leaf)[0] for leaf in private if isinstance(leaf, _ARRAYS) and np.shape(leaf)}
@@ -34,6 +36,30 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
         return _list_as_array(label, value) if is_column(value) else value
 
     return [_map(taken, n, v, lambda leaf: is_public(leaf) or is_column(leaf)) for n, v in zip(labels, found)]
+
+
+def _check_indices(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> None:
+    """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
+
+    The refusal tells how two tables were put together, as one for their lengths does, and no value of either."""
+    found: list[tuple[str, Any]] = []
+    for label, value in zip(labels, values):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(
+            value, is_leaf=lambda x: is_public(x) or isinstance(x, Iterator)
+        ):
+            if (
+                type(leaf).__module__.partition(".")[0] == "pandas"
+                and hasattr(leaf, "dtypes")
+                and hasattr(leaf, "index")
+            ):
+                found.append((label + jax.tree_util.keystr(path), leaf.index))
+    for label, index in found[1:]:
+        first, of_first = found[0]
+        if len(index) == len(of_first) and not index.equals(of_first):
+            raise ConfigurationError(
+                f"arguments '{first}' and '{label}' have different indices, and rows are matched by position. To match them by "
+                f"index, pass {label}.loc[{first}.index]; if their positions match, pass {label}.to_numpy()."
+            )
 
 
 def _map(function: Callable[[str, Any], Any], label: str, value: Any, is_leaf: IsPublic) -> Any:
@@ -54,7 +80,10 @@ def _is_numbers(value: Any) -> bool:
 def _list_as_array(label: str, value: Any) -> Any:
     try:
         array = np.asarray(value)
-    except ValueError:  # its message tells nothing of values, but of NumPy
+        array = (
+            array.astype(float) if array.dtype == object else array
+        )  # None is NaN, whole numbers of any size are floats
+    except (ValueError, TypeError, OverflowError):
         array = np.empty(0, object)
     return _checked(
         array, f"argument '{label}' is a {type(value).__name__} whose entries are not alike; pass an array."
@@ -96,20 +125,34 @@ def _as_array(label: str, value: Any) -> Any:
 
 
 def _column(what: str, series: Any) -> Any:
-    """The numbers of a series of pandas, polars or alike, as its own `to_numpy` gives them; missing ones are NaN, and then
-    integers are floats: dtypes are public."""
-    dtype = series.dtype
+    """The numbers of a series of pandas, polars, Arrow or alike. The series' type decides on the array's: where it allows missing
+    values they are NaN, and all numbers are floats, whether any is missing or not."""
+    dtype = series.dtype if hasattr(series, "dtype") else series.type
     message = (
-        f"{what} is of dtype {str(dtype).split('(')[0]}; arrays are numbers: leave it out, or code it as numbers (text and "
+        f"{what} is of dtype {re.split('[([<,]', str(dtype))[0]}; arrays are numbers: leave it out, or code it as numbers (text and "
         "categories as 0, 1, ... or one column for each, dates as days)."
     )
+    if str(dtype) in ("category", "object"):
+        raise ConfigurationError(message)
     try:
-        array = np.asarray(series.to_numpy())
-        if array.dtype == object and getattr(dtype, "kind", "O") in _NUMBERS:  # pandas, with missing values
-            array = np.asarray(series.to_numpy(dtype=float, na_value=np.nan))
+        array = _numpy_of(series)
+        if not isinstance(dtype, np.dtype) and (_is_number(dtype) or array.dtype.kind in _NUMBERS):
+            missing = (value is None or type(value).__name__ == "NAType" for value in array.ravel())
+            array = np.where(list(missing), np.nan, array) if array.dtype == object else array
+            array = array.astype(float)
     except Exception:  # what it says may hold values
         raise ConfigurationError(message) from None
     return _checked(array, message)
+
+
+def _numpy_of(series: Any) -> Any:
+    is_arrow = type(series).__module__.partition(".")[0] == "pyarrow"
+    return np.asarray(series.to_numpy(zero_copy_only=False) if is_arrow else series.to_numpy())
+
+
+def _is_number(dtype: Any) -> bool:
+    """Whether a type that allows missing values is one of numbers or of truth values."""
+    return getattr(dtype, "kind", "O") in _NUMBERS or bool(re.match(r"u?int\d|float\d|bool|double", str(dtype).lower()))
 
 
 def _checked(array: Any, message: str) -> Any:

@@ -8,13 +8,15 @@ import jax
 import numpy as np
 
 from dpppl import jaxprs
-from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.primitives import Kind, kind_of
 from dpppl.model.structure import Observed, Structure
 
 _MOST_COMBINATIONS = 1024
 _FEW = 6
 """So many single numbers a model may capture, however few rows there are; NumPyro makes some of Python's."""
+_OF_LIBRARIES = 40
+"""So many different numbers libraries write into a model's program."""
 _MANY_WRITTEN = 100
 """So many numbers may stand in a model's program, however few rows there are."""
 _MANY = (
@@ -317,15 +319,21 @@ def check_captured(program: Any, lengths: set[int], what: str = "model") -> tupl
                 "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
             )
         described.append(description)
-    written = jaxprs.count_numbers(program)
+    own, nonzero, different = jaxprs.count_numbers(program)
+    written = max(own, different)
     if numbers >= max(_FEW, min(lengths)) or written >= max(_MANY_WRITTEN, min(lengths)):
         raise UnsupportedModelError(
             f"the {what} captures {max(numbers, written)} single numbers, as many as there are rows, which may be the "
             "rows themselves (a closure, a list, functools.partial); pass them as one array, an argument of the model, "
             "wrapped in dpppl.Public if it is not private."
         )
-    if numbers:
-        described.append(f"{numbers} number{'s' * (numbers > 1)}")
+    if shown := max(nonzero, different - _OF_LIBRARIES):
+        described.append(f"{shown} number{'s' * (shown > 1)}")
+    if shown >= max(_FEW, min(lengths)):
+        warn(
+            f"the {what} has {shown} single numbers written into it, at least as many as there are rows. They are public: if they "
+            "are the rows, pass them as one array, an argument of the model."
+        )
     return tuple(dict.fromkeys(described))
 
 

@@ -48,7 +48,7 @@ class SplitModel:
 
     - **latents** - shapes and dtypes of the unconstrained latents, by site.
     - **num_rows** - the number of rows.
-    - **assumed_public** - arrays that the model captured, in words.
+    - **assumed_public** - what the model captured, and its public arguments, in words.
     - **model** - the NumPyro model.
     - **arguments** - the call that it was split for, without its arrays.
     - **data_plate** - the name of the rows' plate.
@@ -258,6 +258,7 @@ def split_model(
     lengths = {arguments.num_rows, structure.plates[data_plate][0]}
     by_site(refusals.check_effects, *program)
     assumed_public = by_site(partial(refusals.check_captured, lengths=lengths), *program)
+    assumed_public = (*assumed_public, *arguments.assumed_public)
     latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in local}
     split = SplitModel(
         latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, discrete

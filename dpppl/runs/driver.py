@@ -2,7 +2,6 @@
 
 import functools
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from dpppl import information_flow
+from dpppl.errors import forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
 from dpppl.runs import placing
@@ -227,29 +227,14 @@ def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoin
 
 
 def forgetful(function: Callable[P, R]) -> Callable[P, R]:
-    """Inside, JAX's checks of values are off; what is raised holds no argument in the frames of its traceback."""
+    """The function, `forgetting`, with JAX's checks of values off inside."""
 
     @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            with jax.debug_nans(False), jax.debug_infs(False):
-                return function(*args, **kwargs)
-        except BaseException as error:
-            del args, kwargs
-            _clear(error)
-            raise
+    def unchecked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with jax.debug_nans(False), jax.debug_infs(False):
+            return function(*args, **kwargs)
 
-    return wrapper
-
-
-def _clear(error: BaseException) -> None:
-    seen, left = set[int](), [error]
-    while left:
-        error = left.pop()
-        seen.add(id(error))
-        if error.__traceback__ is not None:
-            traceback.clear_frames(error.__traceback__)
-        left += [e for e in (error.__cause__, error.__context__) if e is not None and id(e) not in seen]
+    return forgetting(unchecked)
 
 
 def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:

@@ -89,7 +89,7 @@ class PrivacyReport:
     - **details** - what the method adds.
     - **num_data** - the declared number of rows.
     - **num_rows** - that of the arrays that ran.
-    - **assumed_public** - arrays that the model captured, by shape.
+    - **assumed_public** - what the model captured, and its arguments that are not private, by name and type.
     - **ledger** - the ledger's own words, where there is one.
     - **left_out** - what was run and is not in the numbers, said first.
     - **unit** - what a unit of privacy is.
@@ -200,7 +200,11 @@ class PrivacyReport:
         if self.placement:
             lines.append(f"{self.placement[0].upper()}{self.placement[1:]}.")
         if self.assumed_public:
-            lines.append("Arrays that the model captured are assumed public: " + ", ".join(self.assumed_public) + ".")
+            lines.append(
+                "What the model captured, and its arguments that are not private, are assumed public: "
+                + ", ".join(self.assumed_public)
+                + "."
+            )
         return lines + self.details.assumptions()
 
     def warnings(self) -> list[str]:

@@ -37,7 +37,7 @@ class PrivateScore:
     - **num_rows**: the number of rows, which is public.
     - **sampling_sd**: standard error of the mean for the population that rows are drawn from; None where it was not asked for.
     - **events**: what was asked of the data, for `dpppl.accounting`.
-    - **assumed_public**: arrays that the score captured.
+    - **assumed_public**: what the score captured, and its public arguments, in words.
     """
 
     mean: float
@@ -135,7 +135,7 @@ def private_score(
         num_rows=arguments.num_rows,
         sampling_sd=_sampling_sd(total, squares[0], noise_sd, half, arguments.num_rows) if squares else None,
         events=budget.events,
-        assumed_public=captured,
+        assumed_public=(*captured, *arguments.assumed_public),
     )
 
 

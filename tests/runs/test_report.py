@@ -293,7 +293,9 @@ def test_relations_units_and_captured_arrays_are_stated():
     mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=2, progress_bar=False)
     mcmc.run(jax.random.key(123_456), np.zeros((5, 3), np.float32))
     report = mcmc.privacy_report()
-    assert "Arrays that the model captured are assumed public: float32[2, 3]" in str(report)
+    assert "What the model captured, and its arguments that are not private, are assumed public: float32[2, 3]" in str(
+        report
+    )
     assert "made from a short seed that can be guessed (64-bit threefry)" in str(report)
     assert "123456" not in str(report) and report.mechanism.neighboring_relation == "zero_out"
 

@@ -1,0 +1,60 @@
+"""What is no array of numbers is refused, by every method, and nothing that a failure leaves behind holds a value of it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import wrong_inputs
+from wrong_inputs import METHODS, NUMBER, TEXT, WRONG, N, call, failures, marks_in, x
+
+import dpppl
+
+PUBLIC = (
+    "a list of strings",
+    "a list of dates",
+    "a dict by name",
+    "a data class",
+    "a function",
+    "a long string",
+    "a layer",
+)
+
+
+def test_wrong_inputs_are_refused_in_words_that_hold_no_value():
+    """At least 300: each is refused by an error of ours, before anything is charged."""
+    found = list(failures(WRONG))
+    assert len(found) >= 300
+    assert [(name, method, failure.error) for name, method, failure in found if not failure.is_ours] == []
+    assert [(name, method, failure.marks) for name, method, failure in found if failure.marks] == []
+    assert all(failure.held.budget.charged == () for *_, failure in found)
+
+
+def test_the_search_finds_marks():
+    """In a message, its causes, notes, attributes and locals: as they were before errors forgot."""
+
+    def convert(values):
+        try:
+            return np.asarray(values, float)
+        except ValueError as error:
+            raise dpppl.ConfigurationError("no value here") from error
+
+    for act in (lambda: float(TEXT), lambda: {}[NUMBER], lambda: convert([TEXT]), lambda: pd.Series([TEXT]).missing):
+        assert call(act).marks
+    error = ValueError("noted")
+    error.add_note(TEXT)
+    assert marks_in(error)
+    namespace = {}
+    exec(compile("def fails(values):\n    raise ValueError('locals')", "library.py", "exec"), namespace)
+    assert (
+        call(namespace["fails"], [NUMBER]).marks
+        and not call(dpppl.errors.forgetting(namespace["fails"]), [NUMBER]).marks
+    )
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_is_refused_may_be_marked_public(name):
+    """The remedy of the refusal runs, and the report names the argument and its type."""
+    arguments = dpppl.model.arguments.Arguments.of(
+        wrong_inputs.model, (x(), np.zeros(N)), {"z": dpppl.Public(WRONG[name](N))}
+    )
+    (line,) = arguments.assumed_public
+    assert line.startswith("argument 'z' (") and TEXT not in line and str(NUMBER) not in line
