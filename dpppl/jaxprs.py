@@ -213,9 +213,8 @@ def _inner_constants(program: Any) -> Iterator[Any]:
 
 
 def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tuple[int, int, int]:
-    """How many single numbers stand in a program and in those inside it. The first: captured numbers, and those in lines of the
-    user's code, as often as they stand. The second: the same without zeros, which stand for latents. The third: different
-    numbers, also in lines of libraries. Constant places and powers count.
+    """How many single numbers stand in a program and those inside it: captured ones and those in lines of the user's code, as
+    often as they stand; the same without zeros, which stand for latents; different ones, also in lines of libraries.
 
     >>> count_numbers(jax.make_jaxpr(lambda x: jax.numpy.sin(2.0 * x) + 2.0)(0.0))
     (2, 2, 1)

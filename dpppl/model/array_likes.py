@@ -129,8 +129,8 @@ def _column(what: str, series: Any) -> Any:
     values they are NaN, and all numbers are floats, whether any is missing or not."""
     dtype = series.dtype if hasattr(series, "dtype") else series.type
     message = (
-        f"{what} is of dtype {re.split('[([<,]', str(dtype))[0]}; arrays are numbers: leave it out, or code it as numbers (text and "
-        "categories as 0, 1, ... or one column for each, dates as days)."
+        f"{what} is of dtype {re.split('[([<,]', str(dtype))[0]}; arrays are numbers: leave it out, or code it as numbers (text "
+        "and categories as 0, 1, ... or one column for each, dates as days)."
     )
     if str(dtype) in ("category", "object"):
         raise ConfigurationError(message)

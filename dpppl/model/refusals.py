@@ -331,8 +331,8 @@ def check_captured(program: Any, lengths: set[int], what: str = "model") -> tupl
         described.append(f"{shown} number{'s' * (shown > 1)}")
     if shown >= max(_FEW, min(lengths)):
         warn(
-            f"the {what} has {shown} single numbers written into it, at least as many as there are rows. They are public: if they "
-            "are the rows, pass them as one array, an argument of the model."
+            f"the {what} has {shown} single numbers written into it, at least as many as there are rows. They are public: if "
+            "they are the rows, pass them as one array, an argument of the model."
         )
     return tuple(dict.fromkeys(described))
 

@@ -200,11 +200,8 @@ class PrivacyReport:
         if self.placement:
             lines.append(f"{self.placement[0].upper()}{self.placement[1:]}.")
         if self.assumed_public:
-            lines.append(
-                "What the model captured, and its arguments that are not private, are assumed public: "
-                + ", ".join(self.assumed_public)
-                + "."
-            )
+            what = "What the model captured, and its arguments that are not private, are assumed public"
+            lines.append(f"{what}: {', '.join(self.assumed_public)}.")
         return lines + self.details.assumptions()
 
     def warnings(self) -> list[str]:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import wrong_inputs
-from wrong_inputs import METHODS, NUMBER, TEXT, WRONG, N, call, failures, marks_in, x
+from wrong_inputs import NUMBER, TEXT, WRONG, N, call, failures, marks_in, x
 
 import dpppl
 
