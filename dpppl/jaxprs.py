@@ -169,6 +169,7 @@ def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any] | None:
     return before, after(*like([*found, *inputs]))
 
 
+_OFTEN = 8
 CALLS = {"call_hi_primitive", "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
@@ -220,11 +221,8 @@ def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tupl
     (2, 2, 1)
     """
     found = list(_numbers(program, inside))
-    nonzero = sum(counted and bool(value) for value, counted in found)
-    return sum(counted for _, counted in found), nonzero, len({(str(v.dtype), v.item()) for v, _ in found})
-
-
-_OFTEN = 8
+    own = [value for value, counted in found if counted]
+    return len(own), int(np.count_nonzero(own)), len({(str(v.dtype), v.item()) for v, _ in found})
 
 
 def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:
