@@ -257,11 +257,8 @@ class PrivacyReport:
 
     def sections(self) -> list[tuple[str, list[str]]]:
         """Titles and sentences below the rows."""
-        titled = [
-            ("Warnings", self.warnings()),
-            ("Assumptions", self.assumptions()),
-            ("Not covered", self.not_covered()),
-        ]
+        found = self.warnings(), self.assumptions(), self.not_covered()
+        titled = zip(("Warnings", "Assumptions", "Not covered"), found)
         return [(title, sentences) for title, sentences in titled if sentences]
 
     def __str__(self) -> str:
