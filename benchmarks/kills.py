@@ -2,7 +2,7 @@
 
     python benchmarks/kills.py [kills] [rounds at a time]
 
-A round starts three processes on this machine (`jax.distributed`, gloo), which run chains on rows that are dealt out over all of them.
+A round starts three processes on this machine (`jax.distributed`, gloo), which run chains on rows that are sharded over all of them.
 Each writes a line before it enters a chunk, so that what was begun can be compared with what the ledger charged. One is killed
 (SIGKILL) while they start or between any two instructions of the chunks. Counted are: accesses that a process entered and the
 ledger had not charged; processes that were still there 30 seconds after the kill; survivors that ended without an error that

@@ -1,4 +1,4 @@
-"""What can go wrong, one kind for each remedy. No message ever contains a data value."""
+"""Exceptions, one per remedy. No message ever contains a data value."""
 
 import contextlib
 import functools
@@ -35,7 +35,7 @@ class CheckpointError(DPPPLError):
 
 
 class PrivacyWarning(UserWarning):
-    """Something weakens the privacy guarantee or its meaning, and the run goes on."""
+    """Something weakens the privacy guarantee; the run continues."""
 
 
 class DataReadError(DPPPLError, OSError):
@@ -47,11 +47,13 @@ class LedgerError(DPPPLError):
 
 
 class ProcessError(DPPPLError):
-    """Another process of the run failed, or is at something else: see its output. All that had begun is charged."""
+    """Another process of the run failed, or is out of step: see its output. Steps already started are charged."""
 
 
 class KeyReuseError(DPPPLError):
-    """The key, or a state that holds it, was already used: equal noise on changed data cancels. Take a new one."""
+    """The key, or a state that holds it, was already used: take a new one.
+
+    On changed data the noise of both runs could be subtracted."""
 
 
 class PrivacyLeakError(DPPPLError):

@@ -66,7 +66,7 @@ def optional(check: Callable[..., T], value: Any, *, name: str) -> T | None:
 
 
 def check_target(epsilon: Any, delta: Any) -> None:
-    """Refuse a budget that is none: `epsilon` positive and finite, with `delta` in (0, 1); either may be None.
+    """Reject an invalid budget: `epsilon` positive and finite, with `delta` in (0, 1); either may be None.
 
     Raises ConfigurationError, also for an epsilon without a delta."""
     if delta is not None and not (positive(delta, name="target_delta") < 1.0):

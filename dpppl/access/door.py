@@ -35,7 +35,9 @@ _admitted: dict[type, dict[str, tuple[type, ...]]] = {}
 
 
 def admit(mechanism: type, **fields: tuple[type, ...]) -> None:
-    """Let accesses be of this class of mechanism, with these classes in its fields: of no subclass, which may do anything."""
+    """Admit accesses of this class of mechanism, with these classes in its fields.
+
+    Exact classes only: a subclass could override behaviour."""
     _admitted[mechanism] = fields
 
 

@@ -207,7 +207,7 @@ class Mechanism:
         - **number** - name under which a row holds its place among those of the step, or None.
         - **key**, **noise_multiplier**, **step**, **norm** - as for `noisy_statistic`; norm is its `clipping_norm`.
         - **forms** - how the statistic gives the factors of a gradient, or None.
-        - **placement** - where rows are dealt out over devices or on disk; all devices return the same."""
+        - **placement** - where rows are sharded over devices or on disk; all devices return the same."""
         drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
         clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, _one_of(rows, number, placement)) if forms is None else forms.like

@@ -22,7 +22,7 @@ CHARGED = 1.00011
 """A run charges a little more than its noise multiplier says, for floating-point sums: planned noise is larger by this."""
 NOISE_AWARE_ACCESSES, NOISE_AWARE_SHARE = 212, 0.25
 """Accesses of a NoiseAware run, and the share of its cost that counts: .62 goes to gradients, and what noise in curvatures and
-the way to the mode add to its intervals is as if it were .1 to .4 (measured)."""
+the way to the mode behaves like a share of 0.1 to 0.4 in its intervals (measured)."""
 FRICTION = {"DPSGHMC": 0.1, "DPSGNHT": 0.1}
 MOST_LATENTS = 10_000
 LEAST_SIGNAL = 5.0
@@ -183,7 +183,7 @@ def plan(
             f"delta is not below 1 / number of rows = {1 / num_data:.2g}: a mechanism may publish whole rows."
         )
     if whole[1] > accountants.LARGEST_MEANINGFUL_EPSILON:
-        warnings.append("an epsilon above 100 is no meaningful guarantee.")
+        warnings.append("an epsilon above 100 is not a meaningful guarantee.")
     return Plan(
         num_data=num_data, target_delta=target_delta, row_curvature=row_curvature, clipping_norm=norm, prior_sd=prior_sd,
         interval_without_privacy=problem.width(math.inf), options=tuple(options), recommended=recommended, reason=reason,

@@ -28,7 +28,7 @@ RELATIONS = {
 
 
 def relation_of(neighboring_relation: str) -> Relation:
-    """The relation of this name. Raises ConfigurationError for a name that is none.
+    """The relation of this name. Raises ConfigurationError for an unknown relation.
 
     >>> relation_of("replace_one").sensitivity
     2.0

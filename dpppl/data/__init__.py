@@ -1,1 +1,1 @@
-"""Where private rows lie: on one device, or dealt out over several."""
+"""Where private rows lie: on one device, or sharded over several."""

@@ -1,4 +1,4 @@
-"""Reading for a run: files are open while a program runs, and a thread reads ahead. What JAX calls here calls NumPy only."""
+"""Reading for a run: files are open while a program runs, and a thread reads ahead. Host callbacks use NumPy only."""
 
 import contextlib
 import hashlib

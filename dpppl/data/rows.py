@@ -1,4 +1,4 @@
-"""Private rows as an access finds them: arrays on one device, arrays dealt out over devices, or rows elsewhere."""
+"""Private rows as an access finds them: arrays on one device, arrays sharded over devices, or rows elsewhere."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,7 @@ def placement_of(rows: Any) -> Any:
 
 
 def devices_of(placement: Any) -> Any:
-    """The placement over several devices, if rows with this placement are dealt out over devices; else None."""
+    """The placement over several devices, if rows with this placement are sharded over devices; else None."""
     return None if placement is None else placement.over
 
 
@@ -53,11 +53,11 @@ def described(rows: Any) -> str | None:
 
 
 def of_one_process(rows: Any, what: str) -> Any:
-    """`rows`. Raises ConfigurationError for those that are dealt out over several processes, which `what` does not take."""
+    """`rows`. Raises ConfigurationError for those that are sharded over several processes, which `what` does not take."""
     devices = devices_of(placement_of(rows))
     if devices is not None and devices.processes > 1:
         raise ConfigurationError(
-            f"{what} takes rows of one process, and these are dealt out over {devices.processes}: use run, which charges once "
+            f"{what} takes rows of one process, and these are sharded over {devices.processes}: use run, which charges once "
             "for all of them."
         )
     return rows

@@ -1,4 +1,4 @@
-"""Rows that are dealt out over devices: each has an equal block of them, the last ones padded at the end."""
+"""Rows that are sharded over devices: each has an equal block of them, the last ones padded at the end."""
 
 import hashlib
 import math
@@ -26,7 +26,7 @@ class Sharded:
 
     - **num_rows** - the rows among the length, which ends in padding.
     - **mesh** - the devices.
-    - **axes** - of the mesh, along which rows are dealt out."""
+    - **axes** - of the mesh, along which rows are sharded."""
 
     num_rows: int
     mesh: Mesh = field(repr=False)
@@ -34,12 +34,12 @@ class Sharded:
 
     @property
     def over(self) -> "Sharded":
-        """The devices that rows are dealt out over: these."""
+        """The devices that rows are sharded over: these."""
         return self
 
     @property
     def devices(self) -> int:
-        """Among how many devices the rows are dealt out."""
+        """Among how many devices the rows are sharded."""
         return math.prod(self.mesh.shape[name] for name in self.axes)
 
     @property
@@ -95,7 +95,7 @@ class Sharded:
     def describe(self) -> str:
         """One line for the report."""
         each = -(-self.num_rows // self.devices)
-        return f"rows are dealt out over {self.devices} device(s); how many each holds, at most {each}, is public, too"
+        return f"rows are sharded over {self.devices} device(s); how many each holds, at most {each}, is public, too"
 
     def index(self) -> Any:
         """The number of the device, inside `on_devices`."""
@@ -107,9 +107,9 @@ class Sharded:
 
 
 def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
-    """`arrays` (N, ...) by argument as they lie on their devices, or dealt out over `mesh`; None where neither is so.
+    """`arrays` (N, ...) by argument as they lie on their devices, or sharded over `mesh`; None where neither is so.
 
-    Raises ConfigurationError for a mesh without an axis for rows, and for arrays that are dealt out in other ways."""
+    Raises ConfigurationError for a mesh without an axis for rows, and for arrays that are sharded in other ways."""
     lying = {label: found for label, x in arrays.items() if (found := _lying(label, x)) is not None}
     if mesh is not None:
         lying = {"mesh": (_automatic(mesh), _axis(mesh))} | lying
@@ -125,7 +125,7 @@ def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
     used_by = {device.process_index for device in used.devices.flat}
     if used_by != {jax.process_index()} and used_by != set(range(jax.process_count())):
         raise ConfigurationError(
-            f"rows lie on devices of processes {sorted(used_by)}: deal them out over devices of this process, or of all, as "
+            f"rows lie on devices of processes {sorted(used_by)}: shard them over devices of this process, or of all, as "
             "jax.make_mesh((len(jax.devices()),), ('rows',)) does."
         )
     num_rows = int(next(iter(arrays.values())).shape[0])
@@ -135,11 +135,11 @@ def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
         raise ConfigurationError(f"{num_rows:,} rows are more than places of 32 bits can tell apart, {_MOST_ROWS:,}.")
     if placement.processes > 1 and mesh is not None:
         _check_alike(arrays)
-    return Rows({label: _dealt(x, placement, length) for label, x in arrays.items()}, placement)
+    return Rows({label: _sharded(x, placement, length) for label, x in arrays.items()}, placement)
 
 
 def _check_alike(arrays: dict[str, Any]) -> None:
-    """Raises ConfigurationError where processes give other arrays to be dealt out, as a few of their rows tell."""
+    """Raises ConfigurationError where processes give other arrays to be sharded, as a few of their rows tell."""
 
     def told(array: Any) -> str:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -167,7 +167,7 @@ def _axis(mesh: Any) -> tuple[str, ...]:
         raise ConfigurationError(f"mesh must be a jax.sharding.Mesh, such as jax.make_mesh((8,), ('{AXIS}',)).")
     if len(mesh.axis_names) > 1 and AXIS not in mesh.axis_names:
         raise ConfigurationError(
-            f"the mesh has the axes {', '.join(mesh.axis_names)}; name the one that rows are dealt out over '{AXIS}'."
+            f"the mesh has the axes {', '.join(mesh.axis_names)}; name the one that rows are sharded over '{AXIS}'."
         )
     return (AXIS if AXIS in mesh.axis_names else mesh.axis_names[0],)
 
@@ -177,7 +177,7 @@ def _automatic(mesh: Any) -> Mesh:
 
 
 def _lying(label: str, array: Any) -> tuple[Mesh, tuple[str, ...]] | None:
-    """The mesh of an array that is dealt out by rows, and its axes; None for one that is not dealt out."""
+    """The mesh of an array that is sharded by rows, and its axes; None for one that is not sharded."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer) or array.sharding.is_fully_replicated:
         return None
     spec = getattr(array.sharding, "spec", ())
@@ -190,8 +190,8 @@ def _lying(label: str, array: Any) -> tuple[Mesh, tuple[str, ...]] | None:
     return _automatic(array.sharding.mesh), first
 
 
-def _dealt(array: Any, placement: Sharded, length: int) -> Any:
-    """An array of so many rows and padding; as it lies if it is dealt out already."""
+def _sharded(array: Any, placement: Sharded, length: int) -> Any:
+    """An array of so many rows and padding; as it lies if it is sharded already."""
     if isinstance(array, jax.Array) and not array.sharding.is_fully_replicated:
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(array.shape, placement.of_rows, parts)

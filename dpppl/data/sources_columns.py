@@ -1,4 +1,4 @@
-"""Tables of columns: a source is one of them, or several beside each other."""
+"""Tables of columns: a source is one column, or several columns stacked."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Sources of what is no file: arrays in memory beside rows on disk, and data sets that give items by number."""
+"""In-memory and indexable sources: arrays beside rows on disk, and data sets that return items by number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -57,7 +57,7 @@ class Roles(NamedTuple):
 
 
 _COMPUTED = (
-    "what enters an access as rows was computed from private rows, or dealt out to devices, each of which is to have all of "
+    "what enters an access as rows was computed from private rows, or sharded over devices, each of which is to have all of "
     "them. Work on one row belongs into the log likelihood, which is given each row by itself; what looks at several rows is "
     "an access of its own"
 )

@@ -80,5 +80,5 @@ def _opened(ledger: Any) -> Any:
 def _check() -> None:
     if not messages.follows():
         raise ConfigurationError(
-            "process 0 alone holds the ledger: with one, all processes run together, on rows dealt out over their devices."
+            "process 0 alone holds the ledger: with one, all processes run together, on rows sharded over their devices."
         )

@@ -75,7 +75,7 @@ class PrivacyFilter:
 
     @classmethod
     def of(cls, epsilon: float, delta: float, neighboring_relation: str, full_batch_only: bool) -> PrivacyFilter:
-        """The rule for a budget. Raises ConfigurationError for a budget that is none."""
+        """The rule for a budget. Raises ConfigurationError for an invalid budget."""
         epsilon, delta = plain(epsilon), plain(delta)
         check_delta(delta)
         number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool)

@@ -57,7 +57,7 @@ class Layout:
     - **num_warmup** - warmup steps of each.
     - **thinning** - steps from one collected state to the next.
     - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap.
-    - **mesh** - devices to deal rows out over, or None.
+    - **mesh** - devices to shard rows over, or None.
     """
 
     num_chains: int

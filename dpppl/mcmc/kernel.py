@@ -29,7 +29,7 @@ from dpppl.validation import checked_call, full_signature, plain, positive, posi
 
 _COUNTED = (
     "Counted are the steps of this state, if each was taken once. Other runs add to them; steps from one state on several data "
-    "sets have equal noise, and nothing protects those: use dpppl.MCMC, which claims keys and counts."
+    "sets have equal noise, and these are not protected: use dpppl.MCMC, which tracks keys and cost."
 )
 
 

@@ -47,7 +47,7 @@ class MCMC(ChainResults):
     - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap, as in NumPyro.
     - **progress_bar**, **progress_rate** - as in NumPyro.
     - **print_cost** - print a line with the cost before a run.
-    - **mesh** - a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are dealt out; rows that are dealt out
+    - **mesh** - a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are sharded; rows that are sharded
       already stay as they lie.
 
     Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples,

@@ -126,7 +126,7 @@ class Arguments:
     def arrays(
         self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None
     ) -> tuple[Any, Arrays]:
-        """The private rows and the Public arrays of another call, by label; `Rows` where rows are dealt out over devices, by
+        """The private rows and the Public arrays of another call, by label; `Rows` where rows are sharded over devices, by
         `mesh` or as they came.
 
         Raises ConfigurationError if it has another structure or other shapes."""

@@ -76,7 +76,7 @@ class SplitModel:
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> tuple[Any, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers. `mesh`: devices to
-        deal rows out over.
+        shard rows over.
 
         Raises ConfigurationError if the call has another structure or other shapes than the one that was split."""
         return self.arguments.arrays(self.model, args, kwargs, mesh)

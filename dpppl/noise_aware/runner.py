@@ -39,7 +39,7 @@ class NoiseAware(NoiseAwareSettings):
     - **model** - a NumPyro model with one data plate, proper priors, at most 10,000 coordinates (above 200, curvatures are
       released in blocks), and responses that can be simulated (no factor in the data plate).
     - **target_epsilon**, **target_delta** - the budget of this object, all of which one run uses but for `reserve`.
-    - **noise_multiplier** - in the place of a target: the inverse of mu of mu-Gaussian differential privacy, for each run.
+    - **noise_multiplier** - instead of a target: 1 / mu of mu-Gaussian differential privacy, for each run.
     - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each stage, in the
       first of which the prior is white. None: found from charged private histograms.
     - **coordinates** - the sites, by name, in which the likelihood is measured: all those through which it depends on
@@ -54,7 +54,7 @@ class NoiseAware(NoiseAwareSettings):
     - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: whose rows together the guarantee is for.
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
     - **print_cost** - whether to print a line with the cost before a run.
-    - **mesh** - a jax.sharding.Mesh to deal rows out over, as for `dpppl.MCMC`.
+    - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
     - **progress_bar** - whether to show the phase of the run and how many of its accesses are made.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's

@@ -1,4 +1,4 @@
-"""Programs and their arguments where rows are dealt out over devices: rows as they lie, all else on every device."""
+"""Programs and their arguments where rows are sharded over devices: rows as they lie, all else on every device."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,14 +77,14 @@ def plain(arguments: Any) -> tuple[Any, ...]:
 
 
 def contents(rows: Any) -> Any:
-    """What tells whether rows are those of before, the same however they are dealt out: see `checksum`."""
+    """What tells whether rows are those of before, the same however they are sharded: see `checksum`."""
     if isinstance(placement_of(rows), OnDisk):
         return contents_of(rows.placement)
     return str(checksum(arrays_of(rows), number_of(rows)))
 
 
 def digest(program: Any, function: Callable[..., Any], arguments: Any) -> str:
-    """The digest of a program; of rows that are dealt out, as it were on one device of this kind."""
+    """The digest of a program; of rows that are sharded, as it were on one device of this kind."""
     if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)
     alone = jax.make_jaxpr(function)(*plain(arguments))

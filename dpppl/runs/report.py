@@ -208,7 +208,7 @@ class PrivacyReport:
         """Warnings that a reader must not overlook."""
         lines = list(self.left_out)
         if self.spent is not None and not self.spent.meaningful:
-            lines.append("This epsilon is no meaningful guarantee.")
+            lines.append("This epsilon is not a meaningful guarantee.")
         if warning := self.delta_warning():
             lines.append(warning)
         return lines + self.details.warnings()

@@ -48,8 +48,8 @@ def take(key: Any, step: int) -> None:
         if process != os.getpid():
             raise KeyReuseError(
                 "this state comes from another process (a fork or a saved state) or not from init: whether its step was "
-                "taken there cannot be known, and equal noise on changed data cancels. Go on by run(rng_key, num_steps, ..., "
-                f"init_state=state), which takes a new key, or {_NEW}."
+                "taken there cannot be known, and on changed data equal noise could be subtracted. Go on by "
+                f"run(rng_key, num_steps, ..., init_state=state), which takes a new key, or {_NEW}."
             )
         if step < first:
             raise KeyReuseError(

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Together:
-    """The processes among whose devices the rows of a run are dealt out; one alone asks nobody.
+    """The processes among whose devices the rows of a run are sharded; a single process does no communication.
 
     - **many** - whether there are several.
     - **budget** - the account of the run."""

@@ -49,7 +49,7 @@ class SVI(SVISettings):
     - **clipping** - "centred", the default where the norm is "auto", shrinks what a row's gradient has beyond its
       expectation under the model, so that the posterior is unbiased however many rows are clipped; "flat", the default
       where you give a norm, shrinks the gradient, and works for every model and guide; "normalised"; dpppl.Adaptive(...).
-    - **noise_multiplier** - noise sd in units of the norm; in the place of a target.
+    - **noise_multiplier** - noise sd in units of the norm, instead of a target.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which the first `run` uses but for `reserve`.
     - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
@@ -62,7 +62,7 @@ class SVI(SVISettings):
     - **measure_clipping** - whether to spend 1 % of the cost on the share of rows that are clipped, so that `convergence`
       and report can say whether clipping has biased the posterior.
     - **print_cost** - whether to print a line with the cost before a run.
-    - **mesh** - a jax.sharding.Mesh to deal rows out over, as for `dpppl.MCMC`.
+    - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
 
     With AutoDelta this is DP-SGD for the maximum a posteriori; with AutoNormal and Partition, Bayes by Backprop.
 

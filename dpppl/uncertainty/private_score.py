@@ -88,7 +88,7 @@ def private_score(
     - **target_epsilon**, **target_delta**: the noise is the least that meets them, and they bound the query.
     - **noise_multiplier**: instead, the noise's sd in units of (high - low) / 2, half the range.
     - **ledger**: a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
-    - **mesh**: a `jax.sharding.Mesh` to deal rows out over, as for `dpppl.MCMC`.
+    - **mesh**: a `jax.sharding.Mesh` to shard rows over, as for `dpppl.MCMC`.
     - **measure_spread**: whether the same access also sums squares, for `interval`: the noise is 12 % larger at equal cost.
 
     *Guarantee*: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out), as `epsilon_at` of the

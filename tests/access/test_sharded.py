@@ -1,4 +1,4 @@
-"""Accesses of rows that are dealt out over devices: the numbers of one device, each row counted once, one noise."""
+"""Accesses of rows that are sharded over devices: the numbers of one device, each row counted once, one noise."""
 
 import jax
 import jax.numpy as jnp
@@ -141,7 +141,7 @@ def test_what_is_dealt_out_in_other_ways_is_refused():
         sharded({"x": by_rows}, jax.make_mesh((2,), ("others",)))
     with pytest.raises(ConfigurationError, match=r"mesh must be a jax\.sharding\.Mesh"):
         checked_mesh((2,))
-    with pytest.raises(ConfigurationError, match="name the one that rows are dealt out over 'rows'"):
+    with pytest.raises(ConfigurationError, match="name the one that rows are sharded over 'rows'"):
         checked_mesh(jax.make_mesh((1, 2), ("data", "model")))
 
 

@@ -686,7 +686,7 @@ def test_rows_are_not_dealt_out_to_devices():
         )(x, y, jax.random.split(key, 2))  # fmt: skip
 
     found, message = kinds(function, Z, X, X[:3], jax.random.key(0), private=(1, 2))
-    assert found == {"door"} and "dealt out to devices, each of which is to have all" in message
+    assert found == {"door"} and "sharded over devices, each of which is to have all" in message
     copies = {"in_specs": PartitionSpec(), "out_specs": PartitionSpec("i"), "check_vma": False}
     copied = functools.partial(in_pieces, lambda x: x, **copies)
     assert kinds(lambda z, x, key: access(z, copied()(x), key))[0] == {"door"}

@@ -54,7 +54,7 @@ def test_all_processes_have_the_same_numbers_and_reports(two):
     assert {**first, "failed": ""} == {**second, "failed": ""}
     assert first["samples"] == first["copy"]
     report = " ".join(first["report"].split())
-    assert "Rows are dealt out over 2 device(s)" in report and "The ledger 'ledger' counts" in report
+    assert "Rows are sharded over 2 device(s)" in report and "The ledger 'ledger' counts" in report
     [run] = dpppl.PrivacyLedger.open(folder / "ledger").report().runs
     assert (run.num_accesses, run.status) == (20, "complete")
 

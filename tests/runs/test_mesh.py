@@ -1,4 +1,4 @@
-"""Whole runs on rows that are dealt out over devices: the same samples, parameters, releases, charges and checkpoints."""
+"""Whole runs on rows that are sharded over devices: the same samples, parameters, releases, charges and checkpoints."""
 
 import json
 import os

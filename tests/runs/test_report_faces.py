@@ -149,7 +149,7 @@ def test_notebooks_show_the_headline_first():
     report = plan("dear")
     cell = Outline(report._repr_html_())
     assert not cell.open and not cell.loads and cell.words[0].replace("\N{NO-BREAK SPACE}", " ") == report.headline
-    assert cell.words.index("This epsilon is no meaningful guarantee.") < cell.words.index("Privacy report")
+    assert cell.words.index("This epsilon is not a meaningful guarantee.") < cell.words.index("Privacy report")
 
 
 def test_what_people_say_has_names():
