@@ -18,6 +18,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.model.units import grouped
 from dpppl.randomness.keys import as_key, secret_key, stream
+from dpppl.runs.driver import forgetful
 from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch
 from dpppl.svi.by_hand import set_up
@@ -52,6 +53,7 @@ class AuditResult:
         return self.epsilon_lower <= self.epsilon_reported
 
 
+@forgetful
 def audit(
     audited: DPKernel | SVI,
     *args: Any,

@@ -221,8 +221,8 @@ def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tupl
     (2, 2, 1)
     """
     found = list(_numbers(program, inside))
-    own = [value for value, counted in found if counted]
-    return len(own), int(np.count_nonzero(own)), len({(str(v.dtype), v.item()) for v, _ in found})
+    own = [value.item() for value, counted in found if counted]
+    return len(own), np.count_nonzero(own), len({(str(v.dtype), v.item()) for v, _ in found})
 
 
 def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:

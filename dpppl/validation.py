@@ -38,7 +38,7 @@ def positive(value: Any, *, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name} must be a positive number, got {type(value).__name__}.")
     if not 0 < value < math.inf or (isinstance(value, int) and value > sys.float_info.max):
-        raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
+        raise ConfigurationError(f"{name} must be positive and finite, got {_words(value)}.")
     return float(value)
 
 
@@ -52,8 +52,15 @@ def positive_integer(value: Any, *, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be a positive integer, got {type(value).__name__}.")
     if value < 1:
-        raise ConfigurationError(f"{name} must be a positive integer, got {value!r}.")
+        raise ConfigurationError(f"{name} must be a positive integer, got {_words(value)}.")
     return value
+
+
+def _words(value: float) -> str:
+    """A number that is refused, which may be a row's that was misplaced, in words."""
+    if value == 0:
+        return "0"
+    return "a negative number" if value < 0 else "NaN" if value != value else "a number too large"
 
 
 def optional(check: Callable[..., T], value: Any, *, name: str) -> T | None:
@@ -66,7 +73,7 @@ def optional(check: Callable[..., T], value: Any, *, name: str) -> T | None:
 
 
 def check_target(epsilon: Any, delta: Any) -> None:
-    """Reject an invalid budget: `epsilon` positive and finite, with `delta` in (0, 1); either may be None.
+    """Reject an invalid budget: `epsilon` is positive and finite, `delta` in (0, 1) and not larger; either may be None.
 
     Raises ConfigurationError, also for an epsilon without a delta."""
     if delta is not None and not (positive(delta, name="target_delta") < 1.0):
@@ -76,6 +83,22 @@ def check_target(epsilon: Any, delta: Any) -> None:
     positive(epsilon, name="target_epsilon")
     if delta is None:
         raise ConfigurationError("target_epsilon needs target_delta.")
+    if delta > epsilon:
+        raise ConfigurationError(
+            f"target_delta {float(delta):g} is larger than target_epsilon {float(epsilon):g}, so they seem to be swapped: write "
+            f"target_epsilon={float(delta):g}, target_delta={float(epsilon):g}. A mechanism with such a delta may publish rows."
+        )
+
+
+def check_num_data(declared: int | None, num_rows: int) -> None:
+    """Raise ConfigurationError where the declared number of rows, or of units, is not the number that is given.
+
+    The refusal tells nothing that is private: rows are arrays of N rows, and N is public under each relation that a run states,
+    zero-out and replace-one. A run whose relation hides N would have to neither refuse nor truncate here."""
+    if declared is not None and declared != num_rows:
+        raise ConfigurationError(
+            f"num_data={declared} is declared, and there are {num_rows} rows (or units): write num_data={num_rows}, or leave it out."
+        )
 
 
 def checked_call(init: Callable[..., None]) -> Callable[..., None]:

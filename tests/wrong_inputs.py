@@ -374,3 +374,95 @@ def failures(cases, makers=METHODS, right=x):
             yield name, method, failure
             if failure.error is None:
                 held, run = make()
+
+
+def score(weight, x, y):
+    return (weight * x - y) ** 2
+
+
+def _svi_that_ran(**settings):
+    found, run = svi(reserve=0.5, **settings)
+    return found, run(x(), np.zeros(N)).params
+
+
+def _queries():
+    """By name, functions of (x, y): whatever looks at rows but for the runs."""
+    ran, params = _svi_that_ran(num_data=N)
+    key, keep = dpppl.secret_key, {"noise_multiplier": 50.0}
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0, measure_clipping=False)
+    tuned = lambda norm: dpppl.MCMC(dpppl.DPSGLD(model, clipping_norm=norm, noise_multiplier=9.0, measure_clipping=False),
+                                    num_warmup=1, num_samples=1)  # fmt: skip
+    by_hand = dpppl.SVI(model, AutoNormal(model), clipping_norm=1.0, clipping="flat", noise_multiplier=9.0)
+    state = by_hand.init(key(), x(), np.zeros(N))
+    fine = lambda samples, x, y: 0.0  # noqa: E731
+    grouped = [make(unit="person", max_rows_per_unit=2)[1] for make in METHODS.values()]
+    ids = [f"{TEXT}{i // 2}" for i in range(N)]
+    return {
+        "private_score": lambda x, y: dpppl.private_score(key(), score, dpppl.Public(1.0), x, y, bounds=(0, 1), **keep),
+        "a public column": lambda x, y: dpppl.private_score(key(), score, y, x, x, bounds=(0, 1), **keep),
+        "estimate_elbo": lambda x, y: ran.estimate_elbo(key(), params, x, y, bound=1.0, **keep),
+        "estimate_accuracy": lambda x, y: ran.estimate_accuracy(key(), params, fine, x, y, **keep),
+        "init": lambda x, y: by_hand.init(key(), x, y),
+        "update": lambda x, y: by_hand.update(state, x, y),
+        "tune": lambda x, y: dpppl.tune(key(), [1.0], tuned, fine, x, y, bounds=(-1, 0), score_noise=9.0),
+        "audit": lambda x, y: dpppl.audit.audit(kernel, x, y, num_steps=1, delta=1e-5, num_trials=100),
+        "warmup": lambda x, y: mcmc()[0].warmup(key(), x, y),
+        "units, MCMC": lambda x, y: grouped[0](x, y, person=ids),
+        "units, SVI": lambda x, y: grouped[1](x, y, person=ids),
+        "units, NoiseAware": lambda x, y: grouped[2](x, y, person=ids),
+    }
+
+
+def query_failures(cases):
+    """For each case and query, as y: (name, query, failure)."""
+    for query, ask in _queries().items():
+        for name, wrong in cases.items():
+            yield name, query, call(ask, x(), wrong(N))
+
+
+def _misplaced(value):
+    """Calls with a value where none belongs, by name."""
+    key, y = dpppl.secret_key, np.full(N, NUMBER)
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0)
+    calls = {
+        "the key": lambda run, maker: run.__self__.run(value, x(), y) if hasattr(run, "__self__") else maker.run(value, x(), y),
+        "a keyword that is none": lambda run, maker: run(x(), y, patients=value),
+        "too many": lambda run, maker: run(x(), y, 1.0, value),
+        "too few": lambda run, maker: run(value),
+        "ids that are none": lambda run, maker: run(x(), y, person=value),
+    }
+    for name, act in calls.items():
+        for method, make in METHODS.items():
+            yield f"{name}, {method}", lambda act=act, make=make: act(*reversed(make()))
+    settings = {
+        "clipping_norm": lambda: dpppl.DPSGLD(model, clipping_norm=value),
+        "subsampling": lambda: dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=value),
+        "step_size": lambda: dpppl.DPSGLD(model, clipping_norm=1.0, step_size=value),
+        "kernel": lambda: dpppl.MCMC(value, num_warmup=1, num_samples=1),
+        "num_samples": lambda: dpppl.MCMC(kernel, num_warmup=1, num_samples=value),
+        "num_chains": lambda: dpppl.MCMC(kernel, num_warmup=1, num_samples=1, num_chains=value),
+        "target_epsilon": lambda: dpppl.MCMC(kernel, num_warmup=1, num_samples=1, target_epsilon=value, target_delta=1e-5),
+        "NoiseAware's model": lambda: dpppl.NoiseAware(value, **COST).run(key(), x(), y),
+        "NoiseAware's target": lambda: dpppl.NoiseAware(model, target_epsilon=value, target_delta=1e-5),
+        "NoiseAware's coordinates": lambda: noise_aware(coordinates=[value])[1](x(), y),
+        "SVI's steps": lambda: svi()[0].run(key(), value, x(), y),
+        "SVI's guide": lambda: dpppl.SVI(model, value, clipping_norm=1.0, **COST).run(key(), 2, x(), y),
+        "SVI's optimiser": lambda: dpppl.SVI(model, AutoNormal(model), value, clipping_norm=1.0, **COST),
+        "num_data": lambda: dpppl.NoiseAware(model, num_data=value, **COST).run(key(), x(), y),
+        "the score": lambda: dpppl.private_score(key(), value, x(), bounds=(0, 1), noise_multiplier=50.0),
+        "bounds": lambda: dpppl.private_score(key(), score, 1.0, x(), y, bounds=value, noise_multiplier=50.0),
+        "candidates": lambda: dpppl.tune(key(), [value], lambda c: c, score, x(), y, bounds=(0, 1), score_noise=9.0),
+        "audited": lambda: dpppl.audit.audit(value, x(), y, num_steps=1, delta=1e-5),
+        "from_disk": lambda: dpppl.from_disk(value),
+    }
+    for name, act in settings.items():
+        yield name, act
+
+
+def misplaced_failures():
+    """(where, what, failure) of values that are given where none belongs."""
+    values = {"an array": lambda: np.full(N, NUMBER), "words": lambda: [TEXT] * N, "a dict": lambda: {TEXT: NUMBER},
+              "an object": Patient, "a negative number": lambda: -NUMBER}  # fmt: skip
+    for what, value in values.items():
+        for where, act in _misplaced(value()):
+            yield where, what, call(act)

@@ -22,6 +22,7 @@ from dpppl.runs.driver import TRACING, drive, forgetful, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.report import PrivacyReport
+from dpppl.validation import check_num_data
 from dpppl.runs.session import Run
 
 
@@ -110,6 +111,7 @@ class MCMC(ChainResults):
         layout = Layout(self.num_chains, self.num_warmup, self.thinning, self.chain_method, self.mesh)
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
+        check_num_data(kernel.num_data, bound.split.num_rows)
         chains = Chains.starting(bound, run.key, call, layout)
         if kernel.auto_norm:
             with self.budget.one_at_a_time:

@@ -17,6 +17,7 @@ from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
+from dpppl.validation import check_num_data
 
 MOST_LATENTS = 10_000
 
@@ -50,6 +51,7 @@ def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Boun
     args, kwargs = grouped(settings.model, args, kwargs, unit.ids, unit.max_rows, keys.stream(key, "units"))
     with TRACING:
         split = split_in_units(settings.model, args, kwargs, data_plate=settings.data_plate)
+        check_num_data(settings.num_data, split.num_rows)
         rows, public = split.arrays(args, kwargs, settings.mesh)
         settings._placement = described(rows)
         coordinates = Coordinates.of(split, public, settings.coordinates)

@@ -17,6 +17,7 @@ from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
+from dpppl.validation import check_num_data
 
 
 @forgetful
@@ -31,6 +32,7 @@ def init(svi: SVISettings, rng_key: Any, *args: Any, init_params: Any = None, **
     single_steps.check_eager("init", rng_key)
     key = keys.as_key(rng_key)
     state = set_up(svi, key, args, kwargs, init_params)
+    check_num_data(svi.num_data, svi.objective().split.num_rows)
     single_steps.begin(key)
     return state
 

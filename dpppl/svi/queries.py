@@ -15,6 +15,7 @@ from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
+from dpppl.validation import check_num_data
 
 
 def noisy_sum_of(
@@ -89,6 +90,7 @@ def estimate_accuracy(
     objective, _ = bind(svi, key, args, kwargs)
     if svi.num_data is None:
         raise ConfigurationError("an accuracy is a share of the rows: declare their number, num_data.")
+    check_num_data(svi.num_data, objective.split.num_rows)
     rows, public = objective.arrays(args, kwargs, svi.mesh)
 
     def is_correct(row: Any, everything: Any) -> Any:

@@ -28,7 +28,7 @@ from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, continued
 from dpppl.svi.trajectory import method_of, thinning_for
-from dpppl.validation import positive_integer
+from dpppl.validation import check_num_data, positive_integer
 
 
 class SVI(SVISettings):
@@ -148,6 +148,7 @@ class SVI(SVISettings):
         with self.budget.one_at_a_time:  # until the clipping norm is known
             # A stream of its own: whatever else is made from this key has other noise.
             objective, state = bind(self, keys.stream(run.key, "run"), args, kwargs, init_params)
+            check_num_data(self.num_data, objective.split.num_rows)
             state = state if init_state is None else continued(init_state, state)
             with TRACING:
                 constrained = self._params(objective, state.optim_state)
