@@ -222,7 +222,7 @@ def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tupl
     """
     found = list(_numbers(program, inside))
     own = [value.item() for value, counted in found if counted]
-    return len(own), np.count_nonzero(own), len({(str(v.dtype), v.item()) for v, _ in found})
+    return len(own), sum(map(bool, own)), len({(str(v.dtype), v.item()) for v, _ in found})
 
 
 def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:

@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation("captured arrays are public", f"{WALK}constant", "if problem is not None", "if False",
              "test_information_flow:test_captured_arrays_are_refused_unless_they_are_declared"),
     # Numbers that stand in a program
-    caught("equal numbers count once", "dpppl.jaxprs:count_numbers", "len(own), np", "0, np",
+    caught("equal numbers count once", "dpppl.jaxprs:count_numbers", "len(own), sum", "0, sum",
            "number", "added"),
     caught("places do not count", "dpppl.jaxprs:_repeated_places", "return [np.asarray(sum(place)) for places in often for place in places]", "return []", "number", "as places"),
     Mutation("numbers of a likelihood do not count", f"{WALK}programs", "self.doors[equation.primitive](equation.params).program",
