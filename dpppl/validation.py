@@ -97,7 +97,8 @@ def check_num_data(declared: int | None, num_rows: int) -> None:
     zero-out and replace-one. A run whose relation hides N would have to neither refuse nor truncate here."""
     if declared is not None and declared != num_rows:
         raise ConfigurationError(
-            f"num_data={declared} is declared, and there are {num_rows} rows (or units): write num_data={num_rows}, or leave it out."
+            f"num_data={declared} is declared, and there are {num_rows} rows (or units): write num_data={num_rows}, or leave it "
+            "out."
         )
 
 

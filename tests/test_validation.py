@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dpppl.errors import ConfigurationError
-from dpppl.validation import check_target, positive, positive_integer
+from dpppl.validation import check_num_data, check_target, positive, positive_integer
 
 
 def test_positive_numbers_become_floats():
@@ -32,7 +32,7 @@ def test_what_is_no_positive_integer_is_refused_by_name(value):
 
 
 def test_targets():
-    for epsilon, delta in [(None, None), (None, 0.5), (1.0, 1e-5), (50, 1e-300)]:
+    for epsilon, delta in [(None, None), (None, 0.5), (1.0, 1e-5), (50, 1e-300), (1e-3, 1e-3)]:
         check_target(epsilon, delta)
     for epsilon, delta, message in [
         (1.0, None, "target_epsilon needs target_delta"),
@@ -41,6 +41,24 @@ def test_targets():
         (None, 1.0, "target_delta 1.0 must be in"),
         (1.0, 0.0, "target_delta must be positive"),
         (1.0, "1e-5", "target_delta must be a positive number"),
+        (1e-6, 0.9, r"seem to be swapped: write target_epsilon=0.9, target_delta=1e-06\."),
+        (1e-5, np.float32(0.5), "swapped"),
+        (1e-9, 1e-6, "swapped"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             check_target(epsilon, delta)
+
+
+def test_a_declared_number_of_rows_is_that_of_the_rows():
+    check_num_data(None, 400)
+    check_num_data(400, 400)
+    for declared in (100, 399, 401):
+        with pytest.raises(ConfigurationError, match=f"num_data={declared} is declared, and there are 400 rows"):
+            check_num_data(declared, 400)
+
+
+@pytest.mark.parametrize("check", [positive, positive_integer])
+def test_refused_numbers_are_told_in_words(check):
+    for value, words in ((-77123, "a negative number"), (0, "0")):
+        with pytest.raises(ConfigurationError, match=f"got {words}"):
+            check(value, name="num_steps")

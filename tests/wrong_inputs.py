@@ -241,8 +241,8 @@ def x(n=N):
 COST = {"target_epsilon": 1.0, "target_delta": 1e-5}
 
 
-def mcmc(model=model, **settings):
-    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, measure_clipping=False)
+def mcmc(model=model, num_data=None, **settings):
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, measure_clipping=False, num_data=num_data)
     sampler = dpppl.MCMC(kernel, num_warmup=2, num_samples=2, progress_bar=False, print_cost=False, **COST, **settings)
     return sampler, lambda *args, **kwargs: sampler.run(dpppl.secret_key(), *args, **kwargs)
 
@@ -390,8 +390,7 @@ def _queries():
     ran, params = _svi_that_ran(num_data=N)
     key, keep = dpppl.secret_key, {"noise_multiplier": 50.0}
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=9.0, measure_clipping=False)
-    tuned = lambda norm: dpppl.MCMC(dpppl.DPSGLD(model, clipping_norm=norm, noise_multiplier=9.0, measure_clipping=False),
-                                    num_warmup=1, num_samples=1)  # fmt: skip
+    tuned = functools.partial(dpppl.MCMC, num_warmup=1, num_samples=1)
     by_hand = dpppl.SVI(model, AutoNormal(model), clipping_norm=1.0, clipping="flat", noise_multiplier=9.0)
     state = by_hand.init(key(), x(), np.zeros(N))
     fine = lambda samples, x, y: 0.0  # noqa: E731
@@ -404,7 +403,7 @@ def _queries():
         "estimate_accuracy": lambda x, y: ran.estimate_accuracy(key(), params, fine, x, y, **keep),
         "init": lambda x, y: by_hand.init(key(), x, y),
         "update": lambda x, y: by_hand.update(state, x, y),
-        "tune": lambda x, y: dpppl.tune(key(), [1.0], tuned, fine, x, y, bounds=(-1, 0), score_noise=9.0),
+        "tune": lambda x, y: dpppl.tune(key(), [kernel], tuned, fine, x, y, bounds=(-1, 0), score_noise=9.0),
         "audit": lambda x, y: dpppl.audit.audit(kernel, x, y, num_steps=1, delta=1e-5, num_trials=100),
         "warmup": lambda x, y: mcmc()[0].warmup(key(), x, y),
         "units, MCMC": lambda x, y: grouped[0](x, y, person=ids),
@@ -425,7 +424,9 @@ def _misplaced(value):
     key, y = dpppl.secret_key, np.full(N, NUMBER)
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0)
     calls = {
-        "the key": lambda run, maker: run.__self__.run(value, x(), y) if hasattr(run, "__self__") else maker.run(value, x(), y),
+        "the key": lambda run, maker: (
+            run.__self__.run(value, x(), y) if hasattr(run, "__self__") else maker.run(value, x(), y)
+        ),
         "a keyword that is none": lambda run, maker: run(x(), y, patients=value),
         "too many": lambda run, maker: run(x(), y, 1.0, value),
         "too few": lambda run, maker: run(value),
@@ -441,7 +442,9 @@ def _misplaced(value):
         "kernel": lambda: dpppl.MCMC(value, num_warmup=1, num_samples=1),
         "num_samples": lambda: dpppl.MCMC(kernel, num_warmup=1, num_samples=value),
         "num_chains": lambda: dpppl.MCMC(kernel, num_warmup=1, num_samples=1, num_chains=value),
-        "target_epsilon": lambda: dpppl.MCMC(kernel, num_warmup=1, num_samples=1, target_epsilon=value, target_delta=1e-5),
+        "target_epsilon": lambda: dpppl.MCMC(
+            kernel, num_warmup=1, num_samples=1, target_epsilon=value, target_delta=1e-5
+        ),
         "NoiseAware's model": lambda: dpppl.NoiseAware(value, **COST).run(key(), x(), y),
         "NoiseAware's target": lambda: dpppl.NoiseAware(model, target_epsilon=value, target_delta=1e-5),
         "NoiseAware's coordinates": lambda: noise_aware(coordinates=[value])[1](x(), y),

@@ -142,5 +142,5 @@ def _argument(item: str, rng: np.random.Generator) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         raise ConfigurationError(
-            f'--argument {name} is neither an array\'s type, such as float32[100, 3], nor a Python literal.'
+            f"--argument {name} is neither an array's type, such as float32[100, 3], nor a Python literal."
         ) from None

@@ -22,8 +22,8 @@ from dpppl.runs.driver import TRACING, drive, forgetful, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.report import PrivacyReport
-from dpppl.validation import check_num_data
 from dpppl.runs.session import Run
+from dpppl.validation import check_num_data
 
 
 class MCMC(ChainResults):

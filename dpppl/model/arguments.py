@@ -137,10 +137,11 @@ class Arguments:
             raise ConfigurationError("the model's arguments have another structure than when the model was split.")
         found = {label: leaf for label, _, leaf in leaves}
         for label, expected in {**self.rows, **self.public}.items():
-            if np.shape(found[label]) != expected.shape:
+            shape = _shape_of(label, found[label]).shape if isinstance(found[label], _ARRAYS) else None
+            if shape != expected.shape:
+                given = "no array" if shape is None else f"an array of shape {shape}"
                 raise ConfigurationError(
-                    f"argument '{label}' has another shape than when the model was split: {np.shape(found[label])} "
-                    f"instead of {expected.shape}."
+                    f"argument '{label}' is {given}; when the model was split, it was an array of shape {expected.shape}."
                 )
         for label, value in self.static.items():
             if found[label] is not value and not _same(found[label], value):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import wrong_inputs
-from wrong_inputs import NUMBER, TEXT, WRONG, N, call, failures, marks_in, x
+from wrong_inputs import METHODS, NUMBER, TEXT, WRONG, N, call, failures, marks_in, query_failures, x
 
 import dpppl
 
@@ -26,6 +26,23 @@ def test_wrong_inputs_are_refused_in_words_that_hold_no_value():
     assert [(name, method, failure.error) for name, method, failure in found if not failure.is_ours] == []
     assert [(name, method, failure.marks) for name, method, failure in found if failure.marks] == []
     assert all(failure.held.budget.charged == () for *_, failure in found)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_num_data_is_the_number_of_rows(method):
+    """Too few, too many: refused before anything is charged; the right number is not asked about."""
+    for declared in (100, N - 1, N + 1):
+        runner, run = METHODS[method](num_data=declared)
+        failure = call(run, x(), np.zeros(N), held=runner)
+        assert failure.is_ours and f"num_data={N}" in str(failure.error) and runner.budget.charged == ()
+
+
+@pytest.mark.slow
+def test_queries_refuse_the_same():
+    """Whatever looks at rows: each wrong input as an argument, also where rows have ids."""
+    found = list(query_failures(WRONG))
+    assert [(name, query, failure.error) for name, query, failure in found if not failure.is_ours] == []
+    assert [(name, query, failure.marks) for name, query, failure in found if failure.marks] == []
 
 
 def test_the_search_finds_marks():
