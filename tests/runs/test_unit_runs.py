@@ -90,7 +90,7 @@ def test_a_declared_cap_is_a_group_in_the_account(subsampling):
 def test_queries_and_svi_know_units():
     svi = dpppl.SVI(
         normal_mean, AutoNormal(normal_mean), clipping_norm=3.0, target_epsilon=3.0, target_delta=1e-3, reserve=0.3,
-        print_cost=False, num_data=40, **PERSONS,
+        print_cost=False, num_data=len(np.unique(IDS)), **PERSONS,
     )  # fmt: skip
     result = svi.run(dpppl.secret_key(), 30, Y, person=IDS, progress_bar=False)
     elbo = svi.estimate_elbo(dpppl.secret_key(), result.params, Y, bound=30.0, person=IDS)
