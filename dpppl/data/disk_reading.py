@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dpppl.data.sources import Array, Source
+from dpppl.data.sources import Array, Source, fitted
 from dpppl.errors import DataReadError
 
 AHEAD = 2
@@ -69,7 +69,7 @@ class Reading:
         with np.errstate(all="ignore"):
             for labels, table in self._tables:
                 for label, rows in zip(labels, act(table)):
-                    found[label] = np.asarray(rows, self._types[label])  # a view, which JAX copies
+                    found[label] = fitted(rows, self._types[label])  # a view, which JAX copies
         return found
 
     def close(self) -> None:

@@ -75,5 +75,5 @@ def _of_hugging_face(dataset: Any) -> Source:
 
 def _of_table(table: Any) -> Source:
     if not table.num_rows or not table.columns:
-        raise ConfigurationError("this data set has no rows, or no column of numbers without missing values.")
+        raise ConfigurationError("this data set has no rows, or no column of numbers.")
     return of_table(table)

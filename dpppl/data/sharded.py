@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dpppl.data.rows import Rows
+from dpppl.data.sources import fitted
 from dpppl.errors import ConfigurationError
 from dpppl.processes import messages
 
@@ -196,7 +196,7 @@ def _sharded(array: Any, placement: Sharded, length: int) -> Any:
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(array.shape, placement.of_rows, parts)
     array = np.asarray(array)
-    array = array.astype(jnp.result_type(array.dtype))  # as jnp.asarray would
+    array = fitted(array, jax.dtypes.canonicalize_dtype(array.dtype))
     room = [(0, length - array.shape[0])] + [(0, 0)] * (array.ndim - 1)
     if placement.processes == 1:
         return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)

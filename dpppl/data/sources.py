@@ -42,6 +42,10 @@ class Table(ABC):
     def opened(self, sources: Sequence["Source"]) -> Opened:
         """To read these of its sources. Raises OSError for a file that is not there or was changed."""
 
+    def why_not(self, name: Any) -> str | None:
+        """Why a column that the table has cannot be taken, and the cure; None where it has none of that name."""
+        return None
+
     @property
     def why_not_drawn(self) -> str | None:
         """Why rows cannot be read one by one, and the cure; None where they can."""
@@ -88,6 +92,14 @@ class Source:
             return np.array(act(opened)[0])
         finally:
             opened.close()
+
+
+def fitted(array: Array, dtype: np.dtype[Any]) -> Array:
+    """An array in a type that JAX holds: whole numbers beyond its range become its largest or smallest, and do not wrap round."""
+    if array.dtype.kind in "iu" and dtype.kind in "iu" and not np.can_cast(array.dtype, dtype):
+        range_ = np.iinfo(dtype)
+        array = np.clip(array, max(range_.min, np.iinfo(array.dtype).min), min(range_.max, np.iinfo(array.dtype).max))
+    return np.asarray(array, dtype)
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,11 @@ class ArrowTable(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """Those of numbers, without missing values."""
-        table = self._table()
-        names = [name for name in table.column_names if table.column(name).null_count == 0]
-        return _numbers({name: table.column(name).chunk(0) for name in names if table.column(name).num_chunks})
+        """Those of numbers, by their types alone."""
+        return _numbers(self._table().schema)
+
+    def why_not(self, name: Any) -> str | None:
+        return _why_not(self._table().schema, name)
 
     def opened(self, sources: Sequence[Source]) -> Opened:
         for file in self.files:
@@ -74,13 +75,14 @@ class ArrowTable(Table):
 
 class _OpenedArrow(Opened):
     def __init__(self, files: Sequence[FileState], keys: list[Any], table: Any) -> None:
-        self._files, self._keys = files, keys
+        self._files, self._keys, self._held = files, keys, _numbers(table.schema)
         self._chunks = {n: [c for c in table.column(n).chunks if len(c)] for n in table.column_names}
         self._ends = {n: np.cumsum([len(chunk) for chunk in chunks]) for n, chunks in self._chunks.items()}
 
     def read(self, start: int, count: int) -> list[Array]:
         self._check()
-        return arranged(self._keys, lambda name: _joined([_values(c) for c in self._parts(name, start, count)]))
+        parts = lambda name: [_values(c, *self._held[name]) for c in self._parts(name, start, count)]  # noqa: E731
+        return arranged(self._keys, lambda name: _joined(parts(name)))
 
     def take(self, indices: Array) -> list[Array]:
         self._check()
@@ -103,7 +105,7 @@ class _OpenedArrow(Opened):
         for part in places:
             number = numbers[part[0]]
             first = int(ends[number - 1]) if number else 0
-            found.append(np.take(_values(chunks[number]), indices[part] - first, axis=0, mode="clip"))
+            found.append(_values(chunks[number].take(indices[part] - first), *self._held[name]))
         together = _joined(found)
         put = np.empty_like(together)
         put[order] = together
@@ -132,11 +134,15 @@ class ParquetTable(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """Those of numbers."""
-        found = _pyarrow().parquet.ParquetFile(self.file.path)
-        with found:
-            [first] = found.iter_batches(1, row_groups=[0]) if self.num_rows == 1 else [next(found.iter_batches(1))]
-        return _numbers({name: first.column(name) for name in first.schema.names})
+        """Those of numbers, by their types alone."""
+        return _numbers(self._schema)
+
+    @cached_property
+    def _schema(self) -> Any:
+        return _pyarrow().parquet.read_schema(self.file.path)
+
+    def why_not(self, name: Any) -> str | None:
+        return _why_not(self._schema, name)
 
     @property
     def why_not_drawn(self) -> str:
@@ -156,7 +162,7 @@ class _OpenedParquet(Opened):
     def __init__(self, file: FileState, keys: list[Any]) -> None:
         self._file, self._keys = file, keys
         self._open = _pyarrow().parquet.ParquetFile(file.path)
-        metadata = self._open.metadata
+        metadata, self._held = self._open.metadata, _numbers(self._open.schema_arrow)
         self._ends = np.cumsum([metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)])
         self._group: tuple[int, Any] = -1, None
 
@@ -172,9 +178,7 @@ class _OpenedParquet(Opened):
 
         def column(name: str) -> Array:
             chunks = [chunk for part in parts for chunk in part.column(name).chunks if len(chunk)]
-            if any(chunk.null_count for chunk in chunks):
-                raise OSError(f"{self._file.path}: column {name!r} has missing values; fill them in first")
-            return _joined([_values(chunk) for chunk in chunks])
+            return _joined([_values(chunk, *self._held[name]) for chunk in chunks])
 
         return arranged(self._keys, column)
 
@@ -192,31 +196,73 @@ class _OpenedParquet(Opened):
         self._open.close()
 
 
-def _numbers(first: dict[str, Any]) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-    """Shape and dtype of one row of each column that holds numbers, from an array of its first rows."""
-    found = {}
-    for name, array in first.items():
-        try:
-            value = _values(array.slice(0, 1))
-        except (ValueError, TypeError, NotImplementedError):  # pyarrow's errors are these
-            continue
-        if value.dtype.kind in "biuf":
-            found[name] = value.shape[1:], value.dtype
-    return found
+def _numbers(schema: Any) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Shape and dtype of one row of each column of numbers. A schema decides, and no row: where it allows missing values they are
+    NaN, and whole numbers are floats, whether any is missing or not."""
+    found = {field.name: _held(field.type, field.nullable) for field in schema}
+    return {name: held for name, held in found.items() if held is not None}
 
 
-def _values(array: Any) -> Array:
-    """The rows of an Arrow array, (n, ...); lists have equal lengths. A view where the type allows it."""
-    if hasattr(array, "storage"):
-        array = array.storage
-    if not hasattr(array, "flatten") or not hasattr(array.type, "value_type"):
-        return np.asarray(array.to_numpy(zero_copy_only=False))
-    inner = _values(array.flatten())
-    width, rest = divmod(len(inner), len(array))
-    lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
-    if rest or (lengths is not None and np.any(lengths.to_numpy(zero_copy_only=False) != width)):
-        raise ValueError("lists of different lengths")
-    return inner.reshape(len(array), width, *inner.shape[1:])
+def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Shape and dtype of a value of an Arrow type; None for one that is no number, or has no shape."""
+    types = _pyarrow().types
+    if hasattr(kind, "storage_type") and hasattr(kind, "shape") and all(kind.shape):
+        inner = _held(_innermost(kind.storage_type), True)
+        return None if inner is None else (tuple(kind.shape), inner[1])
+    if hasattr(kind, "storage_type"):
+        return _held(kind.storage_type, nullable)
+    if types.is_dictionary(kind):
+        return _held(kind.value_type, nullable)
+    if types.is_fixed_size_list(kind):
+        inner = _held(kind.value_type, nullable or kind.value_field.nullable)
+        return None if inner is None else ((kind.list_size, *inner[0]), inner[1])
+    if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
+        return None
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return (), np.promote_types(dtype, np.float32) if nullable and dtype.kind != "f" else dtype
+
+
+def _innermost(kind: Any) -> Any:
+    return _innermost(kind.value_type) if hasattr(kind, "value_type") else kind
+
+
+def _why_not(schema: Any, name: Any) -> str | None:
+    """Why a column of the schema cannot be taken, and what to write instead."""
+    types, index = _pyarrow().types, schema.get_field_index(str(name))
+    if index < 0:
+        return None
+    kind = schema.field(index).type
+    cure = "code it as numbers first"
+    if types.is_decimal(kind):
+        cure = f"store table[{name!r}].cast('float64') instead"
+    elif types.is_list(kind) or types.is_large_list(kind):
+        cure = (
+            "the lengths of lists may differ from row to row. Store lists of one length, "
+            f"table[{name!r}].cast(pyarrow.list_(pyarrow.float32(), LENGTH)), or, of Hugging Face's datasets, "
+            f"data.cast_column({name!r}, datasets.Sequence(datasets.Value('float32'), LENGTH))"
+        )
+    return f"column {name!r} is of type {kind}, whose rows are no arrays of numbers of one shape: {cure}."
+
+
+def _values(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The rows of an Arrow array, (n, *shape): NaN where a value, or a list of the right length, is missing."""
+    array = getattr(array, "storage", array)
+    if hasattr(array, "dictionary_decode"):
+        array = array.dictionary_decode()
+    if not shape:
+        array = array.cast("uint8") if dtype.kind == "f" and str(array.type) == "bool" else array
+        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
+    if hasattr(array.type, "list_size") and not array.null_count:
+        inner = array.flatten()
+    else:
+        lengths = array.value_lengths() if hasattr(array, "value_lengths") else None
+        right = np.asarray(array.is_valid()) if lengths is None else lengths.to_numpy(zero_copy_only=False) == shape[0]
+        if not np.all(right):
+            found = np.full((len(array), *shape), np.nan, dtype)
+            found[right] = _values(array.filter(_pyarrow().array(right)), shape, dtype)
+            return found
+        inner = array.flatten()
+    return _values(inner, shape[1:], dtype).reshape(len(array), *shape)
 
 
 def _joined(parts: list[Array]) -> Array:

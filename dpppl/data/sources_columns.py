@@ -20,6 +20,8 @@ class ColumnSource(Source):
         table: Any = self.table
         names = tuple(key) if isinstance(key, list) else (key,)
         for name in names:
+            if name not in table.columns and (why := table.why_not(name)) is not None:
+                raise ConfigurationError(why)
             if name not in table.columns:
                 raise ConfigurationError(f"there is no column {name!r}: {', '.join(map(str, table.columns))}.")
         shapes, dtypes = zip(*(table.columns[name] for name in names))

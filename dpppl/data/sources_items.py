@@ -69,8 +69,9 @@ class Items(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """From the first item."""
-        return {key: (np.shape(value), np.asarray(value).dtype) for key, value in _parts(self.items([0])[0]).items()}
+        """Those of numbers, from the first item."""
+        first = {key: np.asarray(value) for key, value in _parts(self.items([0])[0]).items()}
+        return {key: (value.shape, value.dtype) for key, value in first.items() if value.dtype.kind in "biuf"}
 
     def items(self, numbers: list[int]) -> Sequence[Any]:
         """Items by their numbers."""
@@ -94,20 +95,31 @@ class _OpenedItems(Opened):
         if len(items) != len(indices):
             raise OSError("a data set gave another number of items than it was asked for")
 
-        def column(name: Any) -> Array:
-            shape, dtype = self._table.columns[name]
-            found = np.empty((len(items), *shape), dtype)
-            for place, item in enumerate(items):
-                value = np.asarray(item[name])
-                if value.shape != shape or value.dtype != dtype:
-                    raise OSError(f"items of a data set differ in the shape or dtype of {name!r}")
-                found[place] = value
-            return found
-
-        return arranged(self._keys, column)
+        found = {name: np.zeros((len(items), *shape), dtype) for name, (shape, dtype) in self._table.columns.items()}
+        alike = [
+            _put(item, {name: rows[place, ...] for name, rows in found.items()}) for place, item in enumerate(items)
+        ]
+        missing = ~np.asarray(alike, bool)
+        for rows in found.values():
+            rows[missing] = np.nan if rows.dtype.kind == "f" else 0
+        return arranged(self._keys, found.__getitem__)
 
     def close(self) -> None:
         """The data set stays with whoever made it."""
+
+
+def _put(item: Mapping[Any, Any], place: Mapping[Any, Array]) -> bool:
+    """Write an item into its place in each column; whether all its values have the columns' shapes and kinds. One that has not is
+    missing: a run that failed would tell of it."""
+    for name, row in place.items():
+        try:
+            value = np.asarray(item[name])
+        except (KeyError, TypeError, ValueError):
+            return False
+        if value.shape != row.shape or not np.can_cast(value.dtype, row.dtype, "same_kind"):
+            return False
+        row[...] = value
+    return True
 
 
 def _parts(item: Any) -> dict[Any, Any]:

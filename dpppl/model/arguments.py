@@ -12,7 +12,7 @@ import numpy as np
 
 from dpppl.data.disk import on_disk
 from dpppl.data.sharded import sharded
-from dpppl.data.sources import Source
+from dpppl.data.sources import Source, fitted
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import public_values
@@ -148,7 +148,7 @@ class Arguments:
                 raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
             given = {label: found[label] for label in self.rows}
-            rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.device_put(given)
+            rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.device_put(jax.tree.map(_held, given))
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
     def public_values(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arrays:
@@ -224,6 +224,11 @@ def _flatten(names: list[str], values: list[Any]) -> tuple[list[tuple[str, bool,
             leaves += [(name + key(path) + key(rest), _is_public(leaf), each) for rest, each in inner]
     unwrapped = jax.tree.map(lambda leaf: leaf.value if _is_public(leaf) else leaf, values, is_leaf=_is_public)
     return leaves, jax.tree.structure(unwrapped)
+
+
+def _held(array: Any) -> Any:
+    """An array of NumPy's in the type that JAX holds it in."""
+    return fitted(array, jax.dtypes.canonicalize_dtype(array.dtype)) if isinstance(array, np.ndarray) else array
 
 
 def _is_public(value: Any) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 import dpppl
 from dpppl import ConfigurationError, from_disk
+from dpppl.data.sources import fitted
 
 N, D = 53, 3
 X = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
@@ -66,7 +67,7 @@ def parquet(folder):
 def hugging_face(folder):
     datasets = pytest.importorskip("datasets")
     data = datasets.Dataset.from_dict({"x": X.tolist(), "y": Y.tolist(), "name": ["a"] * N})
-    data = data.cast_column("x", datasets.Sequence(datasets.Value("float32")))
+    data = data.cast_column("x", datasets.Sequence(datasets.Value("float32"), D))
     data.save_to_disk(str(folder / "rows"))
     source = from_disk(datasets.load_from_disk(str(folder / "rows")))
     return source["x"], source["y"]
@@ -156,6 +157,107 @@ def test_errors_say_what_to_do(make, message, tmp_path):
     (tmp_path / "text").write_text("rows")
     with pytest.raises(ConfigurationError, match=message):
         make(tmp_path)
+
+
+# One row never decides what a column is, or whether a run fails
+
+DICTIONARIES = pa.chunked_array([pa.array([k + i for i in range(N)]).dictionary_encode() for k in (0, 100)])
+FIXED, DEEP = pa.list_(pa.float32(), 2), pa.list_(pa.list_(pa.int32(), 2), 1)
+ODD = {  # by name: the type, a row like the others, and rows that are not
+    "floats": (pa.float64(), 1.5, [None, float("nan"), float("inf"), 1e300]),
+    "whole numbers": (pa.int32(), 3, [None, 2**31 - 1]),
+    "large whole numbers": (pa.int64(), 3, [None, 2**40]),
+    "bytes": (pa.uint8(), 3, [None, 255]),
+    "truth values": (pa.bool_(), True, [None, False]),
+    "codes": (pa.dictionary(pa.int32(), pa.int64()), 3, [None, 4]),
+    "halves": (pa.float16(), np.float16(1), [None]),
+    "lists": (FIXED, [1.0, 2.0], [None, [None, 2.0]]),
+    "lists of lists": (DEEP, [[1, 2]], [None, [None], [[1, None]]]),
+}
+
+
+@pytest.mark.parametrize("parquet", [False, True], ids=["feather", "parquet"])
+def test_types_and_not_rows_decide_what_a_column_is(parquet, tmp_path):
+    """The first, the last and a middle row, each of all its odd values: shape and type stay, all other rows are the same."""
+    places = (0, 3, N - 1)
+    for name, (kind, usual, odd) in ODD.items():
+        found = {}
+        for place, value in [(0, usual), *((place, value) for place in places for value in odd)]:
+            rows = [usual] * N
+            rows[place] = value
+            stored = pa.table({"x": pa.array(rows, kind), "y": pa.array(Y)})
+            write = pa.parquet.write_table if parquet else pa.feather.write_feather
+            write(
+                stored,
+                str(tmp_path / "rows"),
+                **({"row_group_size": 11} if parquet else {"compression": "uncompressed"}),
+            )
+            source = from_disk(tmp_path / "rows")["x"]
+            found[place, str(value)] = source.shape, source.dtype
+            others = np.delete(source.read(0, N), place, axis=0)
+            assert np.all(others == np.asarray(usual, float)), name
+            last = source.read(place, 1)[0]
+            assert value is not None or np.all(np.isnan(last)), name
+            if not parquet:
+                np.testing.assert_array_equal(source.take([place, 1])[0], last)
+        assert len(set(found.values())) == 1, (name, found)
+
+
+def test_lists_without_a_length_are_refused_by_their_type_and_the_cure_runs(tmp_path):
+    write = lambda column: pa.feather.write_feather(  # noqa: E731
+        pa.table({"x": column, "y": pa.array(Y)}), str(tmp_path / "rows"), compression="uncompressed"
+    )
+    messages = []
+    for last in ([1.0, 2.0], [1.0], [], None):
+        column = pa.array([[1.0, 2.0]] * (N - 1) + [last])
+        write(column)
+        with pytest.raises(ConfigurationError) as caught:
+            from_disk(tmp_path / "rows")["x"]
+        messages.append(str(caught.value))
+    assert len(set(messages)) == 1 and "table['x'].cast(pyarrow.list_(pyarrow.float32(), LENGTH))" in messages[0]
+    write(pa.array([[1.0, 2.0]] * N).cast(pa.list_(pa.float32(), 2)))
+    assert from_disk(tmp_path / "rows")["x"].shape == (N, 2)
+    write(pa.array([1] * N, pa.int32()).cast(pa.decimal128(20, 2)))
+    with pytest.raises(ConfigurationError, match=r"of type decimal128\(20, 2\).*cast\('float64'\)"):
+        from_disk(tmp_path / "rows")["x"]
+    write(pa.array([1] * N, pa.int32()).cast(pa.decimal128(20, 2)).cast("float64"))
+    assert from_disk(tmp_path / "rows")["x"].dtype == float
+
+
+def test_dictionaries_may_differ_between_chunks_and_nullable_is_what_the_schema_says(tmp_path):
+    schema = pa.schema([pa.field("x", DICTIONARIES.type), pa.field("y", pa.int32(), nullable=False)])
+    rows = pa.table([DICTIONARIES, pa.array([*range(2 * N)], pa.int32())], schema=schema)
+    pa.parquet.write_table(rows, tmp_path / "rows.parquet", row_group_size=N)
+    source = from_disk(tmp_path / "rows.parquet")
+    np.testing.assert_array_equal(source["x"].read(0, 2 * N), [*range(N), *range(100, 100 + N)])
+    assert source["y"].dtype == np.int32 and source["x"].dtype == float
+
+
+class Odd(Dicts):
+    def __init__(self, odd):
+        self.odd = odd
+
+    def __getitem__(self, number):
+        return self.odd if number == 5 else {"x": X[number], "y": Y[number]}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"x": X[5], "y": 0.5}, {"x": X[5, :2], "y": Y[5]}, {"y": Y[5]}, {"x": None, "y": Y[5]}, {"x": ["HIV"] * D, "y": Y[5]}, {}],
+    ids=["kind", "shape", "lacks one", "none", "text", "empty"],
+)  # fmt: skip
+def test_an_item_that_is_unlike_the_others_is_missing(odd):
+    source = from_disk(Odd(odd))
+    found = source["x"].read(0, N)
+    assert np.all(np.isnan(found[5])) and source["y"].take([5]) == 0
+    np.testing.assert_array_equal(np.delete(found, 5, axis=0), np.delete(X, 5, axis=0))
+
+
+def test_whole_numbers_beyond_the_range_do_not_wrap_round():
+    large = np.array([2**40, -(2**40), 7])
+    assert fitted(large, np.dtype(np.int32)).tolist() == [2**31 - 1, -(2**31), 7]
+    assert fitted(np.array([2**63], np.uint64), np.dtype(np.uint32)).tolist() == [2**32 - 1]
+    assert fitted(np.array([-1]), np.dtype(np.uint32)).tolist() == [0]
 
 
 def test_a_shuffled_data_set_is_to_be_stored(tmp_path):
