@@ -139,9 +139,9 @@ class Arguments:
         for label, expected in {**self.rows, **self.public}.items():
             shape = _shape_of(label, found[label]).shape if isinstance(found[label], _ARRAYS) else None
             if shape != expected.shape:
-                given = "no array" if shape is None else f"an array of shape {shape}"
+                is_now = "no array" if shape is None else f"an array of shape {shape}"
                 raise ConfigurationError(
-                    f"argument '{label}' is {given}; when the model was split, it was an array of shape {expected.shape}."
+                    f"argument '{label}' is {is_now}; when the model was split, it was an array of shape {expected.shape}."
                 )
         for label, value in self.static.items():
             if found[label] is not value and not _same(found[label], value):
