@@ -16,6 +16,7 @@ from dpppl.mcmc.bound import BoundKernel
 
 FALSE_ALARM = 0.01
 _SLOWEST, _SLOW = 2, 8
+_MOST_TOGETHER, _SHARE = 0.1, 0.1
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -94,14 +95,15 @@ class Arrival:
         An element is moving if its two slowest cosines are stronger than noise explains, or those of its site together
         while nothing holds it. The chance of that where nothing pulls is at most 1 % for the whole run, and less where a
         posterior holds it. It is held if its eight slow cosines are weaker than noise alone would let them be: 1 % for an
-        element that nothing holds."""
+        element that nothing holds. So must be those of every combination of held elements: see `_held_together`."""
         from scipy.special import chdtr, chdtrc  # scipy.stats takes half a second to import
 
-        ways = {site: _powers(np.asarray(midpoints[site]), np.asarray(z), noise) for site, z in positions.items()}
+        ways = {site: _cosines(np.asarray(midpoints[site]), np.asarray(z), noise) for site, z in positions.items()}
         count = sum(way.shape[2] for way in ways.values())
         moving, held = {}, {}
-        for site, power in ways.items():
-            chains, slow, size = power.shape
+        for site, way in ways.items():
+            chains, slow, size = way.shape
+            power = way**2
             slowest = power[:, :_SLOWEST].sum(axis=(0, 1)) / noise.most
             freedom = chains * min(_SLOWEST, slow)
             alone = chdtrc(freedom, slowest) < 0.5 * FALSE_ALARM / count
@@ -109,8 +111,12 @@ class Arrival:
             is_held = chdtr(chains * slow, power.sum(axis=(0, 1))) < FALSE_ALARM
             shape = np.shape(positions[site])[2:]
             moving[site] = (alone | (together & ~is_held)).reshape(shape)
-            held[site] = is_held.reshape(shape)
-        return cls(moving=moving, held=held)
+            held[site] = is_held
+        flat = np.concatenate([way.reshape(-1, way.shape[2]) for way in ways.values()], axis=1)
+        parts = np.split(
+            _held_together(flat, np.concatenate(list(held.values()))), np.cumsum([len(h) for h in held.values()])
+        )
+        return cls(moving=moving, held={site: part.reshape(moving[site].shape) for site, part in zip(held, parts)})
 
     def of_samples(self, site: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """(moving, held) of a site in constrained space: of its own elements, or the worst of them where their shape is
@@ -127,8 +133,30 @@ class Arrival:
         return np.full(shape, worst[0]), np.full(shape, worst[1])
 
 
-def _powers(midpoints: Array, positions: Array, noise: Noise) -> Array:
-    """Squared slow cosines of a site's increments in units of their noise, (chains, cosines, elements).
+def _held_together(cosines: Array, held: Array) -> Array:
+    """Which of the elements that are held each by itself are held together, too: (elements,).
+
+    Where a posterior holds differences of elements and not their sum, each element has a part only of the power that the sum
+    has. So the combination of held elements with the strongest cosines is tested as one element is, with a chance of 1 %
+    for each of them and 10 % at most. Elements of a combination that is not held are not held.
+
+    - **cosines** - slow cosines in units of their noise, (cosines of all chains, elements).
+    - **held** - whether each element is held by itself, (elements,)."""
+    from scipy.special import chdtri
+
+    own = np.flatnonzero(held)
+    if not len(own):
+        return held
+    _, strengths, directions = np.linalg.svd(cosines[:, own], full_matrices=False)
+    chance = min(_MOST_TOGETHER, FALSE_ALARM * len(own))
+    shares = directions[strengths**2 >= chdtri(len(cosines), 1.0 - chance)] ** 2
+    together = held.copy()
+    together[own] = ~np.any(shares > _SHARE * shares.max(axis=1, keepdims=True, initial=0.0), axis=0)
+    return together
+
+
+def _cosines(midpoints: Array, positions: Array, noise: Noise) -> Array:
+    """Slow cosines of a site's increments in units of their noise, (chains, cosines, elements).
 
     With momentum the increments are those of where a free chain would come to rest, which are independent."""
     from scipy import fft
@@ -139,4 +167,4 @@ def _powers(midpoints: Array, positions: Array, noise: Noise) -> Array:
         moves = 2.0 * (positions - midpoints.reshape(positions.shape))
         rest = positions + (1.0 - noise.friction) / noise.friction * moves
         increments = np.diff(rest, axis=1) / noise.ways[:, :, None] ** 0.5
-        return np.asarray(fft.dct(increments, axis=1, norm="ortho")[:, :_SLOW] ** 2)
+        return np.asarray(fft.dct(increments, axis=1, norm="ortho")[:, :_SLOW])

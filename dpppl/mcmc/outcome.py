@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ import numpy as np
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.verdict import Measured, measure
+from dpppl.mcmc.verdict import Measured, Reading, measure, reading
+from dpppl.model.prior_draws import prior_draws
+from dpppl.runs.driver import TRACING
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,8 @@ class Outcome:
     - **first** - number of the first step of a chain that was collected.
     - **draws** - collected states of each chain.
     - **thinning** - steps from one of them to the next.
+    - **sites** - samples of all sites, those included that the caller leaves out.
+    - **prior** - makes prior draws of these sites; None in a pickle.
     """
 
     last_state: Any
@@ -37,6 +42,8 @@ class Outcome:
     first: int
     draws: int
     thinning: int
+    sites: dict[str, Any]
+    prior: Callable[[], dict[str, np.ndarray]] | None
 
     @classmethod
     def of(cls, chains: Chains, finished: Sequence[tuple[Any, Any]], constrain: Callable[..., Any]) -> "Outcome":
@@ -55,11 +62,24 @@ class Outcome:
         measured, arrival = measure(chains.bound, states, collected, first, layout.thinning)
         samples: Any = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
         constrained = constrain(collected[DPKernel.sample_field], chains.public)
+        split, public = chains.bound.split, jax.tree.map(np.array, chains.public)  # a copy: no argument is kept
         samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}
         return cls(
             last_state=states, samples=samples, measured=measured, arrival=arrival,
             failed=not_finite(states.z, layout.num_chains), first=first, draws=call.num_collected, thinning=layout.thinning,
+            sites=dict(constrained), prior=lambda: prior_draws(split, public),
         )  # fmt: skip
+
+    @cached_property
+    def reading(self) -> Reading:
+        """Which elements may be read."""
+        assert self.prior is not None
+        with TRACING:
+            return reading(self.sites, self.measured, self.arrival, self.prior())
+
+    def __getstate__(self) -> dict[str, Any]:
+        assert self.reading  # a pickle holds it instead of the model
+        return vars(self) | {"prior": None}
 
     def warn(self, stacklevel: int) -> None:
         """Warn of chains that failed and of steps that were too long.

@@ -10,7 +10,7 @@ from dpppl.mcmc.details import ChainDetails
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.settings import MCMCSettings
 from dpppl.mcmc.summary import print_table
-from dpppl.mcmc.verdict import verdict_lines, verdicts
+from dpppl.mcmc.verdict import Reading, verdict_lines
 from dpppl.runs.report import to_inference_data
 
 
@@ -51,10 +51,10 @@ class ChainResults(MCMCSettings):
     def verdicts(self) -> dict[str, np.ndarray]:
         """Whether each element of each site may be read, in constrained space: arrays of words, by site.
 
-        "read", "read the mean only", "biased by clipping", "do not read: too short", "do not read: still moving" or
-        "do not read: unstable". Computed from what was released."""
+        "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
+        "do not read: depends on ..." or "do not read: unstable". Computed from what was released, and from prior draws."""
         ended = self._ended("verdicts")
-        return verdicts(self.get_samples(group_by_chain=True), ended.measured, ended.arrival)
+        return {site: ended.reading.words[site] for site in self.get_samples()}
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
         """Print a table of elements with their verdicts, then the verdicts of all in words.
@@ -68,9 +68,10 @@ class ChainResults(MCMCSettings):
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
         print_table(samples, self.get_weights(), prob, words, max_rows)
+        found = Reading(words={s: words[s] for s in samples}, learned={s: ended.reading.learned[s] for s in samples})
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
-        for line in verdict_lines({site: words[site] for site in samples}, ended.measured):
+        for line in verdict_lines(found, ended.measured):
             print(line)
         print(f"mixing budget: {details.mixing_line()}")
 

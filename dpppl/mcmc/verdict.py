@@ -1,6 +1,6 @@
 """Which sites may be read: verdicts from the samples, steps and counts that a run has released."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +10,14 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from dpppl.mcmc.arrival import FALSE_ALARM, Arrival, Noise, noise_of
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.runs.clipped_rows import BIASED, ClippedRows
+from dpppl.runs.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
+DEPENDS = "do not read: depends on "
 _FEWEST, _LEAST, _DRIFT = 50, 10, 8
 SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 0.5, 10.0
+LARGEST_SHIFT, LARGEST_SHIFT_TO_READ = 1.0, 0.5
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -115,27 +118,85 @@ def clipped_rows(sums: Any, thinning: int, num_rows: int) -> ClippedRows | None:
     return ClippedRows(share=float(share), error=float(error), num_rows=num_rows)
 
 
-def verdicts(samples: Mapping[str, Any], measured: Measured, arrival: Arrival) -> dict[str, Array]:
-    """For each element of each site, constrained, {site: (chains, draws, ...)}: one of the six above.
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Which elements of a run's samples may be read.
+
+    - **words** - by site, the verdict on each element, constrained.
+    - **learned** - by site, "learned", "partly" or "prior" for each element that has arrived, else "".
+    """
+
+    words: dict[str, Array]
+    learned: dict[str, Array]
+
+
+def reading(samples: Mapping[str, Any], measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
+    """The verdict on each element of each site.
 
     "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
     by the posterior, with ten effective samples of each chain or more. "still moving": the positions drift. See `Arrival`.
     "unstable": the step is so long that positions spread 1.5 times as wide as the samples (variances), or values are not
     finite; a site computed from others has the worst of theirs. "biased by clipping": of what would be read, where more
-    rows were clipped than N^(-1/2) of them."""
-    found = {}
+    rows were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and location are the prior's. "depends
+    on ...": it would be read, but latents that have not arrived may move it by more than its sd; where that is more than
+    half an sd, at most its mean is read.
+
+    - **samples** - constrained, {site: (chains, draws, ...)}.
+    - **measured**, **arrival** - of the run.
+    - **prior** - prior draws of the same sites, {site: (any number, ...)}.
+    """
+    words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
-        unstable = site in measured.over_long or (site not in measured.excess and bool(measured.over_long))
-        moving, held = arrival.of_samples(site, value.shape[2:])
         size, r_hat = _mixing(value)
-        words = np.full(value.shape[2:], SHORT, dtype=object)
-        words[held & (size >= SMALLEST_SIZE_FOR_MEAN * len(value))] = CLIPPED if measured.is_biased else MEAN
-        words[(size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)] = CLIPPED if measured.is_biased else READ
-        words[moving] = MOVING
-        words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
-        found[site] = words
-    return found
+        words[site] = _alone(site, value, size, r_hat, measured, arrival).reshape(-1)
+        flat[site], sizes[site] = value.reshape(value.shape[0] * value.shape[1], -1), size.reshape(-1)
+        learned[site] = np.full(len(words[site]), "", dtype=object)
+        compared = np.flatnonzero(_has_arrived(words[site]) & np.isfinite(sizes[site]))
+        if len(compared):
+            draws = prior[site].reshape(len(prior[site]), -1)[:, compared]
+            learned[site][compared] = Learned.of(flat[site][:, compared], sizes[site][compared], draws).words
+        words[site] = np.where(learned[site] == PRIOR, PRIOR, words[site])
+    partners = []
+    for site in measured.excess:  # the latents
+        if np.any(late := ~_has_arrived(words[site])):
+            draws = prior[site].reshape(len(prior[site]), -1)
+            partners.append(Partner.of(site, flat[site][:, late], draws[:, late]))
+    for site in words if partners else ():
+        _hold_back(words[site], flat[site], sizes[site], partners)
+        learned[site][~_has_arrived(words[site])] = ""
+    shapes = {site: np.shape(value)[2:] for site, value in samples.items()}
+    by_shape = lambda found: {site: value.reshape(shapes[site]) for site, value in found.items()}  # noqa: E731
+    return Reading(words=by_shape(words), learned=by_shape(learned))
+
+
+def _alone(site: str, value: Array, size: Array, r_hat: Array, measured: Measured, arrival: Arrival) -> Array:
+    """The verdict on each element by itself, without a look at other elements and at the prior."""
+    unstable = site in measured.over_long or (site not in measured.excess and bool(measured.over_long))
+    moving, held = arrival.of_samples(site, value.shape[2:])
+    words = np.full(value.shape[2:], SHORT, dtype=object)
+    words[held & (size >= SMALLEST_SIZE_FOR_MEAN * len(value))] = CLIPPED if measured.is_biased else MEAN
+    words[(size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)] = CLIPPED if measured.is_biased else READ
+    words[moving] = MOVING
+    words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
+    return words
+
+
+def _has_arrived(words: Array) -> Array:
+    return np.isin(words.astype(str), (READ, MEAN, CLIPPED, PRIOR))
+
+
+def _hold_back(words: Array, values: Array, sizes: Array, partners: Sequence[Partner]) -> None:
+    """Change the words of the elements that `partners` may move."""
+    own = np.flatnonzero(np.isin(words.astype(str), (READ, MEAN, CLIPPED)) & np.isfinite(sizes))
+    if not len(own):
+        return
+    squares = shifts(values[:, own], np.std(values[:, own], axis=0), sizes[own], partners)
+    for place, square in enumerate(sum(squares.values())):
+        if square > LARGEST_SHIFT**2:
+            words[own[place]] = f"{DEPENDS}{named(squares, place)}"
+        elif square > LARGEST_SHIFT_TO_READ**2 and words[own[place]] == READ:
+            words[own[place]] = MEAN
 
 
 def _mixing(value: Array) -> tuple[Array, Array]:
@@ -148,25 +209,38 @@ def _mixing(value: Array) -> tuple[Array, Array]:
     return np.where(still, np.inf, size), np.where(still, 1.0, r_hat)
 
 
-def verdict_lines(found: Mapping[str, Array], measured: Measured) -> list[str]:
+def verdict_lines(found: Reading, measured: Measured) -> list[str]:
     """The verdicts in some sentences, with what to do about them."""
-    words = np.concatenate([np.ravel(v) for v in found.values()])
+    words = np.concatenate([np.ravel(v) for v in found.words.values()])
     norm = "" if measured.is_biased else " or a smaller clipping_norm"
     longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
     cures = {
         READ: "",
         MEAN: f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}",
         CLIPPED: "",
+        PRIOR: "the data changed neither spread nor location; use more rows or a larger epsilon, and check masks, the coding of "
+        "the data and clipping_norm",
         SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
         MOVING: "noisy gradients pull one way all along, so the mean is that of the way: raise num_warmup, or start nearer "
         f"(init_strategy); {longer}",
+        DEPENDS: "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre and "
+        f"scale the columns; {longer}",
         UNSTABLE: f"steps of {measured.step_size:.3g} are too long: raise num_samples and num_warmup, which shortens matched "
         "steps at no cost, or give a smaller step_size",
     }
     lines = []
     for verdict, cure in cures.items():
-        if count := int(np.sum(words == verdict)):
-            sites = [site for site, v in found.items() if np.any(v == verdict)]
-            named = ", ".join(sites[:6]) + (", ..." if len(sites) > 6 else "")
-            lines.append(f"{verdict}: {count} of {len(words)} ({named}){'; ' + cure if cure else ''}")
+        is_meant = lambda word: word == verdict or (verdict == DEPENDS and word.startswith(DEPENDS))  # noqa: B023, E731
+        for word in filter(is_meant, dict.fromkeys(map(str, words))):
+            lines.append(f"{word}: {_count(found.words, word)}{'; ' + cure if cure else ''}")
+    by_word = [(word, _count(found.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
+    if any(count for _, count in by_word):
+        lines.append("from the data: " + ", ".join(f"{word} {count}" for word, count in by_word if count))
     return lines if measured.clipped is None else [*lines, str(measured.clipped)]
+
+
+def _count(words: Mapping[str, Array], word: str) -> str:
+    """How many elements have this word, and of which sites; "" for none."""
+    count, size = (sum(int(np.sum(found(v))) for v in words.values()) for found in (lambda v: v == word, np.ones_like))
+    sites = [site for site, v in words.items() if np.any(v == word)]
+    return f"{count} of {size} ({', '.join(sites[:6])}{', ...' if len(sites) > 6 else ''})" if count else ""

@@ -8,7 +8,7 @@ displacement of the parameter, which stays bounded. High frequencies measure pri
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,9 +16,10 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 from dpppl.runs.clipped_rows import BIASED, ClippedRows
+from dpppl.runs.learned import LEARNED, PARTLY, PRIOR
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
-HIDDEN = "hidden by noise"
+IN_PART, HIDDEN = "arrived in part", "hidden by noise"
 FALSE_ALARM, TAIL = 0.01, 0.5
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 
@@ -48,19 +49,32 @@ class ParameterConvergence:
 class Convergence:
     """Whether the tail of a run has arrived; `str()` is the text.
 
-    - **verdict** - "arrived", "biased by clipping" (it has arrived elsewhere), "still moving", "too few steps to tell" or "not
-      finite".
+    - **verdict** - "arrived", "prior" (nothing was learned), "biased by clipping" (it has arrived elsewhere), "arrived in part"
+      (noise hides where other latents are, and what has arrived may move with them), "hidden by noise" (all latents), "still
+      moving", "too few steps to tell" or "not finite".
     - **parameters** - the same for each parameter, regardless of clipping.
     - **num_iterates** - number of kept gradients in the tail; 40 are needed.
-    - **clipped** - share of clipped rows in the last half of the run, None where it was not counted."""
+    - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
+    - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
     num_iterates: int
     clipped: ClippedRows | None = None
+    latents: Mapping[str, Array] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return self._text() if self.clipped is None else f"{self._text()}\n{self.clipped}"
+        return "\n".join(filter(None, [self._text(), self._learned(), self.clipped and str(self.clipped)]))
+
+    def _learned(self) -> str:
+        """What was learned of the latents, in words."""
+        parts = []
+        for word in (LEARNED, PARTLY, PRIOR, HIDDEN):
+            sites = [site for site, words in self.latents.items() if np.any(words == word)]
+            if sites:
+                named = ", ".join(sites[:6]) + (", ..." if len(sites) > 6 else "")
+                parts.append(f"{sum(int(np.sum(self.latents[site] == word)) for site in sites)} {word} ({named})")
+        return f"latents: {', '.join(parts)}" if parts else ""
 
     def _text(self) -> str:
         if self.num_iterates < _MIN_LENGTH:
@@ -72,6 +86,12 @@ class Convergence:
             ARRIVED: "; nothing moves beyond its noise",
             BIASED: "; nothing moves beyond its noise, but the optimum is that of clipped gradients",
             MOVING: "; run longer, or raise the learning rate",
+            IN_PART: "; noise hides other latents, and what has arrived may move with them: use a larger epsilon or more "
+            "rows, and scale the columns",
+            PRIOR: "; nothing was learned: the posterior is the prior; use a larger epsilon or more rows, and check masks, the "
+            "coding of the data and clipping_norm",
+            HIDDEN: "; noise in the locations is as large as the guide's sds: use a larger epsilon or more rows, and scale the "
+            "columns",
             UNDECIDED: "; noise hides whether anything moves",
             DIVERGED: "; lower the learning rate",
         }
@@ -94,7 +114,13 @@ def tail_of(trajectory: Any, tail: float) -> Any:
     return jax.tree.map(lambda x: x[length - max(1, round(tail * length)) :], trajectory)
 
 
-def convergence(gradients: Mapping[str, Any], tail: float = TAIL, clipped: ClippedRows | None = None) -> Convergence:
+def convergence(
+    gradients: Mapping[str, Any],
+    tail: float = TAIL,
+    clipped: ClippedRows | None = None,
+    latents: Mapping[str, Array] | None = None,
+    by_parameter: bool = True,
+) -> Convergence:
     """What the noisy gradients of a run, leaves (number kept, ...) by parameter, say of its tail.
 
     A parameter is "still moving" if its two slowest cosines are stronger than noise explains, all its numbers together or
@@ -103,7 +129,9 @@ def convergence(gradients: Mapping[str, Any], tail: float = TAIL, clipped: Clipp
     its gradients over the whole run or the slow ones of the tail are not white (1 % each), has "arrived": no optimiser
     could tell from these gradients that the optimum is elsewhere. Any other is "hidden by noise". The run has the verdict of
     what moves, else of what has arrived, unless more rows were `clipped` than an unbiased posterior bears; "too few steps to
-    tell" if all is hidden, or with fewer than 40 gradients in the tail.
+    tell" if all is hidden, or with fewer than 40 gradients in the tail. A run that has learned nothing of any of the
+    `latents` is "prior". One that has "arrived", while noise hides others, has "arrived in part": latents, or parameters if
+    the verdict is `by_parameter`.
 
     The numbers of a parameter may have dependent noise: how many independent ones they are worth is estimated from the
     fast cosines (Satterthwaite 1946). Numbers whose mean gradient has fallen below 1e-4 of the largest that the run saw
@@ -121,10 +149,17 @@ def convergence(gradients: Mapping[str, Any], tail: float = TAIL, clipped: Clipp
     parameters = tuple(_parameter(name, named[name], tails[name], FALSE_ALARM / len(named)) for name in sorted(named))
     found = {p.verdict for p in parameters}
     verdict = next((v for v in (DIVERGED, MOVING, ARRIVED) if v in found), UNDECIDED)
-    if verdict == ARRIVED and clipped is not None and clipped.is_biased:
-        verdict = BIASED
     num_iterates = len(next(iter(tails.values())))
-    return Convergence(verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped)
+    words = np.concatenate([np.ravel(found) for found in (latents or {}).values()] or [np.zeros(0)]).astype(str)
+    if len(words) and np.all(words == PRIOR) and verdict != DIVERGED and num_iterates >= _MIN_LENGTH:
+        verdict = PRIOR
+    elif verdict == ARRIVED and clipped is not None and clipped.is_biased:
+        verdict = BIASED
+    elif verdict == ARRIVED and (HIDDEN in words or (by_parameter and HIDDEN in found)):
+        verdict = HIDDEN if len(words) and set(words) <= {HIDDEN, PRIOR} else IN_PART
+    return Convergence(
+        verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped, latents=latents or {}
+    )
 
 
 def _parameter(name: str, whole: Array, tail: Array, false_alarm: float) -> ParameterConvergence:

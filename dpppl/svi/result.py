@@ -16,9 +16,10 @@ from dpppl.information_flow.row_free import proved
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.report import PrivacyReport, to_inference_data
-from dpppl.svi.convergence import Convergence, convergence, tail_of
+from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of
+from dpppl.svi.latents import learned_latents
 from dpppl.svi.noise_aware import noise_aware_params
 from dpppl.validation import positive_integer
 
@@ -60,8 +61,15 @@ class SVIResult:
 
     @cached_property
     def convergence(self) -> Convergence:
-        """Whether the run has arrived, and where, from its noisy gradients and its count of clipped rows. Free."""
-        return convergence(self.gradients, clipped=self.clipped)
+        """Whether the run has arrived, and what was learned, from its noisy gradients, its count of clipped rows and draws of
+        guide and prior. Free."""
+        latents, is_all = None, False
+        finite = all(np.all(np.isfinite(x)) for x in jax.tree.leaves(self.trajectory))
+        if finite and self.objective is not None and self.objective.split.latents and not self.objective.split.local:
+            phi = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, TAIL))
+            with TRACING:
+                latents, is_all = learned_latents(self.objective, self.public or {}, phi, self.gradients)
+        return convergence(self.gradients, clipped=self.clipped, latents=latents, by_parameter=not is_all)
 
     @property
     def losses(self) -> Any:
@@ -157,6 +165,7 @@ class SVIResult:
         return f"SVIResult: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
 
     def __getstate__(self) -> dict[str, Any]:
+        assert self.convergence  # a pickle holds it instead of the functions
         return {name: value for name, value in vars(self).items() if name not in _FUNCTIONS}
 
     def _with_functions(self, name: str) -> Objective:

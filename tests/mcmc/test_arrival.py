@@ -9,7 +9,7 @@ from numpyro.distributions import constraints
 
 import dpppl
 from dpppl.mcmc.arrival import Arrival, Noise, noise_of
-from dpppl.mcmc.verdict import MEAN, MOVING, READ, SHORT, UNSTABLE, Measured, excess_of, verdicts
+from dpppl.mcmc.verdict import MEAN, MOVING, READ, SHORT, UNSTABLE, Measured, excess_of, reading
 
 STEP = 0.01
 
@@ -35,9 +35,13 @@ def paths(rng, friction, curvature, *, draws, chains=1, size=1, thinning=1, warm
 
 
 def words(middle, positions, noise):
-    """Verdicts on each element, and the sites whose steps are too long."""
+    """Verdicts on each element, each as that of a run of its own; priors are a hundred times as wide as posteriors."""
     measured = Measured(step_size=STEP, excess=excess_of(middle, positions, noise))
-    return verdicts(middle, measured, Arrival.of(middle, positions, noise))["z"]
+    prior, found = {"z": np.random.default_rng(0).normal(0.0, 300.0, (1_000, 1))}, []
+    for element in range(middle["z"].shape[2]):
+        run = [{"z": values["z"][..., [element]]} for values in (middle, positions)]
+        found += list(reading(run[0], measured, Arrival.of(*run, noise), prior).words["z"])
+    return np.array(found, dtype=object)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,8 @@ def test_where_nothing_pulls_movement_and_instability_are_reported_as_rarely_as_
     larger, 71 elements or more would be held."""
     rng, found = np.random.default_rng(0), {MOVING: 0, UNSTABLE: 0}
     middle, positions, noise = paths(rng, friction, 0.0, draws=draws, chains=chains, size=3_000, thinning=thinning)
-    assert 6 < np.sum(Arrival.of(middle, positions, noise).held["z"]) < 54
+    alone = [[{"z": values["z"][..., [i]]} for values in (middle, positions)] for i in range(3_000)]
+    assert 6 < sum(Arrival.of(*run, noise).held["z"][0] for run in alone) < 54
     for first in range(0, 3_000, 3):
         run = [{"z": values["z"][:, :, first : first + 3]} for values in (middle, positions)]
         found[MOVING] += bool(np.any(Arrival.of(*run, noise).moving["z"]))

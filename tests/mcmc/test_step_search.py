@@ -20,7 +20,7 @@ from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
-from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped_rows, verdicts
+from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped_rows, reading
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.prelude import SHARE
 from dpppl.subsampling import FullBatch, Poisson
@@ -239,7 +239,8 @@ def test_verdicts():
     samples = {"w": np.concatenate([white, walk], axis=2), "twice": 2.0 * white}
     few, many = (ClippedRows(share=0.02, error=0.001, num_rows=number) for number in (1_000, 1_000_000))
     fine = Measured(step_size=0.1, excess={"w": 0.2}, clipped=few)
-    found = lambda measured, draws=samples: verdicts(draws, measured, Arrival())  # noqa: E731
+    prior = {site: rng.normal(0.0, 30.0, (1_000, value.shape[2])) for site, value in samples.items()}
+    found = lambda measured, draws=samples: reading(draws, measured, Arrival(), prior).words  # noqa: E731
     assert list(found(fine)["w"]) == [READ, SHORT]
     assert list(found(replace(fine, clipped=many))["w"]) == [CLIPPED, SHORT]
     assert list(found(Measured(step_size=0.1, excess={"w": 0.7}))["twice"]) == [UNSTABLE]

@@ -1,0 +1,46 @@
+"""Draws from a model's prior, to compare a posterior with."""
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl.information_flow.executables import run_once
+from dpppl.model.initialization import initial_values
+from dpppl.model.split import SplitModel
+
+_MOST, _FEWEST, _NUMBERS = 1_000, 32, 2**22
+
+
+def number_of_draws(shapes: Any) -> int:
+    """1,000, and fewer where a draw has many numbers.
+
+    - **shapes** - of one draw, a pytree.
+    """
+    size = sum(math.prod(np.shape(leaf)) for leaf in jax.tree.leaves(shapes))
+    return max(_FEWEST, min(_MOST, _NUMBERS // max(1, size)))
+
+
+def prior_draws(split: SplitModel, public: Any, is_constrained: bool = True) -> dict[str, np.ndarray]:
+    """Prior draws by site, (draws, ...): those of the latents and of the deterministic sites that depend on latents only.
+
+    The draws are the same in each call. A site with an improper prior is constant.
+
+    Guarantee: the draws do not depend on the private rows, which are not an argument.
+
+    - **split** - the model.
+    - **public** - the model's Public arrays.
+    - **is_constrained** - False: unconstrained latents, without deterministic sites.
+    """
+
+    def one(key: Any, public: Any) -> Any:
+        z = initial_values(split, public, key, "prior_sample")
+        return split.constrain(z, public) if is_constrained else z
+
+    def several(key: Any, public: Any) -> Any:
+        return jax.vmap(one, (0, None))(jax.random.split(key, count), public)
+
+    key = jax.random.key(0)
+    count = number_of_draws(jax.eval_shape(one, key, public))
+    return {site: np.asarray(value, np.float64) for site, value in run_once(several, key, public).items()}

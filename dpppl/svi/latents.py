@@ -1,0 +1,114 @@
+"""How much the data informed each latent of a fitted guide, from its draws, its noisy gradients and prior draws: free."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.infer import autoguide
+
+from dpppl.information_flow.executables import run_once
+from dpppl.model.prior_draws import number_of_draws, prior_draws
+from dpppl.runs.learned import PRIOR, SMALLEST_SHARE, Learned, distance
+from dpppl.svi.convergence import HIDDEN, TAIL, tail_of
+from dpppl.svi.dropout import AutoDropout
+from dpppl.svi.elbo import Objective
+from dpppl.svi.guides import parts_of
+
+LARGEST_ERROR, _GROWING, _MOST_ROWS = 0.6, 2.5, 200
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def learned_latents(
+    objective: Objective, public: Any, phi: Mapping[str, Any], gradients: Mapping[str, Any]
+) -> dict[str, Array]:
+    """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents.
+
+    "prior": the guide has the prior's spread and location. "hidden by noise": the location is uncertain by more than .6 of
+    the guide's sds, or the spread still grows by more than noise explains (2.5 standard errors), so neither is known to come
+    from the data. The location is uncertain by the guide's variance times the standard error of the gradient's mean over the
+    tail; noise-aware parameters are wider by as much. A point is "prior" where it stayed at the prior's median and no gradient
+    could have moved it.
+
+    - **objective** - the ELBO, with the guide.
+    - **public** - the model's Public arrays.
+    - **phi** - the guide's unconstrained parameters.
+    - **gradients** - noisy gradients by parameter, (number kept, ...).
+    """
+
+    def draws(phi: Any, key: Any, public: Any) -> Any:
+        return jax.vmap(lambda key: objective.draw(phi, key, public)[1])(jax.random.split(key, count))
+
+    count = number_of_draws(objective.split.latents)
+    drawn, prior = run_once(draws, phi, jax.random.key(0), public), prior_draws(objective.split, public, False)
+    places, spreads = (
+        by_site(objective.guide, found) for found in (gradients, _spread_gradients(objective, phi, gradients))
+    )
+    words, is_all = dict[str, Array](), True
+    for site, expected in prior.items():
+        values = np.asarray(drawn[site], np.float64)
+        words[site] = Learned.of(values, float(count), expected).words
+        is_point = np.ptp(values, axis=0) == 0.0
+        is_all &= site in places and not np.any(is_point)
+        if site not in places:
+            continue
+        gradient = np.asarray(places[site], np.float64).reshape(-1, *expected.shape[1:])
+        is_hidden = np.var(values, axis=0) ** 0.5 * _mean_and_error(gradient)[1] > LARGEST_ERROR
+        if site in spreads:
+            growth, error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
+            is_hidden |= growth > _GROWING * error
+        middle = np.median(expected, axis=0)
+        moves = np.maximum(
+            np.abs(values[0] - middle), distance(expected, middle) ** 2 * np.mean(gradient**2, axis=0) ** 0.5
+        )
+        is_still = is_point & (moves < SMALLEST_SHARE**0.5 * distance(expected, middle))
+        words[site] = np.where(is_still, PRIOR, np.where(is_hidden & (words[site] != PRIOR), HIDDEN, words[site]))
+    return words, is_all
+
+
+def _mean_and_error(gradient: Array) -> tuple[Array, Array]:
+    """The mean of a gradient (steps, ...) over the tail, and its standard error, (...)."""
+    tail = tail_of(gradient, TAIL)
+    return np.mean(tail, axis=0), (np.var(tail, axis=0) / len(tail)) ** 0.5
+
+
+def _spread_gradients(objective: Objective, phi: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
+    """Gradients in the logarithm of each latent's spread, under the name of its location, (steps, elements): those of guides
+    with a parameter for the scale of each latent, or with a Cholesky factor of at most 200 rows."""
+
+    def ways(phi: Any) -> Any:
+        """Changes of unconstrained parameters that change the logarithm of one spread by 1."""
+        found = {}
+        for name, value in objective.constrain(phi).items():
+            move = lambda way, name=name, value=value: jax.jvp(objective.transforms[name].inv, (value,), (way,))[1]  # noqa: E731
+            if name.endswith("_scale"):
+                found[name] = move(value)
+            elif name.endswith("_scale_tril") and len(value) <= _MOST_ROWS:
+                found[name] = jax.vmap(lambda row, move=move, value=value: move(row[:, None] * value))(
+                    jnp.eye(len(value))
+                )
+        return found
+
+    spreads = {}
+    for name, way in run_once(ways, phi).items():
+        gradient, place = (
+            np.asarray(gradients[name], np.float64),
+            name.removesuffix("_tril").removesuffix("scale") + "loc",
+        )
+        way = np.asarray(way, np.float64)
+        spreads[place] = gradient * way if name.endswith("_scale") else gradient @ way.T
+    return {place: gradient for place, gradient in spreads.items() if place in gradients}
+
+
+def by_site(guide: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
+    """By site, what `gradients` hold under the names of locations, of a guide whose draws are a location and noise."""
+    found: dict[str, Any] = {}
+    for part in parts_of(guide):
+        name = f"{getattr(part, 'prefix', '')}_loc"
+        if isinstance(part, autoguide.AutoContinuous) and name in gradients:
+            found |= jax.vmap(part._unpack_latent)(gradients[name])
+        elif isinstance(part, autoguide.AutoNormal | autoguide.AutoDelta) and not isinstance(part, AutoDropout):
+            found |= {site: gradients[f"{site}_{name}"] for site in part._init_locs if f"{site}_{name}" in gradients}
+    return found

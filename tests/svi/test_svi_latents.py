@@ -1,0 +1,119 @@
+"""What SVI's verdict says of the prior, and of latents that noise hides."""
+
+import pickle
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoIAFNormal, AutoMultivariateNormal, AutoNormal
+from test_svi import run
+
+import dpppl
+from dpppl.svi import latents
+from dpppl.svi.convergence import convergence
+
+
+def masked(y, ok):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def scales(y, ok):
+    scale = numpyro.sample("scale", dist.HalfCauchy(1.0))
+    with numpyro.plate("groups", 3):
+        level = numpyro.sample("level", dist.Normal(0.0, scale))
+    with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
+        numpyro.sample("y", dist.Normal(level.sum(), 1.0), obs=y)
+
+
+def line(x, y):
+    a, b = numpyro.sample("a", dist.Normal(0.0, 1.0)), numpyro.sample("b", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(a + b * x, 1.0), obs=y)
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+RNG = np.random.default_rng(0)
+Y, OK = (1.0 + RNG.standard_normal(400)).astype(np.float32), np.arange(400) % 2 == 0
+X = (RNG.standard_normal((5_000, 7)) * np.array([1.0] * 6 + [0.0])).astype(np.float32)
+PRIVATE = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
+
+
+def fitted(model, guide, *args, num_steps=None, seed=0, **settings):
+    return run(dpppl.SVI(model, guide(model), **(PRIVATE | settings)), num_steps, *args, seed=seed)
+
+
+@pytest.mark.parametrize(
+    "model, guide",
+    [
+        (masked, AutoNormal),
+        (masked, AutoDelta),
+        pytest.param(masked, AutoMultivariateNormal, marks=pytest.mark.slow),
+        pytest.param(masked, AutoDiagonalNormal, marks=pytest.mark.slow),
+        pytest.param(scales, AutoDelta, marks=pytest.mark.slow),
+    ],
+)
+def test_a_guide_that_is_the_prior_says_so(model, guide):
+    """A norm far below every gradient: nothing reaches the guide, and all that it knows is the prior."""
+    result = fitted(model, guide, Y, OK, clipping_norm=6e-5, clipping="centred")
+    assert result.convergence.verdict == "prior" and set(
+        np.ravel(result.convergence.latents["mu" if model is masked else "level"])
+    ) == {"prior"}
+    assert "nothing was learned" in repr(result) and "latents: " in repr(result)
+    assert str(pickle.loads(pickle.dumps(result)).convergence) == str(result.convergence)
+
+
+def test_latents_that_noise_hides_are_named_and_what_else_has_arrived_has_arrived_in_part(monkeypatch):
+    """The last of seven columns is 0. Its guide stays where it started, a tenth as wide as the posterior, which is the prior."""
+    y = (RNG.random(5_000) < 1 / (1 + np.exp(-X @ [0.8, -0.5, 0.3, 0.2, -1.0, 0.5, 0.0]))).astype(np.float32)
+    result = fitted(logistic, AutoNormal, X, y)
+    found = result.convergence.latents["w"]
+    assert found[-1] == "hidden by noise" and np.mean(found[:-1] == "learned") >= 0.5
+    assert result.convergence.verdict in ("arrived in part", "still moving")
+    assert convergence(result.gradients, latents=result.convergence.latents, by_parameter=False).verdict != "arrived"
+    monkeypatch.setattr(latents, "LARGEST_ERROR", np.inf)  # a mutant
+    monkeypatch.setattr(latents, "_GROWING", np.inf)
+    del result.__dict__["convergence"]
+    assert set(result.convergence.latents["w"]) == {"learned"}
+
+
+CASES = {
+    "age": lambda rng, n: (rng.uniform(20, 90, n), 0.05),
+    "euros": lambda rng, n: (np.exp(10.0 + 0.7 * rng.standard_normal(n)), 3e-5),
+    "year": lambda rng, n: (rng.integers(1950, 2021, n), 5e-4),
+    "grams": lambda rng, n: (3_400.0 + 500.0 * rng.standard_normal(n), 1e-3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", [AutoNormal, AutoMultivariateNormal, AutoDelta])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_column_in_its_own_units_has_not_arrived(case, guide):
+    x, slope = case(rng := np.random.default_rng(1), 5_000)
+    y = 1.0 + slope * x + rng.standard_normal(5_000)
+    result = fitted(line, guide, np.float32(x), np.float32(y), target_epsilon=3.0)
+    assert result.convergence.verdict not in ("arrived", "biased by clipping")
+    if guide is not AutoDelta:
+        assert {str(word) for word in result.convergence.latents.values()} == {"hidden by noise"}
+
+
+@pytest.mark.slow
+def test_right_runs_have_arrived():
+    """Ten runs at epsilon 5, three of epsilon 3 with a flow, whose parameters tell: none is the prior, and none has latents that
+    are hidden but where noise is as large."""
+    rng = np.random.default_rng(2)
+    x = X[:, :5]
+    y = (rng.random(5_000) < 1 / (1 + np.exp(-x @ [0.8, -0.5, 0.3, 0.2, -1.0]))).astype(np.float32)
+    found = [fitted(logistic, AutoNormal, x, y, target_epsilon=5.0, seed=seed).convergence for seed in range(10)]
+    assert sum(set(c.latents["w"]) == {"learned"} for c in found) >= 9
+    assert all(c.verdict in ("arrived", "still moving") for c in found if set(c.latents["w"]) == {"learned"})
+    flow = fitted(logistic, AutoIAFNormal, x, y, target_epsilon=3.0).convergence
+    assert set(flow.latents["w"]) <= {"learned", "partly"} and flow.verdict != "prior"
