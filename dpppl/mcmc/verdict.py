@@ -192,7 +192,7 @@ def _hold_back(words: Array, values: Array, sizes: Array, partners: Sequence[Par
     if not len(own):
         return
     squares = shifts(values[:, own], np.std(values[:, own], axis=0), sizes[own], partners)
-    for place, square in enumerate(sum(squares.values())):
+    for place, square in enumerate(np.sum(list(squares.values()), axis=0)):
         if square > LARGEST_SHIFT**2:
             words[own[place]] = f"{DEPENDS}{named(squares, place)}"
         elif square > LARGEST_SHIFT_TO_READ**2 and words[own[place]] == READ:

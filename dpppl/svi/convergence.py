@@ -19,7 +19,7 @@ from dpppl.runs.clipped_rows import BIASED, ClippedRows
 from dpppl.runs.learned import LEARNED, PARTLY, PRIOR
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
-IN_PART, HIDDEN = "arrived in part", "hidden by noise"
+IN_PART, HIDDEN = "hidden in part", "hidden by noise"
 FALSE_ALARM, TAIL = 0.01, 0.5
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 
@@ -49,8 +49,8 @@ class ParameterConvergence:
 class Convergence:
     """Whether the tail of a run has arrived; `str()` is the text.
 
-    - **verdict** - "arrived", "prior" (nothing was learned), "biased by clipping" (it has arrived elsewhere), "arrived in part"
-      (noise hides where other latents are, and what has arrived may move with them), "hidden by noise" (all latents), "still
+    - **verdict** - "arrived", "prior" (nothing was learned), "biased by clipping" (it has arrived elsewhere), "hidden in part"
+      (noise hides where some latents are, and what has arrived may move with them), "hidden by noise" (all latents), "still
       moving", "too few steps to tell" or "not finite".
     - **parameters** - the same for each parameter, regardless of clipping.
     - **num_iterates** - number of kept gradients in the tail; 40 are needed.
@@ -64,7 +64,7 @@ class Convergence:
     latents: Mapping[str, Array] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "\n".join(filter(None, [self._text(), self._learned(), self.clipped and str(self.clipped)]))
+        return "\n".join(filter(None, [self._text(), self._learned(), str(self.clipped or "")]))
 
     def _learned(self) -> str:
         """What was learned of the latents, in words."""
@@ -86,7 +86,7 @@ class Convergence:
             ARRIVED: "; nothing moves beyond its noise",
             BIASED: "; nothing moves beyond its noise, but the optimum is that of clipped gradients",
             MOVING: "; run longer, or raise the learning rate",
-            IN_PART: "; noise hides other latents, and what has arrived may move with them: use a larger epsilon or more "
+            IN_PART: "; noise hides some of it, and what has arrived may move with that: use a larger epsilon or more "
             "rows, and scale the columns",
             PRIOR: "; nothing was learned: the posterior is the prior; use a larger epsilon or more rows, and check masks, the "
             "coding of the data and clipping_norm",
@@ -130,7 +130,7 @@ def convergence(
     could tell from these gradients that the optimum is elsewhere. Any other is "hidden by noise". The run has the verdict of
     what moves, else of what has arrived, unless more rows were `clipped` than an unbiased posterior bears; "too few steps to
     tell" if all is hidden, or with fewer than 40 gradients in the tail. A run that has learned nothing of any of the
-    `latents` is "prior". One that has "arrived", while noise hides others, has "arrived in part": latents, or parameters if
+    `latents` is "prior". One that has "arrived", while noise hides others, has "hidden in part": latents, or parameters if
     the verdict is `by_parameter`.
 
     The numbers of a parameter may have dependent noise: how many independent ones they are worth is estimated from the

@@ -23,8 +23,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def learned_latents(
     objective: Objective, public: Any, phi: Mapping[str, Any], gradients: Mapping[str, Any]
-) -> dict[str, Array]:
-    """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents.
+) -> tuple[dict[str, Array], bool]:
+    """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents; and whether
+    every element has a location and a spread, without which noise is not seen to hide it.
 
     "prior": the guide has the prior's spread and location. "hidden by noise": the location is uncertain by more than .6 of
     the guide's sds, or the spread still grows by more than noise explains (2.5 standard errors), so neither is known to come
@@ -64,7 +65,7 @@ def learned_latents(
             np.abs(values[0] - middle), distance(expected, middle) ** 2 * np.mean(gradient**2, axis=0) ** 0.5
         )
         is_still = is_point & (moves < SMALLEST_SHARE**0.5 * distance(expected, middle))
-        words[site] = np.where(is_still, PRIOR, np.where(is_hidden & (words[site] != PRIOR), HIDDEN, words[site]))
+        words[site] = np.where(is_still, PRIOR, np.where(is_hidden, HIDDEN, words[site]))
     return words, is_all
 
 

@@ -63,7 +63,8 @@ class SVIResult:
     def convergence(self) -> Convergence:
         """Whether the run has arrived, and what was learned, from its noisy gradients, its count of clipped rows and draws of
         guide and prior. Free."""
-        latents, is_all = None, False
+        latents: Any = None
+        is_all = False
         finite = all(np.all(np.isfinite(x)) for x in jax.tree.leaves(self.trajectory))
         if finite and self.objective is not None and self.objective.split.latents and not self.objective.split.local:
             phi = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, TAIL))

@@ -329,7 +329,7 @@ def test_what_is_not_seen_is_not_called_arrived():
     assert "40 are" not in str(convergence({"b": rng.standard_normal((80, 3))}))
     assert convergence(descent(rng, 0.25, start=0.0)).verdict == "arrived"  # it was there from the start, and is held
     both = convergence({"b": rng.standard_normal((1000, 3)), **descent(rng, 0.25)})
-    assert both.verdict == "arrived in part" and "hidden by noise" in str(both) and "may move with them" in str(both)
+    assert both.verdict == "hidden in part" and "hidden by noise" in str(both) and "may move with that" in str(both)
     exact = {"c": np.exp(-np.arange(1000.0) / 20)[:, None], "unused": np.zeros((1000, 2))}
     assert convergence(exact).verdict == "arrived"  # without noise, far below what it was at first
     assert convergence({"c": np.exp(-np.arange(1000.0) / 200)[:, None]}).verdict == "still moving"
