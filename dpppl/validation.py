@@ -38,7 +38,7 @@ def positive(value: Any, *, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name} must be a positive number, got {type(value).__name__}.")
     if not 0 < value < math.inf or (isinstance(value, int) and value > sys.float_info.max):
-        raise ConfigurationError(f"{name} must be positive and finite, got {_words(value)}.")
+        raise ConfigurationError(f"{name} must be positive and finite, got {in_words(value)}.")
     return float(value)
 
 
@@ -52,12 +52,18 @@ def positive_integer(value: Any, *, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be a positive integer, got {type(value).__name__}.")
     if value < 1:
-        raise ConfigurationError(f"{name} must be a positive integer, got {_words(value)}.")
+        raise ConfigurationError(f"{name} must be a positive integer, got {in_words(value)}.")
     return value
 
 
-def _words(value: float) -> str:
-    """A number that is refused, which may be a row's that was misplaced, in words."""
+def in_words(value: Any) -> str:
+    """A setting that is refused, which may be a row's value that was misplaced, in words.
+
+    >>> in_words(-2.5), in_words([2.5])
+    ('a negative number', 'a list')
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return f"a {type(value).__name__}"
     if value == 0:
         return "0"
     return "a negative number" if value < 0 else "NaN" if value != value else "a number too large"

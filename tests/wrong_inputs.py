@@ -423,6 +423,7 @@ def _misplaced(value):
     """Calls with a value where none belongs, by name."""
     key, y = dpppl.secret_key, np.full(N, NUMBER)
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0)
+    mcmc_of = functools.partial(dpppl.MCMC, num_warmup=1, num_samples=1, progress_bar=False)
     calls = {
         "the key": lambda run, maker: (
             run.__self__.run(value, x(), y) if hasattr(run, "__self__") else maker.run(value, x(), y)
@@ -436,7 +437,7 @@ def _misplaced(value):
         for method, make in METHODS.items():
             yield f"{name}, {method}", lambda act=act, make=make: act(*reversed(make()))
     settings = {
-        "clipping_norm": lambda: dpppl.DPSGLD(model, clipping_norm=value),
+        "clipping_norm": lambda: mcmc_of(dpppl.DPSGLD(model, clipping_norm=value)).run(key(), x(), y),
         "subsampling": lambda: dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=value),
         "step_size": lambda: dpppl.DPSGLD(model, clipping_norm=1.0, step_size=value),
         "kernel": lambda: dpppl.MCMC(value, num_warmup=1, num_samples=1),

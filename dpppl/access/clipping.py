@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.errors import ConfigurationError
-from dpppl.validation import plain
+from dpppl.validation import in_words, plain
 
 SLACK = 1e-4
 """Relative slack of the sensitivity in floating point: see `clip_rows` and `gradients.clipped_sum`."""
@@ -66,7 +66,7 @@ class Flat(Clipping):
         norm = plain(self.clipping_norm)
         if isinstance(norm, bool) or not isinstance(norm, int | float) or not 1e-30 <= norm <= 1e18:
             raise ConfigurationError(
-                f"clipping_norm must be a positive, finite number (1e-30 to 1e18), got {norm!r}. "
+                f"clipping_norm must be a positive, finite number (1e-30 to 1e18), got {in_words(norm)}. "
                 "It bounds how far one row can move the gradient of the log likelihood."
             )
         object.__setattr__(self, "clipping_norm", float(norm))

@@ -10,9 +10,10 @@ from dpppl.data.sources_arrow import FORMATS, ArrowTable, ParquetTable
 from dpppl.data.sources_columns import of_table
 from dpppl.data.sources_items import Items
 from dpppl.data.sources_npy import of_memmap
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, forgetting
 
 
+@forgetting
 def from_disk(what: Any) -> Source:
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 

@@ -105,9 +105,9 @@ class DPKernel(Dynamics, MCMCKernel):
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
         self.preconditioner = None if preconditioner is None else diagonal_of(preconditioner)
         self.data_plate, self.init_strategy = data_plate, init_strategy
-        if not (callable(step_size) or step_size == "matched"):
+        if not (callable(step_size) or (isinstance(step_size, str) and step_size == "matched")):
             step_size = positive(step_size, name="step_size")
-        self.step_size, self.searches = step_size, step_size == "matched"
+        self.step_size, self.searches = step_size, isinstance(step_size, str)
         self._bound: BoundKernel | None = None
         if self.noise_multiplier is not None:
             self._settle(**self._matched(self.noise_multiplier))
@@ -213,7 +213,7 @@ def _check(auto_norm: bool, step_size: Any, subsampling: Any, init_strategy: Any
     """Raises ConfigurationError for settings of a kernel that do not fit."""
     if not isinstance(subsampling, Subsampling):
         raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")
-    if auto_norm and step_size != "matched":
+    if auto_norm and not (isinstance(step_size, str) and step_size == "matched"):
         raise ConfigurationError('clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.')
     if not (init_strategy in STRATEGIES if isinstance(init_strategy, str) else isinstance(init_strategy, Mapping)):
         raise ConfigurationError(

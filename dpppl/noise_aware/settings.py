@@ -68,6 +68,8 @@ class NoiseAwareSettings(Fixed):
         )
         named = (coordinates,) if isinstance(coordinates, str) else coordinates
         self.coordinates = None if named is None else tuple(named)
+        if any(not isinstance(site, str) for site in self.coordinates or ()):
+            raise ConfigurationError("coordinates are names of sites, as strings: coordinates=['w'].")
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self.num_data = optional(positive_integer, num_data, name="num_data")

@@ -1,12 +1,27 @@
 """What is no array of numbers is refused, by every method, and nothing that a failure leaves behind holds a value of it."""
 
+import inspect
+
 import numpy as np
 import pandas as pd
 import pytest
 import wrong_inputs
-from wrong_inputs import METHODS, NUMBER, TEXT, WRONG, N, call, failures, marks_in, query_failures, x
+from wrong_inputs import (
+    METHODS,
+    NUMBER,
+    TEXT,
+    WRONG,
+    N,
+    call,
+    failures,
+    marks_in,
+    misplaced_failures,
+    query_failures,
+    x,
+)
 
 import dpppl
+from dpppl import cli
 
 PUBLIC = (
     "a list of strings",
@@ -35,6 +50,27 @@ def test_num_data_is_the_number_of_rows(method):
         runner, run = METHODS[method](num_data=declared)
         failure = call(run, x(), np.zeros(N), held=runner)
         assert failure.is_ours and f"num_data={N}" in str(failure.error) and runner.budget.charged == ()
+
+
+def test_values_where_none_belongs_are_refused_without_them():
+    """As a key, a setting, a model, a path, ids: 170 calls. Names of sites that clipping norms are given for are told."""
+    found = [each for each in misplaced_failures() if each[:2] != ("clipping_norm", "a dict")]
+    assert len(found) > 150
+    assert [(where, what, failure.error) for where, what, failure in found if not failure.is_ours] == []
+    assert [(where, what, failure.marks) for where, what, failure in found if failure.marks] == []
+
+
+@pytest.mark.parametrize(
+    "value", [f"['{TEXT}', '{TEXT}']", f"{{'{TEXT}': {NUMBER}}}", TEXT, f"'{TEXT}' * 9", f"b'{TEXT}'"]
+)
+def test_the_command_line_refuses_the_same(value, tmp_path, capsys):
+    file = tmp_path / "models.py"
+    file.write_text(
+        inspect.getsource(wrong_inputs.model).join(("import numpyro\nimport numpyro.distributions as dist\n", ""))
+    )
+    failure = call(cli.main, ["verify", f"{file}:model", "--argument", "x=float32[9]", "--argument", f"y={value}"])
+    printed = "".join(capsys.readouterr()) + failure.text
+    assert "ConfigurationError" in printed and failure.error is None and not wrong_inputs.MARKS.search(printed)
 
 
 @pytest.mark.slow
