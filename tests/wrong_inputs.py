@@ -238,7 +238,7 @@ def x(n=N):
     return pd.Series(np.linspace(-1.0, 1.0, n), name="x")
 
 
-COST = {"target_epsilon": 1.0, "target_delta": 1e-5}
+COST = {"target_epsilon": 3.0, "target_delta": 1e-5}
 
 
 def mcmc(model=model, num_data=None, **settings):

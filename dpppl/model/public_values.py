@@ -66,15 +66,16 @@ def check_number(names: Sequence[str], num_rows: int, least: int) -> None:
 
 def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
     """Name and type of each argument that is not private, from the labels of its leaves and their values or shapes."""
-    found: dict[str, Counter[str]] = {}
+    found: dict[str, Counter[str]] = {name: Counter() for name in names}
     for label, leaf in leaves:
         name = max((name for name in names if label.startswith(name)), key=len)
         is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
         words = f"{leaf.dtype}[{', '.join(map(str, leaf.shape))}]" if is_array else type(leaf).__name__
-        found.setdefault(name, Counter())[words] += 1
+        found[name][words] += 1
     each = {
         name: ", ".join(words if count == 1 else f"{count} {words}" for words, count in types.items())
         for name, types in found.items()
+        if types
     }
     return tuple(f"argument '{name}' ({words})" for name, words in each.items())
 
