@@ -8,7 +8,7 @@ from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector
 from dpppl.noise_aware.statistics import J_SHARE
 
-_ROUGH, _MOST_DECLINE = 0.1, 3.0
+_ROUGH, _MOST_DECLINE, _DIFFERENT = 0.1, 3.0, 3.0
 
 
 class Release(NamedTuple):
@@ -40,13 +40,22 @@ class Release(NamedTuple):
         return cls(curvature, sigma * unit, products, scores, sigma * unit_j, float(rows_per_unit))
 
     def combined(self, other: "Release") -> "Release":
-        """The precision-weighted mean of two."""
+        """The precision-weighted mean of two; the `other` alone where these differ by more than their noise explains."""
+        if self._differs(other):
+            return other
         curvature, curvature_std = _weighted_mean(
             self.curvature, self.curvature_std, other.curvature, other.curvature_std
         )
         products, _ = _weighted_mean(self.products, self.curvature_std, other.products, other.curvature_std)
         scores, scores_std = _weighted_mean(self.scores, self.scores_std, other.scores, other.scores_std)
         return Release(curvature, curvature_std, products, scores, scores_std, self.most_scores)
+
+    def _differs(self, other: "Release") -> bool:
+        """Whether an eigenvalue of the difference exceeds the largest of its noise, as in one of 1,000 runs or so."""
+        width = self.curvature.shape[-1]
+        noise = np.hypot(self.curvature_std, other.curvature_std)
+        largest = np.abs(np.linalg.eigvalsh(other.curvature - self.curvature)).max()
+        return bool(largest > noise * (np.sqrt(2.0 * width) + _DIFFERENT))
 
     def posterior(self, frame: Frame, covariance: Array, count: int, moved: Array) -> Curvature:
         """Draws of the curvature, where u has this prior covariance and lies `moved` (k, b) from its prior mean."""

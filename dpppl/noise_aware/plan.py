@@ -50,7 +50,7 @@ class Plan:
 GRADIENTS = (0.01, 0.015, 0.03, 0.08, 0.55)
 CURVATURES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
 HISTOGRAMS = {0: 0.0075, 3: 0.0075}
-SIZES, SCALARS, STEPS = 0.01, 0.1, 40
+SIZES, SIDES, SCALARS, STEPS = 0.01, 0.03, 0.1, 40
 WIDE_GRADIENTS = (0.01, 0.015, 0.03, 0.06, 0.40)
 WIDE_CURVATURES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
 
@@ -59,13 +59,14 @@ def default_plan(
     is_adaptive: bool = True, gradients: Sequence[float] = GRADIENTS, curvatures: Sequence[float] = CURVATURES
 ) -> Plan:
     """Five stages, each a curvature and gradients, the first and the fourth after histograms of norms and of curvatures
-    (where these bounds are to be found); then a last curvature, its sizes along the way, and scalars."""
+    (where these bounds are to be found); then a last curvature, its sizes along the way, curvatures
+    to either side of the posterior mean, and scalars."""
     stages: list[tuple[Block, ...]] = []
     for number, (gradient, curvature) in enumerate(zip(gradients, curvatures)):
         share = HISTOGRAMS.get(number, 0.0) / 2 if is_adaptive else 0.0
         histograms = [Block("norm_bin", share), Block("curvature_bin", share)] if share else []
         stages.append((*histograms, Block("curvature", curvature), Block("gradient", gradient, STEPS)))
-    last = Block("curvature", curvatures[-1]), Block("sizes", SIZES), Block("scalars", SCALARS)
+    last = Block("curvature", curvatures[-1]), Block("sizes", SIZES), Block("sides", SIDES), Block("scalars", SCALARS)
     return Plan((*stages, last))
 
 

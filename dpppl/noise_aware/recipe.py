@@ -18,6 +18,7 @@ from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.prior import Known, Prior
+from dpppl.noise_aware.sides import Sides, doubtful
 from dpppl.noise_aware.sketch import Sketch, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, resolved, tempered
 
@@ -54,7 +55,8 @@ class Stage(NamedTuple):
     - **chi_squared** - the scatter of its gradients in units of their noise.
     - **degrees** - the degrees of freedom of that.
     - **excess** - relative excess of the posterior's spread over its noiseless value.
-    - **resolved** - how far draws of the curvature agree on the directions that were learned."""
+    - **resolved** - how far draws of the curvature agree on the directions that were learned.
+    - **sides** - of the last stage: latents that the likelihood may bound on one side only."""
 
     norm: float
     bound: float
@@ -65,6 +67,7 @@ class Stage(NamedTuple):
     degrees: int
     excess: float
     resolved: float = 1.0
+    sides: Sides | None = None
 
 
 class _Start(NamedTuple):
@@ -148,7 +151,11 @@ def run_recipe(
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
         found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess
-        stages.append(Stage(*found, resolved(spreads, covariance)))
+        sides = None
+        if is_last:
+            order = doubtful(stages[0].surrogate, surrogate, point - prior.mean, belief, prior)
+            sides = Sides.asked(ask, at, closing["sides"], surrogate, (mean_u, spread), prior, order, num_rows)
+        stages.append(Stage(*found, resolved(spreads, covariance), sides))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)

@@ -114,7 +114,9 @@ def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimens
     fits = (_floats(at | {"directions": directions}) | first, rows, public)
     histograms = (alone[0] | {"of_curvature": np.bool_(False)}, rows, public)
     sizes = (alone[0] | {"halfway": np.zeros(dimension, np.float32)}, rows, public)
-    single = {"bin": histograms, "curvature": alone, "sizes": sizes, "scalars": fits}
+    few = statistics.geometry.num_directions - 1
+    sides = (_floats(at | {"sides": np.zeros((2 * few, dimension)), "along": directions[:, 1:]}) | first, rows, public)
+    single = {"bin": histograms, "curvature": alone, "sizes": sizes, "sides": sides, "scalars": fits}
     programs = [(partial(_single, kind, statistics), arguments, True) for kind, arguments in single.items()]
     programs.append((partial(_walk, statistics), along, False))
     return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
@@ -133,7 +135,7 @@ def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows:
 
 
 def _at(statistics: RowStatistics, state: Any) -> Any:
-    names = ("point", "norm", "bound", "halfway", "directions", "of_curvature", *statistics.geometry.at)
+    names = ("point", "norm", "bound", "halfway", "sides", "along", "directions", "of_curvature", *statistics.geometry.at)
     return {name: state[name] for name in names if name in state}
 
 

@@ -70,6 +70,7 @@ class RowStatistics:
                 factor < 1.0,
                 lambda: factor * odds * self.geometry.square(at, score),
                 lambda directions: odds * (score @ directions) ** 2,
+                lambda directions: factor * odds * (score @ directions) ** 2,
             )
         scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
         scores = self.geometry.pulled(at, scores)
@@ -92,7 +93,10 @@ class RowStatistics:
             return weights[1:] @ (scores[1:] @ directions) ** 2 / jnp.sum(weights[1:])
 
         length, is_clipped = jnp.sqrt(jnp.sum(matrix() ** 2)), jnp.sum(centred[0] ** 2) > norm**2
-        return _Influence(psi[0], length, is_clipped, matrix, squares)
+        def along(directions: Any) -> Any:
+            return of_curvature @ ((psi @ directions) * (scores @ directions))
+
+        return _Influence(psi[0], length, is_clipped, matrix, squares, along)
 
     def _weight(self, at: Any, length: Any) -> Any:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
@@ -126,6 +130,24 @@ class RowStatistics:
         lengths = jnp.stack([self._influence(at | {"point": point}, row, rest).length for point in points])
         return jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
 
+    def sides(self, at: Any, row: Any, rest: Any) -> Any:
+        """Curvatures w E[psi s'] along directions, "along" (d, n): at the point, and each at its own two of the points
+        "sides" (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
+        alike, and the fourth is the first where that made it smaller, else 0."""
+
+        def curvatures(point: Any, directions: Any) -> Any:
+            found = self._influence(at | {"point": point}, row, rest)
+            return self._weight(at, found.length) * found.along(directions)
+
+        directions = jnp.tile(at["along"].T[:, :, None], (2, 1, 1))
+        beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at["sides"], directions))
+        values = jnp.concatenate([curvatures(at["point"], at["along"]), beside]).reshape(3, -1)
+        values = jnp.clip(jnp.nan_to_num(values, nan=0.0), -1e6, 1e6)
+        longest = jnp.max(jnp.abs(values), axis=0)
+        values = values / jnp.maximum(longest, 1.0)
+        found = jnp.concatenate([values, jnp.where(longest > 1.0, values[:1], 0.0)])
+        return found.ravel() / np.sqrt(found.size)
+
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
         """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
         found = self._influence(at, row, rest)
@@ -150,10 +172,12 @@ class RowStatistics:
 
 class _Influence(NamedTuple):
     """`psi` (d,): the real response's score, centred and clipped; `length`: the Frobenius norm of the row's curvature,
-    which `matrix` computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than the norm."""
+    which `matrix` computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than the norm. For
+    directions (d, n): `squares`, the model's variance of scores along each; `along`, the row's curvature along each."""
 
     psi: Any
     length: Any
     is_clipped: Any
     matrix: Callable[[], Any]
     squares: Callable[[Any], Any]
+    along: Callable[[Any], Any]

@@ -1,0 +1,127 @@
+"""Does the likelihood bound latents on both sides of the posterior mean, as its normal surrogate does?
+
+Curvatures along a latent are released at the posterior mean and `APART` posterior sds to either side, the other latents at their
+conditional means. Where the data bound a latent on one side only, as the log odds of an event that did not occur, the curvature
+vanishes on the other side. Where the posterior reaches to values that the data exclude, the curvature grows.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpppl.noise_aware.curvature import Array, times
+from dpppl.noise_aware.fit import NUM_AXES
+from dpppl.noise_aware.prior import Known, Prior
+from dpppl.noise_aware.surrogate import Surrogate
+
+APART = 2.5
+"""In posterior sds: the curvature there is about its mean over the first five."""
+TYPICAL = 6.0
+"""A row's curvature along a latent is bounded by this multiple of the mean over rows."""
+FACTOR, STANDS_OUT, _LEAST = 2.0, 3.5, 0.05
+
+
+class Sides(NamedTuple):
+    """How wide the likelihood and the prior make a latent on either side of its posterior mean.
+
+    - **latents** - numbers of the latents (n,).
+    - **widths** - (n, 2): sd below and above the mean, in units of the stated sd; 1 where noise may explain the difference."""
+
+    latents: Array
+    widths: Array
+
+    @classmethod
+    def asked(
+        cls,
+        ask: Callable[..., Any],
+        at: Any,
+        noise_multiplier: float,
+        surrogate: Surrogate,
+        posterior: tuple[Array, Array],
+        prior: Prior,
+        order: Array,
+        num_rows: int,
+    ) -> "Sides":
+        """The widths along the first `NUM_AXES` latents of an `order`, from one access.
+
+        - **ask** - the function that makes an access.
+        - **at** - arrays that accesses need.
+        - **noise_multiplier** - of the access.
+        - **surrogate** - the likelihood.
+        - **posterior** - mean (k, b) and covariance (k, b, b) of u.
+        - **prior** - of the latents.
+        - **order** - numbers of latents, the most doubtful first.
+        - **num_rows** - number of rows."""
+        frame, (mean, spread), latents = surrogate.frame, posterior, order[:NUM_AXES]
+        axes = np.zeros((len(latents), len(prior.mean)))
+        axes[np.arange(len(latents)), latents] = prior.scales[latents]
+        # Along each latent, one posterior sd long.
+        moves = times(spread, times(frame.roots.swapaxes(1, 2), frame.layout.gathered(frame.turned(axes))))
+        variances = frame.variances(spread)[latents]
+        moves /= np.sqrt(variances)[:, None, None]
+        stated = np.maximum(np.sum(moves * times(surrogate.curvature.mean, moves), axis=(1, 2)), 1e-30)
+        learned = np.clip(1.0 - variances / prior.variance[latents], _LEAST, 1.0)
+        sampled = sampled_along(surrogate, spread, moves)
+        bounds = TYPICAL * stated / learned / num_rows
+        middle, away = prior.mean + frame.latents(mean), APART * frame.latents(moves)
+        values = ask(
+            "sides", at | {"point": middle}, noise_multiplier, sides=np.concatenate([middle - away, middle + away]),
+            along=(frame.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T,
+        )  # fmt: skip
+        unit = np.sqrt(values.size) * bounds / stated
+        return cls(latents, widths(values.reshape(4, -1) * unit, noise_multiplier * unit, learned, sampled))
+
+
+def sampled_along(surrogate: Surrogate, spread: Array, moves: Array) -> Array:
+    """The share (n,) of the gradient's variance that is the sampling of the data, along moves (n, k, b) of u, where u has the
+    posterior covariance `spread`."""
+    scores = surrogate.curvature.scores.mean(axis=0)
+    total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(spread)[:, None, :]
+    pull = np.linalg.solve(total, times(surrogate.curvature.mean, moves)[..., None])[..., 0]
+    return np.sum(pull * times(scores, pull), axis=(1, 2)) / np.sum(pull * times(total, pull), axis=(1, 2))
+
+
+def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Array:
+    """The sd on either side of the mean in units of the stated one, (n, 2).
+
+    Over five sds the surrogate's log density falls by 12.5 (1 - learned + learned), by the prior and the likelihood. A likelihood of
+    g times the curvature makes learned g^2 / (1 + j (g - 1)) of the latter, where j is the share of noise that is the sampling of
+    the data, and changes with the curvature.
+
+    - **curvatures** - (4, n) in units of the surrogate's: at the mean, below and above, and of the first the part of rows that
+      were weighed down.
+    - **std** - sd of their noise, (n,).
+    - **learned** - share of the prior variance that was learned, (n,).
+    - **sampled** - j, (n,)."""
+    centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
+    precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
+    # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
+    part = np.clip(weighed / np.maximum(centre, STANDS_OUT * std), 0.0, 1.0)
+    expected = 1.0 - part + part * np.maximum(centre, 0.0)
+    relative = np.maximum(sides, 0.0) / np.maximum(expected, 1e-12)
+    noise = std * np.sqrt(1.0 + part)
+    is_low = (precision(np.minimum(relative, 1.0)) < FACTOR**-2) & (expected - sides > STANDS_OUT * noise)
+    highest = np.maximum(sides, centre)
+    is_high = (precision(highest) > FACTOR**2) & (highest > 1.0 + STANDS_OUT * std)
+    found = np.where(is_low, relative, np.where(is_high, highest, 1.0))
+    return np.where(is_low | is_high, 1.0 / np.sqrt(np.maximum(precision(found), 1e-4)), 1.0).T
+
+
+def doubtful(first: Surrogate, last: Surrogate, moved: Array, found: Known, prior: Prior) -> Array:
+    """Numbers of the latents, those first whose curvature changes most within a posterior sd.
+
+    - **first**, **last** - the likelihood near the prior mean, and at the posterior mean.
+    - **moved** - the distance between these (d,).
+    - **found** - the posterior.
+    - **prior** - of the latents."""
+    change = np.abs(np.log(_diagonal(first) / _diagonal(last)))
+    sd = np.sqrt(found.variance)
+    return np.argsort(-change * sd / np.hypot(moved, sd), kind="stable")
+
+
+def _diagonal(surrogate: Surrogate) -> Array:
+    """Curvatures of the scaled latents (d,)."""
+    frame = surrogate.frame
+    matrices = frame.inverse.swapaxes(1, 2) @ surrogate.curvature.mean @ frame.inverse
+    return np.maximum(frame.layout.scattered(np.diagonal(matrices, axis1=1, axis2=2)), 1e-30)
