@@ -126,7 +126,8 @@ class Fit(NamedTuple):
       2 degrees of freedom.
     - **link** - of the means of signed ranks by value the one farthest from 0: which, how far, and the square of that in squared
       standard errors.
-    - **num_links** - how many means those are."""
+    - **num_links** - how many means those are.
+    - **harm** - by how many sds of their sampling distribution a departure as in `shape`, and as in `link`, moves estimates at most."""
 
     outside: float
     missing: float
@@ -137,6 +138,7 @@ class Fit(NamedTuple):
     shape: tuple[float, float]
     link: tuple[int, float, float]
     num_links: int
+    harm: tuple[float, float]
 
     @classmethod
     def of(cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float) -> "Fit":
@@ -148,6 +150,8 @@ class Fit(NamedTuple):
         # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
         variances = np.minimum(_VARIANCES, np.maximum(beside[:3], 0.0) + 2.0 * std / BESIDE_FIT)
         stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
+        # Of all other distributions that give these means, the nearest moves the scores most where they are proportional.
+        tilts = np.append(moments, links[np.argmax(np.abs(links))]) ** 2 / np.maximum(variances, 1e-12)
         by_surprise = np.array([0.5, 0.25])  # a rank is half of one moment and a quarter of the other
         farthest = int(np.argmax(np.abs(links)))
         flags = np.clip(beside[3:], 0.0, 1.0)
@@ -161,6 +165,7 @@ class Fit(NamedTuple):
             shape=(float(np.linalg.norm(moments)), float(np.sum((moments / stds[:2]) ** 2))),
             link=(farthest, float(links[farthest]), float((links[farthest] / stds[2]) ** 2)),
             num_links=len(links),
+            harm=(float(np.sqrt(num_rows * np.sum(tilts[:2]))), float(np.sqrt(num_rows * tilts[2]))),
         )
 
 

@@ -13,6 +13,7 @@ _PHASES = {
     "curvature": "curvature",
     "gradient": "gradients",
     "sizes": "sizes of curvatures",
+    "sides": "curvatures on both sides",
     "scalars": "scalars",
 }
 

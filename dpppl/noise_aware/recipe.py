@@ -20,7 +20,7 @@ from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.sides import Sides, doubtful
 from dpppl.noise_aware.sketch import Sketch, next_frame
-from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, moments, resolved, tempered
+from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
 
 TAIL = 0.7
 """The share of a stage's gradients that is averaged. The first ones are taken where the likelihood has another curvature."""
@@ -56,7 +56,8 @@ class Stage(NamedTuple):
     - **degrees** - the degrees of freedom of that.
     - **excess** - relative excess of the posterior's spread over its noiseless value.
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
-    - **sides** - of the last stage: latents that the likelihood may bound on one side only."""
+    - **sides** - of the last stage: latents that the likelihood may bound on one side only.
+    - **sampled** - the largest share of posterior variance that is the sampling of the data."""
 
     norm: float
     bound: float
@@ -68,6 +69,7 @@ class Stage(NamedTuple):
     excess: float
     resolved: float = 1.0
     sides: Sides | None = None
+    sampled: float = 1.0
 
 
 class _Start(NamedTuple):
@@ -155,7 +157,7 @@ def run_recipe(
         if is_last:
             order = doubtful(stages[0].surrogate, surrogate, point - prior.mean, belief, prior)
             sides = Sides.asked(ask, at, closing["sides"], surrogate, (mean_u, spread), prior, order, num_rows)
-        stages.append(Stage(*found, resolved(spreads, covariance), sides))
+        stages.append(Stage(*found, resolved(spreads, covariance), sides, largest_sampled(surrogate, spread)))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)

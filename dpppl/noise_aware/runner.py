@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.model import supports
 from dpppl.noise_aware import posterior, progress, savage_dickey
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.details import noise_aware_report
@@ -161,7 +162,7 @@ class NoiseAware(NoiseAwareSettings):
         with TRACING:
             z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
             of_model: Any = dict(
-                symmetric=bound.symmetric, observed=bound.responses.observed, in_units=self._rows_per_unit > 1
+                symmetric=bound.symmetric, codes=supports.codes(bound.split), in_units=self._rows_per_unit > 1
             )
             self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through, **of_model)
             self._samples = bound.constrain(z, bound.public)

@@ -5,11 +5,12 @@ conditional means. Where the data bound a latent on one side only, as the log od
 vanishes on the other side. Where the posterior reaches to values that the data exclude, the curvature grows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpppl.model.refusals import quoted
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.fit import NUM_AXES
 from dpppl.noise_aware.prior import Known, Prior
@@ -19,7 +20,7 @@ APART = 2.5
 """In posterior sds: the curvature there is about its mean over the first five."""
 TYPICAL = 6.0
 """A row's curvature along a latent is bounded by this multiple of the mean over rows."""
-FACTOR, STANDS_OUT, _LEAST = 2.0, 3.5, 0.05
+FACTOR, STANDS_OUT, _LEAST = 2.0, 4.0, 0.05
 
 
 class Sides(NamedTuple):
@@ -30,6 +31,11 @@ class Sides(NamedTuple):
 
     latents: Array
     widths: Array
+
+    def named(self, names: Sequence[str]) -> tuple[tuple[str, float, float], ...]:
+        """The latents whose widths are not 1, by name, each with both widths."""
+        found = zip(self.latents, self.widths)
+        return tuple((names[number], float(low), float(high)) for number, (low, high) in found if (low, high) != (1.0, 1.0))
 
     @classmethod
     def asked(
@@ -97,10 +103,10 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
     # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
-    part = np.clip(weighed / np.maximum(centre, STANDS_OUT * std), 0.0, 1.0)
+    part, least = np.clip(weighed / np.maximum(centre, std), 0.0, 1.0), np.maximum(centre - 2.5 * std, std)
     expected = 1.0 - part + part * np.maximum(centre, 0.0)
     relative = np.maximum(sides, 0.0) / np.maximum(expected, 1e-12)
-    noise = std * np.sqrt(1.0 + part)
+    noise = std * np.sqrt(1.0 + (np.maximum(1.0 - centre, 0.0) / least) ** 2 + (part / least) ** 2)
     is_low = (precision(np.minimum(relative, 1.0)) < FACTOR**-2) & (expected - sides > STANDS_OUT * noise)
     highest = np.maximum(sides, centre)
     is_high = (precision(highest) > FACTOR**2) & (highest > 1.0 + STANDS_OUT * std)
@@ -125,3 +131,29 @@ def _diagonal(surrogate: Surrogate) -> Array:
     frame = surrogate.frame
     matrices = frame.inverse.swapaxes(1, 2) @ surrogate.curvature.mean @ frame.inverse
     return np.maximum(frame.layout.scattered(np.diagonal(matrices, axis1=1, axis2=2)), 1e-30)
+
+
+def findings(sides: Sequence[tuple[str, float, float]]) -> list[str]:
+    """In words: the latents that the data bound on one side only, and those whose posterior reaches to values that the data exclude.
+
+    - **sides** - latents, each with its sd below and above the mean, in units of the stated one."""
+    order = sorted(sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
+    wider = [name for name, *widths in order if max(widths) > 1.0]
+    narrower = [name for name, *widths in order if min(widths) < 1.0]
+    lines = []
+    if wider:
+        lines.append(
+            f"the data bound {_few(wider)} on one side only, as a rare category or a group without events does: the mean and the "
+            "interval may be far off; merge categories or groups, or give the latent a narrower prior."
+        )
+    if narrower:
+        lines.append(
+            f"the posterior of {_few(narrower)} reaches to values that the data exclude: the interval is too wide by a factor of 2 "
+            "or more, and the mean may be off; raise the budget, or give the latent a narrower prior."
+        )
+    return lines
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
+    return quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

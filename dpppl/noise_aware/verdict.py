@@ -9,13 +9,15 @@ from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars, certain
 from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.sides import findings
+from dpppl.runs.counted_rows import STANDS_OUT, CountedRows
 from dpppl.runs.render import table
 
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
-MISFIT, SURE, UNLEARNED = 0.02, 10.6, 4.0  # 10.6: one run in 200 by chance
+HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
-SILENT, IMPOSSIBLE, STANDS_OUT = 0.01, 0.002, 3.0
+IMPOSSIBLE = 0.002
 CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 3.0, 0.2, 0.1, 0.7
 MANY, BLURRED = 20, 0.5
 
@@ -32,6 +34,7 @@ class Verdict:
       with its standard error.
     - **fit** - how far the moments of that rank are from the model's, and the same in squared standard errors, chi-squared with 2
       degrees of freedom.
+    - **harm** - by how many posterior sds a departure as in `fit`, and as in `link`, moves estimates at most.
     - **clipped** - shares of rows whose score and whose curvature was clipped, and their standard error.
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the last stage's bounds.
@@ -42,6 +45,8 @@ class Verdict:
     - **share_std** - sd of the noise of these shares.
     - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
     - **stages_learned** - the mean of `learned` in the last two stages.
+    - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it: each with its
+      sd below and above the mean, in units of the stated one.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **curvature** - which part of it was released.
@@ -49,7 +54,7 @@ class Verdict:
     - **blurred** - sites of many coordinates that differ by little more than they are known by.
     - **through** - the latents that the likelihood knows through coordinates only.
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
-    - **observed** - the observed sites.
+    - **codes** - which values the observed sites take; see `supports.codes`.
     - **in_units** - whether a row is a unit of several."""
 
     arrival: float
@@ -62,6 +67,8 @@ class Verdict:
     learned: dict[str, float] = field(repr=False)
     norms: tuple[float, float]
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
+    harm: tuple[float, float] = (0.0, 0.0)
+    sides: tuple[tuple[str, float, float], ...] = ()
     outside: float = 0.0
     missing: float = 0.0
     share_std: float = 0.0
@@ -74,7 +81,7 @@ class Verdict:
     blurred: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
     symmetric: tuple[str, ...] = ()
-    observed: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
     in_units: bool = False
 
     @classmethod
@@ -101,6 +108,8 @@ class Verdict:
             degrees=last.degrees,
             rank=fit.rank,
             fit=fit.shape,
+            harm=(fit.harm[0] * last.sampled**0.5, fit.harm[1] * last.sampled**0.5),
+            sides=() if last.sides is None else last.sides.named(names),
             link=(names[scalars.coordinates[number - 1]] if number else "", departure, chi_squared, fit.num_links),
             outside=fit.outside,
             missing=fit.missing,
@@ -121,7 +130,7 @@ class Verdict:
         """Why the samples should not be read at all, the cause of others first."""
         sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
         far = f"{self.conflict}." if self.misfit and self.conflict and not self._unfinished() else None
-        return [*filter(None, [*self._silent(), *self._unfinished(), sampler, far, self.misfit])]
+        return [*filter(None, [*self.counted.refusals, *self._unfinished(), sampler, far, self.misfit])]
 
     @property
     def doubts(self) -> list[str]:
@@ -129,25 +138,16 @@ class Verdict:
         far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
         every = (
             self._unlearned(), far and f"{far}.", self.correlation, self._forgotten(), self._unresolved(), self._skewed(),
-            self.label_switching, self.spreads,
+            *findings(self.sides), self.label_switching, self.spreads,
         )  # fmt: skip
         return [*filter(None, every)]
 
-    def _silent(self) -> list[str]:
-        """About rows that say nothing."""
-        stands_out = lambda share: share > SILENT and share > STANDS_OUT * self.share_std  # noqa: E731
-        lines = []
-        if stands_out(self.outside):
-            lines.append(
-                f"{self.outside:.1%} ± {self.share_std:.1%} of the rows say nothing: their responses are outside the support "
-                f"of {self._sites}; code them as its distribution has it (Bernoulli takes 0 and 1)."
-            )
-        if stands_out(self.missing):
-            lines.append(
-                f"{self.missing:.1%} ± {self.share_std:.1%} of the rows say nothing: they have missing values (NaN) or a "
-                "gradient that is not finite; leave them out, or model what is missing."
-            )
-        return lines
+    @property
+    def counted(self) -> CountedRows:
+        """The rows that do not inform the posterior."""
+        return CountedRows(
+            outside=self.outside, missing=self.missing, silent=0.0, std=self.share_std, codes=self.codes
+        )
 
     def _unfinished(self) -> list[str]:
         """Findings of a run that has not converged."""
@@ -180,17 +180,17 @@ class Verdict:
     def misfit(self) -> str | None:
         """What the responses' ranks say against the model: by chance in less than two runs of 100."""
         lines = []
-        departure, chi_squared = self.fit
+        chi_squared = self.fit[1]
         # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
         times = 1.0 if max(self.learned.values(), default=1.0) > 0.5 else UNLEARNED
-        if chi_squared >= times * SURE and departure >= MISFIT and not self.in_units:
+        if chi_squared >= times * SURE and self.harm[0] >= HARM and not self.in_units:
             lines.append(
                 f"by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than .5 if they are "
                 f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees)"
             )
         coordinate, departure, chi_squared, count = self.link
         times *= DISPERSED if self.in_units else 1.0
-        if abs(departure) >= MISFIT and chi_squared >= times * certain(LINK_CHANCE / count):
+        if self.harm[1] >= HARM and chi_squared >= times * certain(LINK_CHANCE / count):
             where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
             lines.append(
                 f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
@@ -204,15 +204,14 @@ class Verdict:
         if not lines:
             return None
         return (
-            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move; use a "
-            "richer model."
+            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up to {max(self.harm):.1f} "
+            "posterior sd; use a richer model."
         )
 
     @property
     def correlation(self) -> str | None:
         """Of units: whether their rows are as independent as the model has them. The variance of scores counts it if not."""
-        departure, chi_squared = self.fit
-        if not self.in_units or chi_squared < SURE or departure < MISFIT:
+        if not self.in_units or self.fit[1] < SURE or self.harm[0] < HARM:
             return None
         return (
             f"rows of one unit are correlated, or of another law than the model's (units rank {self.rank[0]:.3f} ± "
@@ -280,10 +279,6 @@ class Verdict:
             f"too small, if {quoted(self.through)} is one, and outlying values are drawn in too far; raise the budget, or "
             "form fewer and larger groups."
         )
-
-    @property
-    def _sites(self) -> str:
-        return f"site {quoted(self.observed)}" if self.observed else "the observed sites"
 
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-SHARE, STANDS_OUT = 0.01, 3.5
+SHARE, STANDS_OUT = 0.01, 4.0
 """The smallest share of rows that is reported, and by how many sds of its noise it must exceed 0.
 
-By chance three counts of which all are 0 exceed 3.5 sd in 7 of 10,000 runs."""
+By chance three counts of which all are 0 exceed 4 sd in 1 of 10,000 runs."""
 
 
 def stands_out(share: float, std: float) -> bool:
@@ -14,7 +14,7 @@ def stands_out(share: float, std: float) -> bool:
     - **share** - the noised share.
     - **std** - standard deviation of its noise.
 
-    >>> stands_out(0.142, 0.038), stands_out(0.13, 0.038), stands_out(0.009, 0.0001)
+    >>> stands_out(0.16, 0.038), stands_out(0.142, 0.038), stands_out(0.009, 0.0001)
     (True, False, False)
     """
     return share > max(SHARE, STANDS_OUT * std)

@@ -143,6 +143,14 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             for bound in (0.2, 0.9 * min(on_the_way)):
                 found = of_row.sizes(at | {"bound": bound}, row, rest)
                 np.testing.assert_allclose(found, np.minimum(on_the_way / bound, 1.0) / np.sqrt(2.0), rtol=1e-6)
+            few = np.eye(8, 2)
+            for scale in (0.1, 100.0):  # short of the bounds, and beyond
+                beside = {"sides": np.tile(point, (4, 1)), "along": np.float32(scale) * few}
+                sides = of_row.sides(at | {"bound": 0.2} | beside, row, rest)
+                own = np.diagonal(curvature.from_vector(np.asarray(released["A"]), 8))[:2] * 0.2 / np.sqrt(0.85)
+                expected = np.tile(np.minimum(scale**2 * own, 1.0), (4, 1)) * [[1.0], [1.0], [1.0], [scale > 1.0]]
+                np.testing.assert_allclose(sides, expected.ravel() / np.sqrt(8.0), atol=1e-3)
+                norms.append(np.linalg.norm(sides))
             assert [np.argmax(one) for one in bins] == [np.floor(np.log2(length)) - LOWEST for length in lengths]
             norms += [np.linalg.norm(one) for one in bins]
             assert max(norms) <= 1.0 + 1e-5

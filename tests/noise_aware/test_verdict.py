@@ -21,7 +21,8 @@ from dpppl.noise_aware.verdict import Verdict
 
 def verdict(**findings):
     """A good one, but for these."""
-    good = {
+    large = {"harm": (3.0, 3.0)} if {"fit", "link"} & set(findings) else {}
+    good = large | {
         "arrival": 0.1, "agreement": 0.5, "chi_squared": 1.0, "degrees": 100, "rank": (0.5, 0.01), "fit": (0.0, 1.0),
         "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
     }  # fmt: skip
@@ -43,9 +44,11 @@ def test_what_is_good_is_read():
         ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
         ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
         ({"impossible": (0.01, 0.002)}, "1.0% ± 0.2% of the responses are next to impossible"),
-        ({"outside": 0.5, "observed": ("y",)}, "do not read: 50.0% ± 1.0% of the rows say nothing: their responses are outside the "
-         "support of site 'y'"),
-        ({"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows say nothing: they have missing values"),
+        ({"outside": 0.5, "codes": ("site 'y': counts",)}, "do not read: 50.0% ± 1.0% of the rows have responses outside the support: "
+         "site 'y': counts."),
+        ({"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored: they hold missing values"),
+        ({"sides": (("cuts[1]", 1.0, 9.0), ("cuts[0]", 1.0, 2.5))}, "read with care: the data bound 'cuts[1]' and 'cuts[0]' on one side"),
+        ({"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches to values that the data exclude"),
         ({"arrival": 3.0}, "do not read: the gradients were taken 3.0 sd away from the posterior mean: raise the budget"),
         ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: the gradients were taken 3.0 sd away"),
         ({"agreement": 9.0}, "do not read: the last two stages disagree by 9.0 sd"),
@@ -70,8 +73,8 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
 @pytest.mark.parametrize(
     "finding",
     [
-        {"fit": (0.01, 50.0)}, {"fit": (0.4, 9.0)}, {"link": ("w[0]", 0.01, 90.0, 4)}, {"link": ("w[0]", 0.1, 9.0, 4)},
-        {"outside": 0.02}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
+        {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
+        {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
         {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8},
     ],
 )  # fmt: skip
@@ -112,8 +115,9 @@ def test_rows_that_say_nothing_are_counted_and_refused(compiled_once, monkeypatc
     found.run(dpppl.secret_key(), x, y)
     shares = found.verdict.outside, found.verdict.missing
     np.testing.assert_allclose(shares, (outside, missing), atol=5 * found.verdict.share_std + 0.1 * (outside > 0.0))
-    assert "of the rows say nothing" in found.verdict.line() and found.verdict.line().startswith("do not read")
-    with pytest.raises(ConfigurationError, match="of the rows say nothing"):
+    cause = "takes 0 and 1; pass (y + 1) / 2 for responses -1 and 1" if outside else "missing values (NaN)"
+    assert cause in found.verdict.line() and found.verdict.line().startswith("do not read")
+    with pytest.raises(ConfigurationError, match="of the rows"):
         found.get_samples()
     assert found.get_samples(allow_unconverged=True)["w"].shape == (10, DIMENSION)
 
@@ -237,6 +241,7 @@ def test_sums_are_read_in_units_of_what_their_rows_released():
         assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.shape[0] == pytest.approx(0.05)
         assert found.rank == pytest.approx((0.525, np.sqrt((0.25 * 0.1 + 0.0625 * 0.2) / 100 * (1 + excess))), rel=1e-3)
         assert found.link == pytest.approx((1, -0.2, 0.2**2 / (0.5 / 100 * (1 + excess)))) and found.num_links == 3
+        assert found.harm == pytest.approx((0.05 * np.sqrt(100 / 0.1), 0.2 * np.sqrt(100 / 0.5)), rel=1e-3)
     noisy = fit.Fit.of(sums, 10.0, 100, 0.0)
     variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.BESIDE_FIT) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
