@@ -127,7 +127,7 @@ class Fit(NamedTuple):
     - **link** - of the means of signed ranks by value the one farthest from 0: which, how far, and the square of that in squared
       standard errors.
     - **num_links** - how many means those are.
-    - **harm** - by how many sds of their sampling distribution a departure as in `shape`, and as in `link`, moves estimates at most."""
+    - **harm** - how far a departure as in `shape`, and as in `link`, moves estimates at most, in sds of their sampling."""
 
     outside: float
     missing: float

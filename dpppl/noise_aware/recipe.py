@@ -18,7 +18,7 @@ from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.prior import Known, Prior
-from dpppl.noise_aware.sides import Sides, doubtful
+from dpppl.noise_aware.sides import Sides
 from dpppl.noise_aware.sketch import Sketch, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
 
@@ -121,8 +121,7 @@ def run_recipe(
         known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
-        entries = np.sqrt(dimension * frame.roots.shape[1])
-        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, entries)
+        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, np.sqrt(dimension * frame.roots.shape[1]))
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
         std = at["norm"] * sigma["gradient"]
         curvature = here.posterior(frame, covariance, _DRAWS, mean_u)
@@ -153,12 +152,11 @@ def run_recipe(
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
         found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess
-        sides = None
-        if is_last:
-            order = doubtful(stages[0].surrogate, surrogate, point - prior.mean, belief, prior)
-            sides = Sides.asked(ask, at, closing["sides"], surrogate, (mean_u, spread), prior, order, num_rows)
-        stages.append(Stage(*found, resolved(spreads, covariance), sides, largest_sampled(surrogate, spread)))
+        stages.append(
+            Stage(*found, resolved(spreads, covariance), sampled=largest_sampled(surrogate, covariance, spread))
+        )
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
+    stages[-1] = stages[-1]._replace(sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows))
     directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)
 

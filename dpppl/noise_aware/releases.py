@@ -135,7 +135,17 @@ def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows:
 
 
 def _at(statistics: RowStatistics, state: Any) -> Any:
-    names = ("point", "norm", "bound", "halfway", "sides", "along", "directions", "of_curvature", *statistics.geometry.at)
+    names = (
+        "point",
+        "norm",
+        "bound",
+        "halfway",
+        "sides",
+        "along",
+        "directions",
+        "of_curvature",
+        *statistics.geometry.at,
+    )
     return {name: state[name] for name in names if name in state}
 
 

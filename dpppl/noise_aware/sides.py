@@ -35,7 +35,9 @@ class Sides(NamedTuple):
     def named(self, names: Sequence[str]) -> tuple[tuple[str, float, float], ...]:
         """The latents whose widths are not 1, by name, each with both widths."""
         found = zip(self.latents, self.widths)
-        return tuple((names[number], float(low), float(high)) for number, (low, high) in found if (low, high) != (1.0, 1.0))
+        return tuple(
+            (names[number], float(low), float(high)) for number, (low, high) in found if (low, high) != (1.0, 1.0)
+        )
 
     @classmethod
     def asked(
@@ -43,23 +45,22 @@ class Sides(NamedTuple):
         ask: Callable[..., Any],
         at: Any,
         noise_multiplier: float,
-        surrogate: Surrogate,
-        posterior: tuple[Array, Array],
+        stages: Sequence[Any],
         prior: Prior,
-        order: Array,
         num_rows: int,
     ) -> "Sides":
-        """The widths along the first `NUM_AXES` latents of an `order`, from one access.
+        """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access.
 
         - **ask** - the function that makes an access.
         - **at** - arrays that accesses need.
         - **noise_multiplier** - of the access.
-        - **surrogate** - the likelihood.
-        - **posterior** - mean (k, b) and covariance (k, b, b) of u.
+        - **stages** - all stages, see `Stage`.
         - **prior** - of the latents.
-        - **order** - numbers of latents, the most doubtful first.
         - **num_rows** - number of rows."""
-        frame, (mean, spread), latents = surrogate.frame, posterior, order[:NUM_AXES]
+        last = stages[-1]
+        surrogate, mean, frame = last.surrogate, last.belief.mean, last.surrogate.frame
+        latents = doubtful(stages[0].surrogate, surrogate, last.belief, prior)[:NUM_AXES]
+        spread = frame.from_latents(last.covariance)
         axes = np.zeros((len(latents), len(prior.mean)))
         axes[np.arange(len(latents)), latents] = prior.scales[latents]
         # Along each latent, one posterior sd long.
@@ -68,22 +69,22 @@ class Sides(NamedTuple):
         moves /= np.sqrt(variances)[:, None, None]
         stated = np.maximum(np.sum(moves * times(surrogate.curvature.mean, moves), axis=(1, 2)), 1e-30)
         learned = np.clip(1.0 - variances / prior.variance[latents], _LEAST, 1.0)
-        sampled = sampled_along(surrogate, spread, moves)
+        sampled = _sampled_along(surrogate, frame.from_latents(prior.covariance(frame)), moves)
         bounds = TYPICAL * stated / learned / num_rows
-        middle, away = prior.mean + frame.latents(mean), APART * frame.latents(moves)
+        away = APART * frame.latents(moves)
         values = ask(
-            "sides", at | {"point": middle}, noise_multiplier, sides=np.concatenate([middle - away, middle + away]),
+            "sides", at | {"point": mean}, noise_multiplier, sides=np.concatenate([mean - away, mean + away]),
             along=(frame.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T,
         )  # fmt: skip
         unit = np.sqrt(values.size) * bounds / stated
         return cls(latents, widths(values.reshape(4, -1) * unit, noise_multiplier * unit, learned, sampled))
 
 
-def sampled_along(surrogate: Surrogate, spread: Array, moves: Array) -> Array:
-    """The share (n,) of the gradient's variance that is the sampling of the data, along moves (n, k, b) of u, where u has the
-    posterior covariance `spread`."""
+def _sampled_along(surrogate: Surrogate, covariance: Array, moves: Array) -> Array:
+    """The share (n,) of the gradient's variance that is the sampling of the data, along moves (n, k, b) of u, where u has this
+    prior covariance."""
     scores = surrogate.curvature.scores.mean(axis=0)
-    total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(spread)[:, None, :]
+    total = scores + np.eye(covariance.shape[-1]) * surrogate.noise_at(covariance)[:, None, :]
     pull = np.linalg.solve(total, times(surrogate.curvature.mean, moves)[..., None])[..., 0]
     return np.sum(pull * times(scores, pull), axis=(1, 2)) / np.sum(pull * times(total, pull), axis=(1, 2))
 
@@ -91,9 +92,8 @@ def sampled_along(surrogate: Surrogate, spread: Array, moves: Array) -> Array:
 def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Array:
     """The sd on either side of the mean in units of the stated one, (n, 2).
 
-    Over five sds the surrogate's log density falls by 12.5 (1 - learned + learned), by the prior and the likelihood. A likelihood of
-    g times the curvature makes learned g^2 / (1 + j (g - 1)) of the latter, where j is the share of noise that is the sampling of
-    the data, and changes with the curvature.
+    The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds
+    learned g^2 / (1 + j (g - 1)), where j is the share of noise that is the sampling of the data, and changes with the curvature.
 
     - **curvatures** - (4, n) in units of the surrogate's: at the mean, below and above, and of the first the part of rows that
       were weighed down.
@@ -114,16 +114,15 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     return np.where(is_low | is_high, 1.0 / np.sqrt(np.maximum(precision(found), 1e-4)), 1.0).T
 
 
-def doubtful(first: Surrogate, last: Surrogate, moved: Array, found: Known, prior: Prior) -> Array:
+def doubtful(first: Surrogate, last: Surrogate, found: Known, prior: Prior) -> Array:
     """Numbers of the latents, those first whose curvature changes most within a posterior sd.
 
     - **first**, **last** - the likelihood near the prior mean, and at the posterior mean.
-    - **moved** - the distance between these (d,).
     - **found** - the posterior.
     - **prior** - of the latents."""
     change = np.abs(np.log(_diagonal(first) / _diagonal(last)))
     sd = np.sqrt(found.variance)
-    return np.argsort(-change * sd / np.hypot(moved, sd), kind="stable")
+    return np.argsort(-change * sd / np.hypot(found.mean - prior.mean, sd), kind="stable")
 
 
 def _diagonal(surrogate: Surrogate) -> Array:
@@ -134,7 +133,7 @@ def _diagonal(surrogate: Surrogate) -> Array:
 
 
 def findings(sides: Sequence[tuple[str, float, float]]) -> list[str]:
-    """In words: the latents that the data bound on one side only, and those whose posterior reaches to values that the data exclude.
+    """Sentences on the latents that the data bound on one side only, and on those whose posterior reaches too far.
 
     - **sides** - latents, each with its sd below and above the mean, in units of the stated one."""
     order = sorted(sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
@@ -148,8 +147,8 @@ def findings(sides: Sequence[tuple[str, float, float]]) -> list[str]:
         )
     if narrower:
         lines.append(
-            f"the posterior of {_few(narrower)} reaches to values that the data exclude: the interval is too wide by a factor of 2 "
-            "or more, and the mean may be off; raise the budget, or give the latent a narrower prior."
+            f"the posterior of {_few(narrower)} reaches to values that the data exclude: the interval is too wide by a factor "
+            "of 2 or more, and the mean may be off; raise the budget, or give the latent a narrower prior."
         )
     return lines
 

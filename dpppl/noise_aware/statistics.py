@@ -93,6 +93,7 @@ class RowStatistics:
             return weights[1:] @ (scores[1:] @ directions) ** 2 / jnp.sum(weights[1:])
 
         length, is_clipped = jnp.sqrt(jnp.sum(matrix() ** 2)), jnp.sum(centred[0] ** 2) > norm**2
+
         def along(directions: Any) -> Any:
             return of_curvature @ ((psi @ directions) * (scores @ directions))
 

@@ -102,12 +102,13 @@ class Surrogate(NamedTuple):
         return mean + self.frame.latents(self.centre)
 
 
-def largest_sampled(surrogate: Surrogate, spread: Array) -> float:
-    """The largest share, over directions of u, of the posterior variance `spread` that is the sampling of the data.
+def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
+    """The largest share, over directions of u, of the posterior variance `spread` that is the sampling of the data, where u has
+    this prior covariance.
 
     The rest is due to privacy noise, to the unknown curvature, and to the prior."""
     h, scores = surrogate.curvature.mean, surrogate.curvature.scores.mean(axis=0)
-    total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(spread)[:, None, :]
+    total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(covariance)[:, None, :]
     pull = np.linalg.solve(total, h @ root_of(spread))
     return float(np.clip(np.linalg.eigvalsh(pull.swapaxes(1, 2) @ scores @ pull).max(), 0.0, 1.0))
 

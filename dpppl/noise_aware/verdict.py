@@ -45,8 +45,8 @@ class Verdict:
     - **share_std** - sd of the noise of these shares.
     - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
     - **stages_learned** - the mean of `learned` in the last two stages.
-    - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it: each with its
-      sd below and above the mean, in units of the stated one.
+    - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
+      with its sd below and above the mean, in units of the stated one.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **curvature** - which part of it was released.
@@ -145,9 +145,7 @@ class Verdict:
     @property
     def counted(self) -> CountedRows:
         """The rows that do not inform the posterior."""
-        return CountedRows(
-            outside=self.outside, missing=self.missing, silent=0.0, std=self.share_std, codes=self.codes
-        )
+        return CountedRows(outside=self.outside, missing=self.missing, silent=0.0, std=self.share_std, codes=self.codes)
 
     def _unfinished(self) -> list[str]:
         """Findings of a run that has not converged."""
@@ -204,8 +202,8 @@ class Verdict:
         if not lines:
             return None
         return (
-            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up to {max(self.harm):.1f} "
-            "posterior sd; use a richer model."
+            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up "
+            f"to {max(self.harm):.1f} posterior sd; use a richer model."
         )
 
     @property

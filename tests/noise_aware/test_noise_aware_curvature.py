@@ -309,7 +309,7 @@ def test_no_release_makes_a_run_fail():
             return {name: absurd(rng, width)[upper] for name in ("A", "J")}
         if kind == "gradient":
             return rng.uniform(-4.0, 4.0, (2, STEPS, width)) * np.array([1.0, size])[:, None, None]
-        return size * rng.standard_normal({"scalars": 14, "sizes": 2}.get(kind, NUM_BINS))
+        return size * rng.standard_normal({"scalars": 14, "sizes": 2, "sides": 12}.get(kind, NUM_BINS))
 
     for _ in range(20):
         stages, _ = recipe.run_recipe(ask, default_plan(), 10.0 ** rng.uniform(-3, 3), prior, recipe.Bounds(), 1_000)
@@ -335,7 +335,7 @@ def test_a_posterior_can_be_computed_again_from_what_was_released(compiled_once,
     first, charged = found.get_samples(allow_unconverged=True)["w"], found.privacy_report().epsilon
     assert found.privacy_report().status == "complete"
     verdict, kept = found.verdict, pickle.loads(pickle.dumps(found.releases))
-    assert len(kept.values) == 2 * 2 + 5 * 2 + 3 and kept.prior.mean.shape == (3,)
+    assert len(kept.values) == 2 * 2 + 5 * 2 + 4 and kept.prior.mean.shape == (3,)
     found.sample_again(dpppl.secret_key(), x, y)
     second = found.get_samples(allow_unconverged=True)["w"]
     assert found.verdict == verdict and found.privacy_report().epsilon == charged

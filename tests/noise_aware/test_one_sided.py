@@ -33,7 +33,9 @@ def test_widths_are_those_of_the_likelihood_and_the_prior():
     np.testing.assert_allclose(released(0.6), [[g, 1.0 / g]])
     np.testing.assert_allclose(released(0.6, sampled=1.0), [[g**0.5, g**-0.5]])
     np.testing.assert_allclose(released(0.6, learned=0.5), [[1.0, (0.5 + 0.5 * g**2) ** -0.5]])
-    np.testing.assert_allclose(released(-0.6, weighed=0.1)[0, 1], g, rtol=1e-6)  # a rare covariate: compared with the middle
+    np.testing.assert_allclose(
+        released(-0.6, weighed=0.1)[0, 1], g, rtol=1e-6
+    )  # a rare covariate: compared with the middle
     assert released(0.0, weighed=0.1).tolist() == [[1.0, 1.0]]
 
 
@@ -60,7 +62,9 @@ def test_the_worst_is_named_first_and_few_are():
 
 def ordered(x, y):
     slopes = numpyro.sample("slopes", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
-    law = dist.TransformedDistribution(dist.Normal(0.0, 2.0).expand([3]).to_event(1), dist.transforms.OrderedTransform())
+    law = dist.TransformedDistribution(
+        dist.Normal(0.0, 2.0).expand([3]).to_event(1), dist.transforms.OrderedTransform()
+    )
     cuts = numpyro.sample("cuts", law)
     with numpyro.plate("data", y.shape[0]):
         numpyro.sample("y", dist.OrderedLogistic(x @ slopes, cuts), obs=y)
@@ -124,7 +128,9 @@ def test_one_sided_latents_are_doubted_by_name_and_others_are_read(kind, named):
     """At epsilon 1, of a right model, three keys. NUTS: 23 to 42 ± 19 to 58 for the empty category's cutpoint, -3.4 ± .1 for the rare."""
     model, args = rows_of(kind, np.random.default_rng(3))
     for number in range(3):
-        private = dpppl.NoiseAware(model, target_epsilon=1.0, target_delta=1e-5, num_samples=60, print_cost=False, progress_bar=False)
+        private = dpppl.NoiseAware(
+            model, target_epsilon=1.0, target_delta=1e-5, num_samples=60, print_cost=False, progress_bar=False
+        )
         private.run(chacha.wrap(np.arange(1, 9, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(number)), *args)
         found, line = private.verdict, private.verdict.line()
         if named is None:
