@@ -116,19 +116,17 @@ def run_recipe(
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
-        believed, covariance = frame.from_latents(start.covariance), frame.from_latents(prior.covariance(frame))
+        believed, covariance = map(frame.from_latents, (start.covariance, prior.covariance(frame)))
         mean_u = frame.coordinates(start.mean - prior.mean)
         known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
         at |= found_bounds(ask, at, bounds, sigma, level, num_rows, np.sqrt(dimension * frame.roots.shape[1]))
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
-        std = at["norm"] * sigma["gradient"]
-        curvature = here.posterior(frame, covariance, _DRAWS, mean_u)
+        std, curvature = at["norm"] * sigma["gradient"], here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
-        mean = curvature.mean
-        gains, offsets = gains_of(average, *known, std)
+        mean, (gains, offsets) = curvature.mean, gains_of(average, *known, std)
         positions, noisy = ask(
             "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=frame.inverse, gains=gains,
             offsets=offsets, curvature=mean, reach=REACH[number],
@@ -146,18 +144,18 @@ def run_recipe(
             sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
-        chi_squared, degrees = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn)
+        scatter = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn)
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
-        found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), chi_squared, degrees, excess
+        found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), *scatter, excess
         stages.append(
             Stage(*found, resolved(spreads, covariance), sampled=largest_sampled(surrogate, covariance, spread))
         )
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     stages[-1] = stages[-1]._replace(sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows))
-    directions = Directions.of(surrogate.frame, centre, surrogate.curvature.mean, num_rows)
+    directions = Directions.of(frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)
 
 
