@@ -260,7 +260,7 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
     assert [number for _, number in charged] == list(range(len(sizes)))  # before
     assert [first for first, _ in made] == list(starts)
     np.testing.assert_allclose([noise for _, noise in made], sigma[starts], rtol=1e-6)
-    with pytest.raises(AssertionError, match=r"access 212 \(norm_bin\) has less noise than it is charged for"):
+    with pytest.raises(AssertionError, match=r"access 213 \(norm_bin\) has less noise than it is charged for"):
         ask("norm_bin", state_of(found.prior), sigma[0])  # one more than the plan has
     ask = releases.Releases(found.programs, found.key, found.rows, found.public, pytest.fail, sigma).asker()
     with pytest.raises(AssertionError, match=r"access 0 \(norm_bin\) has less noise than it is charged for"):
