@@ -43,7 +43,7 @@ MAY_IMPORT = {
     "uncertainty": METHODS | {"mcmc", "svi", "noise_aware"},
     "plotting": LEAVES | {"ledger", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
-    "audit": METHODS | {"mcmc", "svi"},
+    "audit": METHODS | {"mcmc", "svi", "noise_aware"},
     "synthetic": {"errors", "validation"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "noise_aware", "audit", "synthetic"},
     "__main__": {"cli"},

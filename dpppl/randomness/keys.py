@@ -1,9 +1,12 @@
 """Secret keys, each used once, and named streams."""
 
+import contextlib
 import hashlib
 import os
 import threading
 import zlib
+from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -18,6 +21,7 @@ _GENERATORS = {8: "256-bit ChaCha20", 2: "64-bit threefry"}
 _issued: set[str] = set()
 _claimed: set[str] = set()
 _claims = threading.Lock()
+_apart: ContextVar[set[str] | None] = ContextVar("claims apart", default=None)
 
 
 def secret_key(generator: str = "chacha20") -> Any:
@@ -78,13 +82,23 @@ def is_guessable(key: Any) -> bool:
 def claim(key: Any, *, again: bool = False) -> None:
     """Mark a key as used. Raises KeyReuseError the second time, unless the run that used it goes on, `again`: equal keys
     on changed data cancel the noise."""
-    digest = _digest(key)
+    digest, claimed = _digest(key), _claimed if (own := _apart.get()) is None else own
     with _claims:
-        if digest in _claimed and not again:
+        if digest in claimed and not again:
             raise KeyReuseError(
                 "this key was already used in this process; call dpppl.secret_key() again for every run."
             )
-        _claimed.add(digest)
+        claimed.add(digest)
+
+
+@contextlib.contextmanager
+def claims_apart() -> Iterator[None]:
+    """Inside, this thread claims keys as ever, but what it claims there is no claim outside: for a run that is replayed."""
+    token = _apart.set(set(_claimed))
+    try:
+        yield
+    finally:
+        _apart.reset(token)
 
 
 def stream(key: Any, name: str) -> Any:

@@ -16,6 +16,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
 from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.runs import watching
 from dpppl.runs.unit import ROW, Unit
 from dpppl.validation import check_target, plain
 
@@ -309,6 +310,8 @@ class Reservation:
             if until <= first:
                 return  # a chunk that is run again under the same keys: one access
             run.begun[number] = until
+            if (audit := watching.watcher()) is not None:
+                audit.charged(planned, first, until)
             if budget.ledger is not None and sum(run.begun) > self._known:
                 budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
 

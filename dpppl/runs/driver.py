@@ -18,7 +18,7 @@ from dpppl import information_flow
 from dpppl.errors import forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
-from dpppl.runs import placing
+from dpppl.runs import placing, watching
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.provenance import KeyOrigin
@@ -99,15 +99,19 @@ def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int,
 
 def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...], bool]], rows: int) -> list[Program]:
     """The same for several functions with their arguments, which are compiled at the same time."""
-    outputs, lowered = [], []
+    outputs, lowered, digests, audit = [], [], [], watching.watcher()
     for function, arguments, quickly in programs:
         closed, output = prove(function, arguments, rows)
         with TRACING:
-            lowered.append(placing.lowered(closed, arguments, quickly))
+            program = placing.lowered(closed, arguments, quickly)
+            digests.append(program.digest)
+            if audit is not None:
+                program = placing.lowered(audit.program(closed, program.digest), arguments, quickly, kept=False)
+        lowered.append(program)
         outputs.append(output)
     with ThreadPoolExecutor() as pool:
         compiled = list(pool.map(Lowered.compiled, lowered))
-    return [Program(call, output, program.digest) for call, output, program in zip(compiled, outputs, lowered)]
+    return [Program(call, output, digest) for call, output, digest in zip(compiled, outputs, digests)]
 
 
 def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> tuple[Any, Any]:

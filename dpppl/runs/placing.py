@@ -25,16 +25,17 @@ def _leaves(arguments: Any) -> Iterator[tuple[bool, Any]]:
     return ((isinstance(argument, Rows), leaf) for argument in arguments for leaf in jax.tree.leaves(argument))
 
 
-def lowered(closed: Any, arguments: Any, quickly: bool) -> Lowered:
-    """A proved program, to be compiled for these arguments and where they lie."""
+def lowered(closed: Any, arguments: Any, quickly: bool, kept: bool = True) -> Lowered:
+    """A proved program, to be compiled for these arguments and where they lie; `kept`: see `Lowered`."""
     placement, leaves = _placement(arguments), jax.tree.leaves(arguments)
     if _on_disk(arguments) is not None:  # it reads these rows alone: another run's must be another program
         quickly = quickly and is_small(*jax.tree.leaves(plain(arguments)), *closed.out_avals)
         return Lowered(closed, leaves, quickly, kept=False)
     if placement is None:
-        return Lowered(closed, leaves, quickly)
+        return Lowered(closed, leaves, quickly, kept=kept)
     given = tuple(placement.of_rows if is_rows else placement.of_others for is_rows, _ in _leaves(arguments))
-    return Lowered(closed, leaves, quickly, shardings=dict(in_shardings=given, out_shardings=placement.of_others))
+    shardings = dict(in_shardings=given, out_shardings=placement.of_others)
+    return Lowered(closed, leaves, quickly, shardings, kept=kept)
 
 
 def placed(arguments: Any) -> list[Any]:

@@ -1,0 +1,222 @@
+"""What the accesses of a run released, and the same accesses of another run with those releases in place of their own.
+
+An audit compiles a run's proved programs with `taped_p` in place of the door. It computes the same access, and a callback on
+the host keeps the output (first run), or compares it and returns the output that was kept (second run). Both runs use the same
+noise, so the difference of two outputs is what one row changed: no sum leaves the door without its noise.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from dpppl.access.clipping import Adaptive
+from dpppl.access.door import Access, door_p
+from dpppl.access.mechanism import ACCOUNTED
+from dpppl.errors import ConfigurationError
+from dpppl.jaxprs import is_key, open_jaxpr
+
+taped_p = Primitive("dpppl_taped_door")
+taped_p.multiple_results = True
+
+OPERANDS = ("position", "rows", "public arrays", "captured arrays", "key", "noise multiplier", "step", "clipping norm")
+_ROUNDING = 2.0**-22
+"""Of two float32 numbers, in units of each."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Made(NamedTuple):
+    """One access.
+
+    - **operands** - digests of its operands but rows, by name.
+    - **noise_multiplier** - that it was made with.
+    - **outputs** - what it returned.
+    - **mechanism** - its mechanism, in words."""
+
+    operands: dict[str, str]
+    noise_multiplier: float
+    outputs: tuple[Array, ...]
+    mechanism: str
+
+
+@dataclass(eq=False)
+class Tape:
+    """The accesses, charges and programs of a run.
+
+    - **before** - the tape whose releases this run is given; None for a first run.
+    - **accesses** - those made, by key and step, in order.
+    - **noise** - charged noise multipliers, in order.
+    - **charges** - charges in words, in order.
+    - **digests** - of the programs as they were proved.
+    - **faults** - what was wrong with accesses, in words without values.
+    - **moved** - largest change of an access's clipped sum, in units of the clipping norm."""
+
+    before: "Tape | None" = None
+    accesses: dict[tuple[bytes, bytes], Made] = field(default_factory=dict)
+    noise: list[float] = field(default_factory=list)
+    charges: list[str] = field(default_factory=list)
+    digests: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    moved: float = 0.0
+
+    # See runs.watching.Watcher
+
+    def charged(self, charge: Any, first: int, until: int) -> None:
+        """Note a charge.
+
+        - **charge** - the charge.
+        - **first**, **until** - its steps that were charged."""
+        multipliers = charge.noise_multipliers[first:until]
+        self.noise += list(np.tile(multipliers, charge.chains))
+        self.charges.append(f"{charge.mechanism} {charge.neighboring_relation} {charge.chains} {multipliers.tolist()}")
+
+    def program(self, closed: Any, digest: str) -> Any:
+        """Return the program with this tape at its doors.
+
+        - **closed** - the program.
+        - **digest** - its digest."""
+        self.digests.append(digest)
+        return closed.replace(jaxpr=_taped(closed.jaxpr, self))
+
+    # While a program runs
+
+    def access(self, access: Access, *operands: Any) -> Any:
+        """Return the outputs of an access, through the tape.
+
+        - **access** - the door's parameter.
+        - **operands** - the door's operands."""
+        if access.placement is not None:
+            raise ConfigurationError(
+                "replay takes rows in memory on one device: leave mesh= out, and load what is on disk."
+            )
+        outputs = access(*operands)
+        given, names = _for_host(access, operands)
+        like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
+        return jax.pure_callback(partial(self._through, access, names), like, given, list(outputs))
+
+    def _through(self, access: Access, names: Sequence[str], given: Any, outputs: Any) -> Any:
+        """On the host, with NumPy only: keep or compare the access of each chain, and return what it releases."""
+        given, outputs = ([np.asarray(x) for x in values] for values in (given, outputs))
+        lead = outputs[0].shape[: len(access.chains)]
+        released = [np.array(x) for x in outputs]
+        for chain in np.ndindex(*lead):
+            made = self._made(access, names, [x[chain] for x in given], [x[chain] for x in outputs])
+            for place, value in zip(released, made):
+                place[chain] = value
+        return released
+
+    def _made(self, access: Access, names: Sequence[str], given: list[Array], outputs: list[Array]) -> Sequence[Array]:
+        parts: dict[str, list[Array]] = {name: [] for name in OPERANDS if name != "rows"}
+        for name, value in zip(names, given):
+            parts[name].append(value)
+        at = parts["key"][0].tobytes(), parts["step"][0].tobytes()
+        sigma, norm = float(parts["noise multiplier"][0]), float(parts["clipping norm"][0])
+        made = Made({n: _digest(v) for n, v in parts.items()}, sigma, tuple(outputs), str(access.mechanism))
+        number = len(self.accesses)
+        if at in self.accesses:
+            self.faults.append(f"access {number} has key and step of an earlier one")
+        if number >= len(self.noise):
+            self.faults.append(f"access {number} was made before it was charged")
+        self.accesses[at] = made
+        kept = None if self.before is None else self.before.accesses.get(at)
+        if kept is None:
+            return outputs
+        differing = [n for n, digest in made.operands.items() if digest != kept.operands[n]]
+        if made.mechanism != kept.mechanism:
+            differing.append("mechanism")
+        if [(x.shape, x.dtype) for x in outputs] != [(x.shape, x.dtype) for x in kept.outputs]:
+            self.faults.append(f"access {number} releases numbers of another shape or type")
+            return outputs
+        if differing:
+            self.faults.append(f"access {number} has another {' and '.join(differing)}")
+        else:
+            self.moved = max(self.moved, _moved(access.mechanism, norm, kept.outputs, outputs))
+        return kept.outputs
+
+    def missing_noise(self) -> str | None:
+        """Return what is wrong where accesses had less noise than was charged, or others were charged than made; else None."""
+        made = np.sort([m.noise_multiplier for m in self.accesses.values()])
+        charged = np.sort(self.noise)
+        if len(made) != len(charged):
+            return f"{len(made)} accesses were made and {len(charged)} charged"
+        short = int(np.sum(made < charged * ACCOUNTED))
+        return f"{short} accesses have less noise than was charged" if short else None
+
+
+def _moved(mechanism: Any, norm: float, one: Sequence[Array], other: Sequence[Array]) -> float:
+    """The change of an access's output under equal noise, in units of what its noise multiplier is charged for."""
+    share = mechanism.clipping.count_share if isinstance(mechanism.clipping, Adaptive) else mechanism.count_share
+    scales = [norm / (1.0 - share) ** 0.5] * (len(one) - mechanism.counts) + [mechanism.count_std] * mechanism.counts
+    square = 0.0
+    for scale, a, b in zip(scales, one, other):
+        a, b = np.asarray(a, np.float64) / scale, np.asarray(b, np.float64) / scale
+        square += float(np.sum(np.maximum(np.abs(a - b) - _ROUNDING * np.abs(a), 0.0) ** 2))
+    return square**0.5
+
+
+def _for_host(access: Access, operands: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """The operands but rows, keys as their data, each with the leading axes of all chains; and their names."""
+    names: dict[int, str] = {}
+    for name, part in zip(OPERANDS, access.parts):
+        names |= {number: name for number in jax.tree.leaves(part)}
+    levels = access.chains[::-1]  # the outermost first
+    lead: list[int] = []
+    for place in range(len(levels)):
+        k = levels[place].index(True)
+        lead.append(operands[k].shape[sum(level[k] for level in levels[:place])])
+    found, kept = [], []
+    for k, value in enumerate(operands):
+        if names[k] == "rows":
+            continue
+        value = jax.random.key_data(value) if is_key(value) else jnp.asarray(value)
+        own = value.shape[sum(level[k] for level in levels) :]
+        axes = iter(value.shape)
+        open_shape = [next(axes) if level[k] else 1 for level in levels]
+        found.append(jnp.broadcast_to(value.reshape(*open_shape, *own), (*lead, *own)))
+        kept.append(names[k])
+    return found, kept
+
+
+def _taped(jaxpr: Any, tape: Tape) -> Any:
+    """An open program with the tape at its doors, those of programs inside included."""
+
+    def inside(value: Any) -> Any:
+        if open_jaxpr(value) is None:
+            return value
+        return value.replace(jaxpr=_taped(value.jaxpr, tape)) if hasattr(value, "jaxpr") else _taped(value, tape)
+
+    def changed(equation: Any) -> Any:
+        if equation.primitive is door_p:
+            return equation.replace(primitive=taped_p, params={**equation.params, "tape": tape})
+        is_program = lambda value: open_jaxpr(value) is not None  # noqa: E731
+        return equation.replace(params=jax.tree.map(inside, equation.params, is_leaf=is_program))
+
+    return jaxpr.replace(eqns=[changed(equation) for equation in jaxpr.eqns])
+
+
+def _digest(values: Sequence[Array]) -> str:
+    found = hashlib.sha256()
+    for value in values:
+        found.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
+    return found.hexdigest()
+
+
+@taped_p.def_abstract_eval
+def _shapes(*operands: Any, access: Access, tape: Tape) -> Any:
+    return door_p.abstract_eval(*operands, access=access)[0]
+
+
+def _lower(context: Any, *operands: Any, access: Access, tape: Tape) -> Any:
+    with jax.enable_x64(True):  # as the door itself is lowered
+        return mlir.lower_fun(partial(tape.access, access), multiple_results=True)(context, *operands)
+
+
+mlir.register_lowering(taped_p, _lower)

@@ -1,0 +1,36 @@
+"""How an audit watches a run: it sees charges, and may compile a proved program in another form. Nothing else opens this."""
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+
+class Watcher(Protocol):
+    """What an audit is told of the runs of its thread."""
+
+    def charged(self, charge: Any, first: int, until: int) -> None:
+        """Note that steps `first` to `until` of a charge were charged."""
+
+    def program(self, closed: Any, digest: str) -> Any:
+        """Return the proved program to compile in place of `closed`, whose digest is `digest`."""
+
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+def watcher() -> Watcher | None:
+    """Return the audit that watches this thread; None in every ordinary run."""
+    return _watcher.get()
+
+
+@contextlib.contextmanager
+def watched_by(audit: Watcher) -> Iterator[None]:
+    """Let an audit watch the runs of this thread.
+
+    - **audit** - the audit."""
+    token = _watcher.set(audit)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
