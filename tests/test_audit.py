@@ -56,7 +56,7 @@ def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate
     """10,000 runs with and without the canary: rates are known to .005, four times that is tolerated (false alarms below 1e-3).
     With all rows the attack is optimal and reaches the curve; that of noise a quarter larger is crossed."""
     seen = []
-    monkeypatch.setattr("dpppl.audit._lower_bound", lambda *scores, **_: seen.append(scores) or 0.0)
+    monkeypatch.setattr("dpppl.audit.attacks._lower_bound", lambda *scores, **_: seen.append(scores) or 0.0)
     kernel = dpppl.DPSGLD(
         model, clipping_norm=1.0, noise_multiplier=3.75, subsampling=dpppl.Poisson(rate) if rate < 1 else None,
         measure_clipping=False,
@@ -138,7 +138,9 @@ def test_what_cannot_be_attacked_is_refused():
 def test_the_example_prints_a_table(monkeypatch, capsys):
     from examples.audit import main
 
-    monkeypatch.setattr(dpppl.audit, "secret_key", lambda: jax.random.key(0))  # ChaCha20 takes longer to compile
+    monkeypatch.setattr(
+        dpppl.audit.attacks, "secret_key", lambda: jax.random.key(0)
+    )  # ChaCha20 takes longer to compile
     main(["--num-trials", "8000", "--attacks", "white_box"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["DPSGLD", "SVI"] and all("consistent" in line for line in lines)
