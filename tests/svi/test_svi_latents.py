@@ -24,7 +24,7 @@ def masked(y, ok):
 def scales(y, ok):
     scale = numpyro.sample("scale", dist.HalfCauchy(1.0))
     with numpyro.plate("groups", 3):
-        level = numpyro.sample("level", dist.Normal(0.0, scale))
+        level = scale * numpyro.sample("level", dist.Normal(0.0, 1.0))
     with numpyro.plate("data", y.shape[0]), handlers.mask(mask=ok):
         numpyro.sample("y", dist.Normal(level.sum(), 1.0), obs=y)
 
@@ -58,7 +58,7 @@ def fitted(model, guide, *args, num_steps=None, seed=0, **settings):
         (masked, AutoDelta),
         pytest.param(masked, AutoMultivariateNormal, marks=pytest.mark.slow),
         pytest.param(masked, AutoDiagonalNormal, marks=pytest.mark.slow),
-        pytest.param(scales, AutoDelta, marks=pytest.mark.slow),
+        pytest.param(scales, AutoNormal, marks=pytest.mark.slow),
     ],
 )
 def test_a_guide_that_is_the_prior_says_so(model, guide):
@@ -107,13 +107,13 @@ def test_a_column_in_its_own_units_has_not_arrived(case, guide):
 
 @pytest.mark.slow
 def test_right_runs_have_arrived():
-    """Ten runs at epsilon 5, three of epsilon 3 with a flow, whose parameters tell: none is the prior, and none has latents that
-    are hidden but where noise is as large."""
+    """Ten runs at epsilon 5, and one with a flow, which has no locations: none is the prior, and at most one has latents that
+    noise hides."""
     rng = np.random.default_rng(2)
     x = X[:, :5]
     y = (rng.random(5_000) < 1 / (1 + np.exp(-x @ [0.8, -0.5, 0.3, 0.2, -1.0]))).astype(np.float32)
     found = [fitted(logistic, AutoNormal, x, y, target_epsilon=5.0, seed=seed).convergence for seed in range(10)]
     assert sum(set(c.latents["w"]) == {"learned"} for c in found) >= 9
     assert all(c.verdict in ("arrived", "still moving") for c in found if set(c.latents["w"]) == {"learned"})
-    flow = fitted(logistic, AutoIAFNormal, x, y, target_epsilon=3.0).convergence
+    flow = fitted(logistic, AutoIAFNormal, x, y, target_epsilon=3.0, seed=10).convergence
     assert set(flow.latents["w"]) <= {"learned", "partly"} and flow.verdict != "prior"
