@@ -76,6 +76,16 @@ class Unwilling:
         raise ValueError(f"cannot convert {TEXT} {NUMBER}")
 
 
+class Heavy(float):
+    """A number that holds rows, too."""
+
+    rows = (NUMBER,)
+
+
+class Label(str):
+    """A short string that holds rows, too."""
+
+
 Visit = collections.namedtuple("Visit", ["dose", "name"])
 
 
@@ -125,6 +135,17 @@ WRONG = {
     "a dict of lists of strings": lambda n: {"names": [TEXT] * n},
     "a dict of an array and a string": lambda n: {"dose": np.full(n, NUMBER), "name": TEXT},
     "a dict of an array and a number": lambda n: {"dose": np.full(n, NUMBER), "other": NUMBER},
+    "a dict of arrays by name": lambda n: {f"{TEXT}{i}": np.full(3, NUMBER) for i in range(n)},
+    "a dict of arrays of unlike lengths by name": lambda n: {
+        f"{TEXT}{i}": np.full(1 + i % 3, NUMBER) for i in range(n)
+    },
+    "a dict of lists by name": lambda n: {f"{TEXT}{i}": [NUMBER] * 3 for i in range(n)},
+    "a dict of series of strings by name": lambda n: {f"{TEXT}{i}": _series(3) for i in range(n)},
+    "a list of arrays, one a row": lambda n: [np.full(3, NUMBER)] * n,
+    "a list of frames, one a row": lambda n: [pd.DataFrame({"dose": [NUMBER] * 3})] * n,
+    "a number with more in it": lambda n: Heavy(NUMBER),
+    "a word with more in it": lambda n: Label(TEXT),
+    "a large whole number": lambda n: int.from_bytes((TEXT * n).encode()),
     "an ordered dict": lambda n: collections.OrderedDict((f"{TEXT}{i}", NUMBER) for i in range(n)),
     "a default dict": lambda n: collections.defaultdict(float, {TEXT: NUMBER}),
     "a counter": lambda n: collections.Counter([TEXT] * n),
@@ -200,6 +221,8 @@ WRONG = {
     "a timestamp": lambda n: pd.Timestamp(DAY),
     "a missing value": lambda n: pd.NA,
     "a frame with text": lambda n: pd.DataFrame({"dose": [NUMBER] * n, "name": [TEXT] * n}),
+    "a frame without a header": lambda n: pd.DataFrame([[NUMBER, TEXT]] * n, columns=[str(NUMBER), TEXT]),
+    "a polars frame without a header": lambda n: pl.DataFrame({str(NUMBER): [NUMBER] * n, TEXT: [TEXT] * n}),
     "a group of a frame": lambda n: pd.DataFrame({"name": [TEXT] * n}).groupby("name"),
     "a series in another order": lambda n: pd.Series([NUMBER] * n, index=range(n)[::-1]),
     "a polars series of strings": lambda n: pl.Series([TEXT] * n),
@@ -406,10 +429,21 @@ def _queries():
         "tune": lambda x, y: dpppl.tune(key(), [kernel], tuned, fine, x, y, bounds=(-1, 0), score_noise=9.0),
         "audit": lambda x, y: dpppl.audit.audit(kernel, x, y, num_steps=1, delta=1e-5, num_trials=100),
         "warmup": lambda x, y: mcmc()[0].warmup(key(), x, y),
+        "ids": lambda x, y: grouped[0](
+            x, np.zeros(N), person=y if isinstance(y, str) or not _could_be_ids(y) else None
+        ),
         "units, MCMC": lambda x, y: grouped[0](x, y, person=ids),
         "units, SVI": lambda x, y: grouped[1](x, y, person=ids),
         "units, NoiseAware": lambda x, y: grouped[2](x, y, person=ids),
     }
+
+
+def _could_be_ids(value):
+    """Whether a value holds an id for each row, whatever it is as an argument of a model."""
+    with contextlib.suppress(Exception):
+        found = value.to_pylist() if hasattr(value, "to_pylist") else list(value)
+        return len(found) == N and bool({each: 0 for each in found})
+    return False
 
 
 def query_failures(cases):

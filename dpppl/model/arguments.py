@@ -194,9 +194,9 @@ def _named(model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))] + sorted(kwargs)
     values = [*args, *(kwargs[name] for name in sorted(kwargs))]
-    for name, value in zip(names, values):
-        public_values.check_nesting(name, value)
     with _without_values():
+        for name, value in zip(names, values):
+            public_values.check_nesting(name, value)
         return names, with_arrays(names, values, _is_public)
 
 

@@ -109,7 +109,7 @@ def _as_array(label: str, value: Any) -> Any:
         )
     if hasattr(value, "to_numpy") and hasattr(value, "columns"):
         columns = value.iter_columns() if hasattr(value, "iter_columns") else (column for _, column in value.items())
-        arrays = [_column(f"column '{column.name}' of argument '{label}'", column) for column in columns]
+        arrays = [_column(f"{_name_of(column, k)} of argument '{label}'", column) for k, column in enumerate(columns)]
         return np.stack(arrays, axis=1) if arrays else np.empty((len(value), 0))
     if hasattr(value, "to_numpy"):
         return _column(f"argument '{label}'", value)
@@ -143,6 +143,12 @@ def _column(what: str, series: Any) -> Any:
     except Exception:  # what it says may hold values
         raise ConfigurationError(message) from None
     return _checked(array, message)
+
+
+def _name_of(column: Any, number: int) -> str:
+    """A column's name, or its number where the name could be a value: the first row of a file without a header, say."""
+    name = column.name
+    return f"column '{name}'" if isinstance(name, str) and name.isidentifier() else f"column number {number}, from 0,"
 
 
 def _numpy_of(series: Any) -> Any:

@@ -3,6 +3,7 @@
 import datetime
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from dpppl.errors import ConfigurationError
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 _LONGEST = 40
 _MOST_SETTINGS = 32
+_FEW_ARRAYS = 6
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)
 _RULE = (
     "Arrays and data frames of numbers are private rows. Only a number, True, False, None or a string of at most "
@@ -22,20 +24,40 @@ Test = Callable[[Any], bool]
 
 
 def is_setting(value: Any) -> bool:
-    """Whether a value is public without a mark: a number, a bool, None, or one short string."""
-    is_timedelta = isinstance(value, np.timedelta64)  # NumPy counts it among the integers
-    is_number = isinstance(value, _NUMBERS) and not is_timedelta
-    return value is None or is_number or (isinstance(value, str) and len(value) <= _LONGEST)
+    """Whether a value is public without a mark: a number of at most 64 bits, a bool, None, or one short string. An object of a
+    class made from these may hold more and is none, but for members of an enumeration."""
+    if value is None:
+        return True
+    if type(value).__module__ not in ("builtins", "numpy", "ml_dtypes") and not isinstance(value, Enum):
+        return False
+    if isinstance(value, str | np.timedelta64):  # NumPy counts the latter among the integers
+        return isinstance(value, str) and len(value) <= _LONGEST
+    return isinstance(value, _NUMBERS) and not (isinstance(value, int) and abs(value) >= 2**64)
 
 
 def check_nesting(name: str, value: Any, above: tuple[int, ...] = ()) -> None:
-    """Raise ConfigurationError for a container that holds itself, which JAX cannot flatten."""
-    if id(value) in above or len(above) > 100:
-        raise ConfigurationError(f"argument '{name}' is a {type(value).__name__} that holds itself; pass an array.")
-    if isinstance(value, _CONTAINERS):
-        for inner in value.values() if isinstance(value, dict) else value:
-            if isinstance(inner, _CONTAINERS):
-                check_nesting(name, inner, (*above, id(value)))
+    """Raise ConfigurationError for a container that holds itself, which JAX cannot flatten, and for one with an array for each
+    row: its keys may be names of persons, and no error may tell one."""
+    kind = f"argument '{name}' is a {type(value).__name__}"
+    if isinstance(value, _CONTAINERS) and (id(value) in above or len(above) > 100):
+        raise ConfigurationError(f"{kind} that holds itself; pass an array.")
+    if not isinstance(value, _CONTAINERS):
+        return
+    inner = list(value.values() if isinstance(value, dict) else value)
+    lengths = [len(x) for x in inner if hasattr(type(x), "__len__") and getattr(x, "shape", None) != ()]
+    if len(lengths) > _FEW_ARRAYS and len(lengths) >= max(lengths) and not _is_matrix(value):
+        rows = f"list({name}.values())" if isinstance(value, dict) else name
+        raise ConfigurationError(
+            f"{kind} of {len(lengths)} arrays or lists with at most {max(lengths)} entries: one for each row, it seems. Pass an "
+            f"array whose leading axis is that of the rows, numpy.stack({rows}) where all have one shape."
+        )
+    for each in inner:
+        check_nesting(name, each, (*above, id(value)))
+
+
+def _is_matrix(value: Any) -> bool:
+    """Whether a list of lists is an array of numbers by itself."""
+    return isinstance(value, list | tuple) and all(isinstance(each, list | tuple) for each in value)
 
 
 def check_marked(name: str, value: Any, is_array: Test, is_public: Test) -> None:

@@ -189,11 +189,11 @@ def grouped(
 
 def _codes(name: str, ids: Any) -> np.ndarray[Any, Any]:
     """Numbers of units in order of their first row, (R,); -1 where there is no id."""
-    values = ids.tolist() if hasattr(ids, "tolist") else ids.to_list() if hasattr(ids, "to_list") else list(ids)
     known: dict[Any, int] = {}
     try:
+        values = ids.tolist() if hasattr(ids, "tolist") else ids.to_list() if hasattr(ids, "to_list") else list(ids)
         found = [-1 if _is_missing(value) else known.setdefault(value, len(known)) for value in values]
-    except TypeError:
+    except Exception:  # what it says may hold ids
         raise ConfigurationError(f"{name} must hold one hashable id a row: numbers, strings or tuples.") from None
     return np.asarray(found, np.int64)
 
