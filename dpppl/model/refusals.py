@@ -305,7 +305,7 @@ def check_latents(structure: Structure) -> None:
 
 def check_captured(program: Any, lengths: set[int], what: str = "model") -> tuple[str, ...]:
     """Refuse captured arrays as long as the data, and as many numbers as rows; describe the other ones."""
-    described, numbers = [], 0
+    described, numbers, many = [], 0, []
     for value in jaxprs.constants(program):
         if np.size(value) <= 1:  # a number, often one that NumPyro reshaped
             numbers += not jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
@@ -319,9 +319,10 @@ def check_captured(program: Any, lengths: set[int], what: str = "model") -> tupl
                 "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
             )
         described.append(description)
+        many += [f"an array {description}"] * (np.size(value) in lengths)
     own, nonzero, different = jaxprs.count_numbers(program)
-    written = max(own, different)
-    if numbers >= max(_FEW, min(lengths)) or written >= max(_MANY_WRITTEN, min(lengths)):
+    least, written = min(lengths), max(own, different)
+    if numbers >= max(_FEW, least) or written >= max(_MANY_WRITTEN, least):
         raise UnsupportedModelError(
             f"the {what} captures {max(numbers, written)} single numbers, as many as there are rows, which may be the "
             "rows themselves (a closure, a list, functools.partial); pass them as one array, an argument of the model, "
@@ -329,11 +330,10 @@ def check_captured(program: Any, lengths: set[int], what: str = "model") -> tupl
         )
     if shown := max(nonzero, different - _OF_LIBRARIES):
         described.append(f"{shown} number{'s' * (shown > 1)}")
-    if shown >= max(_FEW, min(lengths)):
-        warn(
-            f"the {what} has {shown} single numbers written into it, at least as many as there are rows. They are public: if "
-            "they are the rows, pass them as one array, an argument of the model."
-        )
+        many += [f"{shown} single numbers"] * (shown >= max(_FEW, least))
+    if many:
+        cure = "They are public: if they are the rows, pass them as one array, an argument of the model."
+        warn(f"the {what} captures {' and '.join(many)}, at least as many numbers as there are rows. {cure}")
     return tuple(dict.fromkeys(described))
 
 

@@ -48,9 +48,7 @@ def test_numbers_that_a_model_captured_are_counted_and_warned_of(method):
     are public, with their types and without their values."""
     runner, run = METHODS[method](copying(in_one_site))
     table = dpppl.Public({"rates": np.full((2, 3), 0.25, np.float32), "words": ["low", "high"], "size": 4})
-    with pytest.warns(
-        dpppl.PrivacyWarning, match="12 single numbers written into it, at least as many as there are rows"
-    ):
+    with pytest.warns(dpppl.PrivacyWarning, match="12 single numbers, at least as many numbers as there are rows"):
         run(Y.astype(np.float32), 1.5, table, word="probit", switch=True)
     report = runner.privacy_report()
     assert report.assumed_public == (
@@ -65,7 +63,7 @@ def test_numbers_that_a_model_captured_are_counted_and_warned_of(method):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_however_they_are_written(way):
-    with pytest.warns(dpppl.PrivacyWarning, match="at least as many as there are rows"):
+    with pytest.warns(dpppl.PrivacyWarning, match="at least as many numbers as there are rows"):
         said = split_model(copying(WAYS[way]), (Y.astype(np.float32),), {}).assumed_public
     (count,) = [int(line.split()[0]) for line in said if line.endswith(" numbers")]
     assert N <= count <= 3 * N
@@ -76,6 +74,17 @@ def test_fifty_of_fifty():
     with pytest.warns(dpppl.PrivacyWarning, match="50 single numbers"):
         model = copying(lambda w: numpyro.deterministic("copy", jnp.stack([jnp.asarray(float(y) + 2.0) for y in many])))
         assert split_model(model, (many,), {}).assumed_public == ("50 numbers",)
+
+
+@pytest.mark.parametrize("shape", [(2, 6), (3, 4), (1, 2, 6)])
+def test_captured_arrays_of_as_many_numbers_as_rows_are_warned_of(shape):
+    """Responses in another shape are no axis as long as the data."""
+    folded = Y.reshape(shape).astype(np.float32)
+    model = copying(lambda w: numpyro.deterministic("copy", jnp.asarray(folded) + w))
+    with pytest.warns(
+        dpppl.PrivacyWarning, match="captures an array float32.*, at least as many numbers as there are rows"
+    ):
+        assert split_model(model, (Y.astype(np.float32),), {}).assumed_public
 
 
 def test_a_few_numbers_are_counted_and_not_warned_of():
