@@ -9,15 +9,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
+from dpppl.access.row_norms import scaled
 from dpppl.errors import ConfigurationError
 from dpppl.validation import in_words, plain
 
 SLACK = 1e-4
 """Relative slack of the sensitivity in floating point: see `clip_rows` and `gradients.clipped_sum`."""
 
-_LONGEST_FLOAT32_SUM = 1024
+NUM_COUNTS = 3
+"""Counts that may be released with a sum: of clipped rows, of rows whose norm is not finite, and of rows whose norm is 0."""
+_SILENT, _FAINT = 1e-30, 1e-12
 
 
 class Clipping:
@@ -26,6 +28,11 @@ class Clipping:
     - **clipping_norm** - the norm of what a row adds at most: the sensitivity of the sum."""
 
     clipping_norm: Any
+
+    @property
+    def count_sensitivity(self) -> float:
+        """How far one row moves the counts."""
+        return 0.5
 
     def parts(self, latents: Any, norm: Any = None) -> list[tuple[Any, Any]]:
         """The groups of latents that are clipped together, each with its norm; `norm`: that of this access, if it adapts."""
@@ -40,12 +47,24 @@ class Clipping:
         [(latents, own)] = self.parts(gradients, norm)
         return clip_rows(latents, mask, own, self.weights)
 
-    def counted(self, squared_norms: Sequence[Any]) -> Any:
-        """What each row adds to a count (B,), given those of its `parts`: 1/2 if it is longer than any norm, else -1/2.
+    def counted(self, squared_norms: Sequence[Any], norm: Any = None) -> Any:
+        """What each row adds to the counts (B, NUM_COUNTS), given those of its `parts`: a vector with one entry that is not 0.
 
-        Rows that are not finite count as not longer."""
-        longer = functools.reduce(jnp.logical_or, [(x > 1.0) & jnp.isfinite(x) for x in squared_norms])
-        return jnp.where(longer, 0.5, -0.5)
+        The first is 1/2 if the row is longer than any norm, else -1/2. Rows that are not finite, or 0, have `count_sensitivity`
+        in the second or the third."""
+        longer = functools.reduce(jnp.logical_or, [x > 1.0 for x in squared_norms])
+        return self._apart(jnp.where(longer, 0.5, -0.5), squared_norms, _SILENT)
+
+    def _apart(self, counted: Any, squared_norms: Sequence[Any], silent: Any) -> Any:
+        """These counts (B,) of rows whose squared norms, in units of the norm, are finite and not all below `silent`."""
+        is_finite = functools.reduce(jnp.logical_and, [jnp.isfinite(x) for x in squared_norms])
+        is_silent = is_finite & functools.reduce(jnp.logical_and, [x < silent for x in squared_norms])
+        own, size = jnp.where(is_finite & ~is_silent, counted, 0.0), self.count_sensitivity
+        return jnp.stack([own, *(jnp.where(x, size, 0.0) for x in (~is_finite, is_silent))], axis=-1)
+
+    def clipped_share(self, count: Any, speaking: Any) -> Any:
+        """The share of clipped rows, from the first count and the rows that have a norm, both as shares of all rows."""
+        return 0.5 * speaking + count
 
 
 @dataclass(frozen=True)
@@ -186,13 +205,15 @@ class Normalised(Flat):
 class Adaptive(Clipping):
     """Flat clipping whose norm follows a quantile of the gradients' norms, by a noised count.
 
-    - **quantile** - the share of rows that should not be clipped.
+    - **quantile** - the share of rows that should not be clipped, of rows whose gradient is finite and not 0 (a millionth of the
+      first norm).
     - **learning_rate** - each step multiplies the norm by exp(learning_rate * (quantile - share of rows not longer)).
     - **count_share** - the share of a step's privacy cost (in noise_multiplier^-2) that the count spends.
     - **clipping_norm** - the first norm; `dpppl.SVI` sets it.
 
     Guarantee: sum and count leave the door together, as one Gaussian event whose noise multiplier s satisfies
-    s^-2 = s_sum^-2 + s_count^-2, s_count = count noise std / max(quantile, 1 - quantile).
+    s^-2 = s_sum^-2 + s_count^-2, s_count = count noise std / max(quantile, 1 - quantile). Rows without a norm are counted in two
+    further coordinates, so one row still moves the counts by max(quantile, 1 - quantile) at most.
     Raises ConfigurationError unless quantile and count_share lie in (0, 1) and learning_rate is positive.
     Reference: Andrew, Thakkar, McMahan, Ramaswamy (2021), Algorithm 1 and Theorem 1.
 
@@ -215,20 +236,27 @@ class Adaptive(Clipping):
 
     @property
     def count_sensitivity(self) -> float:
-        """How far one row moves the count."""
+        """How far one row moves the counts."""
         return max(self.quantile, 1.0 - self.quantile)
 
     def parts(self, latents: Any, norm: Any = None) -> list[tuple[Any, Any]]:
         """All latents, with the norm of this access."""
         return [(latents, norm)]
 
-    def counted(self, squared_norms: Sequence[Any]) -> Any:
-        """1 for each row not longer than the norm, 0 for each other, less the quantile."""
-        return jnp.where(squared_norms[0] <= 1.0, 1.0 - self.quantile, -self.quantile)
+    def counted(self, squared_norms: Sequence[Any], norm: Any = None) -> Any:
+        """As in `Clipping`; the first is 1 for each row not longer than the norm, 0 for each other, less the quantile."""
+        not_longer = jnp.where(squared_norms[0] <= 1.0, 1.0 - self.quantile, -self.quantile)
+        return self._apart(not_longer, squared_norms, _FAINT * (self.clipping_norm / norm) ** 2)
 
-    def next_norm(self, clipping_norm: Any, noisy_count: Any, expected_rows: float) -> Any:
-        """The norm of the next step, given the noised count of rows not longer, each less the quantile."""
-        step = jnp.clip(self.learning_rate * noisy_count / expected_rows, -1.0, 1.0)
+    def clipped_share(self, count: Any, speaking: Any) -> Any:
+        """As in `Clipping`."""
+        return (1.0 - self.quantile) * speaking - count
+
+    def next_norm(self, clipping_norm: Any, noisy_counts: Any, expected_rows: float) -> Any:
+        """The norm of the next step, given the noised counts. Steps are as if at least a quarter of the rows had a norm."""
+        speaking = expected_rows - (noisy_counts[1] + noisy_counts[2]) / self.count_sensitivity
+        speaking = jnp.clip(speaking, 0.25 * expected_rows, expected_rows)
+        step = jnp.clip(self.learning_rate * noisy_counts[0] / speaking, -1.0, 1.0)
         low, high = max(1e-20, 1e-6 * self.clipping_norm), min(1e18, 1e6 * self.clipping_norm)
         return jnp.clip(clipping_norm * jnp.exp(-step), low, high)
 
@@ -276,8 +304,8 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: Any, weights: Callable[[
     >>> clip_rows({"w": jnp.array([[3.0, 4.0], [jnp.inf, 0.0]])}, None, 1.0)["w"].tolist()
     [[0.6000000238418579, 0.800000011920929], [0.0, 0.0]]
     """
-    scaled, squared = _scaled(gradients, 1.0 / clipping_norm)
-    dtype = jnp.result_type(*jax.tree.leaves(scaled))
+    units, squared = scaled(gradients, 1.0 / clipping_norm)
+    dtype = jnp.result_type(*jax.tree.leaves(units))
     with jax.enable_x64(True):
         keep = squared <= np.finfo(dtype).max  # then the factor is no subnormal number, which would be imprecise
         keep = keep if mask is None else keep & mask
@@ -287,43 +315,21 @@ def clip_rows(gradients: Any, mask: Any, clipping_norm: Any, weights: Callable[[
             shape = (-1,) + (1,) * (leaf.ndim - 1)
             return jnp.where(keep.reshape(shape), leaf * factors.reshape(shape), np.zeros((), dtype))
 
-        return jax.tree.map(select, scaled)
+        return jax.tree.map(select, units)
 
 
 def with_count(clipping: Clipping, norm: Any = None) -> Callable[[Any, Any], Any]:
-    """`clipping.clip` for pairs of gradients and zeros (B,), in whose place what the row adds to the count is put.
+    """`clipping.clip` for pairs of gradients and zeros (B, NUM_COUNTS), in whose place what rows add to the counts is put.
 
     Rows where the mask is False count 0. `norm`: that of this access, if it adapts."""
 
     def both(pair: Any, mask: Any) -> Any:
         gradients, zeros = pair
         # as `clip_rows` computes them: once in all
-        squares = [_scaled(part, 1.0 / own)[1] for part, own in clipping.parts(gradients, norm)]
+        squares = [scaled(part, 1.0 / own)[1] for part, own in clipping.parts(gradients, norm)]
         with jax.enable_x64(True):
-            counted = clipping.counted(squares).astype(zeros.dtype)
-            counted = counted if mask is None else jnp.where(mask, counted, np.zeros((), zeros.dtype))
+            counted = clipping.counted(squares, norm).astype(zeros.dtype)
+            counted = counted if mask is None else jnp.where(mask[:, None], counted, np.zeros((), zeros.dtype))
         return clipping.clip(gradients, mask, norm), counted
 
     return both
-
-
-def _scaled(gradients: Any, factor: Any) -> tuple[Any, Any]:
-    """Rows of gradients (a pytree, leaves (B, ...)) times a factor, and their squared norms (B,), float64."""
-    dtype = jnp.promote_types(jnp.result_type(*jax.tree.leaves(gradients)), jnp.float32)
-    scaled = jax.tree.map(lambda g: g.astype(dtype) * jnp.asarray(factor, dtype), gradients)
-    with jax.enable_x64(True):
-        return scaled, sum(_squared_norm(leaf) for leaf in jax.tree.leaves(scaled))
-
-
-def _squared_norm(leaf: Any) -> Any:
-    """Squared norm of each row of one leaf (B, ...), float64: summed in float32 over short last axes only."""
-    rows, last = leaf.shape[0], (leaf.shape[-1] if leaf.ndim > 1 else 1)
-    if leaf.dtype == jnp.float64 or last > _LONGEST_FLOAT32_SUM:
-        return jnp.sum(jnp.square(leaf.astype(jnp.float64)).reshape(rows, -1), axis=1)
-    if leaf.size == rows * last:
-        leaf = leaf.reshape(rows, last)
-        return lax.dot(leaf * leaf, np.ones(last, leaf.dtype), precision=lax.Precision.HIGHEST).astype(jnp.float64)
-    partial = lax.dot_general(
-        leaf * leaf, np.ones(last, leaf.dtype), (((leaf.ndim - 1,), (0,)), ((), ())), precision=lax.Precision.HIGHEST
-    )
-    return jnp.sum(partial.astype(jnp.float64).reshape(rows, -1), axis=1)

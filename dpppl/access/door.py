@@ -17,6 +17,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from dpppl import information_flow
+from dpppl.access.clipping import NUM_COUNTS
 from dpppl.data.rows import devices_of
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.row_program import passes
@@ -187,7 +188,7 @@ def _run(*operands: Any, access: Access) -> Any:
 def _shapes(*operands: Any, access: Access) -> list[Any]:
     _check_classes(access)
     lead = _lead(operands, access.chains)
-    count = jax.core.ShapedArray(lead, jnp.dtype("float64" if access.x64 else "float32"))
+    count = jax.core.ShapedArray((*lead, NUM_COUNTS), jnp.dtype("float64" if access.x64 else "float32"))
     like = [v.aval for v in access.program.outvars] if access.forms is None else jax.tree.leaves(access.forms.like)
     return _outputs(like, lead) + [count] * access.mechanism.counts
 

@@ -81,7 +81,7 @@ def clipped_sum(
             weights = jax.tree.leaves(weigh(*bounds))
             sums = [weighted(form, parts, w) for form, parts, w in zip(forms, factors, weights)]
             total = jax.tree.unflatten(tree, sums)
-            return (total, jnp.sum(count(*bounds))) if counts else total
+            return (total, jnp.sum(count(*bounds), axis=0)) if counts else total
 
     if blocks is not None:
         return total_of(over_blocks(chunk_sum, blocks, chunk), placement)

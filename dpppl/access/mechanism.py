@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access import ghost
-from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
+from dpppl.access.clipping import NUM_COUNTS, SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
 from dpppl.access.door import Access, admit, door_p, plain
 from dpppl.access.drawn import drawn as draw_rows
 from dpppl.access.drawn import drawn_once
@@ -38,8 +38,8 @@ class NoisySum(NamedTuple):
     """What an access returns.
 
     - **total** - the noised sum of clipped gradients, a pytree like the latents.
-    - **count** - with adaptive clipping the noised number of drawn rows whose gradient is not longer than the norm, each less the
-      quantile; with a `count_share` the noised sum over drawn rows of 1/2 (clipped) and -1/2 (not clipped); else None.
+    - **count** - with adaptive clipping or a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `Clipping.counted`;
+      else None.
     """
 
     total: Any
@@ -57,8 +57,8 @@ class Mechanism:
     - **strategy** - "auto", "vmap", "microbatch" or "ghost": how rows' gradients are summed.
     - **discretise** - whether clipped rows are rounded to a grid of which the noise's standard deviation has 2^31 steps, their
       norms lowered by what rounding may add, and xi is a discrete Gaussian: integers throughout.
-    - **count_share** - the share of an access's cost, in noise_multiplier^-2, of a count of clipped rows, released with the sum
-      as one event; the sum's noise is then larger by (1 - count_share)^(-1/2).
+    - **count_share** - the share of an access's cost, in noise_multiplier^-2, of counts of rows, released with the sum as one
+      event; the sum's noise is then larger by (1 - count_share)^(-1/2).
 
     Guarantee: one call is one access of `event`; the un-noised sum exists nowhere outside. Nothing is scaled by the
     number of rows drawn."""
@@ -185,16 +185,9 @@ class Mechanism:
 
     @property
     def count_std(self) -> float:
-        """Standard deviation of the noise in the count of clipped rows, for a noise multiplier of 1."""
-        if isinstance(self.clipping, Adaptive):
-            return self.clipping.count_sensitivity / self.clipping.count_share**0.5
-        return 0.5 / self.count_share**0.5 if self.count_share else float("nan")
-
-    def clipped_share(self, count: Any, num_drawn: float) -> Any:
-        """The share of clipped rows that a noised count of `num_drawn` rows tells."""
-        if isinstance(self.clipping, Adaptive):
-            return 1.0 - self.clipping.quantile - count / num_drawn
-        return 0.5 + count / num_drawn
+        """Standard deviation of the noise in each count, for a noise multiplier of 1."""
+        share = self.clipping.count_share if isinstance(self.clipping, Adaptive) else self.count_share
+        return self.clipping.count_sensitivity / share**0.5 if share else float("nan")
 
     def access(
         self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
@@ -213,7 +206,7 @@ class Mechanism:
         like = jax.eval_shape(statistic, _one_of(rows, number, placement)) if forms is None else forms.like
         placement = devices_of(placement)
         if self.counts:
-            like = like, jnp.zeros(())
+            like = like, jnp.zeros(NUM_COUNTS)
         leaves, tree = jax.tree.flatten(like)
         sizes = [int(np.prod(leaf.shape)) for leaf in leaves]
         with jax.enable_x64(True):
@@ -229,7 +222,7 @@ class Mechanism:
         else:
             of_row = Statistic.of(statistic)
             if self.counts:
-                of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(())))
+                of_row = of_row.then(lambda gradients: (gradients, jnp.zeros(NUM_COUNTS)))
             total = sum_of_rows(of_row, drawn.rows, drawn.mask, clip, strategy=self.strategy, steps=steps, **places)
         draw = discrete.discrete_normal if self.discretise else normal.standard_normal
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
@@ -251,14 +244,14 @@ class Mechanism:
         norms: list[Any] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
         scales = [noise_multiplier] * len(sizes)
         if isinstance(self.clipping, Adaptive):  # the count is the last leaf
-            share, sensitivity = self.clipping.count_share, self.clipping.count_sensitivity
+            share = self.clipping.count_share
             norms = [norm] * (len(sizes) - 1) + [np.float64(1.0)]
         elif self.counts:
-            share, sensitivity = self.count_share, 0.5
+            share = self.count_share
             norms[-1] = np.float64(1.0)
         if self.counts:
             scales = [noise_multiplier / np.sqrt(1.0 - share)] * (len(sizes) - 1)
-            scales += [noise_multiplier * sensitivity / np.sqrt(share)]
+            scales += [noise_multiplier * self.clipping.count_sensitivity / np.sqrt(share)]
         if not self.discretise:
             return scales, norms, None
         rounding = 0.5 * np.sqrt(sum(sizes)) * noise_multiplier / discrete.STD  # the norm that rounding may add

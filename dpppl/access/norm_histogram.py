@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import jax
@@ -14,31 +15,53 @@ from dpppl.errors import ConfigurationError
 from dpppl.row_program.hoist import gradient
 from dpppl.subsampling import FullBatch
 
-LOWEST, NUM_BINS = -18, 40
-"""Bins are octaves: number k holds the norms from 2^(LOWEST + k) to twice that; the outer ones hold the rest, too."""
+LOWEST, NUM_BINS = -40, 64
+"""Bins of norms are octaves: number k holds those from 2^(LOWEST + k) to twice that; the last one holds longer ones, too."""
+SILENT, MISSING, OUTSIDE = NUM_BINS, NUM_BINS + 1, NUM_BINS + 2
+"""Bins of rows whose norm is 0 (below 2^LOWEST), is not finite, or whose response is outside the support."""
+SIZE = NUM_BINS + 3
 
 _FINE = 8  # cells of an octave in what is fitted
-_MEANS = np.linspace(LOWEST, LOWEST + NUM_BINS, 4 * NUM_BINS + 1)
-_SDS = np.array([0.2, 0.35, 0.6, 0.9, 1.3, 1.9])
-_EXPECTED = (0.0, 5.0)
+_EXPECTED, _NEGLIGIBLE = (0.0, 5.0), 1e-6
+_SINGLE = 4, (0.2, 0.35, 0.6, 0.9, 1.3, 1.9)  # means to an octave, and sds, of one lognormal law
+_PAIR, _CHANCE = (2, (0.35, 0.9)), 0.05  # the same of two laws, and the chance that there are two
 _MISFIT, _FOUND, _CLEAR = 0.3, 0.1, 5.0
+_SAFE, _FAR = 0.9, 2.0**10
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def in_bin(norm: Any) -> Any:
-    """Which bin a norm, a traced scalar, lies in: a 1 among zeros (NUM_BINS,); all zeros if it is not finite."""
-    number = jnp.floor(jnp.log2(jnp.maximum(norm, 1e-30))) - LOWEST
-    one = jax.nn.one_hot(jnp.clip(number, 0, NUM_BINS - 1).astype(jnp.int32), NUM_BINS)
-    return jnp.where(jnp.isfinite(norm), one, 0.0)
+def in_bin(norm: Any, is_outside: Any = False) -> Any:
+    """The bin of a row as a 1 among zeros, (SIZE,).
+
+    - **norm** - the row's norm, a traced scalar.
+    - **is_outside** - whether its response is outside the support."""
+    number = jnp.clip(jnp.floor(jnp.log2(jnp.maximum(norm, 1e-30))) - LOWEST, 0, NUM_BINS - 1)
+    number = jnp.where(norm < 2.0**LOWEST, SILENT, number)
+    number = jnp.where(jnp.isfinite(norm), number, MISSING)
+    return jax.nn.one_hot(jnp.where(is_outside, OUTSIDE, number).astype(jnp.int32), SIZE)
 
 
-def gradient_norm(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
-    """The statistic of a row for `noisy_histogram`: the bin of the norm of its gradient in z."""
+def gradient_norm(
+    log_likelihood: Callable[..., Any], is_outside: Callable[..., Any] = lambda z, row, public: False
+) -> Callable[..., Any]:
+    """The statistic of a row for `noisy_histogram`: the bin of the norm of its gradient in z.
 
-    def statistic(z: Any, row: Any, public: Any) -> Any:
+    Its first argument is {"start": z, "far": two other points, stacked}. A norm at the start that is 1,000 times shorter
+    than at both other points, as where factors of a product start at 0, is replaced by the shorter of theirs.
+
+    - **log_likelihood** - the function of (z, row, public).
+    - **is_outside** - `is_outside(z, row, public)`, whether a row's response is outside the support."""
+
+    def norm(z: Any, row: Any, public: Any) -> Any:
         leaves = jax.tree.leaves(gradient(log_likelihood)(z, row, public))
-        return in_bin(jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves)))
+        return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
+
+    def statistic(at: Any, row: Any, public: Any) -> Any:
+        near = norm(at["start"], row, public)
+        far = jnp.min(jax.vmap(norm, (0, None, None))(at["far"], row, public))
+        is_far = jnp.isfinite(far) & (_FAR * near < far)
+        return in_bin(jnp.where(is_far, far, near), is_outside(at["start"], row, public))
 
     return statistic
 
@@ -52,7 +75,7 @@ def noisy_histogram(
     statistic: Callable[..., Any], z: Any, rows: Any, public: Any, *, key: Any, noise_multiplier: Any, step: Any = 0,
     discretise: bool = False,
 ) -> Any:  # fmt: skip
-    """Counts of rows by bin, with noise, (NUM_BINS,) float32: one access of `histogram_mechanism()`.
+    """Counts of rows by bin, with noise, (SIZE,) float32: one access of `histogram_mechanism()`.
 
     - **statistic** - `statistic(z, row, public)`, the bin of a row as `in_bin` gives it.
     - **z**, **rows**, **public**, **key**, **step** - as for `Mechanism.noisy_statistic`.
@@ -66,61 +89,129 @@ def noisy_histogram(
 
 @dataclass(frozen=True, eq=False)
 class Norms:
-    """The distribution of rows' norms, estimated from a noised histogram.
+    """The distribution of norms of the rows that inform the posterior, estimated from a noised histogram.
 
     - **edges** - cell edges, log2 of the norm, (cells + 1,).
-    - **mass** - the share of the rows in each cell, (cells,).
-    - **error** - sd, in octaves, of the location of the norms; above 1 the noise has drowned the counts."""
+    - **mass** - the share of these rows in each cell, (cells,).
+    - **error** - sd, in octaves, of the location of the norms; above 1 the noise has drowned the counts.
+    - **share** - these rows as a share of all rows."""
 
     edges: Array
     mass: Array
     error: float
+    share: float = 1.0
 
     @classmethod
-    def fitted(cls, counts: Any, noise_std: float, num_rows: int, expected: tuple[float, float] = _EXPECTED) -> "Norms":
-        """From noised counts (NUM_BINS,), their noise's sd and the number of rows, all of them public. `expected`: mean and
-        sd, in octaves, of where the norms were thought to lie, which decide only where noise drowns the counts.
+    def fitted(
+        cls, counts: Any, noise_std: float, num_rows: int, expected: tuple[float, float] = _EXPECTED,
+        scale: float = 1.0, negligible: float = _NEGLIGIBLE,
+    ) -> "Norms":  # fmt: skip
+        """From noised counts, all of whose arguments are public.
 
-        First a lognormal distribution is fitted, all means and sds of a grid averaged by their likelihood; then every bin moves
-        from the fit to its own count as far as the noise allows: where the fit has rows, or where a count stands out
-        by five sds. With little noise this is the histogram, with much noise the fit.
+        One or two lognormal distributions are fitted, all of a grid averaged by their evidence. Then every bin moves from the fit
+        to its own count as far as the noise allows: where the fit has rows, or where a count stands out by five sds. With little
+        noise this is the histogram, with much noise the fit. The shortest norms are cut off while they hold a negligible part
+        of the information.
 
-        >>> counts = np.zeros(NUM_BINS); counts[17:20] = 200.0, 600.0, 200.0      # norms around 2^(-18 + 18.5)
+        - **counts** - noised counts, (SIZE,).
+        - **noise_std** - sd of their noise.
+        - **num_rows** - number of all rows.
+        - **expected** - mean and sd, in octaves, of where norms are expected; matters where noise drowns the counts.
+        - **scale** - sd of the prior along a latent. A norm of 1 / scale is as much information as the prior's.
+        - **negligible** - the negligible part of the squared norms, each counted as at most 1 / scale^2.
+
+        >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
         >>> round(Norms.fitted(counts, 5.0, 1000).quantile(0.5), 2)
         1.41
         """
-        from scipy.special import ndtr
-
         counts = np.asarray(counts, np.float64)
-        if counts.shape != (NUM_BINS,) or not np.all(np.isfinite(counts)):
-            raise ConfigurationError(f"a histogram of norms has {NUM_BINS} finite counts.")
-        edges = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)
-        inner = np.concatenate([[-np.inf], edges[1:-1], [np.inf]])
-        shares = np.diff(ndtr((inner - _MEANS[:, None, None]) / _SDS[:, None]), axis=2)
-        misfit = num_rows * shares.reshape(*shares.shape[:2], NUM_BINS, _FINE).sum(axis=3) - counts
-        spread = noise_std**2 + num_rows**0.5  # no distribution fits better than the rows scatter
-        energy = 0.5 * np.sum(misfit**2, axis=2) / spread + 0.5 * ((_MEANS[:, None] - expected[0]) / expected[1]) ** 2
-        weights = np.exp(np.min(energy) - energy)
-        weights /= weights.sum()
-        fine = np.tensordot(weights, shares, axes=2).reshape(NUM_BINS, _FINE)
-        fit, noise = fine.sum(axis=1), noise_std / num_rows
+        if counts.shape != (SIZE,) or not np.all(np.isfinite(counts)):
+            raise ConfigurationError(f"a histogram of norms has {SIZE} finite counts.")
+        fine, error = _fit(counts, noise_std, num_rows, expected)
+        counts, fit, noise = counts[:NUM_BINS], fine.sum(axis=1), noise_std / num_rows
         free = _MISFIT * fit + _FOUND * (counts > _CLEAR * noise_std)
         share = np.maximum(0.0, fit + free**2 / (free**2 + noise**2 + 1e-300) * (counts / num_rows - fit))
         inside = (fine + 1e-9) / np.sum(fine + 1e-9, axis=1, keepdims=True)
         mass = (share[:, None] * inside).ravel()
-        centre = np.sum(weights * _MEANS[:, None])
-        error = np.sum(weights * (_MEANS[:, None] - centre) ** 2) ** 0.5
-        return cls(edges, mass / mass.sum(), float(error))
+        edges = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)
+        information = np.cumsum(mass * np.minimum(scale * 2.0 ** edges[1:], 1.0) ** 2)
+        mass = np.where(information > negligible * information[-1], mass, 0.0)
+        return cls(edges, mass / mass.sum(), error, float(min(1.0, mass.sum())))
 
     def quantile(self, probability: float) -> float:
         """The norm that so large a share of the rows is not longer than."""
         below = np.concatenate([[0.0], np.cumsum(self.mass)])
         return float(2.0 ** np.interp(probability, below / below[-1], self.edges))
 
+    @property
+    def are_hidden(self) -> bool:
+        """Whether noise has drowned the counts, so that the norms are those that were expected."""
+        return not self.error < 1.0
+
     def high_quantile(self, probability: float) -> float:
-        """That quantile, or the median where noise has drowned the counts and tails are guesses."""
-        return self.quantile(probability if self.error < 1.0 else 0.5)
+        """That quantile; the .9 quantile of what is expected where noise has drowned the counts.
+
+        This is larger than most norms, so that a run is too short rather than biased by clipping."""
+        return self.quantile(_SAFE if self.are_hidden else probability)
 
     def mean(self, function: Callable[[Array], Array]) -> float:
         """The mean over rows of a function of their norms."""
         return float(np.sum(self.mass * function(2.0 ** (0.5 * (self.edges[1:] + self.edges[:-1])))))
+
+
+@cache
+def _laws(means_to_an_octave: int, sds: tuple[float, ...]) -> tuple[Array, Array]:
+    """Lognormal laws of a grid: means in octaves, (m,), and the share of each cell, (m, NUM_BINS, _FINE)."""
+    from scipy.special import ndtr
+
+    means = np.repeat(np.linspace(LOWEST, LOWEST + NUM_BINS, means_to_an_octave * NUM_BINS + 1), len(sds))
+    inner = np.linspace(LOWEST, LOWEST + NUM_BINS, _FINE * NUM_BINS + 1)[1:-1]
+    inner = np.concatenate([[-np.inf], inner, [np.inf]])
+    spread = np.resize(sds, len(means))
+    return means, np.diff(ndtr((inner - means[:, None]) / spread[:, None]), axis=1).reshape(-1, NUM_BINS, _FINE)
+
+
+def _fit(counts: Array, noise_std: float, num_rows: int, expected: tuple[float, float]) -> tuple[Array, float]:
+    """The mean over one and over two laws, equally likely, of the share of rows in each cell, (NUM_BINS, _FINE), and the sd of
+    their means. How many rows a law has, is any number from 0 to all; together as many as other bins leave."""
+    spread = noise_std**2 + num_rows**0.5  # no law fits better than the rows scatter
+    left, left_variance = num_rows - counts[NUM_BINS:].sum(), 3.0 * noise_std**2 + 1.0
+
+    def informed(coarse: Array) -> Array:
+        """The information on the numbers of rows of laws (m, NUM_BINS), times these numbers."""
+        return coarse @ counts[:NUM_BINS] / spread + left / left_variance
+
+    def prior(means: Array) -> Array:
+        energy = 0.5 * ((means - expected[0]) / expected[1]) ** 2
+        return -energy - np.log(np.sum(np.exp(-energy)))
+
+    means, shares = _laws(*_SINGLE)
+    coarse = shares.sum(axis=2)
+    told, curvature = informed(coarse), np.sum(coarse**2, axis=1) / spread + 1.0 / left_variance
+    number = np.clip(told / curvature, 1.0, num_rows)
+    volume = np.minimum(0.5 * np.log(2.0 * np.pi / curvature), np.log(num_rows))
+    single = number * told - 0.5 * number**2 * curvature + volume - np.log(num_rows) + prior(means)
+
+    two_means, two_shares = _laws(*_PAIR)
+    coarse = two_shares.sum(axis=2)
+    told, information = informed(coarse), coarse @ coarse.T / spread + 1.0 / left_variance
+    one, other = np.triu_indices(len(told), 1)
+    own, others, cross = information[one, one], information[other, other], information[one, other]
+    determinant = np.maximum(own * others - cross**2, 1e-300)
+    first = (told[one] * others - told[other] * cross) / determinant
+    second = (told[other] * own - told[one] * cross) / determinant
+    volume = np.minimum(np.log(2.0 * np.pi) - 0.5 * np.log(determinant), np.log(0.5 * num_rows**2))
+    pair = 0.5 * (first * told[one] + second * told[other]) + volume - np.log(0.5 * num_rows**2)
+    pair += prior(two_means)[one] + prior(two_means)[other] + np.log(2.0 * _CHANCE)
+    pair[(first <= 0.0) | (second <= 0.0) | (first + second > 2.0 * num_rows)] = -np.inf
+
+    best = max(single.max(), pair.max())
+    single, pair = np.exp(single - best), np.exp(pair - best)
+    total = single.sum() + pair.sum()
+    single, pair = single / total, pair / total
+    numbers = np.bincount(one, pair * first, len(told)) + np.bincount(other, pair * second, len(told))
+    fine = np.tensordot(single * number, shares, axes=1) + np.tensordot(numbers, two_shares, axes=1)
+    kept = np.flatnonzero(pair)
+    middle = (first[kept] * two_means[one[kept]] + second[kept] * two_means[other[kept]]) / (first + second)[kept]
+    weights, middle = np.concatenate([single, pair[kept]]), np.concatenate([means, middle])
+    return fine / num_rows, float(np.sum(weights * (middle - weights @ middle) ** 2) ** 0.5)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from numpyro.util import is_prng_key
 
 from dpppl.access.centring import noisy_centred_sum
-from dpppl.access.clipping import Centred
+from dpppl.access.clipping import NUM_COUNTS, Centred
 from dpppl.access.norm_histogram import gradient_norm
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
@@ -21,7 +21,8 @@ from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
-from dpppl.model.units import responses_of
+from dpppl.model.supports import counting
+from dpppl.model.units import is_outside, responses_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +102,7 @@ class BoundKernel:
         state = self.kernel.first_state(initial_values(self.split, public, start_key, strategy), key, num_warmup)
         if self.kernel.searches:
             state = state._replace(search=no_search(state.z)._replace(until=steps_of(num_warmup)))
-        return state._replace(clipped=jnp.zeros(2)) if self.kernel.mechanism.counts else state
+        return state._replace(clipped=jnp.zeros(NUM_COUNTS + 1)) if self.kernel.mechanism.counts else state
 
     # A step
 
@@ -150,11 +151,9 @@ class BoundKernel:
         if noisy.count is None:
             return gradient, state
         num_drawn = rate * number_of(rows)
-        share = mechanism.clipped_share(noisy.count, num_drawn)
         variance = (mechanism.count_std * noise_multiplier / num_drawn) ** 2
-        return gradient, state._replace(
-            clipped=state.clipped + jnp.stack([share, variance]).astype(state.clipped.dtype)
-        )
+        counted = jnp.append(noisy.count / num_drawn, variance).astype(state.clipped.dtype)
+        return gradient, state._replace(clipped=state.clipped + counted)
 
     def _moved(self, state: Any, position: Any, gradient: Any, step_size: Any) -> Any:
         moved = self.kernel.advance(state._replace(z=position), gradient, step_size)
@@ -186,12 +185,12 @@ class BoundKernel:
         - **public** - the model's Public arrays.
         - **responses** - responses in place of the row's own, or None.
         """
-        return self.split.log_likelihood(self.from_metric(position), row, public, responses)
+        log_likelihood: Callable[..., Any] = self.split.log_likelihood
+        log_likelihood = counting(log_likelihood) if self.kernel.mechanism.counts else log_likelihood
+        return log_likelihood(self.from_metric(position), row, public, responses)
 
-    def norm_statistic(self, state: Any) -> tuple[Callable[..., Any], Any]:
-        """The statistic of a row for a histogram of gradient norms, and the latents to evaluate it at.
-
-        - **state** - the first state of a chain.
-        """
-        # Not at the start itself: NumPyro's Bernoulli, for one, has another gradient at logits of exactly 0.
-        return gradient_norm(self.log_likelihood), jax.tree.map(lambda u: u + 1e-3, self.to_metric(state.z))
+    def norm_statistic(self) -> Callable[..., Any]:
+        """The statistic of a row for a histogram of gradient norms, at positions u."""
+        return gradient_norm(
+            self.log_likelihood, lambda u, row, public: is_outside(self.split, self.from_metric(u), row, public)
+        )

@@ -108,6 +108,7 @@ class ChainDetails:
                 else []
             ),
             *([("clipped rows", str(self.measured.clipped))] if self.measured and self.measured.clipped else []),
+            *([("counted rows", str(self.measured.counted))] if self.measured and self.measured.counted else []),
         ]
 
     def warnings(self) -> list[str]:
@@ -120,6 +121,8 @@ class ChainDetails:
             )
         if self.measured is not None and self.measured.is_biased:
             lines.append(f"The posterior is {BIASED}; {self.measured.clipped}.")
+        if self.measured is not None and self.measured.counted is not None:
+            lines += self.measured.counted.warnings
         if self.measured is not None and self.measured.over_long:
             lines.append(
                 f"Steps of {self.measured.step_size:.3g} are too long for {', '.join(self.measured.over_long)}: raise "

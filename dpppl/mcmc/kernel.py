@@ -53,7 +53,8 @@ class DPKernel(Dynamics, MCMCKernel):
     - **z** - the position: unconstrained latents by site.
     - **midpoint** - the sample: the mean of this position and the one before.
     - **search** - see `step_search`; None where steps are not searched for.
-    - **clipped** - sums over steps: the measured share of clipped rows, and the variance of its noise; None without.
+    - **clipped** - sums over steps: counts of rows as shares of all (see `Clipping.counted`), then the variance of their noise;
+      None without.
     - **rng_key** - the chain's key.
     """
 
@@ -92,7 +93,7 @@ class DPKernel(Dynamics, MCMCKernel):
         clip = clipping_of(clipping, norm)
         self.mechanism = Mechanism(
             clipping=clip, subsampling=subsampling, strategy=gradient_strategy, discretise=discretise,
-            count_share=count_share_of(clip, measure_clipping),
+            count_share=count_share_of(clip, measure_clipping, self.auto_norm),
         )  # fmt: skip
         self._model = model
         self.temperature = positive(temperature, name="temperature")

@@ -7,40 +7,55 @@ import numpy as np
 from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
 from dpppl.mcmc.chains import Chains
+from dpppl.model.prior_draws import prior_scales
+from dpppl.model.supports import codes
 from dpppl.runs.budget import Charge
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.prelude import NormPhase
 
 QUANTILE, MARGIN = 0.99, 1.25
 CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
-def norm_phase(chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[float], None]) -> NormPhase:
+def norm_phase(
+    chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[float, CountedRows], None]
+) -> NormPhase:
     """The phase that chooses the clipping norm of these chains.
 
     - **chains** - the chains, with a kernel whose norm is still to be chosen.
     - **histogram** - its cost.
     - **print_cost** - whether to print what the run will cost.
-    - **choose** - `choose(norm)` is given the norm.
+    - **choose** - `choose(norm, rows)` is given the norm and what was counted of the rows.
     """
-    statistic, z = chains.bound.norm_statistic(chains.one)
-    return NormPhase(
-        statistic=statistic, z=z, rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
-        choose=lambda norms: choose(norm_for(chains, norms)), what=type(chains.bound.kernel).__name__,
-        notes=chains.bound.split.notes, print_cost=print_cost,
+    bound = chains.bound
+    scales = bound.to_metric(prior_scales(bound.split, chains.public))
+    phase = NormPhase(
+        statistic=bound.norm_statistic(), start=bound.to_metric(chains.one.z), scales=scales, codes=codes(bound.split),
+        rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
+        choose=lambda norms, counted: choose(norm_for(chains, norms, phase.scale), counted), what=type(bound.kernel).__name__,
+        notes=bound.split.notes, print_cost=print_cost,
     )  # fmt: skip
+    return phase
 
 
-def norm_for(chains: Chains, norms: Norms) -> float:
-    """The clipping norm that private norms of the rows suggest.
+def norm_for(chains: Chains, norms: Norms, scale: float) -> float:
+    """The clipping norm that private norms of the rows suggest, or the least at which the prior alone is sampled well.
+
+    Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
 
     - **chains** - the chains, with a kernel whose norm is still to be chosen.
     - **norms** - the private norms.
+    - **scale** - the standard deviation of the prior.
     """
     bound, kernel = chains.bound, chains.bound.kernel
     time = kernel.total_time(chains.call.first + chains.num_steps)
-    affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows, time)
+    affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
     is_centred = isinstance(kernel.mechanism.clipping, Centred)
-    return chosen_norm(norms, is_centred, affordable)
+    norm = chosen_norm(norms, is_centred, affordable)
+    step_size = kernel.with_norm(norm).step_size
+    assert isinstance(step_size, float)
+    too_long = step_size / float(kernel.longest_step(scale**-2.0))  # steps fall as norm^-2
+    return float(f"{norm * max(1.0, too_long) ** 0.5:.4g}")
 
 
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
@@ -53,8 +68,8 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
     - **is_centred** - whether clipping is centred.
     - **affordable** - `affordable_norm`, for centred clipping.
 
-    >>> from dpppl.access.norm_histogram import NUM_BINS
-    >>> counts = np.zeros(NUM_BINS); counts[17:20] = 200.0, 600.0, 200.0      # norms around 2^(-18 + 18.5)
+    >>> from dpppl.access.norm_histogram import SIZE
+    >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
     >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
     (4.601, 2.414, 3.2)
@@ -79,7 +94,7 @@ def _keeping(norms: Norms, share: float) -> float:
     return float(np.interp(share * kept[-1], kept, candidates))
 
 
-def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_time: float) -> float:
+def affordable_norm(norms: Norms, num_latents: int, num_rows: float, diffusion_time: float) -> float:
     """The norm at which a chain can still explore most directions.
 
     The diffusion time falls with the square of the norm; 100 / time is the smallest curvature that may be read
@@ -88,7 +103,7 @@ def affordable_norm(norms: Norms, num_latents: int, num_rows: int, diffusion_tim
 
     - **norms** - the private norms of all rows.
     - **num_latents** - number of unconstrained coordinates.
-    - **num_rows** - number of rows.
+    - **num_rows** - number of rows that inform the posterior.
     - **diffusion_time** - diffusion time of a chain at norm 1.
 
     >>> norms = Norms(np.array([-0.5, 0.5]), np.array([1.0]), 0.0)                 # all of length 1

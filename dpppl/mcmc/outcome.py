@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.verdict import Measured, Reading, measure, reading
 from dpppl.model.prior_draws import prior_draws
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
 
 
@@ -46,12 +47,16 @@ class Outcome:
     prior: Callable[[], dict[str, np.ndarray]] | None
 
     @classmethod
-    def of(cls, chains: Chains, finished: Sequence[tuple[Any, Any]], constrain: Callable[..., Any]) -> "Outcome":
+    def of(
+        cls, chains: Chains, finished: Sequence[tuple[Any, Any]], constrain: Callable[..., Any],
+        counted: CountedRows | None = None,
+    ) -> "Outcome":  # fmt: skip
         """Results from what the driver returns.
 
         - **chains** - the chains that ran.
         - **finished** - last states and records of each group of chains.
         - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
+        - **counted** - rows that do not inform the posterior, where they were counted.
         """
         call, layout = chains.call, chains.layout
         named = [(state, dict(zip(chains.fields, recorded))) for state, recorded in finished]
@@ -59,7 +64,9 @@ class Outcome:
         if layout.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)
         first = call.first + call.discarded
-        measured, arrival = measure(chains.bound, states, collected, first, layout.thinning)
+        with TRACING:
+            measured, arrival = measure(chains.bound, states, collected, first, layout.thinning)
+        measured = measured if counted is None else replace(measured, counted=counted)
         samples: Any = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
         constrained = constrain(collected[DPKernel.sample_field], chains.public)
         split, public = chains.bound.split, jax.tree.map(np.array, chains.public)  # a copy: no argument is kept

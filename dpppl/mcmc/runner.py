@@ -18,6 +18,7 @@ from dpppl.mcmc.stability import check_prior_stability
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING, drive, forgetful, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.provenance import KeyOrigin, Status
@@ -129,10 +130,11 @@ class MCMC(ChainResults):
         self.budget.admit(charges, run.run_id)
         prove(chains.method.mapped_chunk, plan_of(chains, 0, False, False).arguments(), rows=1)
 
-        def choose(norm: float) -> None:
-            self._kernel = self.calibrated_kernel().with_norm(norm)
+        def choose(norm: float, counted: CountedRows) -> None:
+            self._kernel, self._counted = self.calibrated_kernel().with_norm(norm), counted
 
-        phase = norm_phase(chains, histogram, self.print_cost, choose)
+        with TRACING:
+            phase = norm_phase(chains, histogram, self.print_cost, choose)
         return measure_norms(run, phase, self.budget, lambda origin: self._begun(chains, charges, origin))
 
     def _sample(self, run: Run, chains: Chains, warmup: int) -> None:
@@ -149,7 +151,7 @@ class MCMC(ChainResults):
             self._warmup_state = chains.call.resume
             return self._begun(chains, plan.charges, origin)
 
-        ended = Outcome.of(chains, drive(run, plan, self.budget, begin), constrain)
+        ended = Outcome.of(chains, drive(run, plan, self.budget, begin), constrain, self._counted)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         ended.warn(stacklevel=5)

@@ -15,6 +15,7 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.planning import calibrated, check_kernel, histogram_of
 from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.provenance import Provenance, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.unit import Unit
@@ -69,6 +70,7 @@ class MCMCSettings(numpyro.infer.MCMC):
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         self.checkpoint, self.print_cost, self.mesh = checkpoint, print_cost, checked_mesh(mesh)
         self._kernel: DPKernel | None = None
+        self._counted: CountedRows | None = None
         self._provenance = Provenance()
         self._ran_on: tuple[int | None, tuple[str, ...], str | None] = (None, (), None)
 

@@ -9,7 +9,9 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpppl.mcmc.arrival import FALSE_ALARM, Arrival, Noise, noise_of
 from dpppl.mcmc.bound import BoundKernel
-from dpppl.runs.clipped_rows import BIASED, ClippedRows
+from dpppl.model.supports import codes
+from dpppl.runs.clipped_rows import BIASED, ClippedRows, rows_of
+from dpppl.runs.counted_rows import IGNORED, CountedRows
 from dpppl.runs.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
@@ -30,12 +32,14 @@ class Measured:
     - **excess** - by latent site, the largest relative excess of the positions' variance over the samples'.
     - **moving** - sites with an element that still drifts.
     - **clipped** - the rows that were clipped while samples were taken; None where not measured.
+    - **counted** - the rows that do not inform the posterior; None where not counted.
     """
 
     step_size: float
     excess: Mapping[str, float]
     moving: tuple[str, ...] = ()
     clipped: ClippedRows | None = None
+    counted: CountedRows | None = None
 
     @property
     def over_long(self) -> tuple[str, ...]:
@@ -64,8 +68,11 @@ def measure(
     middle = bound.to_metric(collected["midpoint"])
     chains, draws = np.shape(next(iter(middle.values())))[:2]
     longest = min(float(longest_steps.min()), float(kernel.schedule(first, max(1, draws * thinning))[0].max()))
-    clipped = clipped_rows(collected.get("clipped"), thinning, bound.split.num_rows)
-    measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped)
+    sums, clipped, counted = collected.get("clipped"), None, None
+    if sums is not None and draws > 1:
+        counts, error = mean_counts(sums, thinning)
+        clipped, counted = rows_of(counts, error, kernel.mechanism.clipping, bound.split.num_rows, codes(bound.split))
+    measured = Measured(step_size=longest, excess=dict.fromkeys(middle, 0.0), clipped=clipped, counted=counted)
     if not draws:
         return measured, Arrival()
     positions = bound.to_metric(collected.get("z", collected["midpoint"]))
@@ -107,15 +114,16 @@ def excess_of(midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise:
     return found
 
 
-def clipped_rows(sums: Any, thinning: int, num_rows: int) -> ClippedRows | None:
-    """From the running sums of `DPKernel`'s states at every so many-th step, (chains, draws, 2); None where there are none."""
-    if sums is None or np.shape(sums)[1] < 2:
-        return None
+def mean_counts(sums: Any, thinning: int) -> tuple[Array, float]:
+    """Means over steps of counts of rows, and the sd of their noise.
+
+    - **sums** - running sums of `DPKernel`'s states, at least two draws: (chains, draws, NUM_COUNTS + 1).
+    - **thinning** - steps from draw to draw.
+    """
     sums = np.asarray(sums, np.float64)
     steps = (sums.shape[1] - 1) * thinning
-    share, variance = ((sums[:, -1] - sums[:, 0]) / steps).mean(axis=0)
-    error = (variance / (steps * sums.shape[0])) ** 0.5
-    return ClippedRows(share=float(share), error=float(error), num_rows=num_rows)
+    means = ((sums[:, -1] - sums[:, 0]) / steps).mean(axis=0)
+    return means[:-1], float((means[-1] / (steps * sums.shape[0])) ** 0.5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +187,8 @@ def _alone(site: str, value: Array, size: Array, r_hat: Array, measured: Measure
     words[(size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)] = CLIPPED if measured.is_biased else READ
     words[moving] = MOVING
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
+    if measured.counted is not None and measured.counted.refusals:
+        words[_has_arrived(words)] = IGNORED
     return words
 
 
@@ -220,6 +230,7 @@ def verdict_lines(found: Reading, measured: Measured) -> list[str]:
         CLIPPED: "",
         PRIOR: "the data changed neither spread nor location; use more rows or a larger epsilon, and check masks, the coding of "
         "the data and clipping_norm",
+        IGNORED: "the model cannot use all rows",
         SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
         MOVING: "noisy gradients pull one way all along, so the mean is that of the way: raise num_warmup, or start nearer "
         f"(init_strategy); {longer}",
@@ -236,7 +247,8 @@ def verdict_lines(found: Reading, measured: Measured) -> list[str]:
     by_word = [(word, _count(found.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
     if any(count for _, count in by_word):
         lines.append("from the data: " + ", ".join(f"{word} {count}" for word, count in by_word if count))
-    return lines if measured.clipped is None else [*lines, str(measured.clipped)]
+    lines += [] if measured.clipped is None else [str(measured.clipped)]
+    return lines if measured.counted is None else [*lines, *measured.counted.lines]
 
 
 def _count(words: Mapping[str, Array], word: str) -> str:

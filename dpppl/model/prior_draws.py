@@ -11,6 +11,7 @@ from dpppl.model.initialization import initial_values
 from dpppl.model.split import SplitModel
 
 _MOST, _FEWEST, _NUMBERS = 1_000, 32, 2**22
+_IMPROPER = 1e4  # the scale of an improper prior
 
 
 def number_of_draws(shapes: Any) -> int:
@@ -44,3 +45,17 @@ def prior_draws(split: SplitModel, public: Any, is_constrained: bool = True) -> 
     key = jax.random.key(0)
     count = number_of_draws(jax.eval_shape(one, key, public))
     return {site: np.asarray(value, np.float64) for site, value in run_once(several, key, public).items()}
+
+
+def prior_scales(split: SplitModel, public: Any) -> dict[str, np.ndarray]:
+    """Robust standard deviations of the unconstrained latents under the prior, by site.
+
+    - **split** - the model.
+    - **public** - the model's Public arrays.
+    """
+
+    def scale(values: np.ndarray) -> np.ndarray:
+        found = 1.4826 * np.median(np.abs(values - np.median(values, axis=0)), axis=0)
+        return np.where(found > 0.0, found, _IMPROPER)
+
+    return {site: scale(values) for site, values in prior_draws(split, public, is_constrained=False).items()}

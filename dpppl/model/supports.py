@@ -1,5 +1,6 @@
 """Which responses a model's distributions cannot produce, and how to code responses instead."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,6 +26,18 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     - **public** - the model's Public arrays."""
     sites = [_is_outside(s["fn"], jnp.asarray(s["value"])) for s in observed(split, z, row, public)]
     return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
+
+
+def counting(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
+    """The log likelihood of a row, of (position, row, public, responses or None): NaN, gradient included, where it is -infinity.
+
+    NumPyro's is -infinity outside the support, with a gradient of 0; the row is then counted among those without a norm."""
+
+    def marked(position: Any, row: Any, public: Any, responses: Any = None) -> Any:
+        found = log_likelihood(position, row, public, *([] if responses is None else [responses]))
+        return found if responses is not None else found * jnp.where(jnp.isneginf(found), jnp.nan, 1.0)
+
+    return marked
 
 
 def observed(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:
@@ -65,19 +78,21 @@ def codes(split: SplitModel) -> tuple[str, ...]:
 def _is_outside(fn: Any, value: Any) -> Any:
     support, mask = _scalar(fn.support), jnp.asarray(counted(fn))
     entries = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, value.shape))
-    is_finite = jnp.isfinite(value) | ~entries
+    is_finite = jnp.all(jnp.isfinite(value) | ~entries)
     if isinstance(support, _SHARES):
         rounded = (value >= 0.0) & (jnp.abs(jnp.sum(value, axis=-1, keepdims=True) - 1.0) < _ROUNDED)
-        return jnp.any(~rounded & entries) & jnp.all(is_finite)
+        return jnp.any(~rounded & entries) & is_finite
     if isinstance(support, _COUNTS):
-        return jnp.any(~support(value) & jnp.any(entries, axis=-1)) & jnp.all(is_finite)
+        return jnp.any(~support(value) & jnp.any(entries, axis=-1)) & is_finite
     if support.event_dim:
         return jnp.zeros((), bool)
     outside = jnp.any(~support(value) & jnp.isfinite(value) & entries)
     if support.is_discrete:
         return outside
     # A density may be 0 on the boundary of a closed support, as Beta's is at 0 and 1.
-    return outside | (jnp.any(jnp.isneginf(fn.log_prob(value))) & jnp.all(is_finite))
+    bounds = [getattr(support, name) for name in ("lower_bound", "upper_bound") if hasattr(support, name)]
+    on_boundary = jnp.any(jnp.stack([jnp.any((value == bound) & entries) for bound in bounds] or [jnp.zeros((), bool)]))
+    return outside | (on_boundary & jnp.any(jnp.isneginf(fn.log_prob(value))))
 
 
 def _scalar(support: Any) -> Any:

@@ -225,9 +225,11 @@ def found_bounds(
     norm, bound = bounds.norm, bounds.curvature
     if "norm_bin" in sigma:
         counts = ask("norm_bin", at, sigma["norm_bin"])
-        norm = Norms.fitted(counts, sigma["norm_bin"], num_rows).quantile(level) if norm is None else norm
+        norms = Norms.fitted(counts, sigma["norm_bin"], num_rows)
+        norm = norms.quantile(level) if norm is None else norm
         counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
-        affordable = size * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * num_rows)
+        informed = max(1.0, norms.share * num_rows)
+        affordable = size * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * informed)
         part = 1.0 - np.clip(affordable, 1.0 - _PARTS[1], 1.0 - _PARTS[0])
         expected = (2.0 * float(np.log2(norm)), 1.5)  # as long as the clipped score times one of its length
         fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, expected)

@@ -103,7 +103,7 @@ class RowStatistics:
         return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
 
     def bin(self, at: Any, row: Any, rest: Any) -> Any:
-        """A 1 among zeros (norm_histogram.NUM_BINS,): the bin of the log norm of the row's own score; where `at` has
+        """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` has
         "of_curvature", that of its curvature, scores clipped."""
         score = jnp.linalg.norm(self._own(at, row, rest[0])[1])
         return in_bin(jnp.where(at["of_curvature"], self._influence(at, row, rest).length, score))

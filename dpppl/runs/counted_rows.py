@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+IGNORED = "do not read: rows are ignored"
 SHARE, STANDS_OUT = 0.01, 4.0
 """The smallest share of rows that is reported, and by how many sds of its noise it must exceed 0.
 
@@ -24,51 +25,73 @@ def stands_out(share: float, std: float) -> bool:
 class CountedRows:
     """Noised shares of rows that do not inform the posterior. Each row is of one kind at most.
 
-    - **outside** - share of rows whose response is outside the support of its distribution.
+    - **outside** - share of rows whose response is outside the support of its distribution; None where `missing` includes them.
     - **missing** - share of other rows whose gradient is not finite.
     - **silent** - share of rows whose gradient is 0.
     - **std** - standard deviation of the noise of each share.
     - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
+    - **octaves** - where noise hides the norms of the rows, the sd of their logarithm; else None.
     """
 
-    outside: float
+    outside: float | None
     missing: float
     silent: float
     std: float
     codes: tuple[str, ...] = ()
+    octaves: float | None = None
 
     @property
     def refusals(self) -> list[str]:
         """Why the posterior should not be read, each with its cure: rows outside of the support, and missing ones."""
-        lines = []
-        if stands_out(self.outside, self.std):
+        lines, codes = [], "; ".join(self.codes)
+        if self.outside is not None and stands_out(self.outside, self.std):
+            lines.append(f"{self._share(self.outside)} of the rows have responses outside the support: {codes}.")
+        if self.outside is None and stands_out(self.missing, self.std):
             lines.append(
-                f"{self._share(self.outside)} of the rows have responses outside the support: {'; '.join(self.codes)}."
+                f"{self._share(self.missing)} of the rows are ignored: their responses are outside the support"
+                f"{f' ({codes})' if codes else ''}, or "
+                "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0; correct these rows, "
+                "drop them before the run, or model the missing values."
             )
-        if stands_out(self.missing, self.std):
+        elif stands_out(self.missing, self.std):
             lines.append(
                 f"{self._share(self.missing)} of the rows are ignored: they hold missing values (NaN), or their gradient is "
-                "not finite; drop these rows before the run, or model the missing values."
+                "not finite, as at an exposure of 0; drop these rows before the run, or model the missing values."
             )
         return lines
 
     @property
     def notes(self) -> list[str]:
-        """Rows without a gradient: no error where the model masks them."""
-        if not stands_out(self.silent, self.std):
-            return []
-        return [
-            f"{self._share(self.silent)} of the rows have a gradient of 0 at the start: they are masked, or all of their "
-            "covariates are 0; if the model should use these rows, check its mask and the coding of its columns."
-        ]
+        """Rows without a gradient, which are no error where the model masks them; a clipping norm that is a guess."""
+        lines = []
+        if stands_out(self.silent, self.std):
+            lines.append(
+                f"{self._share(self.silent)} of the rows have a gradient of 0 at the start: they are masked, or all of their "
+                "covariates are 0; if the model should use these rows, check its mask and the coding of its columns."
+            )
+        if self.octaves is not None:
+            lines.append(
+                f"noise hides the norms of the rows' gradients (known to a factor of {2.0 ** min(self.octaves, 20.0):.1g}): "
+                'clipping_norm="auto" chose a norm that fits the prior\'s scale; give the norm as a number, or raise the budget.'
+            )
+        return lines
 
     @property
     def lines(self) -> list[str]:
         """`refusals`, then `notes`."""
         return [*self.refusals, *self.notes]
 
+    @property
+    def warnings(self) -> list[str]:
+        """`lines` as sentences of a report."""
+        return [
+            *(f"Do not read the posterior: {line}" for line in self.refusals),
+            *(f"{n[0].upper()}{n[1:]}" for n in self.notes),
+        ]
+
     def __str__(self) -> str:
-        kinds = {"outside the support": self.outside, "not finite": self.missing, "gradient 0": self.silent}
+        kinds = {"not finite": self.missing, "gradient 0": self.silent}
+        kinds = kinds if self.outside is None else {"outside the support": self.outside} | kinds
         return f"{', '.join(f'{name} {share:.1%}' for name, share in kinds.items())} of the rows, each ± {self.std:.1%}"
 
     def _share(self, share: float) -> str:

@@ -7,18 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.mechanism import Mechanism
-from dpppl.access.norm_histogram import Norms, histogram_mechanism, noisy_histogram
+from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, Norms, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import prepare
 from dpppl.runs.provenance import KeyOrigin
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, session
 
+_UNSURE, _NEGLIGIBLE = 3.0, 1e-3  # sd, in octaves, of where norms are expected; a part of the rows' information
 SHARE = 0.01
 """The share of a run's cost, in mu^2, that the histogram spends."""
 
@@ -44,28 +47,55 @@ def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechani
 class NormPhase:
     """What the histogram of a run looks at, and what it costs.
 
-    - **statistic** - `statistic(z, row, public)`, the bin of a row's gradient norm; see `norm_histogram.gradient_norm`.
-    - **z** - latents at which gradients are taken.
+    - **statistic** - `statistic(at, row, public)`, the bin of a row's gradient norm; see `norm_histogram.gradient_norm`.
+    - **start** - latents where the run starts.
+    - **scales** - standard deviations of the prior, like `start`.
+    - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
     - **rows** - private rows (N, ...).
     - **public** - the model's Public arrays.
     - **histogram** - the cost of the histogram.
     - **charges** - the cost of the run's own steps, which is reserved before the histogram is charged.
-    - **choose** - `choose(norms)` is given the private norms of the rows.
+    - **choose** - `choose(norms, rows)` is given the private norms, and the counts of rows that have none.
     - **what** - what a ledger calls the run.
     - **notes** - lines printed with the cost.
     - **print_cost** - whether to print the cost.
     """
 
     statistic: Callable[..., Any]
-    z: Any
+    start: Any
+    scales: Any
+    codes: tuple[str, ...]
     rows: Any
     public: Any
     histogram: Charge
     charges: Sequence[Charge]
-    choose: Callable[[Norms], None]
+    choose: Callable[[Norms, CountedRows], None]
     what: str
     notes: Sequence[str] = ()
     print_cost: bool = True
+
+    @property
+    def scale(self) -> float:
+        """The median standard deviation of the prior."""
+        return float(np.median(np.concatenate([np.ravel(scale) for scale in self.scales.values()])))
+
+    def at(self) -> Any:
+        """The points at which gradients are taken: the start, and half a prior sd from it in two opposite directions."""
+        rng = np.random.default_rng(0)
+        half = {site: 0.5 * scale * rng.choice([-1.0, 1.0], np.shape(scale)) for site, scale in self.scales.items()}
+        # Not at the start itself: NumPyro's Bernoulli, for one, has another gradient at logits of exactly 0.
+        far = {site: jnp.stack([z + half[site], z - half[site]]).astype(z.dtype) for site, z in self.start.items()}
+        return {"start": jax.tree.map(lambda z: z + 1e-4, self.start), "far": far}
+
+    def found(self, counts: Any, noise_std: float) -> tuple[Norms, CountedRows]:
+        """The norms, and the rows that have none, from noised counts."""
+        scale, num_rows = self.scale, number_of(self.rows)
+        norms = Norms.fitted(counts, noise_std, num_rows, (-float(np.log2(scale)), _UNSURE), scale, _NEGLIGIBLE)
+        silent, missing, outside = (float(counts[number]) / num_rows for number in (SILENT, MISSING, OUTSIDE))
+        return norms, CountedRows(
+            outside=outside, missing=missing, silent=silent, std=noise_std / num_rows, codes=self.codes,
+            octaves=norms.error if norms.are_hidden else None,
+        )  # fmt: skip
 
 
 def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> Run:
@@ -85,18 +115,18 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
     def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
         return noisy_histogram(phase.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
 
-    arguments = (phase.z, phase.rows, phase.public, keys.stream(run.key, "norms"))
+    arguments = (phase.at(), phase.rows, phase.public, keys.stream(run.key, "norms"))
     program = prepare(query, arguments, rows=1, quickly=True)
     noises = [charge.noise_multipliers for charge in (histogram, *phase.charges)]
     request = Request(
         what="clipping norm", charges=[histogram], rows=phase.rows, program=program.digest,
-        shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.z), begin=begin,
+        shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.start), begin=begin,
         notes=phase.notes, print_cost=phase.print_cost, later=(phase.what, phase.charges),
     )  # fmt: skip
     with session(run, request, budget) as opened:
         opened.charge(0, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
-        phase.choose(Norms.fitted(counts, noise, number_of(phase.rows)))
+        phase.choose(*phase.found(counts, noise))
     return replace(run, reservation=opened.later)
 
 

@@ -1,13 +1,18 @@
 """clipping_norm="auto" of SVI: a quantile of the norms of rows' gradients where the guide starts."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 
 from dpppl.access.norm_histogram import Norms, gradient_norm
+from dpppl.model.prior_draws import prior_scales
+from dpppl.model.supports import codes
+from dpppl.model.units import is_outside
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.prelude import NormPhase, measure_norms
 from dpppl.runs.provenance import KeyOrigin
@@ -41,17 +46,19 @@ def choose_norm(
     - **run** - the run, not yet begun.
     - **charges** - the histogram's, and that of the steps.
     - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""
-    histogram, *steps = charges
+    (histogram, *steps), split = charges, objective.split
     with TRACING:
         _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
+        scales, known = prior_scales(split, public), codes(split)
 
-    def choose(norms: Norms) -> None:
+    def choose(norms: Norms, counted: CountedRows) -> None:
         norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
-        svi._mechanism, svi._has_auto_norm = svi._mechanism.with_norm(norm), False
+        svi._mechanism, svi._has_auto_norm, svi._counted = svi._mechanism.with_norm(norm), False, counted
 
     phase = NormPhase(
-        statistic=gradient_norm(objective.split.log_likelihood), z=z, rows=rows, public=public, histogram=histogram,
-        charges=steps, choose=choose, what="SVI", notes=objective.split.notes, print_cost=svi.print_cost,
+        statistic=gradient_norm(split.log_likelihood, partial(is_outside, split)), start=z, scales=scales, codes=known,
+        rows=rows, public=public, histogram=histogram, charges=steps, choose=choose, what="SVI", notes=split.notes,
+        print_cost=svi.print_cost,
     )  # fmt: skip
     run = measure_norms(run, phase, svi.budget, begin)
     return run, svi._mechanism.clipping.clipping_norm

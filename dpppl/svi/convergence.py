@@ -16,6 +16,7 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 from dpppl.runs.clipped_rows import BIASED, ClippedRows
+from dpppl.runs.counted_rows import IGNORED, CountedRows
 from dpppl.runs.learned import LEARNED, PARTLY, PRIOR
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
@@ -51,20 +52,23 @@ class Convergence:
 
     - **verdict** - "arrived", "prior" (nothing was learned), "biased by clipping" (it has arrived elsewhere), "hidden in part"
       (noise hides where some latents are, and what has arrived may move with them), "hidden by noise" (all latents), "still
-      moving", "too few steps to tell" or "not finite".
+      moving", "do not read: rows are ignored", "too few steps to tell" or "not finite".
     - **parameters** - the same for each parameter, regardless of clipping.
     - **num_iterates** - number of kept gradients in the tail; 40 are needed.
     - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
+    - **counted** - rows that do not inform the posterior, None where they were not counted.
     - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
     num_iterates: int
     clipped: ClippedRows | None = None
+    counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return "\n".join(filter(None, [self._text(), self._learned(), str(self.clipped or "")]))
+        counted = [] if self.counted is None else self.counted.lines
+        return "\n".join(filter(None, [self._text(), self._learned(), str(self.clipped or ""), *counted]))
 
     def _learned(self) -> str:
         """What was learned of the latents, in words."""
@@ -84,6 +88,7 @@ class Convergence:
             return f"convergence: {self.verdict}; {why}"
         advice = {
             ARRIVED: "; nothing moves beyond its noise",
+            IGNORED: "; the model cannot use all rows",
             BIASED: "; nothing moves beyond its noise, but the optimum is that of clipped gradients",
             MOVING: "; run longer, or raise the learning rate",
             IN_PART: "; noise hides some of it, and what has arrived may move with that: use a larger epsilon or more "
@@ -118,6 +123,7 @@ def convergence(
     gradients: Mapping[str, Any],
     tail: float = TAIL,
     clipped: ClippedRows | None = None,
+    counted: CountedRows | None = None,
     latents: Mapping[str, Array] | None = None,
     by_parameter: bool = True,
 ) -> Convergence:
@@ -128,7 +134,8 @@ def convergence(
     for the whole run; it is far less where the parameters are held. A parameter that does not move and was pulled, since
     its gradients over the whole run or the slow ones of the tail are not white (1 % each), has "arrived": no optimiser
     could tell from these gradients that the optimum is elsewhere. Any other is "hidden by noise". The run has the verdict of
-    what moves, else of what has arrived, unless more rows were `clipped` than an unbiased posterior bears; "too few steps to
+    what moves, else of what has arrived, unless more rows were `clipped` than an unbiased posterior bears or rows that were
+    `counted` are ignored; "too few steps to
     tell" if all is hidden, or with fewer than 40 gradients in the tail. A run that has learned nothing of any of the
     `latents` is "prior". One that has "arrived", while noise hides others, has "hidden in part": latents, or parameters if
     the verdict is `by_parameter`.
@@ -153,12 +160,19 @@ def convergence(
     words = np.concatenate([np.ravel(found) for found in (latents or {}).values()] or [np.zeros(0)]).astype(str)
     if len(words) and np.all(words == PRIOR) and verdict != DIVERGED and num_iterates >= _MIN_LENGTH:
         verdict = PRIOR
+    elif verdict == ARRIVED and counted is not None and counted.refusals:
+        verdict = IGNORED
     elif verdict == ARRIVED and clipped is not None and clipped.is_biased:
         verdict = BIASED
     elif verdict == ARRIVED and (HIDDEN in words or (by_parameter and HIDDEN in found)):
         verdict = HIDDEN if len(words) and set(words) <= {HIDDEN, PRIOR} else IN_PART
     return Convergence(
-        verdict=verdict, parameters=parameters, num_iterates=num_iterates, clipped=clipped, latents=latents or {}
+        verdict=verdict,
+        parameters=parameters,
+        num_iterates=num_iterates,
+        clipped=clipped,
+        counted=counted,
+        latents=latents or {},
     )
 
 

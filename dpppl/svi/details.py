@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from dpppl.model.split import SplitModel
+from dpppl.model.supports import codes
 from dpppl.runs.budget import Charge, events_of
-from dpppl.runs.clipped_rows import BIASED, ClippedRows
+from dpppl.runs.clipped_rows import BIASED, ClippedRows, rows_of
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.report import MechanismFacts, PrivacyReport
 from dpppl.svi.convergence import TAIL, tail_of
@@ -21,21 +24,28 @@ class SVIDetails:
     - **num_steps** - accesses that were optimisation steps.
     - **num_queries** - accesses that were queries.
     - **num_particles** - guide draws a step.
-    - **clipped** - share of clipped rows at the end of the last run, None where it was not counted."""
+    - **clipped** - share of clipped rows at the end of the last run, None where it was not counted.
+    - **counted** - rows that do not inform the posterior, None where they were not counted."""
 
     num_steps: int
     num_queries: int
     num_particles: int
     clipped: ClippedRows | None = None
+    counted: CountedRows | None = None
 
     @classmethod
-    def of(cls, charges: Sequence[Charge], num_particles: int, clipped: ClippedRows | None = None) -> "SVIDetails":
+    def of(
+        cls, charges: Sequence[Charge], num_particles: int, clipped: ClippedRows | None = None,
+        counted: CountedRows | None = None,
+    ) -> "SVIDetails":  # fmt: skip
         """Details of charged steps."""
         accesses = {
             is_query: sum(c.num_steps * c.chains for c in charges if c.is_query == is_query)
             for is_query in (False, True)
         }
-        return cls(num_steps=accesses[False], num_queries=accesses[True], num_particles=num_particles, clipped=clipped)
+        return cls(
+            num_steps=accesses[False], num_queries=accesses[True], num_particles=num_particles, clipped=clipped, counted=counted
+        )  # fmt: skip
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
@@ -44,12 +54,14 @@ class SVIDetails:
             ("queries", f"{self.num_queries}, each an access of the data"),
             ("particles", f"{self.num_particles} a step, clipped together: one access"),
             *([("clipped rows", str(self.clipped))] if self.clipped else []),
+            *([("counted rows", str(self.counted))] if self.counted else []),
         ]
 
     def warnings(self) -> list[str]:
         """See `Details`."""
         biased = self.clipped is not None and self.clipped.is_biased
-        return [f"The posterior is {BIASED}; {self.clipped}."] if biased else []
+        lines = [f"The posterior is {BIASED}; {self.clipped}."] if biased else []
+        return lines if self.counted is None else [*lines, *self.counted.warnings]
 
     def assumptions(self) -> list[str]:
         """See `Details`."""
@@ -68,7 +80,7 @@ def svi_report(svi: SVISettings, charges: Sequence[Charge], provenance: Provenan
         delta=svi.budget.target_delta,
         mechanism=MechanismFacts.of(steps[-1] if steps else svi.mechanism, num_rows),
         provenance=provenance,
-        details=SVIDetails.of(charges, svi.num_particles, svi._clipped),
+        details=SVIDetails.of(charges, svi.num_particles, svi._clipped, svi._counted),
         num_data=svi.num_data,
         num_rows=num_rows,
         assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
@@ -78,10 +90,13 @@ def svi_report(svi: SVISettings, charges: Sequence[Charge], provenance: Provenan
     )
 
 
-def clipped_rows(shares: Any, charge: Charge, num_steps: int, num_rows: int) -> ClippedRows | None:
-    """In the last half of a run that cost `charge`, from the kept shares of clipped rows (number kept,) or None."""
+def counted_rows(
+    shares: Any, charge: Charge, num_steps: int, split: SplitModel
+) -> tuple[ClippedRows | None, CountedRows | None]:
+    """In the last half of a run that cost `charge`, from the kept counts of rows (number kept, NUM_COUNTS) or None."""
     if shares is None:
-        return None
+        return None, None
     mechanism, tail = charge.mechanism, tail_of(np.asarray(shares, np.float64), TAIL)
-    noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * num_rows)
-    return ClippedRows(share=float(np.mean(tail)), error=noise / (TAIL * num_steps) ** 0.5, num_rows=num_rows)
+    noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * split.num_rows)
+    counts, error = np.mean(tail, axis=0), noise / (TAIL * num_steps) ** 0.5
+    return rows_of(counts, error, mechanism.clipping, split.num_rows, codes(split))

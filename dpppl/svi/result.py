@@ -14,6 +14,7 @@ from numpyro.infer.util import transform_fn
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.runs.clipped_rows import ClippedRows
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.report import PrivacyReport, to_inference_data
 from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
@@ -38,6 +39,7 @@ class SVIResult:
     - **transforms** - from unconstrained to constrained parameters, by name.
     - **report** - the privacy report when the run ended.
     - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
+    - **counted** - rows that do not inform the posterior, None where they were not counted.
     - **guide** - the fitted guide, set up without data; the user's own works as well.
     - **objective**, **public** - what draws from the guide need; a pickle leaves them out, and the guide.
 
@@ -50,6 +52,7 @@ class SVIResult:
     transforms: Mapping[str, Any]
     report: PrivacyReport
     clipped: ClippedRows | None = None
+    counted: CountedRows | None = None
     guide: Any = None
     objective: Objective | None = None
     public: Mapping[str, Any] | None = None
@@ -70,7 +73,9 @@ class SVIResult:
             phi = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, TAIL))
             with TRACING:
                 latents, is_all = learned_latents(self.objective, self.public or {}, phi, self.gradients)
-        return convergence(self.gradients, clipped=self.clipped, latents=latents, by_parameter=not is_all)
+        return convergence(
+            self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all
+        )
 
     @property
     def losses(self) -> Any:

@@ -22,7 +22,7 @@ from dpppl.runs.session import Run
 from dpppl.svi import by_hand, defaults, queries
 from dpppl.svi.auto_norm import choose_norm
 from dpppl.svi.binding import bind
-from dpppl.svi.details import clipped_rows, svi_report
+from dpppl.svi.details import counted_rows, svi_report
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings
@@ -178,14 +178,19 @@ class SVI(SVISettings):
         with after_histogram(run):
             [(state, (trajectory, (gradients, shares)))] = drive(run, plan, self.budget, begin(charge))
         params = constrained(state.optim_state)
-        self._clipped = clipped_rows(shares, charge, num_steps, objective.split.num_rows)
+        with TRACING:
+            self._clipped, counted = counted_rows(shares, charge, num_steps, objective.split)
+        if counted is not None and (
+            self._counted is None or self._counted.outside is None
+        ):  # else the histogram knows more
+            self._counted = counted
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
         return SVIResult(
             last_params=params, state=state, trajectory=trajectory, gradients=gradients, clipped=self._clipped,
-            transforms=objective.transforms, guide=objective.guide, objective=objective, public=public,
+            counted=self._counted, transforms=objective.transforms, guide=objective.guide, objective=objective, public=public,
             report=self.privacy_report(),
         )  # fmt: skip
 

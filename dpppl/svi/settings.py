@@ -18,6 +18,7 @@ from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
+from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import Program
 from dpppl.runs.prelude import histogram_charge
 from dpppl.runs.provenance import Provenance
@@ -87,7 +88,7 @@ class SVISettings(Fixed):
         self._mechanism = Mechanism(
             clipping=rule, subsampling=_scheme(subsampling), strategy=gradient_strategy, discretise=discretise
         )
-        self._count_share = count_share_of(rule, measure_clipping)
+        self._count_share = count_share_of(rule, measure_clipping, self._has_auto_norm)
         self.unit = Unit.of(unit, max_rows_per_unit)
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
         if (target_epsilon is None) == (noise_multiplier is None):
@@ -98,6 +99,7 @@ class SVISettings(Fixed):
         self._provenance, self._start = Provenance(), defaults.start_of(guide)
         self._objective: Objective | None = None
         self._clipped: ClippedRows | None = None
+        self._counted: CountedRows | None = None
         self._captured: tuple[str, ...] = ()  # by functions of queries
         self._programs: dict[Any, Program] = {}  # of single steps
 

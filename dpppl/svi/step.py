@@ -12,6 +12,7 @@ from dpppl.access.clipping import Adaptive, Centred, Flat, Normalised, PerSite, 
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
+from dpppl.model.supports import counting
 from dpppl.randomness import keys
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
@@ -35,7 +36,7 @@ def svi_step(
     objective: Objective, mechanism: Mechanism, noise_multiplier: Any, optim: Any, gradient: str, num_data: int | None,
     state: SVIState, rows: Any, public: Any,
 ) -> tuple[SVIState, Any]:  # fmt: skip
-    """The next state; and the noisy ascent direction with the noised share of clipped rows, None where none is counted.
+    """The next state; and the noisy ascent direction with the noised counts of rows as shares, None where none are counted.
 
     - **objective** - the ELBO.
     - **mechanism**, **noise_multiplier** - of its access.
@@ -49,10 +50,11 @@ def svi_step(
     def noted(noisy: Any) -> Any:
         if noisy.count is not None:
             num_drawn = mechanism.subsampling.rate * number_of(rows)
-            shares[0] = mechanism.clipped_share(noisy.count, num_drawn)
+            shares[0] = noisy.count / num_drawn
         return noisy.total
 
     def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: Any, public: Any) -> Any:
+        log_likelihood = counting(log_likelihood) if mechanism.counts else log_likelihood
         if isinstance(mechanism.clipping, Centred):
             distribution = objective.response_distribution
             is_binary = objective.num_particles == 1 and distribution is not None and distribution.is_binary

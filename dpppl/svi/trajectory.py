@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.access.clipping import NUM_COUNTS
 from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 from dpppl.validation import positive_integer
 
@@ -26,13 +27,13 @@ def method_of(
     step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int, counts: bool
 ) -> Method:
     """The driver's `Method`. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
-    `counts`, the share of clipped rows."""
+    `counts`, those of rows as shares."""
     length = -(-num_steps // NUM_CHUNKS)
     length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
 
     def empty(state: Any) -> Any:
         zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
-        return zeros, (zeros, jnp.zeros(length // thinning) if counts else None)
+        return zeros, (zeros, jnp.zeros((length // thinning, NUM_COUNTS)) if counts else None)
 
     def record(buffers: Any, number: Any, start: Any, state: Any, released: Any) -> Any:
         iterates, means = buffers

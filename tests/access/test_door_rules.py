@@ -14,6 +14,7 @@ from dpppl.row_program.factors import Form
 
 SQUARES = np.array([0.01, 4.0, 25.0])
 KEEP = np.array([True, False, True])
+ZEROS = np.zeros((3, 3), np.float32)
 ONE = {"a": SQUARES, "b": np.zeros(3)}
 KINDS = {
     Flat(2.0): 2.0, PerSite({"a": 1.2, "b": 1.6}): 2.0, Normalised(2.0): 2.0, Adaptive(quantile=0.3, clipping_norm=9.0): 2.0,
@@ -41,7 +42,7 @@ def test_weights_leave_room_for_rounding_and_are_zero_of_rows_that_do_not_count(
     joint = np.sqrt(sum(w**2 * s for w, s in zip(jax.tree.leaves(found), jax.tree.leaves(ONE))))
     assert np.max(joint) <= 1.0 - 1.09e-3
     if isinstance(clipping, Adaptive):
-        np.testing.assert_allclose(counted, [0.7, 0.0, -0.3])
+        np.testing.assert_allclose(counted, [[0.7, 0.0, 0.0], [0.0, 0.0, 0.0], [-0.3, 0.0, 0.0]])
     for bad in (np.nan, np.inf, 1e38):
         assert not np.any(weighed(clipping, {"a": np.full(3, bad), "b": np.zeros(3)}, np.ones(3, bool))[0]["a"])
 
@@ -52,14 +53,43 @@ def test_rows_that_do_not_count_are_not_counted_as_clipped():
     for clipping in (Flat(2.0), PerSite({"a": 2.0, "b": 5.0})):
         with jax.enable_x64(True):
             found = weights.count(clipping, jax.tree.map(jnp.asarray, {**ONE, "a": SQUARES}), mask, None)
-        np.testing.assert_array_equal(found, [-0.5, 0.0, 0.5])
-        np.testing.assert_array_equal(with_count(clipping)((gradients, jnp.zeros(3)), mask)[1], [-0.5, 0.0, 0.5])
-        bad = jax.tree.map(lambda g: g.at[0].set(jnp.inf), gradients)
-        assert with_count(clipping)((bad, jnp.zeros(3)), None)[1][0] == -0.5
-    _, counted = with_count(Adaptive(quantile=0.3, clipping_norm=1.0), jnp.float32(2.0))(
-        (gradients, jnp.zeros(3)), mask
-    )
-    np.testing.assert_allclose(counted, [0.7, 0.0, -0.3])
+        for counts in (found, with_count(clipping)((gradients, ZEROS), mask)[1]):
+            np.testing.assert_array_equal(counts, [[-0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
+    _, counted = with_count(Adaptive(quantile=0.3, clipping_norm=1.0), jnp.float32(2.0))((gradients, ZEROS), mask)
+    np.testing.assert_allclose(counted, [[0.7, 0.0, 0.0], [0.0, 0.0, 0.0], [-0.3, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("clipping", KINDS, ids=lambda clipping: type(clipping).__name__)
+def test_rows_without_a_norm_have_counts_of_their_own(clipping):
+    """One row moves the counts by `count_sensitivity` at most, whatever it is: that is what they are charged for. A row that is
+    silent in one site only is not silent."""
+    norm, size = jnp.float32(2.0), clipping.count_sensitivity
+    values = [jnp.nan, jnp.inf, -jnp.inf, 0.0, 1e-25, 0.3, 1e9]
+    gradients = {"a": jnp.array(values)[:, None], "b": jnp.zeros((len(values), 1))}
+    found = np.asarray(with_count(clipping, norm)((gradients, jnp.zeros((len(values), 3))), None)[1])
+    np.testing.assert_allclose(found[:, 1], [size] * 3 + [0.0] * 4)
+    np.testing.assert_allclose(found[:, 2], [0.0] * 3 + [size] * 2 + [0.0] * 2)
+    assert not found[:5, 0].any() and np.max(np.linalg.norm(found, axis=1)) <= size * (1.0 + 1e-6)
+    with jax.enable_x64(True):
+        squares = {"a": jnp.square(jnp.asarray(values, float)), "b": jnp.full(len(values), 1e-37)}
+        np.testing.assert_allclose(
+            weights.count(clipping, squares, jnp.ones(len(values), bool), norm), found, atol=1e-7
+        )
+
+
+def test_an_adaptive_norm_finds_the_quantile_of_rows_that_have_one():
+    """Nine rows in ten are silent or missing; before, the norm fell to its lower bound, or rose to the upper one."""
+    clipping, norm = Adaptive(quantile=0.8, learning_rate=1.0, clipping_norm=100.0), jnp.float32(100.0)
+    lengths = np.abs(np.random.default_rng(0).standard_normal(1000)).astype(np.float32)
+    for silent in (0.0, jnp.nan):
+        rows = {"a": jnp.concatenate([lengths, jnp.full(9000, silent)])[:, None]}
+        counts = jax.jit(
+            lambda rows, norm: jnp.sum(with_count(clipping, norm)((rows, jnp.zeros((10_000, 3))), None)[1], axis=0)
+        )
+        found = norm
+        for _ in range(300):
+            found = clipping.next_norm(found, counts(rows, found), 10_000.0)
+        assert float(found) == pytest.approx(np.quantile(lengths, 0.8), rel=0.02)
 
 
 def test_only_kinds_with_a_rule_are_weighed():
@@ -118,9 +148,10 @@ def test_an_adaptive_norm_stays_in_bounds():
     """Whatever the noised count is, an infinity included."""
     clipping = Adaptive(clipping_norm=2.0)
     for count, expected in ((1e9, 2.0 / np.e), (-1e9, 2.0 * np.e), (0.0, 2.0)):
-        assert float(clipping.next_norm(jnp.float32(2.0), count, 10.0)) == pytest.approx(expected)
-    assert 0.9e-6 < float(clipping.next_norm(jnp.float32(1e-9), 1e9, 10.0)) and float(
-        clipping.next_norm(jnp.float32(1e9), -1e9, 10.0)
+        assert float(clipping.next_norm(jnp.float32(2.0), [count, 0.0, 0.0], 10.0)) == pytest.approx(expected)
+        assert float(clipping.next_norm(jnp.float32(2.0), [count, 1e9, -1e12], 10.0)) == pytest.approx(expected)
+    assert 0.9e-6 < float(clipping.next_norm(jnp.float32(1e-9), [1e9, 0.0, 0.0], 10.0)) and float(
+        clipping.next_norm(jnp.float32(1e9), [-1e9, 0.0, 0.0], 10.0)
     ) == pytest.approx(2e6)
 
 

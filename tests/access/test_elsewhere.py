@@ -11,7 +11,7 @@ from scipy import stats
 from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite
 from dpppl.access.exact_sum import clipped_sum
 from dpppl.access.mechanism import Mechanism
-from dpppl.access.norm_histogram import NUM_BINS, in_bin, noisy_histogram
+from dpppl.access.norm_histogram import SIZE, in_bin, noisy_histogram
 from dpppl.randomness import chacha
 from dpppl.subsampling import FullBatch, Partition, Poisson
 
@@ -146,7 +146,7 @@ def test_counts_and_histograms_have_noise_in_every_coordinate(clipping):
         nothing = lambda z, row, public: in_bin(jnp.nan * row["a"][0])  # noqa: E731
         access = lambda key: noisy_histogram(nothing, 0.0, rows, {}, key=key, noise_multiplier=1.5)  # noqa: E731
         noise = np.asarray(jax.jit(jax.vmap(access))(keys), np.float64) / 1.5
-        assert noise.shape == (DRAWS, NUM_BINS)
+        assert noise.shape == (DRAWS, SIZE)
     else:
         rule = Adaptive(clipping_norm=1.0) if clipping == "adaptive" else Flat(1.0)
         share = 0.0 if clipping == "adaptive" else 0.2

@@ -313,7 +313,7 @@ def test_every_kind_of_clipping(clipping):
         gradients = jax.vmap(jax.grad(dense), (None, 0, None))(z, rows, None)
         clip, counts = clipping.clip, isinstance(clipping, Adaptive)
         if counts:
-            clip, gradients = with_count(clipping, norm), (gradients, jnp.zeros(len(mask)))
+            clip, gradients = with_count(clipping, norm), (gradients, jnp.zeros((len(mask), 3)))
         total = jax.tree.map(lambda g: jnp.sum(g, axis=0), clip(gradients, mask))
         factors = lambda row: found.statistic(z, row, None)  # noqa: E731
         return total, ghost.clipped_sum(factors, found.forms, rows, mask, clipping, norm, counts)

@@ -175,7 +175,7 @@ def test_rows_that_were_not_drawn_are_not_counted():
                 ).count
             )
         )(rows)
-        assert abs(float(count) - expected) < 1e-3
+        assert abs(float(count[0]) - expected) < 1e-3
 
 
 def test_steps_under_one_key_have_independent_noise():

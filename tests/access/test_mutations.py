@@ -44,6 +44,12 @@ def _full_batch():
     return FullBatch()
 
 
+def _flat():
+    from dpppl.access.clipping import Flat
+
+    return Flat(2.0)
+
+
 def _network(name):
     def find():
         import test_ghost
@@ -115,7 +121,7 @@ MUTATIONS = [
              "test_mechanism:test_a_row_that_is_not_finite_is_as_good_as_zero", (float("inf"), _full_batch)),
     Mutation("rows that were not drawn count", CLIP, "keep if mask is None else keep & mask", "keep",
              "test_gradients:test_all_rows_masked_or_zero_sum_to_exactly_zero", (False,)),
-    Mutation("norms of many sites in float32", "dpppl.access.clipping:_squared_norm",
+    Mutation("norms of many sites in float32", "dpppl.access.row_norms:_squared_norm",
              "precision=lax.Precision.HIGHEST).astype(jnp.float64)", "precision=lax.Precision.HIGHEST)",
              "test_clipping:test_squares_of_many_leaves_are_not_summed_in_float32"),
     Mutation("each site at the full norm", "dpppl.access.clipping:PerSite.clipping_norm", "math.hypot(*self.norms.values())",
@@ -217,9 +223,19 @@ MUTATIONS = [
              "jnp.maximum(noise_multiplier, kernel.langevin_multiplier(step_size))",
              "0.5 * jnp.maximum(noise_multiplier, kernel.langevin_multiplier(step_size))",
              "test_step_search:test_the_door_is_never_called_with_less_noise_than_was_charged"),
+    Mutation("rows without a norm among those that are not clipped", "dpppl.access.clipping:Clipping._apart",
+             "jnp.where(is_finite & ~is_silent, counted, 0.0)", "counted",
+             "test_door_rules:test_rows_without_a_norm_have_counts_of_their_own", (_flat(),)),
+    Mutation("silent rows pull an adaptive norm", "dpppl.access.clipping:Adaptive.counted",
+             "_FAINT * (self.clipping_norm / norm) ** 2", "0.0",
+             "test_door_rules:test_an_adaptive_norm_finds_the_quantile_of_rows_that_have_one"),
     Mutation("a histogram with half the noise", "dpppl.access.norm_histogram:noisy_histogram", "noise_multiplier=noise_multiplier, step=step",
              "noise_multiplier=0.5 * noise_multiplier, step=step",
              "test_norms:test_a_row_moves_the_counts_by_one_and_the_noise_is_what_is_charged"),
+    Mutation("silent rows among those of the shortest norms", "dpppl.access.norm_histogram:in_bin", "SILENT, number)", "0, number)",
+             "test_norms:test_rows_are_counted_by_octave_and_rows_without_a_norm_apart"),
+    Mutation("silent rows among those that have a norm", "dpppl.access.norm_histogram:_fit", "num_rows - counts[NUM_BINS:].sum()",
+             "num_rows", "test_norms:test_the_norm_is_that_of_the_rows_that_inform_the_posterior", (0.5, 400)),
     Mutation("a histogram that is not charged", "dpppl.runs.prelude:measure_norms", "opened.charge(0, 1)", "None",
              "test_step_search:test_the_histogram_of_norms_is_charged_with_the_run"),
     # Runs
@@ -232,8 +248,8 @@ MUTATIONS = [
              "opened.charge(group, start + count)",
              "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
     Mutation("a query charged after its access", "dpppl.runs.query:noisy_query",
-             "opened.charge(0, 1) return float(compiled(*arguments))",
-             "value = float(compiled(*arguments)); opened.charge(0, 1); return value",
+             "opened.charge(0, 1) return np.asarray(compiled(*arguments), np.float64)",
+             "value = np.asarray(compiled(*arguments), np.float64); opened.charge(0, 1); return value",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
     Mutation("a query of all rows accounted with amplification", "dpppl.runs.query:Query.charge",
              "subsampling=FullBatch()", "subsampling=__import__(\"dpppl\").Poisson(0.2)",

@@ -60,7 +60,7 @@ MUTATIONS = [
     Mutation("noise that begins again after 64 numbers", NORMAL, "return by_xla(key)[:size]",
              "return jnp.resize(by_xla(key)[:min(size, 64)], (size,))", NOISE, (False, "threefry2x32")),
     Mutation("a count without noise", "dpppl.access.mechanism:Mechanism._scales",
-             "scales += [noise_multiplier * sensitivity / np.sqrt(share)]", "scales += [0.0 * noise_multiplier]", COUNTS, ("sum and count",)),
+             "scales += [noise_multiplier * self.clipping.count_sensitivity / np.sqrt(share)]", "scales += [0.0 * noise_multiplier]", COUNTS, ("sum and count",)),
     Mutation("a histogram's last bin without noise", "dpppl.access.norm_histogram:noisy_histogram", ").total", ").total.at[-1].set(0.0)",
              COUNTS, ("histogram",)),
     # An empty batch, and one row
@@ -111,8 +111,8 @@ MUTATIONS = [
              "thinning = thinning_for(state.optim_state, num_steps, thinning) + int(any(np.any(np.isnan(np.asarray(x, float))) for x in jax.tree.leaves(rows)))",
              FORM, ("SVI", "monkeypatch", "capfd")),
     # Masked rows, other orders, one row
-    Mutation("norms of what stands in masked rows", "dpppl.access.norm_histogram:gradient_norm", "for leaf in leaves)))",
-             "for leaf in leaves) + 1e-6 * sum(jnp.sum(1.0 * x) ** 2 for x in jax.tree.leaves(row))))", "test_elsewhere_runs:test_masked_rows_change_nothing", ("norms",)),
+    Mutation("norms of what stands in masked rows", "dpppl.access.norm_histogram:gradient_norm", "for leaf in leaves))",
+             "for leaf in leaves) + 1e-6 * sum(jnp.sum(1.0 * x) ** 2 for x in jax.tree.leaves(row)))", "test_elsewhere_runs:test_masked_rows_change_nothing", ("norms",)),
     Mutation("rows of a run weighted by their place", SUM, "clip(statistics, mask)",
              "clip(jax.tree.map(lambda g: g * (1.0 + 1e-3 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
              "test_elsewhere_runs:test_rows_in_another_order_change_nothing", ("SVI",)),

@@ -14,14 +14,15 @@ from test_kernels import Telling
 
 import dpppl
 from dpppl import ConfigurationError
-from dpppl.access.clipping import Centred, Flat, PerSite
+from dpppl.access.clipping import Adaptive, Centred, Flat, PerSite
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
-from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, clipped_rows, reading
-from dpppl.runs.clipped_rows import ClippedRows
+from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, mean_counts, reading
+from dpppl.runs.clipped_rows import ClippedRows, rows_of
+from dpppl.runs.counted_rows import IGNORED, CountedRows
 from dpppl.runs.prelude import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 
@@ -131,21 +132,23 @@ ROWS = np.random.default_rng(1).standard_normal((300, 3)).astype(np.float32)
 
 def test_clipped_rows_are_counted():
     norms = np.linalg.norm(ROWS, axis=1)
-    assert counted(Flat(1.5), ROWS).count[0] == pytest.approx(np.sum(norms > 1.5) - 150.0, abs=0.01)
-    per_site = counted(PerSite({"a": 1.0, "b": 0.5}), ROWS).count[0]
+    assert counted(Flat(1.5), ROWS).count[0, 0] == pytest.approx(np.sum(norms > 1.5) - 150.0, abs=0.01)
+    per_site = counted(PerSite({"a": 1.0, "b": 0.5}), ROWS).count[0, 0]
     clipped = (np.linalg.norm(ROWS[:, :2], axis=1) > 1.0) | (np.abs(ROWS[:, 2]) > 0.5)
     assert per_site == pytest.approx(np.sum(clipped) - 150.0, abs=0.01)
-    assert counted(Flat(1.5), ROWS, sampling=Poisson(0.5)).count[0] != pytest.approx(np.sum(norms > 1.5) - 150.0, abs=1)
+    assert counted(Flat(1.5), ROWS, sampling=Poisson(0.5)).count[0, 0] != pytest.approx(
+        np.sum(norms > 1.5) - 150.0, abs=1
+    )
 
 
 def test_sum_and_count_together_cost_one_access():
     """4,000 draws: each sd is known to 1.1 %; the scales themselves add up to noise_multiplier^-2 exactly."""
     mechanism = Mechanism(clipping=Flat(1.5), subsampling=dpppl.FullBatch(), count_share=0.01)
-    (scale, count_scale), _, _ = mechanism._scales(np.float64(3.0), np.float64(1.5), [4, 1])
+    (scale, count_scale), _, _ = mechanism._scales(np.float64(3.0), np.float64(1.5), [4, 3])
     assert scale**-2 + (count_scale / 0.5) ** -2 == pytest.approx(3.0**-2, rel=1e-9)
     noisy = counted(Flat(1.5), ROWS, noise_multiplier=3.0)
     total = np.mean(np.var(np.asarray(noisy.total["a"]), axis=0)) ** 0.5 / 1.5
-    count = np.std(np.asarray(noisy.count)) / 0.5  # a row moves the count by at most a half
+    count = np.mean(np.var(np.asarray(noisy.count), axis=0)) ** 0.5 / 0.5  # a row moves the count by at most a half
     assert total**-2 + count**-2 == pytest.approx(3.0**-2, rel=0.05)
     assert count**-2 / 3.0**-2 == pytest.approx(0.01, rel=0.1)
 
@@ -246,6 +249,21 @@ def test_verdicts():
     assert list(found(Measured(step_size=0.1, excess={"w": 0.7}))["twice"]) == [UNSTABLE]
     lost = {"w": np.where(np.arange(400)[None, :, None] == 7, np.nan, samples["w"])}
     assert list(found(fine, lost)["w"]) == [UNSTABLE, UNSTABLE]
-    sums = np.cumsum(np.full((1, 100, 2), [0.25, 0.04]), axis=1)
-    found = clipped_rows(sums, 1, 1_000)
-    assert found.share == pytest.approx(0.25) and found.error == pytest.approx(0.2 / 99**0.5)
+    ignored = CountedRows(outside=None, missing=0.109, silent=0.0, std=0.001)
+    assert list(found(replace(fine, counted=ignored))["w"]) == [IGNORED, SHORT]
+    assert list(found(replace(fine, counted=replace(ignored, missing=0.009, silent=0.5)))["w"]) == [READ, SHORT]
+
+
+def test_counts_of_rows_are_read_from_their_sums():
+    """A quarter of the rows that have a norm is clipped, 30 % are missing, 20 % silent; few of either are noise."""
+    counts = [0.5 * (0.125 - 0.375), 0.5 * 0.3, 0.5 * 0.2]
+    found, error = mean_counts(np.cumsum(np.full((1, 100, 4), [*counts, 0.04]), axis=1), 1)
+    assert error == pytest.approx(0.2 / 99**0.5)
+    clipped, counted = rows_of(found, 1e-3, Flat(1.0), 1_000, ())
+    assert (clipped.share, clipped.error) == pytest.approx((0.125, 1e-3)) and counted.std == pytest.approx(2e-3)
+    assert (counted.missing, counted.silent) == pytest.approx((0.3, 0.2)) and counted.outside is None
+    assert rows_of([0.1, 2e-3, -2e-3], 1e-2, PerSite({"a": 1.0}), 9, ())[0].share == pytest.approx(0.6)
+    assert rows_of(found, 1e-3, Centred(1.0), 9, ())[0] is None
+    of_quantile = Adaptive(quantile=0.8, clipping_norm=1.0)
+    counts = [0.375 * 0.2 - 0.125 * 0.8, 0.8 * 0.3, 0.8 * 0.2]
+    assert rows_of(counts, 1e-3, of_quantile, 9, ())[0].share == pytest.approx(0.125)

@@ -15,7 +15,7 @@ from scipy import stats
 import dpppl
 from dpppl.access.centring import ROW_NUMBER
 from dpppl.access.clipping import Flat
-from dpppl.access.norm_histogram import LOWEST
+from dpppl.access.norm_histogram import LOWEST, MISSING
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
@@ -178,8 +178,10 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
         every = [jax.vmap(lambda row, f=f, at=at: f(at, row, ({}, jax.random.key(0))))(rows) for f, at in found]
         return [Flat(1.0).clip(statistic, None) for statistic in every]
 
-    *others, scalars = clipped(rows)
-    for leaf in jax.tree.leaves(others):
+    *bins, curvatures, gradients, sizes, scalars = clipped(rows)
+    for one in bins:
+        assert np.argmax(one[0]) < MISSING and np.all(np.argmax(one[1:], axis=1) == MISSING)
+    for leaf in jax.tree.leaves((curvatures, gradients, sizes)):
         assert np.any(leaf[0] != 0.0) and not np.any(leaf[1:])
     assert scalars[0, 2] == 0.0 and np.any(scalars[0] != 0.0)
     np.testing.assert_allclose(scalars[1:], np.tile(np.eye(len(scalars[0]))[2], (10, 1)), atol=1e-3)

@@ -7,7 +7,7 @@ import pytest
 from test_noise_aware import bench, compiled_once, data, full, noise_aware, split_rows  # noqa: F401
 
 import dpppl
-from dpppl.access.norm_histogram import NUM_BINS
+from dpppl.access.norm_histogram import SIZE
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import nuts, recipe
 from dpppl.noise_aware.curvature import Curvature, _drawn_along, drawn
@@ -309,7 +309,7 @@ def test_no_release_makes_a_run_fail():
             return {name: absurd(rng, width)[upper] for name in ("A", "J")}
         if kind == "gradient":
             return rng.uniform(-4.0, 4.0, (2, STEPS, width)) * np.array([1.0, size])[:, None, None]
-        return size * rng.standard_normal({"scalars": 14, "sizes": 2, "sides": 12}.get(kind, NUM_BINS))
+        return size * rng.standard_normal({"scalars": 14, "sizes": 2, "sides": 12}.get(kind, SIZE))
 
     for _ in range(20):
         stages, _ = recipe.run_recipe(ask, default_plan(), 10.0 ** rng.uniform(-3, 3), prior, recipe.Bounds(), 1_000)

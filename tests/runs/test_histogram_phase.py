@@ -11,6 +11,7 @@ from test_runs import STEPS, TARGET, Y, model
 
 import dpppl
 from dpppl import BudgetExceededError, ConfigurationError
+from dpppl.mcmc import runner
 from dpppl.runs import driver
 
 
@@ -70,18 +71,28 @@ def test_the_histogram_is_in_the_report_of_a_run_that_failed_after_it(make, at, 
     assert thing.privacy_report().epsilon <= 1.0
 
 
-def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged():
-    """Gradients of 1e-8 make a norm whose matched step no prior stands; the histogram was charged by then."""
+def faint(y):
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(scale, 1e4), obs=y)
 
-    def steep(y):
-        scale = numpyro.sample("scale", dist.HalfNormal(1.0))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(scale, 1e4), obs=y)
 
-    mcmc = mcmc_of(steep, print_cost=False, target_epsilon=8.0)
-    with pytest.raises(
-        ConfigurationError, match="explode on the prior alone, whatever the data: no step was"
-    ) as caught:
+def test_rows_that_are_too_faint_to_inform_a_posterior_give_a_norm_that_the_prior_stands():
+    """Gradients of 1e-8, in 10,000 rows."""
+    mcmc = mcmc_of(faint, print_cost=False, target_epsilon=8.0)
+    mcmc.run(dpppl.secret_key(), jnp.tile(Y, 200))
+    assert bool(jnp.all(jnp.isfinite(mcmc.get_samples()["scale"]))) and mcmc.privacy_report().status == "complete"
+
+
+def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged(monkeypatch):
+    """The histogram was charged by then."""
+
+    def refuse(*_):
+        raise ConfigurationError("steps explode on the prior alone, whatever the data: no step was run or charged.")
+
+    monkeypatch.setattr(runner, "check_prior_stability", refuse)
+    mcmc = mcmc_of(print_cost=False)
+    with pytest.raises(ConfigurationError, match="explode on the prior alone") as caught:
         run(mcmc)
     assert "nothing was charged" not in str(caught.value) and "was charged" in caught.value.__notes__[0]
     assert steps_of(mcmc) == [1] and mcmc.privacy_report().epsilon > 0

@@ -1,0 +1,164 @@
+"""Rows that do not inform a posterior: counted by the histogram that chooses the clipping norm, and told in all methods."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+import dpppl
+from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, SIZE, gradient_norm
+from dpppl.model.prior_draws import prior_scales
+from dpppl.model.split import split_model
+from dpppl.model.supports import codes
+from dpppl.model.units import is_outside
+from dpppl.runs.prelude import NormPhase
+
+NUM_ROWS = 400
+RNG = np.random.default_rng(0)
+X, U = RNG.standard_normal(NUM_ROWS).astype(np.float32), RNG.random(NUM_ROWS).astype(np.float32)
+HALF = np.arange(NUM_ROWS) < NUM_ROWS // 2
+
+
+def of(law, weight=None):
+    """y given the linear predictor a + b x by `law`, or with a scale or a mask for each row."""
+
+    def model(x, y, w):
+        a = numpyro.sample("a", dist.Normal(0.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", y.shape[0]):
+            if weight == "mask":
+                with numpyro.handlers.mask(mask=w):
+                    numpyro.sample("y", law(a + b * x), obs=y)
+            elif weight == "scale":
+                with numpyro.handlers.scale(scale=w):
+                    numpyro.sample("y", law(a + b * x), obs=y)
+            elif weight == "slopes":
+                numpyro.sample("y", law(a * b * x + b * x), obs=y)
+            elif weight == "exposure":
+                numpyro.sample("y", dist.Poisson(w * jnp.exp(a + b * x)), obs=y)
+            else:
+                numpyro.sample("y", law(a + b * x), obs=y)
+
+    return model
+
+
+def normal(mean):
+    return dist.Normal(mean, 1.0)
+
+
+def logits(mean):
+    return dist.BernoulliLogits(mean)
+
+
+def half(one, other):
+    return np.where(HALF, one, other).astype(np.float32)
+
+
+KINDS = {  # model, x, y, w, and the bin that half of the rows belong to
+    "masked": (of(normal, "mask"), X, X, ~HALF, SILENT),
+    "masked, NaN": (of(normal, "mask"), X, half(np.nan, X), ~HALF, SILENT),
+    "weight 0": (of(normal, "scale"), X, X, half(0.0, 1.0), SILENT),
+    "covariate 0": (of(normal, "slopes"), half(0.0, X), X, U, SILENT),
+    "exposure 0": (of(normal, "exposure"), X, np.float32(HALF * 0.0), half(0.0, 1.0), MISSING),
+    "missing response": (of(normal), X, half(np.nan, X), U, MISSING),
+    "missing covariate": (of(logits), half(np.nan, X), np.float32(U < 0.5), U, MISSING),
+    "infinite covariate": (of(normal), half(np.inf, X), X, U, MISSING),
+    "-1 and 1": (of(logits), X, half(-1.0, 1.0), U, OUTSIDE),
+    "1 and 2": (of(logits), X, half(2.0, 1.0), U, OUTSIDE),
+    "1 to K": (of(lambda m: dist.Categorical(logits=m[..., None] * np.float32([1, 2]))), X, np.where(HALF, 2, 1), U, OUTSIDE),
+    "counts with halves": (of(lambda m: dist.Poisson(jnp.exp(m))), X, half(1.5, 3.0), U, OUTSIDE),
+    "negative times": (of(lambda m: dist.Exponential(jnp.exp(m))), X, half(-1.0, 3.0), U, OUTSIDE),
+    "proportions": (of(lambda m: dist.Beta(jnp.exp(m), 2.0)), X, half(1.0, 0.5), U, OUTSIDE),
+}  # fmt: skip
+
+
+def phase_of(model, args):
+    """What the histogram looks at, without a run."""
+    split = split_model(model, args, {})
+    rows, public = split.arrays(args, {})
+    scales = prior_scales(split, public)
+    start = {site: jnp.zeros(shape.shape) for site, shape in split.latents.items()}
+
+    def outside(z, row, public):
+        return is_outside(split, z, row, public)
+
+    some = dict(histogram=None, charges=(), choose=None, what="")
+    statistic = gradient_norm(split.log_likelihood, outside)
+    return NormPhase(
+        statistic=statistic, start=start, scales=scales, codes=codes(split), rows=rows, public=public, **some
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_rows_has_a_bin_of_its_own(kind):
+    """The counts without noise; and with the noise of epsilon 2, the norm is that of the other half."""
+    model, x, y, w, number = KINDS[kind]
+    phase = phase_of(model, (x, y, w))
+    bins = jax.jit(jax.vmap(phase.statistic, (None, 0, None)))(phase.at(), phase.rows, phase.public)
+    counts = np.sum(np.asarray(bins), axis=0)
+    assert counts.shape == (SIZE,) and counts.sum() == NUM_ROWS
+    assert counts[number] == NUM_ROWS // 2 and counts[SILENT:].sum() == NUM_ROWS // 2
+    noise = 18.5 * np.random.default_rng(1).standard_normal(SIZE)
+    norms, counted = phase.found(counts + noise, 18.5)
+    assert norms.share < 0.75 and 0.03 < norms.high_quantile(0.9) < 300.0
+    shares = {SILENT: counted.silent, MISSING: counted.missing, OUTSIDE: counted.outside}
+    assert abs(shares.pop(number) - 0.5) < 0.2 and max(shares.values()) < 0.2
+    assert len(counted.lines) == 1 + norms.are_hidden and bool(counted.refusals) == (number != SILENT)
+
+
+def run(method, model, args, epsilon=3.0, steps=500):
+    """A run with the defaults of a method: the object, its words and the text that a reader sees."""
+    target = dict(target_epsilon=epsilon, target_delta=1e-5, print_cost=False)
+    if method == "MCMC":
+        found = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=steps, num_samples=steps, progress_bar=False, **target)
+        found.run(dpppl.secret_key(), *args)
+        return (
+            found,
+            {word for words in found.verdicts().values() for word in np.ravel(words)},
+            str(found.privacy_report()),
+        )
+    found = dpppl.SVI(model, AutoNormal(model), **target)
+    result = found.run(dpppl.secret_key(), steps, *args, progress_bar=False)
+    return found, {result.convergence.verdict}, f"{result.convergence}{found.privacy_report()}"
+
+
+def masked(y, ok):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]), numpyro.handlers.mask(mask=ok):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["MCMC", "SVI"])
+@pytest.mark.parametrize(("num_rows", "share"), [(400, 0.5), (10_000, 0.92)])
+def test_silent_rows_do_not_make_the_posterior_the_prior(method, num_rows, share):
+    """Truth 1, prior N(0, 1), whose sd was reported before. The norm is that of |y|, about 2.3, and noise is large only with 400
+    rows, where the norm may be too large by up to 8."""
+    ok = np.arange(num_rows) >= share * num_rows
+    y = np.float32(1.0 + np.random.default_rng(3).standard_normal(num_rows))
+    found, words, text = run(method, masked, (y, ok), epsilon=2.0)
+    norm = found.calibrated_kernel().mechanism if method == "MCMC" else found.mechanism
+    assert 1.0 < norm.clipping.clipping_norm < 30.0
+    assert "gradient of 0 at the start: they are masked" in text and "Do not read the posterior" not in text
+    if method == "MCMC":
+        mu = np.asarray(found.get_samples()["mu"])
+        assert mu.std() < 0.3 and (not words & {"read", "read the mean only"} or abs(mu.mean() - 1.0) < 5.0 * mu.std())
+
+
+@pytest.mark.parametrize("method", ["MCMC", "SVI"])
+def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, capsys):
+    """Half of 4,000 responses coded 1 and 2; before, "read" and "arrived" without a word."""
+    model = of(logits)
+    args = tuple(np.tile(v, 10) for v in (X, half(2.0, 1.0), U))
+    found, words, text = run(method, model, args, steps=100)
+    assert not words & {"read", "read the mean only", "arrived"}
+    assert (
+        "responses outside the support: site 'y': BernoulliLogits takes 0 and 1" in text and "pass (y + 1) / 2" in text
+    )
+    assert "counted rows" in text and "Do not read the posterior: " in text
+    if method == "MCMC":
+        found.print_summary()
+        assert "responses outside the support" in capsys.readouterr().out
