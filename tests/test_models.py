@@ -37,7 +37,7 @@ MODELS = [
 @pytest.mark.parametrize("prior", PRIORS, ids=lambda prior: prior.__name__)
 @pytest.mark.parametrize("model, arrays", MODELS, ids=["mlp", "cnn", "heteroscedastic"])
 def test_networks_split_and_their_prior_is_the_one_asked_for(model, arrays, prior):
-    split = split_model(model, (*arrays, prior), {})
+    split = split_model(model, (*arrays, dpppl.Public(prior)), {})
     z = {name: jnp.full(latent.shape, 0.1) for name, latent in split.latents.items()}
     moved = z | {"b0" if "b0" in z else "c0": z["b0" if "b0" in z else "c0"] + 0.5}
     site = moved["b0" if "b0" in z else "c0"]

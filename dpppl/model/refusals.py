@@ -330,7 +330,7 @@ def check_captured(program: Any, lengths: set[int], what: str = "model") -> tupl
         )
     if shown := max(nonzero, different - _OF_LIBRARIES):
         described.append(f"{shown} number{'s' * (shown > 1)}")
-        many += [f"{shown} single numbers"] * (shown >= max(_FEW, least))
+        many += [f"{shown} single numbers"] * (shown >= max(2 * _FEW, least))
     if many:
         cure = "They are public: if they are the rows, pass them as one array, an argument of the model."
         warn(f"the {what} captures {' and '.join(many)}, at least as many numbers as there are rows. {cure}")
