@@ -67,7 +67,8 @@ class DPSGLD(DPKernel):
       (docs/ghost.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
     - **discretise** - whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;
       accounted by RDP, so epsilon is larger (docs/discrete.md).
-    - **measure_clipping** - where clipping is not centred, spend 1 % of the cost on the share of rows that are clipped.
+    - **measure_clipping** - where a norm is given, or clipping is flat, spend 1 % of the cost on the shares of rows that are
+      clipped, whose gradient is not finite, and whose gradient is 0.
 
     Guarantee: each step is one access of the mechanism in `DPKernel.mechanism`; all states may be released.
     Raises ConfigurationError for arguments out of range; UnsupportedModelError when a run binds an unsuitable model.

@@ -59,8 +59,8 @@ class SVI(SVISettings):
     - **data_plate** - the name of the rows' plate, where two fit.
     - **gradient_strategy** - "auto", "vmap", "microbatch" or "ghost": how rows' gradients are summed.
     - **discretise** - whether to add discrete noise to whole numbers, as the kernels do.
-    - **measure_clipping** - whether to spend 1 % of the cost on the share of rows that are clipped, so that `convergence`
-      and report can say whether clipping has biased the posterior.
+    - **measure_clipping** - whether to spend 1 % of the cost on the shares of rows that are clipped, whose gradient is not
+      finite, and whose gradient is 0, for `convergence` and report. The histogram of "auto" counts the last two at no cost.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
 
