@@ -241,7 +241,9 @@ def judged(samples, words, reference, prior):
         drawn = np.asarray(samples[site], np.float64)
         distance = np.abs(drawn.mean(0) - middle) / np.maximum(drawn.std(0), 1e-12)
         word = np.broadcast_to(words[site], np.shape(distance))
-        readable = np.char.startswith(word.astype(str), ("read", "arrived", "prior"))
+        readable = np.any(
+            [np.char.startswith(word.astype(str), first) for first in ("read", "arrived", "prior")], axis=0
+        )
         readable &= ~np.char.startswith(word.astype(str), "read with care")
         worst = max(worst, float(np.max(np.where(readable, distance, 0.0))))
         expected = np.asarray(prior[site], np.float64)
