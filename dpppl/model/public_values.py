@@ -44,12 +44,12 @@ def check_nesting(name: str, value: Any, above: tuple[int, ...] = ()) -> None:
     if not isinstance(value, _CONTAINERS):
         return
     inner = list(value.values() if isinstance(value, dict) else value)
-    lengths = [len(x) for x in inner if hasattr(type(x), "__len__") and getattr(x, "shape", None) != ()]
+    lengths = [len(x) for x in inner if isinstance(x, list | tuple) or getattr(x, "shape", ())]
     if len(lengths) > _FEW_ARRAYS and len(lengths) >= max(lengths) and not _is_matrix(value):
         rows = f"list({name}.values())" if isinstance(value, dict) else name
         raise ConfigurationError(
-            f"{kind} of {len(lengths)} arrays or lists with at most {max(lengths)} entries: one for each row, it seems. Pass an "
-            f"array whose leading axis is that of the rows, numpy.stack({rows}) where all have one shape."
+            f"{kind} of at least as many arrays or lists as one of them has entries: one for each row, it seems. Pass an array "
+            f"whose leading axis is that of the rows, numpy.stack({rows}) where all have one shape."
         )
     for each in inner:
         check_nesting(name, each, (*above, id(value)))

@@ -111,3 +111,44 @@ def test_what_is_refused_may_be_marked_public(name):
     )
     (line,) = arguments.assumed_public
     assert line.startswith("argument 'z' (") and TEXT not in line and str(NUMBER) not in line
+
+
+WORDS = [TEXT, "other"]
+CURES = {
+    "a list of strings": lambda y: np.array([WORDS.index(word) for word in y]),
+    "a list of dates": lambda y: np.asarray(y, "datetime64[D]").astype(float),
+    "a list of decimals": lambda y: np.array(list(y), float),
+    "a range": lambda y: np.array(list(y), float),
+    "a dict by name": lambda y: np.array(list(y.values()), float),
+    "a dict of arrays by name": lambda y: np.stack(list(y.values())),
+    "a list of arrays, one a row": np.stack,
+}
+
+
+@pytest.mark.parametrize("name", CURES)
+def test_the_cure_of_a_refusal_makes_private_rows(name):
+    """The line of code that the message gives, of y, is an array that is taken."""
+    y = WRONG[name](N)
+    message = str(call(METHODS["NoiseAware"]()[1], x(), y).error)
+    written = inspect.getsource(CURES[name]).partition("lambda y: ")[2].rstrip(",\n").replace('"', "'")
+    assert (written or "numpy.stack(y)").replace("np.", "numpy.") in message
+    assert list(dpppl.model.arguments.Arguments.of(wrong_inputs.model, (x(), CURES[name](y)), {}).rows) == ["x", "y"]
+
+
+MUTANTS = {
+    "dpppl.model.public_values.check_marked": (
+        ["a list of strings", "a list of decimals", "one string in a list"],
+        "message",
+    ),
+    "dpppl.model.public_values.check_nesting": (["a dict of arrays of unlike lengths by name"], "message"),
+    "dpppl.errors._forget": (["an array-like that fails", "a list of strings"], "of "),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_without_a_check_the_search_finds_values(mutant, monkeypatch):
+    """As the library was before each of them."""
+    monkeypatch.setattr(mutant, lambda *_, **__: None)
+    names, where = MUTANTS[mutant]
+    for name, _, failure in failures({name: WRONG[name] for name in names}, {"NoiseAware": METHODS["NoiseAware"]}):
+        assert any(where in mark for mark in failure.marks), name
