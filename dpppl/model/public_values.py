@@ -44,7 +44,7 @@ def check_nesting(name: str, value: Any, above: tuple[int, ...] = ()) -> None:
     if not isinstance(value, _CONTAINERS):
         return
     inner = list(value.values() if isinstance(value, dict) else value)
-    lengths = [len(x) for x in inner if isinstance(x, list | tuple) or getattr(x, "shape", ())]
+    lengths = [len(x) for x in inner if isinstance(x, list | tuple) or getattr(x, "shape", None)]
     if len(lengths) > _FEW_ARRAYS and len(lengths) >= max(lengths) and not _is_matrix(value):
         rows = f"list({name}.values())" if isinstance(value, dict) else name
         raise ConfigurationError(
