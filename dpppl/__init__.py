@@ -1,7 +1,5 @@
 """Differentially private inference for NumPyro models."""
 
-from importlib.metadata import version as _version
-
 from dpppl import accounting as accounting
 from dpppl import audit as audit
 from dpppl import information_flow as information_flow
@@ -32,6 +30,7 @@ from dpppl.model.arguments import Public as Public
 from dpppl.noise_aware.runner import NoiseAware as NoiseAware
 from dpppl.randomness.keys import secret_key as secret_key
 from dpppl.runs.report import PrivacyReport as PrivacyReport
+from dpppl.runs.version import VERSION as _VERSION
 from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition
 from dpppl.subsampling import Poisson as Poisson
@@ -44,7 +43,7 @@ from dpppl.uncertainty.private_score import private_score as private_score
 from dpppl.uncertainty.tuning import Tuned as Tuned
 from dpppl.uncertainty.tuning import tune as tune
 
-__version__ = _version("dpppl")
+__version__ = _VERSION
 __all__ = [
     "DPSGHMC",
     "DPSGLD",
@@ -79,7 +78,6 @@ __all__ = [
     "audit",
     "from_disk",
     "information_flow",
-    "logging",
     "plotting",
     "polynomial_decay",
     "private_score",
@@ -91,5 +89,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names."""
-    return [*__all__, "__doc__", "__version__"]
+    """The public names. `from dpppl import *` leaves out `logging`, which would hide Python's own module of that name."""
+    return [*__all__, "__doc__", "__version__", "logging"]

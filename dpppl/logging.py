@@ -121,7 +121,10 @@ def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[st
             import mlflow as tracker  # type: ignore[no-redef]
         except ImportError:
             raise ConfigurationError("this needs MLflow: pip install dpppl[mlflow], or give a tracker.") from None
-    assert tracker is not None
+    if tracker is None or not hasattr(tracker, "set_tags"):
+        raise ConfigurationError(
+            f"tracker is a {type(tracker).__name__}; give the mlflow module, or an object with set_tags, log_metrics, log_text."
+        )
     tracker.set_tags(found.tags)
     tracker.log_metrics(found.metrics, step=found.step)
     for name, text in found.texts.items():

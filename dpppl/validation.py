@@ -49,6 +49,10 @@ def positive_integer(value: Any, *, name: str) -> int:
     3
     """
     value = plain(value)
+    if isinstance(value, float):  # in words: it may be a row's value that was misplaced
+        raise ConfigurationError(
+            f"{name} must be a positive integer, got a float; round it, int({name.split(': ')[-1]})."
+        )
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigurationError(f"{name} must be a positive integer, got {type(value).__name__}.")
     if value < 1:
@@ -129,6 +133,12 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
         init(self, *args, **kwargs)
 
     return checked
+
+
+def checked_type(cls: type[T]) -> type[T]:
+    """A class whose `__init__` is checked, as by `checked_call`."""
+    setattr(cls, "__init__", checked_call(vars(cls)["__init__"]))  # noqa: B010
+    return cls
 
 
 def full_signature(cls: type) -> inspect.Signature:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpppl.access.row_norms import scaled
 from dpppl.errors import ConfigurationError
-from dpppl.validation import in_words, plain
+from dpppl.validation import checked_type, in_words, plain
 
 SLACK = 1e-4
 """Relative slack of the sensitivity in floating point: see `clip_rows` and `gradients.clipped_sum`."""
@@ -201,6 +201,7 @@ class Normalised(Flat):
         return f"normalised, clipping_norm {self.clipping_norm:.6g}, stability {self.stability:.6g}"
 
 
+@checked_type
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(Clipping):
     """Flat clipping whose norm follows a quantile of the gradients' norms, by a noised count.

@@ -120,6 +120,8 @@ def group_epsilon(
 
 def check_delta(delta: float) -> None:
     """Raise ConfigurationError unless delta is in (0, 1)."""
+    if isinstance(delta, bool) or not hasattr(delta, "__float__"):
+        raise ConfigurationError(f"delta is a {type(delta).__name__}; give a number in (0, 1), such as 1e-6.")
     if not 0 < delta < 1:
         raise ConfigurationError(f"delta {delta} must be in (0, 1); take less than 1 / number of rows.")
 

@@ -181,6 +181,11 @@ def _cost(
     group_size: int = 1,
 ) -> Callable[[float], float]:
     accountants.check_delta(target_delta)
+    if not callable(make_event):
+        raise ConfigurationError(
+            f"make_event is a {type(make_event).__name__}; give a function of the number that is looked for: "
+            "lambda sigma: GaussianEvent(noise_multipliers=((sigma, 400),))."
+        )
     if not (math.isfinite(target_epsilon) and target_epsilon > 0):
         raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
     return lambda value: accountants.group_epsilon(

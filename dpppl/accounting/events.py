@@ -40,6 +40,13 @@ class GaussianEvent:
     discrete: bool = False
 
     def __post_init__(self) -> None:
+        pairs_given = isinstance(self.noise_multipliers, list | tuple)
+        if not pairs_given or any(
+            not isinstance(pair, list | tuple) or len(pair) != 2 for pair in self.noise_multipliers
+        ):
+            raise ConfigurationError(
+                "noise_multipliers are pairs (noise multiplier, number of accesses): ((10.0, 400),)."
+            )
         if any(count != int(count) for _, count in self.noise_multipliers):
             raise ConfigurationError(
                 "noise_multipliers are pairs (noise multiplier, number of accesses, a whole number)."

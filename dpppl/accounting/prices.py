@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpppl.accounting import accountants
 from dpppl.accounting.dp_events import Events, as_events
+from dpppl.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,10 @@ def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> li
     [('a', 0.73, 0.73), ('b', 0.73, 1.06)]
     """
     total, found = as_events(before), []
+    if not isinstance(runs, Mapping):
+        raise ConfigurationError(
+            f"runs is a {type(runs).__name__}; give a dict of events by name: {{'first': [event]}}."
+        )
     for name, events in runs.items():
         own = as_events(events)
         total = (*total, *own)

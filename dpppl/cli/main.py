@@ -6,6 +6,7 @@ would be one more dependency of a privacy library, to be trusted and kept. Tab c
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -37,8 +38,11 @@ advantage at most 12.6 %: right at most 56.3 % of the time where a coin is right
     options = _parser().parse_args(arguments)
     try:
         document, text = options.command(options)
-    except (DPPPLError, OSError) as error:
+    except DPPPLError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"ConfigurationError: {error.filename}: {error.strerror}; give a path that can be used.", file=sys.stderr)
         return 1
     print(json.dumps(render.plain(document), indent=2, allow_nan=False) if options.json else text)
     return 0
@@ -196,7 +200,13 @@ def _plan(options: argparse.Namespace) -> Answer:
     if options.picture is not None:
         from dpppl import plotting
 
-        plotting.plan_picture(found).figure.savefig(options.picture)
+        figure = plotting.plan_picture(found).figure
+        known = sorted(figure.canvas.get_supported_filetypes())
+        if options.picture.suffix[1:] not in known:
+            raise ConfigurationError(
+                f"--picture {options.picture}: end the file's name in one of .{', .'.join(known)}."
+            )
+        figure.savefig(options.picture)
     return asdict(found), str(found)
 
 
@@ -230,8 +240,11 @@ def _events_of(run: str) -> list[GaussianEvent]:
         name, _, value = item.strip().partition("=")
         try:
             fields[name] = float(value)
+            if not (math.isfinite(fields[name]) and (name != "steps" or fields[name].is_integer())):
+                raise ValueError
         except ValueError:
-            raise ConfigurationError(f'in the run "{run}", {name} is a number.') from None
+            what = "a number of steps, such as 400" if name == "steps" else "a number"
+            raise ConfigurationError(f'in the run "{run}", {name} is {what}.') from None
     if not {"noise", "steps"} <= set(fields) <= {"noise", "steps", "rate"}:
         raise ConfigurationError(f'the run "{run}" should be noise=..., steps=... and perhaps rate=...')
     return [
@@ -243,15 +256,20 @@ def _events_of(run: str) -> list[GaussianEvent]:
 
 def _document(file: Path) -> dict[str, Any]:
     """A report that was written as JSON."""
+    cure = f"write one with pathlib.Path({str(file)!r}).write_text(mcmc.privacy_report().to_json())."
     try:
         document: dict[str, Any] = json.loads(file.read_text())
-        known = str(document["schema_version"]).split(".")[0] == render.SCHEMA_VERSION.split(".")[0]
-    except (ValueError, KeyError, TypeError):
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror}; give the path of a report, or {cure}") from None
+    except ValueError:
+        document = {}
+    try:
+        known = {"about", "events", "headline", "rows"} <= set(document)
+        known &= str(document["schema_version"]).split(".")[0] == render.SCHEMA_VERSION.split(".")[0]
+    except (KeyError, TypeError):
         known = False
     if not known:
-        raise ConfigurationError(
-            f"{file} is not a report of schema {render.SCHEMA_VERSION}; write one with PrivacyReport.to_json()."
-        )
+        raise ConfigurationError(f"{file} is not a report of schema {render.SCHEMA_VERSION}; {cure}")
     return document
 
 

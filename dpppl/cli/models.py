@@ -66,7 +66,7 @@ def _kernel(options: argparse.Namespace, noise_multiplier: float) -> tuple[DPSGL
         arguments[name] = Public(arguments[name])
     kernel = DPSGLD(
         _model(options.model), clipping_norm=options.clipping_norm, noise_multiplier=noise_multiplier,
-        subsampling=Poisson(options.rate) if options.rate < 1 else FullBatch(), measure_clipping=False,
+        subsampling=Poisson(options.rate) if options.rate != 1 else FullBatch(), measure_clipping=False,
     )  # fmt: skip
     return kernel, arguments
 
@@ -122,7 +122,12 @@ def _model(place: str) -> Any:
     file, _, name = place.rpartition(":")
     if not file or not Path(file).exists():
         raise ConfigurationError(f"{place!r} should be FILE:FUNCTION, a Python file that exists and a model in it.")
-    found = runpy.run_path(file, run_name="dpppl_model")
+    try:
+        found = runpy.run_path(file, run_name="dpppl_model")
+    except (Exception, SystemExit) as error:
+        raise ConfigurationError(
+            f"{file} fails when it is run: {type(error).__name__}: {error}; let python {file} run first."
+        ) from None
     if not callable(found.get(name)):
         raise ConfigurationError(f"{file} has no function {name}.")
     return found[name]

@@ -1,29 +1,32 @@
 """`dpppl.from_disk`: a source for what a user has."""
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpppl.data.sources import FileState, Source
-from dpppl.data.sources_arrow import FORMATS, ArrowTable, ParquetTable
+from dpppl.data.sources_arrow import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_csv
 from dpppl.data.sources_columns import of_table
 from dpppl.data.sources_items import Items
 from dpppl.data.sources_npy import of_memmap
-from dpppl.errors import ConfigurationError, forgetting
+from dpppl.errors import ConfigurationError, DataReadError, forgetting
 
 
 @forgetting
-def from_disk(what: Any) -> Source:
+def from_disk(what: Any, columns: str | Sequence[str] | None = None) -> Source:
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 
-    - **what** - a path of a `.npy` file, of an Arrow file (IPC, Feather) or of a Parquet file (for `FullBatch()`); a NumPy memory
-      map; a data set of Hugging Face's `datasets`, or any object with `len` and items by number.
+    - **what** - a path of a `.npy` file, of an Arrow file (IPC, Feather), of a Parquet file (for `FullBatch()`) or of a `.csv` or
+      `.tsv` file, which is read into memory at once; a NumPy memory map; a data set of Hugging Face's `datasets`, or any object
+      with `len` and items by number.
+    - **columns** - the column, or the columns, to take: `from_disk(path, "age")` is `from_disk(path)["age"]`.
 
     Returns a source, of which parts are sources, too: `source[:, :10]` of an array, `source["age"]` and
     `source[["age", "income"]]` of columns, so that one file can be several arguments. Rows are read when an access needs them, by
     a thread that reads ahead; a run never holds more than a few blocks, and finds the numbers that it would find in memory.
-    Raises ConfigurationError for what cannot be read, and OSError for a file that is not there.
+    Raises ConfigurationError for what cannot be read, and DataReadError, an OSError, for a file that is not there or is damaged.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/rows.npy"
@@ -32,10 +35,23 @@ def from_disk(what: Any) -> Source:
     >>> source.shape, source[:, 0].shape
     ((100, 3), (100,))
     """
+    if columns is not None:
+        return from_disk(what)[columns if isinstance(columns, str) else list(columns)]
     if isinstance(what, Source):
         return what
     if isinstance(what, str | os.PathLike):
-        return _of_file(what)
+        try:
+            return _of_file(what)
+        except ConfigurationError:
+            raise
+        except OSError as error:
+            raise DataReadError(
+                f"{os.fspath(what)} cannot be read: {error.strerror or 'not a file of rows'}."
+            ) from None
+        except Exception:  # what it says may hold values
+            raise DataReadError(
+                f"{os.fspath(what)} is damaged, or no file of rows of one shape: write it anew."
+            ) from None
     if isinstance(what, np.memmap):
         return of_memmap(what)
     if type(what).__module__.partition(".")[0] == "datasets":
@@ -43,7 +59,8 @@ def from_disk(what: Any) -> Source:
     if hasattr(what, "__len__") and hasattr(what, "__getitem__") and not isinstance(what, np.ndarray | dict):
         items = Items(what)
         return _of_table(items)
-    raise ConfigurationError(f"from_disk takes a path or a data set, not a {type(what).__name__}.")
+    cure = "; an array in memory, a dict of arrays or a data frame is passed to the model itself"
+    raise ConfigurationError(f"from_disk takes a path or a data set, not a {type(what).__name__}{cure}.")
 
 
 def _of_file(path: Any) -> Source:
@@ -59,7 +76,9 @@ def _of_file(path: Any) -> Source:
             file_state = FileState.of(path)
             table: Any = ParquetTable(file_state) if kind == "parquet" else ArrowTable((file_state,), kind)
             return _of_table(table)
-    raise ConfigurationError(f"{os.fspath(path)} is no .npy, Arrow or Parquet file.")
+    if os.fspath(path).endswith(SEPARATORS):
+        return _of_table(of_csv(FileState.of(path)))
+    raise ConfigurationError(f"{os.fspath(path)} is no .npy, .csv, .tsv, Arrow or Parquet file.")
 
 
 def _of_hugging_face(dataset: Any) -> Source:

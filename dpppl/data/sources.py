@@ -76,7 +76,9 @@ class Source:
         return self.num_rows
 
     def __getitem__(self, key: Any) -> "Source":
-        raise ConfigurationError(f"rows of a {type(self.table).__name__} have no parts: pass the source itself.")
+        raise ConfigurationError(
+            f"rows of a {type(self.table).__name__} have no parts {key!r}: pass the source itself."
+        )
 
     def read(self, start: int, count: int) -> Array:
         """Rows `start`, ..., `start + count - 1`, on the host. Raises OSError."""

@@ -1,7 +1,7 @@
 """Sources in Arrow files (IPC and Feather), data sets of Hugging Face, and, for full passes, Parquet."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,15 +13,20 @@ from dpppl.errors import ConfigurationError
 
 FORMATS = {b"ARROW1": "file", b"\xff\xff\xff\xff": "stream", b"PAR1": "parquet"}
 """How files begin."""
+SEPARATORS = ".csv", ".tsv"
+"""How the names of text files end."""
+_FLOAT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def _pyarrow() -> Any:
     try:
         import pyarrow
+        import pyarrow.compute
+        import pyarrow.csv
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
-        raise ConfigurationError('Arrow and Parquet files need pyarrow: pip install "dpppl[arrow]".') from None
+        raise ConfigurationError('Arrow, Parquet and CSV files need pyarrow: pip install "dpppl[arrow]".') from None
     return pyarrow
 
 
@@ -35,7 +40,7 @@ class ArrowTable(Table):
 
     files: tuple[FileState, ...]
     kind: str | None = None
-    given: tuple[Any, ...] = ()
+    given: tuple[Any, ...] = field(default=(), repr=False)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ArrowTable) or (self.files, self.kind) != (other.files, other.kind):
@@ -71,6 +76,25 @@ class ArrowTable(Table):
         mapped = pyarrow.memory_map(file.path)
         opened = pyarrow.ipc.open_file if self.kind == "file" else pyarrow.ipc.open_stream
         return opened(mapped).read_all()  # views of the map: no row is read
+
+
+def of_csv(file: FileState) -> ArrowTable:
+    """The table of a text file, whose first line names its columns: floats, all in memory. What is no number is missing, whatever
+    stands in other rows: no row decides what a column is.
+
+    - **file** - the file."""
+    pyarrow = _pyarrow()
+    compute, csv = pyarrow.compute, pyarrow.csv
+    parse = csv.ParseOptions(delimiter="\t" if file.path.endswith(".tsv") else ",")
+    names = csv.open_csv(file.path, parse_options=parse).schema.names
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.binary()))
+    text = csv.read_csv(file.path, parse_options=parse, convert_options=convert).combine_chunks()
+
+    def floats(column: Any) -> Any:
+        numbers = compute.if_else(compute.match_substring_regex(column, _FLOAT), column, None)
+        return compute.cast(compute.cast(numbers, pyarrow.string()), pyarrow.float64())
+
+    return ArrowTable((file,), None, (pyarrow.table({name: floats(text.column(name)) for name in names}),))
 
 
 class _OpenedArrow(Opened):

@@ -23,7 +23,11 @@ class ColumnSource(Source):
             if name not in table.columns and (why := table.why_not(name)) is not None:
                 raise ConfigurationError(why)
             if name not in table.columns:
-                raise ConfigurationError(f"there is no column {name!r}: {', '.join(map(str, table.columns))}.")
+                known = ", ".join(repr(known) for known in table.columns)
+                raise ConfigurationError(
+                    f"there is no column {name!r} of numbers without missing values; choose of {known}, or fill in missing "
+                    "values and code text as numbers first."
+                )
         shapes, dtypes = zip(*(table.columns[name] for name in names))
         if len(set(shapes)) > 1:
             raise ConfigurationError(

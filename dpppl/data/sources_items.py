@@ -1,7 +1,7 @@
 """In-memory and indexable sources: arrays beside rows on disk, and data sets that return items by number."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ class InMemory(Table, Opened):
 
     - **array** - (N, ...)."""
 
-    array: Array
+    array: Array = field(repr=False)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, InMemory) and self.array is other.array
@@ -54,7 +54,7 @@ class Items(Table):
 
     - **dataset** - it runs on the host, and is asked for many items at once by `__getitems__`, if it has that."""
 
-    dataset: Any
+    dataset: Any = field(repr=False)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Items) and self.dataset is other.dataset

@@ -20,6 +20,7 @@ from dpppl.ledger.owner import this_process
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
 from dpppl.ledger.report import LedgerReport, epsilon_of_plan, report_of
 from dpppl.ledger.store import Session
+from dpppl.validation import checked_call
 
 _MOVED_BY_ROUNDING = 0.01  # what rounding noise multipliers down to a few values may move in the cost of part of a run
 
@@ -62,6 +63,7 @@ class PrivacyLedger:
     >>> folder.cleanup()
     """
 
+    @checked_call
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -74,7 +76,7 @@ class PrivacyLedger:
         unit: str = "row",
     ) -> None:
         rule = PrivacyFilter.of(epsilon, delta, neighboring_relation, full_batch_only)
-        self._path = os.path.abspath(os.fspath(path))
+        self._path = _checked(path)
         store.create(
             self._path,
             {
@@ -97,7 +99,7 @@ class PrivacyLedger:
     def open(cls, path: str | os.PathLike[str]) -> PrivacyLedger:
         """The ledger that stands at `path`, with the budget it was made with."""
         self = cls.__new__(cls)
-        self._path = os.path.abspath(os.fspath(path))
+        self._path = _checked(path)
         self._book = open_book(self._path)
         return self
 
@@ -334,3 +336,12 @@ def _covers(steps: range, others: range) -> bool:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _checked(path: Any) -> str:
+    """The absolute path. Raises ConfigurationError for what is no path."""
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(
+            f"the path of a ledger is a {type(path).__name__}; give that of a file: 'survey.ledger'."
+        )
+    return os.path.abspath(os.fspath(path))

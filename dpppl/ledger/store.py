@@ -123,11 +123,17 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
     Each call opens the file anew, so that threads exclude each other like processes, and forks inherit nothing."""
     import fcntl  # not on Windows, where the rest of dpppl works
 
+    if os.path.isdir(path):
+        raise LedgerError(f"{path} is a folder; give the path of the ledger's file.")
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR if write else os.O_RDONLY)
         except FileNotFoundError:
             raise LedgerError(f"there is no ledger at {path}.") from None
+        except OSError as error:
+            raise LedgerError(
+                f"{path} is no ledger that can be opened ({error.strerror}); give the path of its file."
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             try:

@@ -158,7 +158,10 @@ def _first_states(bound: BoundKernel, key: Any, public: Any, call: Call, layout:
     num_chains, init_params, resume = layout.num_chains, call.init_params, call.resume
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:
-        init_params = jax.tree.map(jnp.asarray, init_params)
+        try:
+            init_params = jax.tree.map(jnp.asarray, init_params)
+        except (TypeError, ValueError):
+            raise ConfigurationError("init_params holds numbers by site, unconstrained: {'mu': 0.3}.") from None
         leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(init_params)}
         if num_chains > 1 and leading != {(num_chains,)}:
             raise ConfigurationError("`init_params` must have the same leading dimension as `num_chains`.")
@@ -167,6 +170,11 @@ def _first_states(bound: BoundKernel, key: Any, public: Any, call: Call, layout:
     states = bound.init(chain_key, layout.num_warmup, init_params, public)
     if resume is None:
         return states
+    if type(resume) is not type(states):
+        raise ConfigurationError(
+            f"post_warmup_state is a {type(resume).__name__}; give the last_state of a run of this kernel: "
+            "mcmc.post_warmup_state = mcmc.last_state."
+        )
     resume = resume._replace(rng_key=states.rng_key)
     if jax.tree.map(jnp.shape, resume) != jax.tree.map(jnp.shape, states) or len(np.unique(np.asarray(resume.i))) != 1:
         raise ConfigurationError("post_warmup_state does not fit this model and number of chains.")

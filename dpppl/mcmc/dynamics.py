@@ -13,6 +13,7 @@ import numpy as np
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.step_search import Search
+from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.runs.budget import Charge
 from dpppl.runs.provenance import Start
 from dpppl.validation import Fixed
@@ -28,7 +29,7 @@ class Dynamics(Fixed, ABC):
     - **preconditioner** - positive diagonal by site, None without one.
     - **row_curvature** - public bound on the curvature of one row's log likelihood, or None.
     - **num_data** - declared number of rows, or None.
-    - **init_strategy** - name of a strategy, or unconstrained values by site.
+    - **init_strategy** - as in `initial_values`.
     - **auto_norm** - whether the clipping norm is still to be chosen from a private histogram.
     - **searches** - whether the warmup shortens steps that would be unstable.
     """
@@ -40,7 +41,7 @@ class Dynamics(Fixed, ABC):
     preconditioner: Mapping[str, Any] | None
     row_curvature: float | None
     num_data: int | None
-    init_strategy: str | Mapping[str, Any]
+    init_strategy: Strategy
     auto_norm: bool
     searches: bool
 
@@ -55,7 +56,9 @@ class Dynamics(Fixed, ABC):
     def start(self) -> Start:
         """Origin of the starting values, for the report."""
         strategy = self.init_strategy
-        return Start(strategy.replace("_", " ")) if isinstance(strategy, str) else Start.SUPPLIED
+        if isinstance(strategy, str):
+            return Start(strategy.replace("_", " "))
+        return Start.NUMPYRO if of_numpyro(strategy) not in (None, "init_to_value") else Start.SUPPLIED
 
     @abstractmethod
     def matched_step_size(self, noise_multiplier: float) -> float:
@@ -226,7 +229,13 @@ class Dynamics(Fixed, ABC):
         """
         counts = np.arange(first, first + count, dtype=np.int32)  # the type of a state's counter
         compute = self._compiled_schedule if callable(self.step_size) else self.step_and_noise
-        steps, multipliers = (np.broadcast_to(np.asarray(x, np.float64), count) for x in compute(counts))
+        try:
+            steps, multipliers = (np.broadcast_to(np.asarray(x, np.float64), count) for x in compute(counts))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"step_size, called with the number of a step, gives no number: {error}; give a function such as "
+                "lambda step: 0.1 / (1.0 + step), written with jax.numpy, or dpppl.polynomial_decay(0.1)."
+            ) from None
         bad = ~(np.isfinite(steps) & (steps > 0) & np.isfinite(multipliers) & (multipliers > 0))
         if bad.any():
             raise ConfigurationError(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.validation import checked_call, plain, positive
+from dpppl.validation import checked_call, in_words, plain, positive
 
 
 class DPSGHMCState(NamedTuple):
@@ -57,7 +57,7 @@ class DPSGHMC(DPKernel):
     def __init__(self, model: Callable[..., Any], *, friction: float | str = 0.1, **settings: Any) -> None:
         friction = plain(friction)
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
-            raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {friction!r}.')
+            raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {in_words(friction)}.')
         if friction == "matched" and not isinstance(plain(settings.get("step_size")), int | float):
             raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
         self.friction: Any = friction

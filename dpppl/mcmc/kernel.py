@@ -18,7 +18,7 @@ from dpppl.mcmc.details import chain_report
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.preconditioning import diagonal_of
 from dpppl.model.arguments import Public, name_of
-from dpppl.model.initialization import STRATEGIES
+from dpppl.model.initialization import Strategy, checked_strategy
 from dpppl.model.units import split_in_units
 from dpppl.runs.budget import counted
 from dpppl.runs.clipped_rows import count_share_of
@@ -79,7 +79,7 @@ class DPKernel(Dynamics, MCMCKernel):
         row_curvature: float | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
-        init_strategy: str | Mapping[str, Any] = "prior_median",
+        init_strategy: Strategy = "prior_median",
         gradient_strategy: str = "auto",
         discretise: bool = False,
         measure_clipping: bool = True,
@@ -216,7 +216,4 @@ def _check(auto_norm: bool, step_size: Any, subsampling: Any, init_strategy: Any
         raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")
     if auto_norm and not (isinstance(step_size, str) and step_size == "matched"):
         raise ConfigurationError('clipping_norm="auto" needs step_size="matched": a step\'s noise depends on the norm.')
-    if not (init_strategy in STRATEGIES if isinstance(init_strategy, str) else isinstance(init_strategy, Mapping)):
-        raise ConfigurationError(
-            "init_strategy is 'prior_median', 'prior_sample' or a dict of unconstrained values by site."
-        )
+    checked_strategy(init_strategy)

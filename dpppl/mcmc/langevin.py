@@ -62,7 +62,8 @@ class DPSGLD(DPKernel):
       steps are stable.
     - **num_data** - the number of rows, if it may be public.
     - **data_plate** - the plate that holds the rows, where two fit.
-    - **init_strategy** - "prior_median", "prior_sample" or unconstrained values by site.
+    - **init_strategy** - "prior_median", "prior_sample", unconstrained values by site, or one of NumPyro's `init_to_value`,
+      `init_to_median`, `init_to_uniform` and `init_to_sample`.
     - **gradient_strategy** - "ghost" sums clipped gradients of rows without forming them, where latents are weights of products
       (docs/ghost.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
     - **discretise** - whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;

@@ -11,7 +11,14 @@ from dpppl.errors import ConfigurationError
 
 def diagonal_of(preconditioner: Mapping[str, Any]) -> dict[str, Any]:
     """By site, float64. Raises ConfigurationError unless all of it is positive and finite."""
-    values = {site: np.asarray(value, np.float64) for site, value in preconditioner.items()}
+    if not isinstance(preconditioner, Mapping):
+        raise ConfigurationError(
+            f"preconditioner is a {type(preconditioner).__name__}; give a dict of positive numbers by site, {{'mu': 4.0}}."
+        )
+    try:
+        values = {site: np.asarray(value, np.float64) for site, value in preconditioner.items()}
+    except (TypeError, ValueError):
+        raise ConfigurationError("preconditioner must hold positive numbers by site, {'mu': 4.0}.") from None
     for site, value in values.items():
         if not np.all(np.isfinite(value) & (value > 0)):
             raise ConfigurationError(f"the preconditioner of site '{site}' must be positive and finite.")

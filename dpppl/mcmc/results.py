@@ -11,7 +11,7 @@ from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.settings import MCMCSettings
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Reading, verdict_lines
-from dpppl.runs.report import to_inference_data
+from dpppl.runs.to_arviz import to_inference_data
 
 
 class ChainResults(MCMCSettings):

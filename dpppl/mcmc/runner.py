@@ -19,7 +19,7 @@ from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
 from dpppl.runs.counted_rows import CountedRows
-from dpppl.runs.driver import TRACING, drive, forgetful, prove
+from dpppl.runs.driver import TRACING, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.report import PrivacyReport
@@ -71,7 +71,7 @@ class MCMC(ChainResults):
     (50,)
     """
 
-    @forgetful
+    @on_host
     def warmup(
         self, rng_key: Any, *args: Any, extra_fields: Any = (), collect_warmup: bool = False, init_params: Any = None,
         **kwargs: Any,
@@ -87,7 +87,7 @@ class MCMC(ChainResults):
         self._execute(rng_key, call, self.num_warmup)
         self._warmup_state = self._last_state
 
-    @forgetful
+    @on_host
     def run(self, rng_key: Any, *args: Any, extra_fields: Any = (), init_params: Any = None, **kwargs: Any) -> None:
         """Run the chains and collect samples. As `numpyro.infer.MCMC.run`; prints what it will cost first.
 

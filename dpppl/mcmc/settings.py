@@ -15,6 +15,7 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.planning import calibrated, check_kernel, histogram_of
 from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.checkpoint import checked_path
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.provenance import Provenance, Status
 from dpppl.runs.report import PrivacyReport
@@ -64,11 +65,13 @@ class MCMCSettings(numpyro.infer.MCMC):
                 progress_bar=progress_bar,
                 progress_rate=progress_rate,
             )
+        except ConfigurationError:
+            raise
         except ValueError as error:
             raise ConfigurationError(f"{error}.") from None
         self.unit = Unit.of(unit, max_rows_per_unit)
         self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
-        self.checkpoint, self.print_cost, self.mesh = checkpoint, print_cost, checked_mesh(mesh)
+        self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
         self._provenance = Provenance()

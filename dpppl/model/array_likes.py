@@ -21,7 +21,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
     `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported.
     Raises ConfigurationError, naming argument and column, for what is no array of numbers; never tells a value."""
     _check_indices(labels, values, is_public)
-    found = [_map(_as_array, n, v, lambda leaf: isinstance(leaf, Iterator)) for n, v in zip(labels, values)]
+    found = [_map(_as_array, n, v, _is_whole) for n, v in zip(labels, values)]
     private = [leaf for leaf in jax.tree.leaves(found, is_leaf=is_public) if not is_public(leaf)]
     lengths = {np.shape(leaf)[0] for leaf in private if isinstance(leaf, _ARRAYS) and np.shape(leaf)}
     if not lengths:
@@ -62,6 +62,11 @@ def _check_indices(labels: Sequence[str], values: Sequence[Any], is_public: IsPu
             )
 
 
+def _is_whole(leaf: Any) -> bool:
+    """Whether a value is looked at as it is, whatever parts JAX finds in it: an iterator, or JAX's sparse array."""
+    return isinstance(leaf, Iterator) or hasattr(type(leaf), "todense")
+
+
 def _map(function: Callable[[str, Any], Any], label: str, value: Any, is_leaf: IsPublic) -> Any:
     def at(path: Any, leaf: Any) -> Any:
         return function(label + jax.tree_util.keystr(path).replace("[<flat index 0>]", ""), leaf)  # of Public
@@ -100,7 +105,7 @@ def _as_array(label: str, value: Any) -> Any:
     if isinstance(value, (*_ARRAYS, np.generic, type)):
         return value
     kind = f"argument '{label}' is a {type(value).__name__}"
-    for method in ("toarray", "collect"):  # a sparse matrix, a lazy frame
+    for method in ("toarray", "todense", "collect"):  # a sparse matrix, JAX's sparse array, a lazy frame
         if hasattr(value, method):
             raise ConfigurationError(f"{kind}; pass {label}.{method}().")
     if isinstance(value, Iterator | Set):

@@ -19,7 +19,8 @@ from numpyro.primitives import Messenger
 
 from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model.arguments import Arguments, Arrays, Model
-from dpppl.model.refusals import control_flow_message, nested_message, random_message
+from dpppl.model.cures import control_flow_message, nested_message, random_message
+from dpppl.model.refusals import check_shape
 from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
@@ -28,9 +29,9 @@ Latent = Callable[[Site, Any], Any]
 Observe = Callable[[Site], Any]
 """`observe(site)`: the value of an observed site, or None for the one that the model gives."""
 _FOLDERS = [os.path.dirname(str(module.__file__)) for module in (jax, numpyro, np)]
-_FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(__file__)]
+_FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(os.path.dirname(__file__))]
 _LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), contextlib.__file__, functools.__file__)
-_VALUE_ERRORS = (
+VALUE_ERRORS = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -39,14 +40,15 @@ _VALUE_ERRORS = (
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Re-raise what JAX and NumPyro say about a model that cannot be traced, with the user's line and the cure."""
+def explained(what: str = "model") -> Iterator[None]:
+    """Re-raise what JAX and NumPyro say about a model or a score that cannot be traced, with the user's line and the cure."""
     try:
         yield
-    except _VALUE_ERRORS as error:
+    except VALUE_ERRORS as error:
         raise UnsupportedModelError(
-            f"the model branches on, or converts to Python or NumPy, the value of an array{user_line(error)}; use "
-            "jnp.where, jax.lax.cond or jax.numpy, and pass sizes and switches as Python numbers."
+            f"the {what} branches on, or converts to Python or NumPy, the value of an array{user_line(error)}; use jnp.where, "
+            "jax.lax.cond or jax.numpy. A size, a number of groups or a switch is public: pass it as an argument of its own, a "
+            "Python number, model(group, y, num_groups=5) instead of int(group.max()) + 1."
         ) from None
     except NotImplementedError as error:
         if "control flow" not in str(error):
@@ -55,17 +57,19 @@ def explained() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def failing_explained() -> Iterator[None]:
-    """Re-raise what else a model that is traced fails with: it tells shapes and dtypes, since rows are abstract."""
+def failing_explained(what: str = "model") -> Iterator[None]:
+    """Re-raise what else a model or a score that is traced fails with: it tells shapes and dtypes, since rows are abstract."""
     try:
         yield
     except DPPPLError:
         raise
-    except (TypeError, ValueError, AttributeError, LookupError, AssertionError) as error:
+    except Exception as error:
+        if isinstance(error, VALUE_ERRORS) or "control flow" in str(error):  # `explained` says it
+            raise
         by_name = "string indexing" in str(error)
         cure = "; a data frame arrives as an array: for columns by name pass a dict of them." if by_name else ""
         raise UnsupportedModelError(
-            f"the model fails on arguments of these shapes and dtypes{user_line(error)}: {error}{cure}"
+            f"the {what} fails on arguments of these shapes and dtypes{user_line(error)}: {error}{cure}"
         ) from None
 
 
@@ -84,6 +88,36 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
     return found
 
 
+def log_prob_of(site: Site) -> Any:
+    """The log probability of a site's value, scaled."""
+    log_prob = site["fn"].log_prob(site["value"])
+    return log_prob if site["scale"] is None else site["scale"] * log_prob
+
+
+def explained_log_prob(site: Site) -> Any:
+    """The same. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
+    check_shape(site)
+    try:
+        log_prob = log_prob_of(site)
+    except (TypeError, ValueError) as error:
+        if "integer" not in str(error):
+            raise UnsupportedModelError(
+                f"the log density of site '{site['name']}' cannot be computed: {error}; give parameters, handlers.mask and "
+                "handlers.scale the shape of their plate, (n,)."
+            ) from None
+        raise UnsupportedModelError(
+            f"the {type(site['fn']).__name__} of site '{site['name']}' takes no values of dtype "
+            f"{jnp.result_type(site['value'])} ({error}); labels of classes are integers: observe y.astype(int)."
+        ) from None
+    if jnp.iscomplexobj(log_prob):
+        raise UnsupportedModelError(
+            f"the log density of site '{site['name']}' is a complex number, because its values are complex; observe "
+            "their real and imaginary parts, jnp.stack([y.real, y.imag], -1) with .to_event(1), or write a real density "
+            "with numpyro.factor."
+        )
+    return log_prob
+
+
 class BindLatents(Messenger):
     """An effect handler that gives each continuous latent site an unconstrained value.
 
@@ -94,12 +128,23 @@ class BindLatents(Messenger):
         super().__init__()
 
     def __enter__(self) -> Any:
-        self.trace_state, self.names = _trace_state(), set[str]()
+        self.trace_state, self.names, self.sizes = _trace_state(), set[str](), dict[str, int]()
         return super().__enter__()
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "control_flow":
             raise UnsupportedModelError(control_flow_message())
+        if msg["type"] in ("sample", "plate", "deterministic", "param") and not isinstance(msg["name"], str):
+            raise UnsupportedModelError(
+                f"a site's name is {msg['name']!r}; names are strings: numpyro.sample('mu', ...)."
+            )
+        if msg["type"] == "plate":
+            size = self.sizes.setdefault(msg["name"], msg["args"][0])
+            if size != msg["args"][0]:
+                raise UnsupportedModelError(
+                    f"two plates of different length are named '{msg['name']}' ({size} and {msg['args'][0]}); give each a name "
+                    "of its own: numpyro.plate('groups', num_groups) for groups, numpyro.plate('data', y.shape[0]) for rows."
+                )
         if msg["type"] in ("sample", "deterministic"):
             if self.trace_state != _trace_state():
                 raise UnsupportedModelError(nested_message(msg["name"]))

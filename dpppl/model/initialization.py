@@ -1,12 +1,13 @@
 """Starting values that never look at data: prior medians, prior draws, or the user's own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro import infer
 
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
@@ -15,23 +16,59 @@ from dpppl.model.structure import Site, unwrapped
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
+_OF_NUMPYRO = {
+    getattr(infer, name): name
+    for name in (
+        "init_to_value",
+        "init_to_median",
+        "init_to_uniform",
+        "init_to_sample",
+        "init_to_feasible",
+        "init_to_mean",
+    )
+}
+_CURE = (
+    "a start (init_strategy, init_params) is 'prior_median', 'prior_sample', a dict of unconstrained values by site, such as "
+    "{'mu': 0.3}, or one of numpyro.infer's init_to_value(values={'mu': 0.3}), of constrained values, init_to_median, "
+    "init_to_uniform and init_to_sample."
+)
+Strategy = str | Mapping[str, Any] | Callable[..., Any]
+
+
+def checked_strategy(strategy: Any) -> Strategy:
+    """`strategy`, where `initial_values` takes it. Raises ConfigurationError.
+
+    NumPyro's strategies are read as they are called: what each does with a site without data is known, what another function
+    does is not."""
+    if isinstance(strategy, str) and strategy in STRATEGIES:
+        return strategy
+    if isinstance(strategy, Mapping) or of_numpyro(strategy) is not None:
+        found: Strategy = strategy
+        return found
+    raise ConfigurationError(_CURE)
+
+
+def of_numpyro(strategy: Any) -> str | None:
+    """The name of a strategy of NumPyro's, with or without its settings; None of anything else."""
+    return _OF_NUMPYRO.get(strategy.func if isinstance(strategy, partial) else strategy) if callable(strategy) else None
 
 
 def initial_values(
-    split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: str | Mapping[str, Any] = "prior_median"
+    split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: Strategy = "prior_median"
 ) -> dict[str, jax.Array]:
     """Unconstrained starting values by latent site; may be mapped over `key`.
 
     "prior_median": the median of each site given the medians of those before it, in closed form where there is one,
     else of 1,000 prior draws. "prior_sample": one draw from the prior. Improper priors start at 0, unconstrained.
-    A dict holds the user's own unconstrained values, as NumPyro's `init_params` does.
+    A dict holds the user's own unconstrained values, as NumPyro's `init_params` does. NumPyro's own strategies are given each
+    latent site as NumPyro gives it, and their values, constrained, are mapped to unconstrained space.
 
     Guarantee: the values do not depend on the private rows, which are not an argument.
     Raises ConfigurationError for an unknown strategy, and for a dict that does not fit the latent sites."""
     if isinstance(strategy, Mapping):
         return _checked(split, strategy)
-    if strategy not in STRATEGIES:
-        raise ConfigurationError("the initial values are 'prior_median', 'prior_sample' or a dict of values by site.")
+    if callable(checked_strategy(strategy)):
+        _check_values(split, strategy)
     start = proved(partial(_from_prior, split, strategy=strategy), public, key, num_rows=None)
     values: dict[str, jax.Array] = start(public, key)
     return values
@@ -43,6 +80,10 @@ def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Arra
             f"initial values are given for {sorted(values)}, but the latent sites are {sorted(split.latents)}."
         )
     for name, latent in split.latents.items():
+        if not isinstance(values[name], jax.core.Tracer) and np.asarray(values[name]).dtype.kind not in "biuf":
+            raise ConfigurationError(
+                f"the initial value of site '{name}' is no number; give unconstrained numbers: {{'{name}': 0.3}}."
+            )
         if np.shape(values[name]) != latent.shape:
             raise ConfigurationError(
                 f"the initial value of site '{name}' has shape {np.shape(values[name])}, but its unconstrained shape "
@@ -53,8 +94,19 @@ def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Arra
     return {name: jnp.asarray(values[name], latent.dtype) for name, latent in split.latents.items()}
 
 
+def _check_values(split: SplitModel, strategy: Any) -> None:
+    """Refuse values of `init_to_value` that name no latent site."""
+    values = getattr(strategy, "keywords", {}).get("values", {})
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(f"init_to_value takes values={{'site': value}}, not a {type(values).__name__}.")
+    if unknown := sorted(map(str, values.keys() - split.latents.keys())):
+        raise ConfigurationError(
+            f"init_to_value names {unknown}, but the latent sites are {sorted(split.latents)}; name one of those."
+        )
+
+
 @partial(jax.jit, static_argnames=("split", "strategy"))
-def _from_prior(split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: str) -> dict[str, jax.Array]:
+def _from_prior(split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: Any) -> dict[str, jax.Array]:
     z: dict[str, jax.Array] = {}
 
     def visit(site: Site, transform: Any) -> jax.Array:
@@ -68,10 +120,15 @@ def _from_prior(split: SplitModel, public: dict[str, Any], key: jax.Array, strat
     return z
 
 
-def _start(site: Site, transform: Any, key: jax.Array, strategy: str) -> Any:
+def _start(site: Site, transform: Any, key: jax.Array, strategy: Any) -> Any:
     """The unconstrained start of one site, given those before it."""
     sample_shape = site["kwargs"]["sample_shape"]
     try:
+        if callable(strategy):
+            value = strategy(site | {"value": None, "kwargs": site["kwargs"] | {"rng_key": key}})
+            value = value if isinstance(value, jax.core.Tracer) else np.asarray(value, float)
+            _check_start(site, value)
+            return transform.inv(jnp.asarray(value))
         if strategy == "prior_sample":
             return transform.inv(site["fn"].sample(key, sample_shape))
         median = _closed_form_median(site["fn"])
@@ -80,6 +137,22 @@ def _start(site: Site, transform: Any, key: jax.Array, strategy: str) -> Any:
         return jnp.median(transform.inv(site["fn"].sample(key, (_NUM_DRAWS, *sample_shape))), axis=0)
     except NotImplementedError:  # an improper prior cannot be sampled
         return jnp.zeros(())
+
+
+def _check_start(site: Site, value: Any) -> None:
+    """Refuse a value of another shape, or outside of the support where that is known."""
+    expected = site["kwargs"]["sample_shape"] + site["fn"].shape()
+    if jnp.shape(value) != expected:
+        raise ConfigurationError(
+            f"the initial value of site '{site['name']}' has shape {jnp.shape(value)}; give one of shape {expected}, constrained."
+        )
+    with jax.ensure_compile_time_eval():
+        inside = jnp.all(site["fn"].support(value))
+    if not isinstance(inside, jax.core.Tracer) and not inside:
+        raise ConfigurationError(
+            f"the initial value of site '{site['name']}' is outside of its support, {site['fn'].support}; init_to_value takes "
+            "constrained values."
+        )
 
 
 def _closed_form_median(distribution: Any) -> Any:

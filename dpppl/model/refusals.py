@@ -10,7 +10,8 @@ import numpy as np
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.primitives import Kind, kind_of
-from dpppl.model.structure import Observed, Structure
+from dpppl.model.cures import MANY, MASK_CURE, STATEFUL
+from dpppl.model.structure import Observed, Site, Structure, unwrapped
 
 _MOST_COMBINATIONS = 1024
 _FEW = 6
@@ -19,11 +20,8 @@ _OF_LIBRARIES = 40
 """So many different numbers libraries write into a model's program."""
 _MANY_WRITTEN = 100
 """So many numbers may stand in a model's program, however few rows there are."""
-_MANY = (
-    'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
-    "sequence observed whole (.to_event(1))."
-)
-_SERIES = f"rows must be independent, and this is one series; {_MANY}"
+_SERIES = f"rows must be independent, and this is one series; {MANY}"
+_MULTINOMIAL = "dist.Multinomial(total_count=1, logits=logits)"
 _HINT = "The steps of one time series are no rows: pass many sequences, one a row."
 
 More = Callable[[], Structure | None]
@@ -33,32 +31,6 @@ More = Callable[[], Structure | None]
 def quoted(names: Any) -> str:
     """Names in a sentence."""
     return " and ".join(f"'{name}'" for name in names)
-
-
-def control_flow_message() -> str:
-    """Message for sites inside NumPyro's own scan and cond."""
-    return (
-        "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
-        "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
-        "with .to_event(1); discrete states are summed out on the way, with numpyro.factor. If all data are one series, "
-        f"rows must be independent: {_MANY}"
-    )
-
-
-def nested_message(name: str) -> str:
-    """Message for sites inside JAX's control flow."""
-    return (
-        f"site '{name}' is inside jax.lax control flow, jax.jit or jax.vmap, where NumPyro counts it once; write it "
-        "outside, as one vectorised site."
-    )
-
-
-def random_message() -> str:
-    """Message for models that draw random numbers outside of sites."""
-    return (
-        "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not "
-        "a function of its latents; switch the randomness off or make it a latent site."
-    )
 
 
 def coupled_message(name: str, what: str, structure: Structure, more: Structure | None) -> str:
@@ -113,10 +85,7 @@ def check_structure(structure: Structure, variational: bool = False) -> None:
                 "without one, as flax.nnx.Dropout(rate, deterministic=True) with rngs left out; for dropout use "
                 "dpppl.AutoDropout with dpppl.SVI."
             )
-        raise UnsupportedModelError(
-            f"site '{name}' is mutable state (batch norm, running statistics), which carries data from row to row; use "
-            "a layer without state, such as layer or group normalisation."
-        )
+        raise UnsupportedModelError(f"site '{name}' is {STATEFUL}")
     for name, value in structure.params.items():
         if jax.tree.leaves(value) and not variational:
             raise UnsupportedModelError(
@@ -127,8 +96,7 @@ def check_structure(structure: Structure, variational: bool = False) -> None:
         base = name.removesuffix("_unobserved")
         if base != name and f"{base}_observed" in structure.observed:
             raise UnsupportedModelError(
-                f"site '{base}' has an obs_mask, which makes every missing value a latent of its own; leave missing "
-                "values out of the density with numpyro.handlers.mask instead."
+                f"site '{base}' has an obs_mask, which makes every missing value a latent of its own; {MASK_CURE}"
             )
 
 
@@ -165,7 +133,10 @@ def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None,
         )
     if data_plate is not None:
         if data_plate not in fits:
-            raise ConfigurationError(f"data_plate '{data_plate}' is not a plate of the model as long as its arrays.")
+            known = f"give data_plate='{fits[0]}'" if fits else "leave it out"
+            raise ConfigurationError(
+                f"data_plate {data_plate!r} is not a plate of the model as long as its arrays; {known}."
+            )
         fits = [data_plate]
     for name in sites:
         if not set(fits) & set(structure.plates_of[name]):
@@ -228,6 +199,26 @@ def _lag(site: Observed, longer: Observed | None, num_rows: int) -> int:
     )
 
 
+def check_shape(site: Site) -> None:
+    """Refuse an observed value whose shape does not go with that of its distribution."""
+    fn, value = site["fn"], np.shape(site["value"])
+    one_hot = "Categorical" in type(unwrapped(fn)).__name__ and len(value) == 1 + len(fn.shape())
+    try:
+        np.broadcast_shapes(value, fn.shape())
+    except ValueError:
+        pass
+    else:
+        if not (one_hot and site["is_observed"]):
+            return
+    cure = "give both one shape: (n,) for one number a row, (n, k) with .to_event(1) for k"
+    if one_hot:
+        cure = f"labels are numbers of classes: observe y.argmax(-1) in place of one-hot rows, or {_MULTINOMIAL}"
+    raise UnsupportedModelError(
+        f"site '{site['name']}' observes an array of shape {value} under a {type(unwrapped(fn)).__name__} of shape "
+        f"{fn.shape()}; {cure}."
+    )
+
+
 def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int) -> None:
     """Refuse observed values that broadcast along the data plate, each against all rows."""
     axis = site.axes[data_plate]
@@ -277,7 +268,8 @@ def check_sites(
                 f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
                 "the row; integrate it out by hand, move it out of the data plate if it is global, or run dpppl.SVI "
                 "with a guide that computes it from the row. If each row sums up a group, as a school or a player, pass what was "
-                "summed up, one observation a row, and the groups' latents outside of the data plate: theta[group]."
+                "summed up, one observation a row, and the groups' latents outside of the data plate: theta[group]. If it stands "
+                f"for missing values, {MASK_CURE}"
             )
         elif latent is None:
             raise UnsupportedModelError(
@@ -337,14 +329,14 @@ def check_captured(program: Any, lengths: set[int], what: str = "model") -> tupl
     return tuple(dict.fromkeys(described))
 
 
-def check_effects(program: Any) -> None:
-    """Refuse side effects and rules that see all rows at once."""
+def check_effects(program: Any, what: str = "model") -> None:
+    """Refuse side effects and rules that see all rows at once, of a model, a guide or a score."""
     if program.effects or any(kind_of(e.primitive) is Kind.CALLBACK for e in jaxprs.equations(program)):
         raise UnsupportedModelError(
-            "the model has a side effect (jax.debug.print, a callback, checkify), which would show private values, or "
+            f"the {what} has a side effect (jax.debug.print, a callback, checkify), which would show private values, or "
             "bring them in; remove it."
         )
     if any(equation.primitive.name == "custom_vmap_call" for equation in jaxprs.equations(program)):
         raise UnsupportedModelError(
-            "the model uses jax.custom_batching.custom_vmap, whose rule would see all rows at once; remove it."
+            f"the {what} uses jax.custom_batching.custom_vmap, whose rule would see all rows at once; remove it."
         )

@@ -11,9 +11,9 @@ import numpy as np
 import numpyro.distributions as dist
 
 from dpppl.errors import UnsupportedModelError
-from dpppl.jaxprs import depends_on
 from dpppl.model import supports
 from dpppl.model.arguments import Arrays
+from dpppl.model.own_values import why_not_own
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, is_factor, plates_of, unwrapped
@@ -64,15 +64,13 @@ class Responses:
         shapes = split.latents, split.row, split.arguments.public
         jax.eval_shape(distributions, *shapes)
         _check(split, sites)
-        responses = depends_on(lambda row: distributions(*_zeros(split, row))[0], shapes[1])[0]
-        named = {name: used for name, used in responses.items() if used}
-        own_values = depends_on(lambda row: _replaced_distributions(split, row), shapes[1])[0]
-        if own := sorted(name for name in named if own_values[name]):
-            raise UnsupportedModelError(
-                f"the model observes values of argument '{own[0]}' and lets their law or mask depend on the same "
-                "argument, so it cannot say what else might have been observed; pass responses as an argument of their own, "
-                f"or {FLAT}."
-            )
+        if problem := why_not_own(
+            lambda z, row, public: distributions(z, row, public)[0],
+            lambda row: [(s["name"], s["value"], supports.counted(s["fn"])) for s in _observed(split, row)],
+            lambda row: _replaced_distributions(split, row),
+            shapes,
+        ):
+            raise UnsupportedModelError(f"{problem}, or {FLAT}.")
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
         return cls(
             split, num_draws, None if scaled else _supports(split, sites), scaled, tuple(s["name"] for s in sites)
@@ -132,6 +130,10 @@ class Responses:
     def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
         trace = self.split.visit_observed(lambda site: None, z, row, public, supports.first_values(self.split))
         return {name: jnp.shape(trace[name]["value"]) for name in self.supports or ()}
+
+
+def _observed(split: SplitModel, row: Arrays) -> list[Site]:
+    return supports.observed(split, *_zeros(split, row))
 
 
 def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:

@@ -16,16 +16,19 @@ from numpyro import handlers
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import by_site
-from dpppl.jaxprs import abstract, used_inputs
+from dpppl.jaxprs import Dependence, abstract, used_inputs
 from dpppl.model import refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes
+from dpppl.model.cures import MASK_CURE
 from dpppl.model.handlers import (
     BindLatents,
     BindRows,
     Latent,
     Observe,
     explained,
+    explained_log_prob,
     failing_explained,
+    log_prob_of,
     made_up_value,
     trace_of,
 )
@@ -84,7 +87,7 @@ class SplitModel:
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_prior(self, z: Arrays, public: Arrays) -> jax.Array:
         """Log prior density of `z`, a scalar: latent sites, Jacobians and `factor` sites outside the data plate."""
-        return _total(_log_prob(site) for site in self._sites(self._at(z, self.placeholder_rows(), public), False))
+        return _total(log_prob_of(site) for site in self._sites(self._at(z, self.placeholder_rows(), public), False))
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_likelihood(
@@ -127,6 +130,14 @@ class SplitModel:
         """Zeros for the Public arrays."""
         return {name: jnp.zeros(s.shape, s.dtype) for name, s in self.arguments.public.items()}
 
+    def _imputed(self) -> str:
+        """A sentence on observed values that have latents in them; nothing where none have."""
+        found = Dependence(
+            self._terms(1), latent=self.latents, row=self.arguments.shapes(1), public=self.arguments.public
+        )
+        sites = [n for n in found.names("observed") if "latent" in dict(found.inputs("observed", n))]
+        return f" Latents stand in what site '{sites[0]}' observes: if for missing values, {MASK_CURE}" if sites else ""
+
     def _terms(self, num_rows: int) -> Callable[..., Any]:
         """The function of (z, rows, public) that gives all that a run computes, by role and by site."""
 
@@ -136,7 +147,7 @@ class SplitModel:
             likelihood = self._likelihood(z, rows, public, num_rows)[0] if self.discrete else self._by_row(inside)
             return {
                 "latent": {name: trace[name]["value"] for name in self.latents},
-                "prior": {site["name"]: jnp.sum(_log_prob(site)) for site in self._sites(trace, False)},
+                "prior": {site["name"]: jnp.sum(log_prob_of(site)) for site in self._sites(trace, False)},
                 "observed": {s["name"]: s["value"] for s in inside if s["is_observed"] and not is_factor(s)},
                 "likelihood": likelihood,
                 "deterministic": {name: s["value"] for name, s in trace.items() if s["type"] == "deterministic"},
@@ -178,7 +189,7 @@ class SplitModel:
 
     def _by_row(self, sites: list[Site]) -> Arrays:
         """Log probabilities of sites inside the data plate, by site, of each row."""
-        return {s["name"]: _sum_but(_log_prob(s), plate_dim(s, self.data_plate)) for s in sites}
+        return {s["name"]: _sum_but(log_prob_of(s), plate_dim(s, self.data_plate)) for s in sites}
 
     def _at(
         self,
@@ -272,7 +283,7 @@ def split_model(
         arguments.public_values(model, args, kwargs),
         observed,
         {name: structure.observed[name].axes[data_plate] for name in observed},
-        lambda name, what: refusals.coupled_message(name, what, structure, more()),
+        lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed(),
     )
     return replace(split, deterministic=deterministic, notes=structure.notes(data_plate, deterministic))
 
@@ -291,7 +302,7 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
         found.append(Structure.of(trace))
         outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
         values = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
-        log_probs = {name: _explained_log_prob(site) for name, site in trace.items() if site["type"] == "sample"}
+        log_probs = {name: explained_log_prob(site) for name, site in trace.items() if site["type"] == "sample"}
         return list(outside.values()), values, log_probs
 
     program, outputs = jax.make_jaxpr(run, return_shape=True)(rows, arguments.public)
@@ -305,28 +316,6 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
 
 def _placeholder(site: Site, transform: Any) -> jax.Array:
     return jnp.zeros(unconstrained_shape(site, transform))
-
-
-def _log_prob(site: Site) -> Any:
-    log_prob = site["fn"].log_prob(site["value"])
-    return log_prob if site["scale"] is None else site["scale"] * log_prob
-
-
-def _explained_log_prob(site: Site) -> Any:
-    try:
-        log_prob = _log_prob(site)
-    except TypeError as error:
-        raise UnsupportedModelError(
-            f"the {type(site['fn']).__name__} of site '{site['name']}' takes no values of dtype "
-            f"{jnp.result_type(site['value'])} ({error}); labels of classes are integers: observe y.astype(int)."
-        ) from None
-    if jnp.iscomplexobj(log_prob):
-        raise UnsupportedModelError(
-            f"the log density of site '{site['name']}' is a complex number, because its values are complex; observe "
-            "their real and imaginary parts, jnp.stack([y.real, y.imag], -1) with .to_event(1), or write a real density "
-            "with numpyro.factor."
-        )
-    return log_prob
 
 
 def _total(log_probs: Iterable[Any]) -> jax.Array:

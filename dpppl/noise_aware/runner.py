@@ -22,10 +22,11 @@ from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.provenance import KeyOrigin, Start, Status
-from dpppl.runs.report import PrivacyReport, to_inference_data
+from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, session
+from dpppl.runs.to_arviz import to_inference_data
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ class NoiseAware(NoiseAwareSettings):
         """What everything run so far has cost, an interrupted run included; its details hold the verdict."""
         return noise_aware_report(self, self.budget.charged, self._provenance, self._verdict)
 
-    @forgetful
+    @on_host
     def run(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
         """Make all releases and sample from the posterior given them; prints what it will cost first.
 
@@ -124,7 +125,7 @@ class NoiseAware(NoiseAwareSettings):
             bar.set_description("posterior")
             self._conclude(bound, self._releases, found, keys.stream(run.key, "posterior"))
 
-    @forgetful
+    @on_host
     def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
@@ -197,20 +198,19 @@ class NoiseAware(NoiseAwareSettings):
         - **prob** - the mass of the intervals.
         - **exclude_deterministic** - whether to leave out deterministic sites."""
         _found(self._samples, "print_summary")
-        samples = self.get_samples(group_by_chain=True, allow_unconverged=True)
+        found = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents: Any = {} if self._coordinates is None else self._coordinates.split.latents
-        kept = {n: np.asarray(x) for n, x in samples.items() if not exclude_deterministic or n in latents}
-        print_table(kept, self.verdict, prob)
+        kept = [name for name in found if not exclude_deterministic or name in latents]
+        print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
     def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
-        """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes.
-
-        It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra.
+        """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
+        log likelihood, which would be private rows. Needs the [arviz] extra.
 
         - **allow_unconverged** - whether to take samples that the verdict refuses; else ConfigurationError."""
         _found(self._samples, "to_arviz")
-        samples = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
-        return to_inference_data({site: np.asarray(x) for site, x in samples.items()}, self.privacy_report())
+        found = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
+        return to_inference_data(jax.tree.map(np.asarray, found), self.privacy_report())
 
 
 def _found(result: T | None, name: str) -> T:

@@ -67,6 +67,10 @@ class NoiseAwareSettings(Fixed):
             curvature=optional(positive, curvature_bound, name="curvature_bound"),
         )
         named = (coordinates,) if isinstance(coordinates, str) else coordinates
+        if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):
+            raise ConfigurationError(
+                f"coordinates is a {type(named).__name__}; give names of sites, coordinates=['w'], or leave it out."
+            )
         self.coordinates = None if named is None else tuple(named)
         if any(not isinstance(site, str) for site in self.coordinates or ()):
             raise ConfigurationError("coordinates are names of sites, as strings: coordinates=['w'].")

@@ -43,6 +43,11 @@ def secret_key(generator: str = "chacha20") -> Any:
         raise ConfigurationError('secret_key: the generator is "chacha20" or "threefry".')
     length = 32 if generator == "chacha20" else 8
     words = np.frombuffer(bytes.fromhex(messages.from_first("secret key", lambda: os.urandom(length).hex())), np.uint32)
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise ConfigurationError(
+            "secret_key() was called inside jax.jit or another transform of JAX, where it would be the same key in each call; "
+            "make the key outside and pass it in."
+        )
     key = chacha.wrap(words) if length == 32 else jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
     _issued.add(_digest(key))
     return key

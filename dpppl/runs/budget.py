@@ -18,7 +18,7 @@ from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import watching
 from dpppl.runs.unit import ROW, Unit
-from dpppl.validation import check_target, plain
+from dpppl.validation import check_target, in_words, plain
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
 
@@ -102,7 +102,7 @@ class Budget:
         target_epsilon, target_delta, reserve = plain(target_epsilon), plain(target_delta), plain(reserve)
         check_target(target_epsilon, target_delta)
         if not (isinstance(reserve, int | float) and 0.0 <= reserve < 1.0):
-            raise ConfigurationError(f"reserve is the share of the target to keep, in [0, 1), got {reserve!r}.")
+            raise ConfigurationError(f"reserve is the share of the target to keep, in [0, 1), got {in_words(reserve)}.")
         if reserve and target_epsilon is None:
             raise ConfigurationError("reserve is a share of target_epsilon: give target_epsilon and target_delta.")
         self.target_epsilon, self.target_delta, self.reserve = target_epsilon, target_delta, reserve

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.errors import CheckpointError
+from dpppl.errors import CheckpointError, ConfigurationError
 from dpppl.processes import messages
 from dpppl.randomness import chacha
 
@@ -40,6 +40,22 @@ class Progress:
     done: int
     state: Any
     parts: Sequence[Any]
+
+
+def checked_path(path: Any) -> Any:
+    """The path of a checkpoint, or None. Raises ConfigurationError where no file can be written."""
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigurationError(
+            f"checkpoint is a {type(path).__name__}; give the path of a file: checkpoint='run.npz'."
+        )
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder) or os.path.isdir(path):
+        raise ConfigurationError(
+            f"checkpoint {os.fspath(path)!r} cannot be written: give the path of a file in a folder that exists."
+        )
+    return path
 
 
 class Checkpoint:

@@ -1,6 +1,7 @@
 """One way to run steps for every method: trace, prove, compile; then, chunk by chunk, charge, run, keep a checkpoint."""
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ from jax import lax
 from tqdm.auto import tqdm
 
 from dpppl import information_flow
-from dpppl.errors import forgetting
+from dpppl.errors import ConfigurationError, forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
 from dpppl.runs import placing, watching
@@ -239,6 +240,39 @@ def forgetful(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return forgetting(unchecked)
+
+
+def _is_traced(arguments: Any) -> bool:
+    """Whether JAX traces this call. What is no tree of arrays, as a list of itself, is refused later."""
+    try:
+        given = jax.tree.leaves(arguments)
+    except Exception:
+        given = []
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in (jnp.zeros(()), *given))
+
+
+def on_host(function: Callable[P, R]) -> Callable[P, R]:
+    """`forgetful`, for what charges and prints. Raises ConfigurationError inside of transforms such as jax.jit, and for
+    arguments that the function does not have or lacks."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
+            known = ", ".join(map(str, shown))
+            raise ConfigurationError(f"{function.__qualname__}: {error}; call it as ({known}).") from None
+        if _is_traced((args, kwargs)):
+            raise ConfigurationError(
+                f"{function.__qualname__} was called inside jax.jit, jax.vmap or another transform of JAX. It charges each "
+                "access, and a compiled function would repeat it uncharged, with equal noise. Call it from Python, in a loop "
+                "for several runs: for y in data_sets: mcmc.run(dpppl.secret_key(), y)."
+            )
+        return function(*args, **kwargs)
+
+    return forgetful(checked)
 
 
 def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:

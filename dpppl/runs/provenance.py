@@ -67,6 +67,7 @@ class Start(StrEnum):
     PRIOR_MEDIAN = "prior median"
     PRIOR_SAMPLE = "prior sample"
     PRIOR_MEAN = "prior mean"
+    NUMPYRO = "a strategy of NumPyro's, from the prior alone"
     GUIDE = "the guide's, on made-up rows"
     SUPPLIED = "supplied by the user: assumed independent of the data"
     STATE = "a state supplied by the user: assumed private output"

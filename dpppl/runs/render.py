@@ -46,6 +46,10 @@ body{max-width:none;padding:0;font-size:10pt}figure,tr,li{break-inside:avoid}h2{
 
 def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
     """Each name in `ABOUT` with the text that was given, or None. Raises ConfigurationError for other names."""
+    if not (given is None or isinstance(given, Mapping)):
+        raise ConfigurationError(
+            f"about is a {type(given).__name__}; give a dict of texts: about={{'purpose': '...'}}."
+        )
     unknown = sorted(set(given or {}) - set(ABOUT))
     if unknown:
         raise ConfigurationError(f"about has {', '.join(unknown)}; a report has room for {', '.join(ABOUT)}.")

@@ -15,6 +15,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.runs import registry, render, risk
 from dpppl.runs.provenance import KeySource, Provenance, Status
 from dpppl.runs.unit import ROW, Unit
+from dpppl.runs.version import VERSION
 
 _LATTICE = "floating-point lattice attacks on continuous noise"
 _CLIPPED = "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior"
@@ -286,7 +287,7 @@ class PrivacyReport:
             "schema_version": render.SCHEMA_VERSION,
             "headline": self.headline,
             "about": render.about_of(about),
-            "versions": {name: version(name) for name in ("dpppl", "dp-accounting", "numpyro", "jax")},
+            "versions": {"dpppl": VERSION} | {name: version(name) for name in ("dp-accounting", "numpyro", "jax")},
             "provenance": {
                 "status": self.status,
                 "key_origin": self.provenance.key_origin,
@@ -335,14 +336,3 @@ def noise_range(events: tuple[GaussianEvent, ...]) -> tuple[float, float]:
 def show_range(low: float, high: float) -> str:
     """Two numbers, or one where they are the same."""
     return f"{low:.6g}" if math.isclose(low, high, rel_tol=1e-5) else f"{low:.4g} to {high:.4g}"
-
-
-def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:
-    """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows."""
-    import arviz
-
-    attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
-    groups = {"posterior": dict(posterior)} | groups
-    if arviz.__version__.startswith("0."):
-        return arviz.from_dict(**groups, attrs=attributes)
-    return arviz.from_dict(groups, attrs={"/": attributes} | dict.fromkeys(groups, attributes))

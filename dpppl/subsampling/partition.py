@@ -9,9 +9,10 @@ from jax import lax
 
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.scheme import Multipliers, Selection, Step, Subsampling
-from dpppl.validation import positive_integer
+from dpppl.validation import checked_type, positive_integer
 
 
+@checked_type
 @dataclass(frozen=True)
 class Partition(Subsampling):
     """Each row once an epoch: a random split into `num_batches` batches, drawn anew every epoch, one batch a step.

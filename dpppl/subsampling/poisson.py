@@ -12,13 +12,14 @@ from jax import lax
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
-from dpppl.validation import plain
+from dpppl.validation import checked_type, in_words, plain
 
 SAMPLING_BITS = 192
 _BLOCK = 65_536
 Table = np.ndarray[Any, np.dtype[np.uint32]]
 
 
+@checked_type
 @dataclass(frozen=True)
 class Poisson(Subsampling):
     """Each row independently with probability `rate`, at every step.
@@ -41,7 +42,7 @@ class Poisson(Subsampling):
     def __post_init__(self) -> None:
         rate = plain(self.rate)
         if not (isinstance(rate, int | float) and 0.0 < rate <= 1.0):
-            raise ConfigurationError(f"Poisson(rate): the rate is a probability in (0, 1], got {rate!r}.")
+            raise ConfigurationError(f"Poisson(rate): the rate is a probability in (0, 1], got {in_words(rate)}.")
         object.__setattr__(self, "rate", float(rate))
         if not 0.0 < self.overflow_probability < 1e-3:
             raise ConfigurationError("overflow_probability must lie in (0, 1e-3).")

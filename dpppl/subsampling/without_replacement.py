@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
+from dpppl.validation import checked_type
 
 
+@checked_type
 @dataclass(frozen=True)
 class WithoutReplacement(Subsampling):
     """A uniformly random subset of `batch_size` of the `num_data` rows, at every step.

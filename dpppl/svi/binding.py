@@ -1,5 +1,6 @@
 """From the arguments of a run to an objective: the model split, the guide set up, both without data."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,6 +16,8 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
+from dpppl.model.arguments import name_of
+from dpppl.model.cures import STATEFUL
 from dpppl.model.handlers import explained
 from dpppl.model.refusals import check_captured, check_effects
 from dpppl.model.responses import FLAT
@@ -24,7 +27,19 @@ from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.svi.guides import Arrays, Function, adopt, check_sites, data_free, on_rows, parts_of, plates_of, without_data
+from dpppl.svi.guides import (
+    Arrays,
+    Function,
+    adopt,
+    check_shapes,
+    check_sites,
+    data_free,
+    guide_explained,
+    on_rows,
+    parts_of,
+    plates_of,
+    without_data,
+)  # fmt: skip
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
 
@@ -55,21 +70,16 @@ def bind_objective(
     Guarantee: nothing depends on the values of private rows. Raises ConfigurationError or UnsupportedModelError."""
     split = split_in_units(svi.model, args, kwargs, data_plate=svi.data_plate, variational=True)
     _, public = split.arrays(args, kwargs)
-    init_params = init_params or {}
     guide_key, model_key = jax.random.split(key)
-    with explained():
-        guide, guide_sites = _set_up(svi.guide, split, public, guide_key, init_params)
+    with explained(), guide_explained(svi.guide, split):
+        guide, guide_sites = _set_up(svi.guide, split, public, guide_key)
         of_model = handlers.replay(data_free(svi.model, split, public), guide_sites)
-        model_sites = _trace(of_model, model_key, init_params)
+        model_sites = _trace(of_model, model_key, {})
     if mutable := [name for name, site in guide_sites.items() if site["type"] == "mutable"]:
-        raise UnsupportedModelError(
-            f"the guide's site '{mutable[0]}' is mutable state (batch norm, running statistics), which carries data from "
-            "row to row; use a layer without state, such as layer or group normalisation."
-        )
+        raise UnsupportedModelError(f"the guide's site '{mutable[0]}' is {STATEFUL}")
     own = {name: site for name, site in model_sites.items() if _is_param(site)}
     params = own | {name: site for name, site in guide_sites.items() if _is_param(site)}
-    if unknown := sorted(set(init_params) - set(params)):
-        raise ConfigurationError(f"init_params names {unknown}, but the parameters are {sorted(params)}.")
+    params |= {} if init_params is None else _supplied(init_params, params)
     captured = split.assumed_public
     if isinstance(guide, autoguide.AutoGuide):
         if split.local:
@@ -80,7 +90,13 @@ def bind_objective(
         check_sites(guide_sites, split)
     else:
         values = {name: site["value"] for name, site in params.items()}
+        check_shapes(guide_sites, model_sites, split)
         captured = (*captured, *_check_written_guide(guide, split, public, guide_key, values))
+    if not params:
+        raise ConfigurationError(
+            "neither the guide nor the model has a parameter to fit; write numpyro.param('mu_loc', 0.0) in the guide, or take "
+            f"numpyro.infer.autoguide.AutoNormal({name_of(svi.model)})."
+        )
     reads_rows = bool(split.local or own)
     if reads_rows:
         _check_reads_rows(svi, split, [*own])
@@ -93,7 +109,39 @@ def bind_objective(
     return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
 
 
-def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any, init_params: Arrays) -> tuple[Any, Sites]:
+def _supplied(init_params: Any, params: Sites) -> Sites:
+    """The parameters' sites with the user's own constrained values. Raises ConfigurationError for values that do not fit."""
+    if not isinstance(init_params, Mapping):
+        raise ConfigurationError(
+            f"init_params is a {type(init_params).__name__}; give a dict of constrained values by parameter: {sorted(params)}."
+        )
+    if unknown := sorted(map(str, init_params.keys() - params.keys())):
+        raise ConfigurationError(f"init_params names {unknown}, but the parameters are {sorted(params)}.")
+    found = {}
+    for name, given in init_params.items():
+        site, shapes = params[name], jax.tree.map(np.shape, params[name]["value"])
+        if jax.tree.map(np.shape, given) != shapes:
+            raise ConfigurationError(
+                f"init_params: parameter '{name}' has shape {jax.tree.map(np.shape, given)}; give one of shape {shapes}."
+            )
+        try:
+            value = jax.tree.map(lambda x: jnp.asarray(x, float), given)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"init_params: parameter '{name}' is no number; give floats of shape {shapes}."
+            ) from None
+        constraint = site["kwargs"].get("constraint", constraints.real)
+        inside = [jnp.all(jnp.isfinite(leaf)) & jnp.all(constraint(leaf)) for leaf in jax.tree.leaves(value)]
+        if not all(isinstance(fits, jax.core.Tracer) or fits for fits in inside):
+            raise ConfigurationError(
+                f"init_params: parameter '{name}' is not finite or outside of its constraint, {type(constraint).__name__}; give "
+                "constrained values."
+            )
+        found[name] = site | {"value": value}
+    return found
+
+
+def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any) -> tuple[Any, Sites]:
     """A copy of `guide`, set up, and its sites.
 
     Where an AutoGuide starts, NumPyro evaluates the model's density and its gradient, an operation at a time. So the copy's model
@@ -101,7 +149,7 @@ def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any, init_params
     density: it looks for another start, or says what is wrong."""
     for has_density in (False, True):
         copied = without_data(guide, split, public, has_density)
-        sites = _trace(data_free(copied, split, public), key, init_params)
+        sites = _trace(data_free(copied, split, public), key, {})
         if _starts_where_finite(copied, split, public):
             break
     return copied, sites
@@ -124,11 +172,12 @@ def _starts_where_finite(guide: Any, split: SplitModel, public: Arrays) -> bool:
 def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) -> None:
     """Refuse settings that do not fit latents of rows, or parameters of the model, with these names."""
     if svi.gradient == "aligned":
-        what = (
-            f"site '{split.local[0]}' is a latent of each row" if split.local else f"the model has parameters {params}"
-        )
+        local = f"site '{split.local[0]}' is a latent of each row" if split.local else ""
+        what = local or f"site '{params[0]}' is a parameter of the model"
+        prior = "" if local else ", or give it a prior (random_nnx_module, random_flax_module, numpyro.sample)"
         raise UnsupportedModelError(
-            f'{what}, which has no gradient in common latents: use gradient="per_parameter" with a number for clipping_norm.'
+            f"{what}, and gradients of common latents, which the default clips, do not reach it: write "
+            f'dpppl.SVI(model, guide, gradient="per_parameter", clipping_norm=1.0, ...){prior}.'
         )
     if split.discrete:
         raise UnsupportedModelError(
@@ -173,8 +222,8 @@ def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any
         whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
             split.arguments.rows
         )
-    check_effects(whole)
-    captured = check_captured(whole, {split.num_rows})
+    check_effects(whole, "guide")
+    captured = check_captured(whole, {split.num_rows}, "guide")
     check_sites(found[1], split)
     for name, site in found["init"].items():
         shape = jax.tree.map(np.shape, params.get(name, site["value"]))
@@ -187,7 +236,7 @@ def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any
     if any(used_inputs(closed)[num_params:]):
         raise UnsupportedModelError(
             "the guide computes latents that all rows share from rows, outside the mechanism; let them depend on "
-            "parameters only."
+            "parameters only, numpyro.param('loc', 0.0) instead of y.mean()."
         )
     return captured
 

@@ -16,7 +16,7 @@ from dpppl.runs.provenance import KeyOrigin, KeySource, Start, Status
 from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
-from dpppl.svi.step import SVIState
+from dpppl.svi.step import SVIState, check_state
 from dpppl.validation import check_num_data
 
 
@@ -49,6 +49,7 @@ def update(svi: SVISettings, state: SVIState, *args: Any, **kwargs: Any) -> tupl
     compiled by itself; use `run`), with a Partition, and where a target sets the budget; then nothing was looked at or charged.
     """
     objective, noise = svi.objective(), fixed_noise(svi)
+    check_state(state, "update(state): state")
     if isinstance(svi.mechanism.subsampling, Partition):
         raise ConfigurationError(
             "a Partition charges each row once an epoch, which holds only while the rows keep their order; update "

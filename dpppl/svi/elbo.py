@@ -179,8 +179,9 @@ def checked_loss(guide: Any, loss: Any = None) -> Any:
     right whatever the model: for mean-field guides. Raises ConfigurationError for others."""
     if loss is None:
         loss = TraceMeanField_ELBO() if type(guide) is autoguide.AutoNormal else Trace_ELBO()
-    if getattr(loss, "num_particles", None) != 1:
+    if not isinstance(loss, Trace_ELBO | TraceMeanField_ELBO) or loss.num_particles != 1:
         raise ConfigurationError(
-            "loss must be a NumPyro ELBO with one particle, such as Trace_ELBO(); use SVI's own num_particles."
+            "loss must be NumPyro's Trace_ELBO() or TraceMeanField_ELBO() with one particle, such as Trace_ELBO(); use SVI's own "
+            "num_particles."
         )
     return loss

@@ -1,6 +1,8 @@
 """Which guides are safe, how they are set up without data, and how the user's own guide is set up after that."""
 
+import contextlib
 import copy
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -12,8 +14,9 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.infer import autoguide
 
-from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model.handlers import BindPlate
+from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
+from dpppl.model.arguments import name_of
+from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
 from dpppl.model.split import SplitModel
 
 Arrays = Mapping[str, Any]
@@ -60,6 +63,46 @@ def check_guide(guide: Any) -> None:
             )
         if not callable(part):
             raise ConfigurationError("the guide must be a callable with NumPyro sites, or one of NumPyro's AutoGuides.")
+
+
+@contextlib.contextmanager
+def guide_explained(guide: Any, split: SplitModel) -> Iterator[None]:
+    """Re-raise what else a guide fails with on made-up rows, with the user's line and the cure, as ConfigurationError."""
+    name, model, call = type(guide).__name__, name_of(split.model), ", ".join(split.arguments.names)
+    cure = f"a guide takes the model's arguments, ({call}), and draws each latent once, in the model's shape and without obs"
+    if isinstance(guide, autoguide.AutoGuide):
+        cure = f"make it of the model that runs: {name}({model})"
+    try:
+        if not isinstance(guide, autoguide.AutoGuide):
+            _check_signature(guide, split)
+        yield
+    except DPPPLError:
+        raise
+    except Exception as error:
+        if isinstance(error, VALUE_ERRORS):  # `explained` says it
+            raise
+        if "valid initial parameters" in str(error):
+            raise ConfigurationError(
+                f"the prior of {model} has no finite density where {name} starts; give it a start of your own: {name}({model}, "
+                "init_loc_fn=numpyro.infer.init_to_value(values={'mu': 0.0}))."
+            ) from None
+        latents = ", ".join(f"'{latent}' {shape.shape}" for latent, shape in split.latents.items())
+        what = name if isinstance(guide, autoguide.AutoGuide) else name_of(guide)
+        raise ConfigurationError(
+            f"the guide {what} fails on the arguments of {model}{user_line(error)}: {error}; {cure}. The latents are {latents}, "
+            f"unconstrained; numpyro.infer.autoguide.AutoNormal({model}) draws them."
+        ) from None
+
+
+def _check_signature(guide: Any, split: SplitModel) -> None:
+    """Refuse a guide that cannot be called as the model is."""
+    args, kwargs = split.arguments.join(split.placeholder_rows(), split.placeholder_public())
+    try:
+        inspect.signature(guide).bind(*args, **kwargs)
+    except ValueError:  # it has no signature
+        return
+    except TypeError as error:
+        raise TypeError(f"it cannot be called as the model is, {error}") from None
 
 
 def on_rows(function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool = True) -> Function:
@@ -164,17 +207,33 @@ def check_sites(trace: Arrays, split: SplitModel) -> None:
     if drawn != expected:
         raise ConfigurationError(
             "the guide and the model have different latent sites: missing from the guide "
-            f"{sorted(expected - drawn)}, unknown to the model {sorted(drawn - expected)}."
+            f"{sorted(expected - drawn)}, unknown to the model {sorted(drawn - expected)}; let the guide draw each latent of the "
+            "model under its name, or take numpyro.infer.autoguide.AutoNormal(model) of the model that runs."
         )
     for name, site in sites.items():
         if (split.data_plate in plates_of(site)) != (name in split.local):
             raise ConfigurationError(
-                f"site '{name}' is inside the data plate '{split.data_plate}' in one of guide and model only."
+                f"site '{name}' is inside the data plate '{split.data_plate}' in one of guide and model only; write the guide's "
+                "site where the model's is."
             )
         if not site["fn"].has_rsample:
             raise UnsupportedModelError(
                 f"the guide's site '{name}' ({type(site['fn']).__name__}) has no reparametrised samples (rsample); "
                 "draw it from a reparametrised distribution, such as a transformed Normal."
+            )
+
+
+def check_shapes(guide_sites: Arrays, model_sites: Arrays, split: SplitModel) -> None:
+    """A written guide draws common latents in the model's shape. Raises ConfigurationError."""
+    for name in split.latents.keys() & guide_sites.keys() & model_sites.keys():
+        (own, drawn), (axes, drawn_axes) = zip(
+            *((s[name]["fn"].shape(), s[name]["fn"].event_dim) for s in (model_sites, guide_sites))
+        )
+        if (own, axes) != (drawn, drawn_axes):
+            event = f".to_event({axes})" if axes else " without to_event"
+            raise ConfigurationError(
+                f"the guide draws site '{name}' in shape {drawn} with {drawn_axes} event axes, the model in shape {own} with "
+                f"{axes}; write dist.Normal(numpyro.param('{name}_loc', jnp.zeros({own})), 1.0){event}."
             )
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from dpppl.errors import ConfigurationError
 from dpppl.model.refusals import check_captured
 from dpppl.randomness import keys
-from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.svi.binding import bind
@@ -39,7 +39,7 @@ def noisy_sum_of(
     return float(noisy_query(query, query_charge(query, svi.budget, noise_multiplier), key, svi.budget, begin))
 
 
-@forgetful
+@on_host
 def estimate_elbo(
     svi: SVISettings, rng_key: Any, params: Any, *args: Any, bound: float, noise_multiplier: float | None = None,
     num_particles: int = 16, **kwargs: Any,
@@ -70,7 +70,7 @@ def estimate_elbo(
     return float(prior) + total
 
 
-@forgetful
+@on_host
 def estimate_accuracy(
     svi: SVISettings, rng_key: Any, params: Any, correct: Callable[..., Any], *args: Any,
     noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Any,

@@ -16,7 +16,8 @@ from dpppl.information_flow.row_free import proved
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
-from dpppl.runs.report import PrivacyReport, to_inference_data
+from dpppl.runs.report import PrivacyReport
+from dpppl.runs.to_arviz import to_inference_data
 from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of

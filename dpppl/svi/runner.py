@@ -14,7 +14,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge, counted
-from dpppl.runs.driver import TRACING, Method, Plan, drive, forgetful, prove
+from dpppl.runs.driver import TRACING, Method, Plan, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
@@ -26,7 +26,7 @@ from dpppl.svi.details import counted_rows, svi_report
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings
-from dpppl.svi.step import SVIState, continued
+from dpppl.svi.step import SVIState, check_state, continued
 from dpppl.svi.trajectory import method_of, thinning_for
 from dpppl.validation import check_num_data, positive_integer
 
@@ -114,8 +114,10 @@ class SVI(SVISettings):
         - **state** - an `SVIState`."""
         if isinstance(state, SVIResult):
             raise ConfigurationError("get_params takes a state; result.params are the parameters of a result.")
+        objective = self.objective()
+        check_state(state, "get_params(state): state")
         with TRACING:
-            return self._params(self.objective(), state.optim_state)(state.optim_state)
+            return self._params(objective, state.optim_state)(state.optim_state)
 
     def evaluate(self, state: SVIState, *args: Any, **kwargs: Any) -> None:
         """NumPyro's loss of a state: not available."""
@@ -124,7 +126,7 @@ class SVI(SVISettings):
             "says for free whether the run has arrived."
         )
 
-    @forgetful
+    @on_host
     def run(
         self, rng_key: Any, num_steps: int | None, *args: Any, progress_bar: bool = True, init_state: SVIState | None = None,
         init_params: Any = None, thinning: int | None = None, **kwargs: Any,

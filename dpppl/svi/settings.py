@@ -17,6 +17,7 @@ from dpppl.model.arguments import name_of
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.checkpoint import checked_path
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import Program
@@ -94,7 +95,7 @@ class SVISettings(Fixed):
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
-        self.checkpoint, self.print_cost, self.mesh = checkpoint, print_cost, checked_mesh(mesh)
+        self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)
         self._placement: str | None = None
         self._provenance, self._start = Provenance(), defaults.start_of(guide)
         self._objective: Objective | None = None

@@ -88,8 +88,17 @@ def svi_step(
     return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), (direction, shares[0])
 
 
+def check_state(state: Any, name: str) -> None:
+    """Raise ConfigurationError for what is no state: `name` says what was given."""
+    if not isinstance(state, SVIState):
+        raise ConfigurationError(
+            f"{name} is a {type(state).__name__}; give a state that svi.init or svi.update returned, or result.state."
+        )
+
+
 def continued(before: SVIState, fresh: SVIState) -> SVIState:
     """A state that was returned, with the key of a fresh one. Raises ConfigurationError where they do not fit."""
+    check_state(before, "init_state")
     shapes = lambda tree: jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree)  # noqa: E731
     if shapes(before.optim_state) != shapes(fresh.optim_state):
         raise ConfigurationError("init_state does not fit this model, guide and optimiser.")

@@ -16,10 +16,11 @@ from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError, warn
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments, name_of
+from dpppl.model.handlers import explained, failing_explained
 from dpppl.model.refusals import check_captured
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget
-from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.runs.unit import ROW
 from dpppl.validation import plain
@@ -72,7 +73,7 @@ class PrivateScore:
         )
 
 
-@forgetful
+@on_host
 def private_score(
     rng_key: Any, score: Callable[..., Any], *args: Any, bounds: tuple[float, float], target_epsilon: float | None = None,
     target_delta: float | None = None, noise_multiplier: float | None = None,
@@ -120,7 +121,9 @@ def private_score(
     rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
     with TRACING:
         one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
-        captured = check_captured(jax.make_jaxpr(statistic)(one, public), {arguments.num_rows}, "score")
+        with failing_explained("score"), explained("score"):
+            program = jax.make_jaxpr(statistic)(one, public)
+        captured = check_captured(program, {arguments.num_rows}, "score")
     if noise_multiplier is None and target_epsilon is None:
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
     what = f"private_score({name_of(score)})"

@@ -24,7 +24,7 @@ from dpppl.processes import messages
 from dpppl.randomness import keys
 from dpppl.runs.announcement import cost_line
 from dpppl.runs.budget import Budget
-from dpppl.runs.driver import forgetful
+from dpppl.runs.driver import on_host
 from dpppl.runs.provenance import Provenance, Start, Status, claim
 from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch
@@ -88,7 +88,7 @@ class Tuned:
     report: PrivacyReport = field(repr=False)
 
 
-@forgetful
+@on_host
 def tune(
     rng_key: Any, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Callable[..., Any], *args: Any,
     bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,

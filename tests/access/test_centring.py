@@ -145,8 +145,12 @@ def test_whole_numbers_under_a_continuous_law_are_drawn_as_such():
     ("model", "data", "match"),
     [
         (BY_NAME["factor_inside"].model, BY_NAME["factor_inside"].data(0), "'hinge' is a factor inside the data plate"),
-        (BY_NAME["sequences"].model, BY_NAME["sequences"].data(0), "argument 'y' and lets their law or mask depend"),
-        (hurdle, ((np.ones(5, np.float32),), {}), "argument 'y' and lets their law or mask depend"),
+        (
+            BY_NAME["sequences"].model,
+            BY_NAME["sequences"].data(0),
+            "argument 'y', and a distribution or mask is computed from",
+        ),
+        (hurdle, ((np.ones(5, np.float32),), {}), "argument 'y', and a distribution or mask is computed from"),
         (censored, ((np.ones(5, np.float32), np.zeros(5, np.float32)), {}), "does not say when an uncensored row"),
     ],
     ids=["factor", "own value", "own mask", "censored"],

@@ -147,8 +147,8 @@ def test_what_a_memory_map_cannot_be(tmp_path):
     ("make", "message"),
     [
         (lambda folder: from_disk(3), "not a int"),
-        (lambda folder: from_disk(folder / "text"), r"no \.npy, Arrow or Parquet"),
-        (lambda folder: from_disk(Dicts())["z"], "no column 'z': x, y"),
+        (lambda folder: from_disk(folder / "text"), r"no \.npy, \.csv, \.tsv, Arrow or Parquet"),
+        (lambda folder: from_disk(Dicts())["z"], "no column 'z' of numbers without missing values; choose of 'x', 'y'"),
         (lambda folder: from_disk(Dicts())[["x", "y"]], "different shapes"),
         (lambda folder: dpppl.private_score(None, lambda x: x[0], from_disk(Dicts()), bounds=(0, 1)), "choose columns"),
     ],

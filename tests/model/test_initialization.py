@@ -104,7 +104,7 @@ def test_own_values_must_fit(split):
         ({"mean": np.zeros(())}, "the latent sites are"),
         ({**own, "gamma": np.zeros(3)}, r"'gamma' has shape \(3,\), but its unconstrained shape is \(200,\)"),
         ({**own, "mean": np.nan}, "the initial value of site 'mean' is not finite"),
-        ("prior_mean", "'prior_median', 'prior_sample' or a dict"),
+        ("prior_mean", "'prior_median', 'prior_sample', a dict"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             initial_values(split, {}, jax.random.key(0), wrong)

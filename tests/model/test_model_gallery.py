@@ -320,7 +320,7 @@ def ordinal(x, y):
 SERIES = "rows must be independent, and this is one series; pass many sequences as rows: arrays of shape (num_sequences"
 REFUSED = [
     (without_plate, (normal(N, 2), integers(2, N)), ["wrap it in numpyro.plate", "whose rows must be independent"]),
-    (counted_groups, (integers(3, N), normal(N)), ["np.unique(group)", "pass sizes and switches as Python numbers"]),
+    (counted_groups, (integers(3, N), normal(N)), ["np.unique(group)", "pass it as an argument of its own, a Python number"]),
     (funnel, (), ["the model has no private argument"]),
     (gp, (normal(N), normal(N)), ["one MultivariateNormal of all rows together", "numpyro.contrib.hsgp"]),
     (latent_gp, (normal(N), integers(2, N)), ["'f' (MultivariateNormal) is one draw that ties", "numpyro.contrib.hsgp"]),

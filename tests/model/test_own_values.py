@@ -1,0 +1,169 @@
+"""Responses that are cut from other arguments under a mask, or computed in the model: taken where they may be replaced by draws."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+
+import dpppl
+from dpppl.errors import UnsupportedModelError
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
+
+N = 12
+Y = np.random.default_rng(0).normal(size=N).astype(np.float32)
+OK = Y > -0.5
+
+
+def latent(name="mu"):
+    return numpyro.sample(name, dist.Normal(0.0, 1.0))
+
+
+def of_rows(observe):
+    """A model whose rows observe what `observe(mu, row arrays)` writes."""
+
+    def model(*arrays):
+        mu = latent()
+        with numpyro.plate("data", arrays[0].shape[0]):
+            observe(mu, *arrays)
+
+    signature = inspect.signature(observe)
+    model.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+    return model
+
+
+@of_rows
+def cut(mu, y, ok):
+    with handlers.mask(mask=ok):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(ok, y, 0.0))
+
+
+@of_rows
+def cut_by_a_number(mu, y, ok):
+    with handlers.mask(mask=ok == 1):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(ok == 1, y, 0.0))
+
+
+@of_rows
+def not_missing(mu, y):
+    with handlers.mask(mask=~jnp.isnan(y)):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=jnp.where(jnp.isnan(y), 0.0, y))
+
+
+@of_rows
+def finite(mu, y):
+    numpyro.sample("y", dist.Normal(mu, 1.0).mask(jnp.isfinite(y)), obs=jnp.nan_to_num(y))
+
+
+def times(y, ok):
+    mu = latent()
+    with numpyro.plate("times", 3, dim=-2), numpyro.plate("data", y.shape[0], dim=-1):
+        numpyro.sample("y", dist.Normal(mu, 1.0).mask(ok.T), obs=(y * ok).T)
+
+
+@of_rows
+def labels(mu, y, ok):
+    logits = jnp.stack([jnp.zeros(()), mu, -mu])
+    numpyro.sample("y", dist.Categorical(logits=logits).mask(ok), obs=jnp.where(ok, y, 0))
+
+
+@of_rows
+def relative(mu, y, base):
+    numpyro.sample("y", dist.Normal(mu * base, 1.0), obs=y - base)
+
+
+@of_rows
+def one_after_the_other(mu, x, y):
+    x = numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+    numpyro.sample("y", dist.Normal(mu * x, 1.0), obs=y)
+
+
+WIDE = np.stack([Y, Y, Y], 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "args"),
+    [
+        (cut, (Y, OK)),
+        (cut_by_a_number, (Y, OK.astype(np.int32))),
+        (cut_by_a_number, (Y, OK.astype(np.float32))),
+        (not_missing, (np.where(OK, Y, np.nan),)),
+        (finite, (np.where(OK, Y, np.nan),)),
+        (times, (WIDE, np.stack([OK] * 3, 1))),
+        (labels, ((Y > 0).astype(np.int32), OK)),
+        (relative, (Y, Y)),
+        (one_after_the_other, (Y, Y)),
+    ],
+    ids=["cut", "integers", "floats", "nan", "finite", "matrix", "labels", "relative", "returned"],
+)
+def test_responses_that_are_free_are_taken(model, args):
+    assert Responses.of(split_model(model, args, {})).observed
+
+
+@of_rows
+def columns(mu, data):
+    numpyro.sample("y", dist.Normal(mu * data[:, 0], 1.0), obs=data[:, 1])
+
+
+@of_rows
+def known(mu, y, ok):
+    """Where not ok, the value is no response, and it counts."""
+    numpyro.sample("y", dist.Normal(mu * ok, 1.0), obs=jnp.where(ok, y, 0.0))
+
+
+@of_rows
+def first_is_given(mu, first, y):
+    both = jnp.stack([first, y], -1)
+    numpyro.sample("y", dist.Normal(jnp.stack([mu + 0.0 * first, mu + first], -1), 1.0).to_event(1), obs=both)
+
+
+@of_rows
+def above(mu, y):
+    numpyro.sample("y", dist.Normal(mu, 1.0).mask(y > 0.0), obs=jnp.where(y > 0.0, y, 0.0))
+
+
+@of_rows
+def argument_again(mu, x, y):
+    numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
+    numpyro.sample("y", dist.Normal(mu * x, 1.0), obs=y)
+
+
+@of_rows
+def residual(mu, x, y):
+    numpyro.sample("y", dist.Normal(0.0, 1.0), obs=y - mu * x)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "words"),
+    [
+        (columns, (WIDE,), "site 'y' observes values of argument 'data', and a distribution or mask is computed from the same"),
+        (known, (Y, OK), "site 'y' observes values of argument 'ok'"),
+        (first_is_given, (Y, Y), "site 'y' observes values of argument 'first'"),
+        (above, (Y,), "site 'y' observes values of argument 'y'"),
+        (argument_again, (Y, Y), "let later sites use what numpyro.sample returns for earlier ones"),
+        (residual, (Y, Y), "site 'y' observes what is computed from the latent 'mu', as a residual y - mu is; observe y itself"),
+    ],
+    ids=["columns", "known", "first", "above", "again", "residual"],
+)  # fmt: skip
+def test_responses_that_are_not_free_are_refused(model, args, words):
+    """Their cures run: `test_responses_that_are_free_are_taken` has models of two arguments and of returned values, and "flat" this."""
+    split = split_model(model, args, {})
+    with pytest.raises(UnsupportedModelError, match=words):
+        Responses.of(split)
+    assert dpppl.DPSGLD(model, clipping_norm=1.0, clipping="flat").bind(args, {}).split.num_rows == N
+
+
+def test_masked_entries_change_nothing():
+    """What stands under the mask may be anything: scores of a row, and of its draws, are the same."""
+    split = split_model(cut, (Y, OK), {})
+    draws = Responses.of(split)
+    for y in (0.0, 7.0, np.inf):
+        row = {"y": jnp.float32(y), "ok": jnp.array(False)}
+        assert split.log_likelihood({"mu": jnp.float32(0.3)}, row, {}) == 0.0
+        values, _ = draws({"mu": jnp.float32(0.3)}, row, {}, jax.random.key(0))
+        assert np.all(np.asarray(draws.totals({"mu": jnp.float32(0.3)}, row, {}, values)) == 0.0)
