@@ -16,6 +16,9 @@ UNLIKELY, CERTAIN = (
 )
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
+SIDES, RELEASE = "dpppl.noise_aware.sides:", "dpppl.noise_aware.curvature_release:Release."
+WIDTHS = "test_one_sided:test_widths_are_those_of_the_likelihood_and_the_prior"
+NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
@@ -47,6 +50,14 @@ MUTATIONS = [
     bug("signs follow how much responses vary", f"{FIT}numbers", "(1.0 + jnp.mean(squares)) / 2.0", "1.0", CERTAIN),
     bug("as many links as one", f"{FIT}Fit.of", "np.sqrt(len(values) - 10)", "1.0", SUMS),
     bug("noise of one of many links", f"{FIT}Fit.of", "std * np.sqrt(len(links)) / LINK", "std / LINK", SUMS),
+    bug("harm that does not grow with the rows", f"{FIT}Fit.of", "np.sqrt(num_rows * np.sum(tilts[:2]))", "np.sqrt(np.sum(tilts[:2]))", SUMS),
+    bug("the prior bounds nothing", f"{SIDES}widths", "1.0 - learned + learned", "learned", WIDTHS),
+    bug("below is above", f"{SIDES}widths", "curvatures[1:3]", "curvatures[2:0:-1]", WIDTHS),
+    bug("rare covariates are one-sided", f"{SIDES}widths", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
+    bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
+    bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
+    bug("curvatures at two points count alike", f"{RELEASE}combined", "if self._differs(other):", "if False:",
+        "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),
     bug("as if at the truth", f"{FIT}Fit.of", "(1.0 + excess)", "1.0", SUMS),
 ]  # fmt: skip
 
