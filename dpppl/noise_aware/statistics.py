@@ -48,7 +48,8 @@ class RowStatistics:
         if responses is not None:
             return log_prob
         is_outside = self._responses.is_outside(latents, row, public)
-        return log_prob * jnp.where(is_outside, jnp.nan, 1.0)
+        # Not a factor: log probabilities that are -inf outside of the support have a gradient of 0, and would keep it.
+        return log_prob + jnp.sum(point) * jnp.where(is_outside, jnp.nan, 0.0)
 
     def _respond(self, point: Any, row: Any, public: Any, key: Any) -> Any:
         return self._responses(self._latents(point), row, public, key)
