@@ -14,6 +14,7 @@ from dpppl.runs.counted_rows import STANDS_OUT, CountedRows
 from dpppl.runs.render import table
 
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
+EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .004 from 0
 HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
@@ -178,10 +179,10 @@ class Verdict:
     def misfit(self) -> str | None:
         """What the responses' ranks say against the model: by chance in less than two runs of 100."""
         lines = []
-        chi_squared = self.fit[1]
+        departure, chi_squared = self.fit
         # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
         times = 1.0 if max(self.learned.values(), default=1.0) > 0.5 else UNLEARNED
-        if chi_squared >= times * SURE and self.harm[0] >= HARM and not self.in_units:
+        if chi_squared >= times * SURE and departure >= EXACT and self.harm[0] >= HARM and not self.in_units:
             lines.append(
                 f"by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than .5 if they are "
                 f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees)"
@@ -209,7 +210,7 @@ class Verdict:
     @property
     def correlation(self) -> str | None:
         """Of units: whether their rows are as independent as the model has them. The variance of scores counts it if not."""
-        if not self.in_units or self.fit[1] < SURE or self.harm[0] < HARM:
+        if not self.in_units or self.fit[1] < SURE or self.fit[0] < EXACT or self.harm[0] < HARM:
             return None
         return (
             f"rows of one unit are correlated, or of another law than the model's (units rank {self.rank[0]:.3f} ± "

@@ -73,7 +73,7 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
 @pytest.mark.parametrize(
     "finding",
     [
-        {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
+        {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
         {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
         {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8},
     ],
