@@ -18,9 +18,9 @@ from dpppl.noise_aware.surrogate import Surrogate
 
 APART = 2.5
 """In posterior sds: the curvature there is about its mean over the first five."""
-TYPICAL = 6.0
+TYPICAL = 4.5
 """A row's curvature along a latent is bounded by this multiple of the mean over rows."""
-FACTOR, STANDS_OUT, _LEAST = 2.0, 4.0, 0.05
+FACTOR, STANDS_OUT, _LEAST = 1.8, 4.0, 0.05
 
 
 class Sides(NamedTuple):
@@ -148,7 +148,7 @@ def findings(sides: Sequence[tuple[str, float, float]]) -> list[str]:
     if narrower:
         lines.append(
             f"the posterior of {_few(narrower)} reaches to values that the data exclude: the interval is too wide by a factor "
-            "of 2 or more, and the mean may be off; raise the budget, or give the latent a narrower prior."
+            f"of {FACTOR:g} or more, and the mean may be off; raise the budget, or give the latent a narrower prior."
         )
     return lines
 
