@@ -186,7 +186,8 @@ class BoundKernel:
         - **responses** - responses in place of the row's own, or None.
         """
         log_likelihood: Callable[..., Any] = self.split.log_likelihood
-        log_likelihood = counting(log_likelihood) if self.kernel.mechanism.counts else log_likelihood
+        if (mechanism := self.kernel.mechanism).counts:
+            log_likelihood = counting(log_likelihood, mechanism.strategy)
         return log_likelihood(self.from_metric(position), row, public, responses)
 
     def norm_statistic(self) -> Callable[..., Any]:

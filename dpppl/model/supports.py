@@ -14,6 +14,7 @@ from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, is_factor, layers, plates_of, unwrapped
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
+_MOST_MARKED = 256
 _ROUNDED = 1e-3  # by how much the sum of rounded shares may differ from 1
 
 
@@ -28,14 +29,21 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
 
 
-def counting(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
-    """The log likelihood of a row, of (position, row, public, responses or None): NaN, gradient included, where it is -infinity.
+def counting(log_likelihood: Callable[..., Any], strategy: str) -> Callable[..., Any]:
+    """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity.
 
-    NumPyro's is -infinity outside the support, with a gradient of 0; the row is then counted among those without a norm."""
+    NumPyro's is -infinity outside the support, with a gradient of 0, as if the row were masked. Of many latents, and of gradients
+    that are summed as factors, it stays 0.
+
+    - **log_likelihood** - the function.
+    - **strategy** - how gradients are summed, see `Mechanism`."""
 
     def marked(position: Any, row: Any, public: Any, responses: Any = None) -> Any:
         found = log_likelihood(position, row, public, *([] if responses is None else [responses]))
-        return found if responses is not None else found * jnp.where(jnp.isneginf(found), jnp.nan, 1.0)
+        leaves = jax.tree.leaves(position)
+        if responses is not None or strategy == "ghost" or sum(jnp.size(leaf) for leaf in leaves) > _MOST_MARKED:
+            return found
+        return found + jnp.where(jnp.isneginf(found), jnp.nan, 0.0) * jnp.ravel(leaves[0])[0]
 
     return marked
 

@@ -65,9 +65,15 @@ class CountedRows:
         """Rows without a gradient, which are no error where the model masks them; a clipping norm that is a guess."""
         lines = []
         if stands_out(self.silent, self.std):
+            codes = (
+                ""
+                if self.outside is not None
+                else f", or their responses are outside the support ({'; '.join(self.codes)})"
+            )
+            when = "" if self.outside is None else " at the start"
             lines.append(
-                f"{self._share(self.silent)} of the rows have a gradient of 0 at the start: they are masked, or all of their "
-                "covariates are 0; if the model should use these rows, check its mask and the coding of its columns."
+                f"{self._share(self.silent)} of the rows have a gradient of 0{when}: they are masked, or all of their "
+                f"covariates are 0{codes}; if the model should use these rows, check its mask and the coding of its columns."
             )
         if self.octaves is not None:
             lines.append(

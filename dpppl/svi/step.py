@@ -54,7 +54,7 @@ def svi_step(
         return noisy.total
 
     def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: Any, public: Any) -> Any:
-        log_likelihood = counting(log_likelihood) if mechanism.counts else log_likelihood
+        log_likelihood = counting(log_likelihood, mechanism.strategy) if mechanism.counts else log_likelihood
         if isinstance(mechanism.clipping, Centred):
             distribution = objective.response_distribution
             is_binary = objective.num_particles == 1 and distribution is not None and distribution.is_binary

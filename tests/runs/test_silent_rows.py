@@ -149,6 +149,26 @@ def test_silent_rows_do_not_make_the_posterior_the_prior(method, num_rows, share
 
 
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
+def test_rows_are_counted_where_a_norm_is_given(method):
+    """A tenth of 4,000 responses is 2 under Bernoulli, or NaN; with a flat norm no histogram is made."""
+    model = of(logits)
+    for bad in (2.0, np.nan):
+        y = np.where(np.arange(4_000) < 400, bad, 1.0).astype(np.float32)
+        args = np.tile(X, 10), y, np.tile(U, 10)
+        target = dict(target_epsilon=3.0, target_delta=1e-5, print_cost=False)
+        if method == "MCMC":
+            kernel = dpppl.DPSGLD(model, clipping_norm=2.0)
+            found = dpppl.MCMC(kernel, num_warmup=20, num_samples=200, progress_bar=False, **target)
+            found.run(dpppl.secret_key(), *args)
+            counted = found.privacy_report().details.measured.counted
+        else:
+            svi = dpppl.SVI(model, AutoNormal(model), clipping_norm=2.0, **target)
+            counted = svi.run(dpppl.secret_key(), 200, *args, progress_bar=False).counted
+        assert counted.missing == pytest.approx(0.1, abs=5 * counted.std) and counted.std < 0.02
+        assert "outside the support (site 'y': BernoulliLogits takes 0 and 1" in counted.refusals[0]
+
+
+@pytest.mark.parametrize("method", ["MCMC", "SVI"])
 def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, capsys):
     """Half of 4,000 responses coded 1 and 2; before, "read" and "arrived" without a word."""
     model = of(logits)
