@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import logging
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -406,6 +407,22 @@ def test_runs_inside_transforms():
         sampler = mcmc()
         sampler.run(dpppl.secret_key(), y)
     assert sampler.get_samples()["mu"].shape == (4,)
+
+
+def test_a_short_run_says_how_long_one_has_to_be():
+    """Steps of 70 are too long for 5,000 rows; what the warning says makes them short enough, at the same cost."""
+    y = (1.0 + np.random.default_rng(0).normal(size=5_000)).astype(np.float32)
+    settings = {"target_epsilon": 3.0, "target_delta": 1e-5, "progress_bar": False, "print_cost": False}
+    run = lambda times: dpppl.MCMC(dpppl.DPSGLD(mean), num_warmup=20 * times, num_samples=50 * times, **settings)  # noqa: E731
+    short = run(1)
+    with pytest.warns(UserWarning, match="too long for mu: raise num_samples and num_warmup [0-9]+-fold") as caught:
+        short.run(dpppl.secret_key(), y)
+    times = int(str(caught[0].message).split("-fold")[0].split()[-1])
+    longer = run(times)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        longer.run(dpppl.secret_key(), y)
+    assert 2 <= times <= 10 and longer.privacy_report().epsilon <= 3.0
 
 
 def test_leave_one_out_of_arviz_points_to_the_private_score():

@@ -124,10 +124,7 @@ class ChainDetails:
         if self.measured is not None and self.measured.counted is not None:
             lines += self.measured.counted.warnings
         if self.measured is not None and self.measured.over_long:
-            lines.append(
-                f"Steps of {self.measured.step_size:.3g} are too long for {', '.join(self.measured.over_long)}: raise "
-                "num_samples, which shortens matched steps, or give a smaller step_size."
-            )
+            lines.append(f"S{self.measured.too_long[1:]}.")
         if self.measured is not None and self.measured.moving:
             lines.append(
                 f"Chains had not arrived in {', '.join(self.measured.moving)}: not even means may be read there."

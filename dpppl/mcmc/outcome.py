@@ -98,8 +98,4 @@ class Outcome:
                 f"chains {[*self.failed]} hold values that are not finite; see the report.", stacklevel=stacklevel + 1
             )
         elif self.measured.over_long:
-            warnings.warn(
-                f"steps of {self.measured.step_size:.3g} are too long for {', '.join(self.measured.over_long)}: raise "
-                "num_samples, which shortens matched steps, or give a smaller step_size.",
-                stacklevel=stacklevel + 1,
-            )
+            warnings.warn(f"{self.measured.too_long}.", stacklevel=stacklevel + 1)

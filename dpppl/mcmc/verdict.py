@@ -47,6 +47,16 @@ class Measured:
         return tuple(site for site, excess in self.excess.items() if not excess <= LARGEST_EXCESS)
 
     @property
+    def too_long(self) -> str:
+        """By how much to shorten steps that are too long: the excess of a variance grows as steps do."""
+        worst = max((self.excess[site] for site in self.over_long), default=0.0)
+        times = min(10, int(np.ceil(2.0 * worst / LARGEST_EXCESS))) if np.isfinite(worst) else 10
+        return (
+            f"steps of {self.step_size:.3g} are too long for {', '.join(self.over_long)}: raise num_samples and num_warmup "
+            f"{times}-fold, which shortens matched steps at no cost; a step_size of your own: {self.step_size / times:.2g}"
+        )
+
+    @property
     def is_biased(self) -> bool:
         """Whether so many rows were clipped that the posterior is biased."""
         return self.clipped is not None and self.clipped.is_biased
@@ -236,8 +246,7 @@ def verdict_lines(found: Reading, measured: Measured) -> list[str]:
         f"(init_strategy); {longer}",
         DEPENDS: "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre and "
         f"scale the columns; {longer}",
-        UNSTABLE: f"steps of {measured.step_size:.3g} are too long: raise num_samples and num_warmup, which shortens matched "
-        "steps at no cost, or give a smaller step_size",
+        UNSTABLE: measured.too_long,
     }
     lines = []
     for verdict, cure in cures.items():
