@@ -38,6 +38,8 @@ from dpppl.subsampling import WithoutReplacement as WithoutReplacement
 from dpppl.svi.dropout import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
+from dpppl.uncertainty.private_scale import PrivateScale as PrivateScale
+from dpppl.uncertainty.private_scale import private_scale as private_scale
 from dpppl.uncertainty.private_score import PrivateScore as PrivateScore
 from dpppl.uncertainty.private_score import private_score as private_score
 from dpppl.uncertainty.tuning import Tuned as Tuned
@@ -67,6 +69,7 @@ __all__ = [
     "PrivacyLedger",
     "PrivacyReport",
     "PrivacyWarning",
+    "PrivateScale",
     "PrivateScore",
     "ProcessError",
     "Public",
@@ -80,6 +83,7 @@ __all__ = [
     "information_flow",
     "plotting",
     "polynomial_decay",
+    "private_scale",
     "private_score",
     "secret_key",
     "synthetic",

@@ -16,6 +16,7 @@ from scipy.linalg import qr
 from dpppl.noise_aware.curvature import EVENING, Array, times
 
 RANK = 24
+_WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,16 +109,40 @@ class Frame(NamedTuple):
         roots = np.tile(np.eye(layout.index.shape[1]), (len(layout.index), 1, 1))
         return cls(scales, turn, layout, roots)
 
-    def evened(self, curvature: Array, covariance: Array) -> "Frame":
+    def evened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Frame":
         """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, where both are those of the scaled and turned
-        latents, of size 1 or so."""
+        latents, of size 1 or so.
+
+        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. What stands out of it is
+        evened wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next
+        release is in proportion to the trace, and would hide that direction."""
         prior, axes = np.linalg.eigh(covariance)
         root = (axes * np.sqrt(np.maximum(prior, 0.0))[:, None, :]) @ axes.swapaxes(1, 2)
         values, vectors = np.linalg.eigh(root @ curvature @ root)
-        logs = np.log1p(np.maximum(values, 0.0))
+        values = np.maximum(values, 0.0)
+        logs = np.log1p(values)
+        if noise is not None:
+            error = np.einsum("kij,kij->kj", vectors, root @ noise @ root @ vectors)
+            known = values**2 / (values**2 + error**2)
+            logs = logs + known * np.maximum(logs - np.log1p(np.min(values + error)), 0.0)
+            logs = np.minimum(logs, logs.min() + np.log(_WIDEST) / EVENING)
         powers = np.exp(EVENING * (logs.sum() / self.layout.dimension - logs))  # padding: 0
         roots = root @ (vectors * powers[:, None, :]) @ vectors.swapaxes(1, 2)
         return self._replace(roots=self.layout.padded(self.real(roots)))
+
+    def flattened(self, curvature: Array, error: float) -> tuple["Frame", float]:
+        """Of one block: directions of u with more `curvature` (1, b, b) than the least one may have, shrunk until they have as
+        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues."""
+        values, vectors = np.linalg.eigh(curvature)
+        least = max(float(values.min()), 0.0) + error
+        squares = least / np.maximum(values, least)
+        left, lengths, right = np.linalg.svd(
+            self.roots @ (vectors * np.sqrt(squares)[:, None, :]) @ vectors.swapaxes(1, 2)
+        )
+        roots = (left * np.maximum(lengths, lengths.max() / _WIDEST)[:, None, :]) @ right
+        known = np.where(values > error, values, 0.0)
+        ratio = np.sum(known * squares) / np.sum(known) if np.any(known) else 1.0
+        return self._replace(roots=roots), float(ratio)
 
     def evened_along(self, moved: Array, curvature: Array) -> "Frame":
         """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the curvature

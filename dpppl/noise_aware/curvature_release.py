@@ -8,7 +8,7 @@ from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector
 from dpppl.noise_aware.statistics import J_SHARE
 
-_ROUGH, _MOST_DECLINE, _DIFFERENT = 0.1, 3.0, 3.0
+_ROUGH, _MOST_DECLINE, _DIFFERENT, _STANDS_OUT = 0.1, 3.0, 3.0, 3.0
 
 
 class Release(NamedTuple):
@@ -38,6 +38,23 @@ class Release(NamedTuple):
         products = values["A"][numbers:].reshape(len(frame.scales), -1) * unit
         curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
         return cls(curvature, sigma * unit, products, scores, sigma * unit_j, float(rows_per_unit))
+
+    @property
+    def largest_error(self) -> float:
+        """About the largest eigenvalue of the noise in a block."""
+        return self.curvature_std * float(np.sqrt(2.0 * self.curvature.shape[-1]))
+
+    def hidden(self, covariance: Array) -> float:
+        """How much better than the prior, of this `covariance` (k, b, b), the data may know a direction that noise hides: the
+        bound on the curvature's error over the prior precision along an eigenvector. 0 where nothing is hidden, or no direction
+        stands clear of the noise (then the budget, and not the scale of columns, is the cause), or there are blocks."""
+        if len(covariance) > 1:
+            return 0.0
+        values, vectors = np.linalg.eigh(self.curvature[0])
+        if values[-1] < _STANDS_OUT * self.largest_error:
+            return 0.0
+        least = np.sum(vectors * (np.linalg.pinv(covariance[0], hermitian=True) @ vectors), axis=0)
+        return float(np.max(np.where(values < self.largest_error, self.largest_error / least, 0.0)))
 
     def combined(self, other: "Release") -> "Release":
         """The precision-weighted mean of two; the `other` alone where these differ by more than their noise explains."""

@@ -50,26 +50,32 @@ class Plan:
 GRADIENTS = (0.01, 0.015, 0.03, 0.08, 0.55)
 CURVATURES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
 HISTOGRAMS = {0: 0.0075, 3: 0.0075}
+SCOUTS = (0.001,) * 12
 SIZES, SIDES, SCALARS, STEPS = 0.01, 0.03, 0.1, 40
 WIDE_GRADIENTS = (0.01, 0.015, 0.03, 0.06, 0.40)
 WIDE_CURVATURES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
 
 
 def default_plan(
-    is_adaptive: bool = True, gradients: Sequence[float] = GRADIENTS, curvatures: Sequence[float] = CURVATURES
+    is_adaptive: bool = True,
+    gradients: Sequence[float] = GRADIENTS,
+    curvatures: Sequence[float] = CURVATURES,
+    scouts: Sequence[float] = SCOUTS,
 ) -> Plan:
-    """Five stages, each a curvature and gradients, the first and the fourth after histograms of norms and of curvatures
-    (where these bounds are to be found); then a last curvature, its sizes along the way, curvatures
-    to either side of the posterior mean, and scalars."""
-    stages: list[tuple[Block, ...]] = []
-    for number, (gradient, curvature) in enumerate(zip(gradients, curvatures)):
-        share = HISTOGRAMS.get(number, 0.0) / 2 if is_adaptive else 0.0
-        histograms = [Block("norm_bin", share), Block("curvature_bin", share)] if share else []
-        stages.append((*histograms, Block("curvature", curvature), Block("gradient", gradient, STEPS)))
+    """Curvatures at the prior mean, which find the units of columns; five stages, each a curvature and gradients; then a last
+    curvature, its sizes along the way, curvatures to either side of the posterior mean, and scalars. The first access and the
+    fourth stage come after histograms of norms and of curvatures, where these bounds are to be found."""
+    stages: list[list[Block]] = [[Block("curvature", share)] for share in scouts]
+    for gradient, curvature in zip(gradients, curvatures):
+        stages.append([Block("curvature", curvature), Block("gradient", gradient, STEPS)])
+    for number, share in HISTOGRAMS.items() if is_adaptive else ():
+        at = number + len(scouts) if number else 0
+        stages[at] = [Block("norm_bin", share / 2), Block("curvature_bin", share / 2), *stages[at]]
     last = Block("curvature", curvatures[-1]), Block("sizes", SIZES), Block("sides", SIDES), Block("scalars", SCALARS)
-    return Plan((*stages, last))
+    return Plan((*map(tuple, stages), last))
 
 
 def wide_plan(is_adaptive: bool = True) -> Plan:
-    """The same accesses, for wide models: what is not known of the curvature widens their posteriors most."""
-    return default_plan(is_adaptive, WIDE_GRADIENTS, WIDE_CURVATURES)
+    """The same accesses, for wide models, but for those that find units: what is not known of the curvature widens their
+    posteriors most."""
+    return default_plan(is_adaptive, WIDE_GRADIENTS, WIDE_CURVATURES, ())

@@ -5,7 +5,7 @@ coordinates u of a `Frame` that evens out the curvature that the one before rele
 over directions as the posterior needs. Of wide models it releases diagonal blocks, and a sketch of the rest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,8 +25,10 @@ from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_
 TAIL = 0.7
 """The share of a stage's gradients that is averaged. The first ones are taken where the likelihood has another curvature."""
 CARRIED = 4.0  # covariance inflation of a stage's posterior, from which the walk of the next starts
-BESIDE = 1e-3  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
+BESIDE = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
 _CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0
+_EARLY_PART = 0.8  # at most: a curvature that decides about coordinates alone may be that of typical rows
+_EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 UNIT_LEVEL = 0.97  # the same for units of several rows
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk from its start, in prior sds
@@ -57,7 +59,8 @@ class Stage(NamedTuple):
     - **excess** - relative excess of the posterior's spread over its noiseless value.
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
     - **sides** - of the last stage: latents that the likelihood may bound on one side only.
-    - **sampled** - the largest share of posterior variance that is the sampling of the data."""
+    - **sampled** - the largest share of posterior variance that is the sampling of the data.
+    - **hidden** - see `Release.hidden`."""
 
     norm: float
     bound: float
@@ -70,6 +73,7 @@ class Stage(NamedTuple):
     resolved: float = 1.0
     sides: Sides | None = None
     sampled: float = 1.0
+    hidden: float = 0.0
 
 
 class _Start(NamedTuple):
@@ -108,11 +112,12 @@ def run_recipe(
     - **redrawn** - see `Responses`.
     - **rows_per_unit** - rows of a unit, which may be correlated."""
     *priced, closing = plan.priced(scale)
-    frame, dimension = prior.first(), len(prior.mean)
-    start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
+    scouts = [sigma for sigma in priced if "gradient" not in sigma]
+    priced, dimension = priced[len(scouts) :], len(prior.mean)
     per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
     # Correlated rows have another law than the model's: clipping would bend their curvature.
     level = UNIT_LEVEL if rows_per_unit > 1 else LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
+    start = _scouted(ask, scouts, prior, bounds, level, num_rows)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
@@ -121,7 +126,7 @@ def run_recipe(
         known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
-        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, np.sqrt(dimension * frame.roots.shape[1]))
+        at |= found_bounds(ask, at, bounds, sigma, level, num_rows)
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
         std, curvature = at["norm"] * sigma["gradient"], here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
@@ -150,13 +155,29 @@ def run_recipe(
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
         found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), *scatter, excess
-        stages.append(
-            Stage(*found, resolved(spreads, covariance), sampled=largest_sampled(surrogate, covariance, spread))
-        )
+        known = dict(sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance))
+        stages.append(Stage(*found, resolved(spreads, covariance), **known))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     stages[-1] = stages[-1]._replace(sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows))
     directions = Directions.of(frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)
+
+
+def _scouted(
+    ask: Ask, scouts: Sequence[dict[str, float]], prior: Prior, bounds: Bounds, level: float, num_rows: int
+) -> _Start:
+    """At the prior mean, in coordinates in which, after curvatures of these noise multipliers by kind, no direction has much more
+    than the least known one may have: in the prior's, a column in small units hides all others, and a walk follows its noise."""
+    frame = prior.first()
+    start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
+    for sigma in scouts:
+        frame = start.frame
+        at = _state(start, Sketch.drawn(frame, start.covariance, np.random.default_rng(0)))
+        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, _EARLY_PART)
+        here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame)
+        frame, ratio = frame.flattened(here.curvature, here.largest_error)
+        start = start._replace(frame=frame, norm=at["norm"] * np.sqrt(ratio), bound=at["bound"] * ratio)
+    return start
 
 
 def _carried(
@@ -200,7 +221,8 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     residual = sketch.unexplained(here.products, frame, curvature)
     left, strength = sketch.directions(residual, here.curvature_std**2)
     new, of_latents = next_frame(frame, curvature, left, strength, prior.pieces)
-    new = new.evened(of_latents, prior.covariance(new))
+    error = frame.inverse.swapaxes(1, 2) @ frame.inverse * here.largest_error if prior.is_full else None
+    new = new.evened(of_latents, prior.covariance(new), error)
     if prior.is_full:
         new = new.evened_along(stage.belief.mean - prior.mean, of_latents)
     covariance = new.layout.padded(new.real(frame.carried(frame.real(stage.covariance), new)))
@@ -211,7 +233,7 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
 
 
 def found_bounds(
-    ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int, size: float
+    ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int, most: float = _PARTS[1]
 ) -> dict[str, float]:
     """The user's bounds; else from the stage's histograms, or, where it has none, those of the stage before.
 
@@ -221,19 +243,18 @@ def found_bounds(
     - **sigma** - noise multipliers by kind of access.
     - **level** - quantile of the norms that becomes the bound.
     - **num_rows** - number of rows.
-    - **size** - square root of the number of entries of the curvature."""
+    - **most** - the largest quantile of curvatures that becomes the bound."""
     norm, bound = bounds.norm, bounds.curvature
     if "norm_bin" in sigma:
         counts = ask("norm_bin", at, sigma["norm_bin"])
         norms = Norms.fitted(counts, sigma["norm_bin"], num_rows)
         norm = norms.quantile(level) if norm is None else norm
         counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
-        informed = max(1.0, norms.share * num_rows)
-        affordable = size * sigma["curvature"] / (np.sqrt(2.0) * _CLIPPED_IN_MEDIAN * informed)
-        part = 1.0 - np.clip(affordable, 1.0 - _PARTS[1], 1.0 - _PARTS[0])
-        expected = (2.0 * float(np.log2(norm)), 1.5)  # as long as the clipped score times one of its length
-        fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, expected)
-        bound = fitted.quantile(float(part)) if bound is None else bound
+        informed, entries = max(1.0, norms.share * num_rows), len(at["point"]) * at["roots"].shape[1]
+        affordable = np.sqrt(entries / 2.0) * sigma["curvature"] / (_CLIPPED_IN_MEDIAN * informed)
+        part = np.clip(1.0 - affordable, _PARTS[0], most)
+        fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, _EXPECTED)
+        bound = norm**2 * fitted.quantile(float(part)) if bound is None else bound
     return {"norm": norm or at["norm"], "bound": bound or at["bound"]}
 
 

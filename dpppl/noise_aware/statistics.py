@@ -105,9 +105,10 @@ class RowStatistics:
 
     def bin(self, at: Any, row: Any, rest: Any) -> Any:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` has
-        "of_curvature", that of its curvature, scores clipped."""
+        "of_curvature", that of its curvature over the squared norm, scores clipped."""
         score = jnp.linalg.norm(self._own(at, row, rest[0])[1])
-        return in_bin(jnp.where(at["of_curvature"], self._influence(at, row, rest).length, score))
+        length = self._influence(at, row, rest).length / at["norm"] ** 2  # in units of the norm: its scale may be any
+        return in_bin(jnp.where(at["of_curvature"], length, score))
 
     def gradient(self, at: Any, row: Any, rest: Any) -> Any:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""

@@ -9,6 +9,7 @@ from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars, certain
 from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.scales import blurred, unknown_scale
 from dpppl.noise_aware.sides import findings
 from dpppl.runs.counted_rows import STANDS_OUT, CountedRows
 from dpppl.runs.render import table
@@ -20,7 +21,6 @@ LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE = 0.002
 CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 3.0, 0.2, 0.1, 0.7
-MANY, BLURRED = 20, 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class Verdict:
     - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
       with its sd below and above the mean, in units of the stated one.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
+    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `scales.unknown_scale`.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **curvature** - which part of it was released.
     - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
@@ -76,6 +77,7 @@ class Verdict:
     impossible: tuple[float, float] = (0.0, 0.0)
     stages_learned: tuple[float, float] = (0.0, 0.0)
     resolved: float = 1.0
+    hidden: float = 0.0
     farthest: tuple[str, float] = ("", 0.0)
     curvature: str = "full"
     sampler: str | None = None
@@ -120,6 +122,7 @@ class Verdict:
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
             resolved=last.resolved,
+            hidden=last.hidden,
             farthest=(names[int(np.argmax(distance))], float(np.max(distance))),
             norms=(last.norm, last.bound),
             curvature=prior.curvature,
@@ -131,7 +134,8 @@ class Verdict:
         """Why the samples should not be read at all, the cause of others first."""
         sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
         far = f"{self.conflict}." if self.misfit and self.conflict and not self._unfinished() else None
-        return [*filter(None, [*self.counted.refusals, *self._unfinished(), sampler, far, self.misfit])]
+        unknown = unknown_scale(self.hidden)
+        return [*filter(None, [*self.counted.refusals, unknown, *self._unfinished(), sampler, far, self.misfit])]
 
     @property
     def doubts(self) -> list[str]:
@@ -328,15 +332,3 @@ class Verdict:
     def __repr__(self) -> str:
         found = [*self.refusals, *self.doubts][1:]
         return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])
-
-
-def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
-    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
-    sites = np.array([name.split("[")[0] for name in names])
-    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
-    sd = np.sqrt(found.variance)
-    return tuple(
-        site
-        for site, own in members.items()
-        if len(own) >= MANY and np.median(sd[own]) > BLURRED * np.std(found.mean[own])
-    )

@@ -51,6 +51,7 @@ def test_what_is_good_is_read():
         ({"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches to values that the data exclude"),
         ({"arrival": 3.0}, "do not read: the gradients were taken 3.0 sd away from the posterior mean: raise the budget"),
         ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: the gradients were taken 3.0 sd away"),
+        ({"hidden": 3e4}, "do not read: noise hides a direction of the latents that the data may know 30,000 times as well"),
         ({"agreement": 9.0}, "do not read: the last two stages disagree by 9.0 sd"),
         ({"agreement": 5.0}, "read with care: the last two stages disagree by 5.0 sd, more than their noise: the likelihood is skewed"),
         ({"farthest": ("w[1]", 5.0)}, "read with care: the prior puts 'w[1]' at 5.0 sd"),
@@ -75,7 +76,7 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
     [
         {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
         {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
-        {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8},
+        {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8}, {"hidden": 30.0},
     ],
 )  # fmt: skip
 def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
