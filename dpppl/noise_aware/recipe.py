@@ -155,8 +155,8 @@ def run_recipe(
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         excess = excess_of(surrogate, covariance, mean_u, spread)
         found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), *scatter, excess
-        known = dict(sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance))
-        stages.append(Stage(*found, resolved(spreads, covariance), **known))
+        shares: Any = dict(sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance))
+        stages.append(Stage(*found, resolved(spreads, covariance), **shares))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     stages[-1] = stages[-1]._replace(sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows))
     directions = Directions.of(frame, centre, surrogate.curvature.mean, num_rows)
