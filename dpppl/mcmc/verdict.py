@@ -50,7 +50,7 @@ class Measured:
     def too_long(self) -> str:
         """By how much to shorten steps that are too long: the excess of a variance grows as steps do."""
         worst = max((self.excess[site] for site in self.over_long), default=0.0)
-        times = min(10, int(np.ceil(2.0 * worst / LARGEST_EXCESS))) if np.isfinite(worst) else 10
+        times = min(10, max(2, int(np.ceil(2.0 * worst / LARGEST_EXCESS)))) if np.isfinite(worst) else 10
         return (
             f"steps of {self.step_size:.3g} are too long for {', '.join(self.over_long)}: raise num_samples and num_warmup "
             f"{times}-fold, which shortens matched steps at no cost; a step_size of your own: {self.step_size / times:.2g}"

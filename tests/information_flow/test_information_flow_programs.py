@@ -335,6 +335,7 @@ def work_on_rows(x, y):
 ONCE_REFUSED = [python_numbers, complex_numbers, determinant, fixed_draws, work_on_rows]
 
 
+@pytest.mark.filterwarnings("ignore:the model captures")  # a few rows, and draws that are fixed
 @pytest.mark.parametrize(("model", "x64"), [(python_numbers, True), *((model, False) for model in ONCE_REFUSED)])
 def test_what_was_refused_for_no_reason_is_accepted(model, x64):
     """Lowered too: Python's numbers once met the 64 bits of the noise."""
