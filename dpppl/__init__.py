@@ -1,11 +1,11 @@
 """Differentially private inference for NumPyro models."""
 
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from dpppl import accounting as accounting
-from dpppl import audit as audit
 from dpppl import information_flow as information_flow
-from dpppl import logging as logging
-from dpppl import plotting as plotting
-from dpppl import synthetic as synthetic
 from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
 from dpppl.data.from_disk import from_disk as from_disk
@@ -45,6 +45,13 @@ from dpppl.uncertainty.private_score import private_score as private_score
 from dpppl.uncertainty.tuning import Tuned as Tuned
 from dpppl.uncertainty.tuning import tune as tune
 
+if _TYPE_CHECKING:
+    from dpppl import audit as audit
+    from dpppl import logging as logging
+    from dpppl import plotting as plotting
+    from dpppl import synthetic as synthetic
+
+_LATER = ("audit", "logging", "plotting", "synthetic")  # imported when they are first used
 __version__ = _VERSION
 __all__ = [
     "DPSGHMC",
@@ -90,6 +97,13 @@ __all__ = [
     "tune",
     "uncertainty",
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """Import a module that is not loaded with the package."""
+    if name in _LATER:
+        return _import_module(f"dpppl.{name}")
+    raise AttributeError(f"module 'dpppl' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
