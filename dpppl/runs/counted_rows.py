@@ -98,7 +98,10 @@ class CountedRows:
     def __str__(self) -> str:
         kinds = {"not finite": self.missing, "gradient 0": self.silent}
         kinds = kinds if self.outside is None else {"outside the support": self.outside} | kinds
-        return f"{', '.join(f'{name} {share:.1%}' for name, share in kinds.items())} of the rows, each ± {self.std:.1%}"
+        if self.std >= 1.0:
+            return "hidden by the noise: its sd is above the number of rows"
+        shares = ", ".join(f"{name} {min(1.0, max(0.0, share)):.1%}" for name, share in kinds.items())
+        return f"{shares} of the rows, each ± {self.std:.1%}"
 
     def _share(self, share: float) -> str:
         return f"{min(share, 1.0):.1%} ± {self.std:.1%}"
