@@ -77,7 +77,10 @@ def make(images, path, function, chunk=CHUNK, batch=BATCH):
         made += len(rows)
         rate = (time.monotonic() - start) / made
         left = rate * (len(images) - min(len(images), (number + 1) * chunk)) / 60.0
-        print(f"{path.name}: {number + 1} of {len(chunks)} chunks, {1e3 * rate:.1f} ms an image, {left:.0f} min left", flush=True)
+        print(
+            f"{path.name}: {number + 1} of {len(chunks)} chunks, {1e3 * rate:.1f} ms an image, {left:.0f} min left",
+            flush=True,
+        )
     _save(path, np.concatenate([np.load(part) for part in chunks]))
     for part in chunks:
         part.unlink()

@@ -132,18 +132,19 @@ class _Tensor(NamedTuple):
     strides: tuple[int, ...]
 
 
+_TYPES = {"FloatStorage": np.dtype("<f4"), "LongStorage": np.dtype("<i8")}
+
+
 class _Unpickler(pickle.Unpickler):
     """Builds tensors' descriptions and dictionaries, and refuses everything else."""
-
-    TYPES = {"FloatStorage": np.dtype("<f4"), "LongStorage": np.dtype("<i8")}
 
     def find_class(self, module, name):
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
             return lambda storage, offset, shape, strides, *_: _Tensor(storage, offset, shape, strides)
-        if module == "torch" and name in self.TYPES:
-            return self.TYPES[name]
+        if module == "torch" and name in _TYPES:
+            return _TYPES[name]
         raise pickle.UnpicklingError(f"the file of weights names {module}.{name}; only tensors are read.")
 
     def persistent_load(self, found):

@@ -13,7 +13,14 @@ from numpyro.infer.autoguide import AutoDelta, AutoLowRankMultivariateNormal, Au
 import dpppl
 
 KERNELS = {"DP-SGLD": dpppl.DPSGLD, "DP-SGHMC": dpppl.DPSGHMC, "DP-SGNHT": dpppl.DPSGNHT}
-GUIDES = ("Bayes by Backprop", "Bayes by Backprop, per parameter", "full-rank SVI", "low-rank SVI", "MC Dropout", "DP-SGD")
+GUIDES = (
+    "Bayes by Backprop",
+    "Bayes by Backprop, per parameter",
+    "full-rank SVI",
+    "low-rank SVI",
+    "MC Dropout",
+    "DP-SGD",
+)
 METHODS = ("NoiseAware", *KERNELS, *GUIDES)
 NOT_PRIVATE = {"clipping_norm": 1e5, "noise_multiplier": 1e-9}
 """No row is clipped and the noise is below rounding: the same steps without privacy."""
@@ -29,7 +36,8 @@ def draws(
 
     `start`: NumPyro's init strategy of guides. `batch_size`: on average, of Poisson batches; None: all rows.
     `settings`: of chains num_warmup, num_samples and the kernel's own; of guides num_steps, learning_rate, init_scale, rate (of
-    dropout), rank (of low-rank SVI), scale_share (of the learning rate, for a guide's spreads) and SVI's own."""
+    dropout), rank (of low-rank SVI), average (the share of
+    iterates that are averaged), scale_share (of the learning rate, for a guide's spreads) and SVI's own."""
     target = {} if epsilon is None else {"target_epsilon": epsilon, "target_delta": delta}
     if method == "NoiseAware":
         private = dpppl.NoiseAware(model, num_samples=num_draws, progress_bar=False, print_cost=False, **target)
@@ -58,8 +66,8 @@ def _adam(learning_rate, num_steps):
 
 
 def _guide(
-    method, model, arrays, target, num_draws, start, *, num_steps, learning_rate, init_scale=0.01, scale_share=1.0, rate=0.1, rank=8,
-    **settings,
+    method, model, arrays, target, num_draws, start, *, num_steps, learning_rate, init_scale=0.01, scale_share=1.0, rate=0.1,
+    rank=8, average=0.3, **settings,
 ) -> Draws:  # fmt: skip
     guides = {
         "MC Dropout": partial(dpppl.AutoDropout, rate=rate),
@@ -78,6 +86,6 @@ def _guide(
     svi = dpppl.SVI(model, guide, optimiser, print_cost=False, **settings)
     result = svi.run(dpppl.secret_key(), num_steps, *arrays, progress_bar=False)
     found = result.sample_posterior(
-        jax.random.key(0), 1 if method == "DP-SGD" else num_draws, result.averaged_params(0.3)
+        jax.random.key(0), 1 if method == "DP-SGD" else num_draws, result.averaged_params(average)
     )
     return {name: np.asarray(value) for name, value in found.items()}, result.report.epsilon if target else None

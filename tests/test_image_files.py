@@ -1,5 +1,6 @@
 """The loaders of image files, on files made here in the published formats."""
 
+import json
 import pickle
 
 import numpy as np
@@ -49,6 +50,17 @@ def test_cifar_python(tmp_path):
     check(*image_files.cifar10(tmp_path, "test"))
     with pytest.raises(FileNotFoundError, match="data_batch_1"):
         image_files.cifar10(tmp_path)
+
+
+def test_cifar_sprites(tmp_path):
+    """The npm package: a picture with a row of 1,024 pixels for each image, and labels as JSON."""
+    from PIL import Image
+
+    folder = tmp_path / "package"
+    folder.mkdir()
+    Image.fromarray(PIXELS.reshape(10, 1024, 3)).save(folder / "test_batch.png")
+    (folder / "test_lables.json").write_text(json.dumps(LABELS.tolist()))
+    check(*image_files.cifar10(tmp_path, "test"))
 
 
 @pytest.mark.parametrize("channels", [1, 3])
