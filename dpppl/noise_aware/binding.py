@@ -49,10 +49,14 @@ def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Boun
     Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""
     unit = settings.unit
     args, kwargs = grouped(settings.model, args, kwargs, unit.ids, unit.max_rows, keys.stream(key, "units"))
+    weights = settings.weights
+    model = settings.model if weights is None else weights.model(settings.model, kwargs)
     with TRACING:
-        split = split_in_units(settings.model, args, kwargs, data_plate=settings.data_plate)
+        split = split_in_units(model, args, kwargs, data_plate=settings.data_plate)
         check_num_data(settings.num_data, split.num_rows)
         rows, public = split.arrays(args, kwargs, settings.mesh)
+        if weights is not None and split.row[weights.name].shape:
+            raise ConfigurationError(f"{weights.name} must hold one weight a row, (N,).")
         settings._placement = described(rows)
         coordinates = Coordinates.of(split, public, settings.coordinates)
         if coordinates.dimension > MOST_LATENTS:
@@ -64,7 +68,8 @@ def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Boun
         if responses.scaled:
             raise UnsupportedModelError(
                 f"the log probability of site '{responses.scaled[0]}' is scaled, and NoiseAware takes each response for one "
-                "observation, as its width must; leave the scale out, or use dpppl.DPSGLD or dpppl.SVI."
+                "observation, as its width must; give weights of rows as a column, NoiseAware(..., weights='weight', "
+                "max_weight=...), or use dpppl.DPSGLD or dpppl.SVI."
             )
         shapes = {n: jax.ShapeDtypeStruct((settings.num_samples, *s.shape), s.dtype) for n, s in split.latents.items()}
         constrain = proved(jax.vmap(split.constrain, (0, None)), shapes, public, num_rows=split.num_rows)

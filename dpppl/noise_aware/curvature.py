@@ -18,7 +18,7 @@ class Curvature(NamedTuple):
 
     - **values** - eigenvalues (n, ..., d).
     - **vectors** - eigenvectors (n, ..., d, d), in columns.
-    - **ratio** - (..., d, d): the variance of scores in units of the curvature."""
+    - **ratio** - (..., d, d), or (n, ..., d, d): the variance of scores in units of the curvature."""
 
     values: Array
     vectors: Array
@@ -51,10 +51,15 @@ class Curvature(NamedTuple):
         redrawn *= float(mean / max(scores, mean))
         return self._replace(ratio=self.ratio * (1.0 - redrawn * (1.0 - 1.0 / count)))
 
+    def as_model(self) -> "Curvature":
+        """With the curvature as the variance of scores, which a model without misspecification bounds it by."""
+        return self._replace(ratio=np.eye(self.values.shape[-1]))
+
     def thinned(self, count: int) -> "Curvature":
         """About so many of the draws."""
         step = max(1, len(self.values) // count)
-        return self._replace(values=self.values[::step], vectors=self.vectors[::step])
+        ratio = self.ratio[::step] if self.ratio.ndim > self.values.ndim else self.ratio
+        return self._replace(values=self.values[::step], vectors=self.vectors[::step], ratio=ratio)
 
     def error(self, spread: Array) -> Array:
         """The covariance (..., d, d) of (h - mean) delta, for E[delta delta'] = spread."""
@@ -87,7 +92,7 @@ def drawn(
     if along is not None:
         values, vectors = _drawn_along(along, values, vectors, noisy, std)
     mean = ((vectors * values[:, :, None, :]) @ vectors.swapaxes(2, 3)).mean(axis=0)
-    return Curvature(values, vectors, _ratio(scores, scores_std, mean, most))
+    return Curvature(values, vectors, _ratio(scores, scores_std, mean, most, count))
 
 
 def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std: float) -> tuple[Array, Array]:
@@ -110,24 +115,37 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
     return np.maximum(values, values[:, -1:] * 1e-12)[:, None], vectors[:, None]
 
 
-def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0) -> Array:
+def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count: int = 0) -> Array:
     """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
 
     J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from a
     multiple of one, with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows.
-    Symmetric, positive semidefinite."""
+    Symmetric, positive semidefinite. Where `most` is infinite, for a sandwich, the spread is 1, and `count` draws (count, ...)
+    hold what the noise of J leaves open."""
     size, error = np.sum(curvature**2), std**2
     # 1, which is safe, where noise drowns it
-    multiple = (np.sum(noisy * curvature) / size + error / size) / (1.0 + error / size)
+    multiple = (dispersion(noisy, std, curvature)[0] + error / size) / (1.0 + error / size)
     multiple = float(np.clip(multiple + np.sqrt(error / (size + error)), 0.05, most))
     values, vectors = np.linalg.eigh(curvature)
     roots = np.sqrt(np.maximum(values, 1e-30))
     scales, identity = roots[..., :, None] * roots[..., None, :], np.eye(values.shape[-1])
-    prior = (_RELATIVE_SPREAD * multiple * scales) ** 2
-    gain = prior / (prior + error * np.where(identity > 0, 1.0, 0.5))
+    is_open = np.isinf(most)
+    prior = ((1.0 if is_open else _RELATIVE_SPREAD) * multiple * scales) ** 2
+    noise = error * np.where(identity > 0, 1.0, 0.5)
+    gain = prior / (prior + noise)
     released = vectors.swapaxes(-1, -2) @ noisy @ vectors / scales
     found = multiple * identity + gain * (released - multiple * identity)
+    if is_open and count:
+        drawn = np.random.default_rng(2).standard_normal((count, *found.shape)) * np.sqrt(gain * noise) / scales
+        upper = np.triu(drawn)
+        found = found + upper + np.triu(upper, 1).swapaxes(-1, -2)
     return positive_part(vectors @ found @ vectors.swapaxes(-1, -2))
+
+
+def dispersion(noisy: Array, std: float, curvature: Array) -> tuple[float, float]:
+    """By what the curvature is multiplied to be nearest to the variance of scores, given `noisy`, and the sd of that by noise."""
+    size = np.sum(curvature**2)
+    return float(np.sum(noisy * curvature) / size), float(std / np.sqrt(size))
 
 
 def from_vector(vector: Array, dimension: int) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector
-from dpppl.noise_aware.statistics import J_SHARE
+from dpppl.noise_aware.statistics import scores_share
 
 _ROUGH, _MOST_DECLINE, _DIFFERENT, _STANDS_OUT = 0.1, 3.0, 3.0, 3.0
 
@@ -19,7 +19,7 @@ class Release(NamedTuple):
     - **products** - (d, COLUMNS): its products with the sketch.
     - **scores** - the variance of scores, (k, b, b).
     - **scores_std** - sd of the noise in it.
-    - **most_scores** - the variance of scores is at most this multiple of the curvature."""
+    - **most_scores** - the variance of scores is at most this multiple of the curvature; infinite for a sandwich."""
 
     curvature: Array
     curvature_std: float
@@ -29,15 +29,16 @@ class Release(NamedTuple):
     most_scores: float = 1.0
 
     @classmethod
-    def of(cls, values: Any, sigma: float, at: Any, frame: Frame, rows_per_unit: int = 1) -> "Release":
+    def of(cls, values: Any, sigma: float, at: Any, frame: Frame, most_scores: float = 1.0) -> "Release":
         """From the noisy sums of an access of noise multiplier `sigma`, with the bounds in `at`."""
         blocks, width = frame.roots.shape[:2]
         numbers = blocks * width * (width + 1) // 2
         matrices = lambda vector: frame.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
-        unit, unit_j = at["bound"] / np.sqrt(1.0 - J_SHARE), at["norm"] ** 2 / np.sqrt(J_SHARE)
+        share = scores_share(most_scores)
+        unit, unit_j = at["bound"] / np.sqrt(1.0 - share), at["norm"] ** 2 / np.sqrt(share)
         products = values["A"][numbers:].reshape(len(frame.scales), -1) * unit
         curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
-        return cls(curvature, sigma * unit, products, scores, sigma * unit_j, float(rows_per_unit))
+        return cls(curvature, sigma * unit, products, scores, sigma * unit_j, most_scores)
 
     @property
     def largest_error(self) -> float:

@@ -75,6 +75,16 @@ def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any,
     ])  # fmt: skip
 
 
+def weighted(found: Any, share: Any, speaks: Any) -> Any:
+    """`numbers` of a row that counts with this `share`, in [0, 1]: moments and ranks times it, their variances times its square.
+
+    - **found** - the numbers.
+    - **share** - weight in units of its cap.
+    - **speaks** - whether the row's score is finite; else its numbers stay."""
+    factors = jnp.full(found.shape, share).at[1:3].set(1.0).at[5:8].set(share**2).at[8:10].set(1.0)
+    return jnp.where(speaks, found * jnp.nan_to_num(factors), found)
+
+
 class Directions(NamedTuple):
     """Directions in which rows are compared: from the prior mean to the fit, then along single coordinates.
 

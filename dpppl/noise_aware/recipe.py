@@ -13,13 +13,14 @@ import numpy as np
 
 from dpppl.access.norm_histogram import Norms
 from dpppl.noise_aware.blocks import Frame
-from dpppl.noise_aware.curvature import Array, Curvature, times
+from dpppl.noise_aware.curvature import Array, Curvature, dispersion, times
 from dpppl.noise_aware.curvature_release import Release, decline
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.plan import STEPS, Plan
 from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.sides import Sides
 from dpppl.noise_aware.sketch import Sketch, next_frame
+from dpppl.noise_aware.statistics import scores_share
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
 
 TAIL = 0.7
@@ -30,7 +31,9 @@ _CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0
 _EARLY_PART = 0.8  # at most: a curvature that decides about coordinates alone may be that of typical rows
 _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
-UNIT_LEVEL = 0.97  # the same for units of several rows
+UNIT_LEVEL = 0.97  # the same for units of several rows, and for a sandwich
+_ALL = 0.995  # the quantile of curvatures for a sandwich: rows of long curvature have more of what is wrong
+_NOISE_OF_GRADIENTS, _NOISE_OF_SCORES, _MOST_STRETCH = 0.5, 0.2, 4.0  # for a sandwich: see `_stretch`
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk from its start, in prior sds
 _LATE = STEPS // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
@@ -60,7 +63,9 @@ class Stage(NamedTuple):
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
     - **sides** - of the last stage: latents that the likelihood may bound on one side only.
     - **sampled** - the largest share of posterior variance that is the sampling of the data.
-    - **hidden** - see `Release.hidden`."""
+    - **hidden** - see `Release.hidden`.
+    - **modelled** - of the last stage: the surrogate with the variance of scores that the model has.
+    - **dispersion** - see `curvature.dispersion`."""
 
     norm: float
     bound: float
@@ -74,6 +79,8 @@ class Stage(NamedTuple):
     sides: Sides | None = None
     sampled: float = 1.0
     hidden: float = 0.0
+    modelled: Surrogate | None = None
+    dispersion: tuple[float, float] = (1.0, 0.0)
 
 
 class _Start(NamedTuple):
@@ -99,7 +106,8 @@ def run_recipe(
     bounds: Bounds,
     num_rows: int,
     redrawn: float = 0.0,
-    rows_per_unit: int = 1,
+    most_scores: float = 1.0,
+    is_robust: bool = False,
 ) -> tuple[list[Stage], Scalars]:
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
 
@@ -110,13 +118,18 @@ def run_recipe(
     - **bounds** - the user's bounds of a row, where given.
     - **num_rows** - number of rows.
     - **redrawn** - see `Responses`.
-    - **rows_per_unit** - rows of a unit, which may be correlated."""
+    - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows,
+      more for correlated rows of a unit, infinite for a sandwich.
+    - **is_robust** - whether rows may have another law than the model's."""
     *priced, closing = plan.priced(scale)
     scouts = [sigma for sigma in priced if "gradient" not in sigma]
     priced, dimension = priced[len(scouts) :], len(prior.mean)
     per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
-    # Correlated rows have another law than the model's: clipping would bend their curvature.
-    level = UNIT_LEVEL if rows_per_unit > 1 else LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
+    # Of another law than the model's, clipping would bend the curvature.
+    level = UNIT_LEVEL if is_robust else LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
+    # The noise in the variance of scores over its size; half as many curvatures are combined as are released at the end.
+    of_scores = dimension * closing["curvature"] / (np.sqrt(2.0 * scores_share(most_scores)) * num_rows)
+    stretch = _stretch(per_row, of_scores) if is_robust and np.isinf(most_scores) else None
     start = _scouted(ask, scouts, prior, bounds, level, num_rows)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
@@ -126,8 +139,8 @@ def run_recipe(
         known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _state(start, sketch)
-        at |= found_bounds(ask, at, bounds, sigma, level, num_rows)
-        here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, rows_per_unit)
+        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, stretch=stretch)
+        here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, most_scores)
         std, curvature = at["norm"] * sigma["gradient"], here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
@@ -141,13 +154,14 @@ def run_recipe(
         if is_last:
             at |= {"point": point}
             values = ask("curvature", at, closing["curvature"])
-            here = here.combined(Release.of(values, closing["curvature"], at, frame, rows_per_unit))
+            here = here.combined(Release.of(values, closing["curvature"], at, frame, most_scores))
             curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre)
         law = curvature.averaged(redrawn, count)
         surrogate = _surrogate(here, law, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last:
             sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
+            modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, count))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
         scatter = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn)
         means, spreads = surrogate.posteriors(covariance)
@@ -158,7 +172,10 @@ def run_recipe(
         shares: Any = dict(sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance))
         stages.append(Stage(*found, resolved(spreads, covariance), **shares))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
-    stages[-1] = stages[-1]._replace(sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows))
+    stages[-1] = stages[-1]._replace(
+        sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows), modelled=modelled,
+        dispersion=dispersion(here.scores, here.scores_std, curvature.mean),
+    )  # fmt: skip
     directions = Directions.of(frame, centre, surrogate.curvature.mean, num_rows)
     return stages, Scalars.asked(ask, at, closing["scalars"], directions)
 
@@ -232,8 +249,26 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     return _Start(new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
 
 
+def _stretch(per_row: float, of_scores: float) -> float:
+    """By how much the norm of a sandwich may exceed the quantile UNIT_LEVEL, about twice the root mean square of scores.
+
+    Clipping pulls the root of the clipped score away from that of the score, as far as the budget allows.
+
+    - **per_row** - variance of the gradients' noise over that of scores, where the norm is their root mean square.
+    - **of_scores** - the same of the sd of noise in the variance of scores over that itself."""
+    squared = min(_NOISE_OF_GRADIENTS / per_row, _NOISE_OF_SCORES / of_scores)
+    return float(np.clip(np.sqrt(squared) / 2.0, 1.0, _MOST_STRETCH))
+
+
 def found_bounds(
-    ask: Ask, at: Any, bounds: Bounds, sigma: dict[str, float], level: float, num_rows: int, most: float = _PARTS[1]
+    ask: Ask,
+    at: Any,
+    bounds: Bounds,
+    sigma: dict[str, float],
+    level: float,
+    num_rows: int,
+    most: float = _PARTS[1],
+    stretch: float | None = None,
 ) -> dict[str, float]:
     """The user's bounds; else from the stage's histograms, or, where it has none, those of the stage before.
 
@@ -243,16 +278,17 @@ def found_bounds(
     - **sigma** - noise multipliers by kind of access.
     - **level** - quantile of the norms that becomes the bound.
     - **num_rows** - number of rows.
-    - **most** - the largest quantile of curvatures that becomes the bound."""
+    - **most** - the largest quantile of curvatures that becomes the bound.
+    - **stretch** - for a sandwich: by what a norm that is found is multiplied. Nearly no row's weight is lowered then."""
     norm, bound = bounds.norm, bounds.curvature
     if "norm_bin" in sigma:
         counts = ask("norm_bin", at, sigma["norm_bin"])
         norms = Norms.fitted(counts, sigma["norm_bin"], num_rows)
-        norm = norms.quantile(level) if norm is None else norm
+        norm = (stretch or 1.0) * norms.quantile(level) if norm is None else norm
         counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
         informed, entries = max(1.0, norms.share * num_rows), len(at["point"]) * at["roots"].shape[1]
         affordable = np.sqrt(entries / 2.0) * sigma["curvature"] / (_CLIPPED_IN_MEDIAN * informed)
-        part = np.clip(1.0 - affordable, _PARTS[0], most)
+        part = _ALL if stretch is not None else np.clip(1.0 - affordable, _PARTS[0], most)
         fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, _EXPECTED)
         bound = norm**2 * fitted.quantile(float(part)) if bound is None else bound
     return {"norm": norm or at["norm"], "bound": bound or at["bound"]}

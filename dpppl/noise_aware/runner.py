@@ -16,7 +16,7 @@ from dpppl.noise_aware.details import noise_aware_report
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import run_recipe
 from dpppl.noise_aware.releases import Released, Releases, prepared
-from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
+from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget, checked_width
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
@@ -57,6 +57,11 @@ class NoiseAware(NoiseAwareSettings):
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
+    - **width** - "model" (the default), or "sandwich": intervals that cover the pseudo-true value where the model is wrong. Norms
+      are then larger, so that few rows are clipped.
+    - **weights**, **max_weight** - the name under which `run` gets a private column of survey weights, and their public cap. A
+      row's clipped score is multiplied by min(weight, cap) / cap, so sensitivity stays as it is; the width is a sandwich.
+      Rows whose weight is negative or not finite are left out.
     - **progress_bar** - whether to show the phase of the run and how many of its accesses are made.
 
     Guarantee: every access is charged before it is made; samples, verdict and report are functions of the mechanism's
@@ -105,7 +110,9 @@ class NoiseAware(NoiseAwareSettings):
         with TRACING:
             prior, is_normal = bound.coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
-        statistics = RowStatistics(bound.responses, bound.coordinates.latents, prior.geometry())
+        statistics = RowStatistics(
+            bound.responses, bound.coordinates.latents, prior.geometry(), self.weights, self._most_scores
+        )
         access_key = keys.stream(run.key, "accesses")
         with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
@@ -126,18 +133,21 @@ class NoiseAware(NoiseAwareSettings):
             self._conclude(bound, self._releases, found, keys.stream(run.key, "posterior"))
 
     @on_host
-    def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+    def sample_again(self, rng_key: Any, *args: Any, width: str | None = None, **kwargs: Any) -> None:
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
+        - **width** - "model": the scores vary as the model has it, also after a run with width="sandwich". None: as in `run`.
         - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of a unit's ids which rows
           share one.
 
         Raises ConfigurationError before `run`, and where that was interrupted before it had made all accesses."""
         key, releases = keys.as_key(rng_key), self.releases
+        if checked_width(width or self.width) == "sandwich" != self.width:
+            raise ConfigurationError('a sandwich needs other norms: NoiseAware(..., width="sandwich"), then run.')
         bound = bind(self, args, kwargs, key)
         found = self._recipe(bound, releases, releases.asker())
-        self._conclude(bound, releases, found, keys.stream(key, "posterior"))
+        self._conclude(bound, releases, found, keys.stream(key, "posterior"), width == "model")
 
     def _begin(self, origin: KeyOrigin, bound: Bound, charge: Charge) -> PrivacyReport:
         """Note that a run begins; the report of its charge alone."""
@@ -150,20 +160,32 @@ class NoiseAware(NoiseAwareSettings):
         plan = self._plan(bound.coordinates.dimension)
         num_rows, redrawn = bound.split.num_rows, bound.responses.redrawn
         return run_recipe(
-            ask, plan, releases.scale, releases.prior, self.bounds, num_rows, redrawn, self._rows_per_unit
+            ask,
+            plan,
+            releases.scale,
+            releases.prior,
+            self.bounds,
+            num_rows,
+            redrawn,
+            self._most_scores,
+            self._is_robust,
         )
 
-    def _conclude(self, bound: Bound, releases: Released, found: Any, key: Any) -> None:
-        """The verdict on what a recipe `found`, and samples."""
+    def _conclude(self, bound: Bound, releases: Released, found: Any, key: Any, is_modelled: bool = False) -> None:
+        """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
         (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
         scalar_std = float(self._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
-        mixture = self._mixture = Mixture.of(stages[-1].surrogate, prior)
+        surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate
+        mixture = self._mixture = Mixture.of(surrogate, prior)
         names, num_rows = coordinates.names(), bound.split.num_rows
         self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
         with TRACING:
             z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
             of_model: Any = dict(
-                symmetric=bound.symmetric, codes=supports.codes(bound.split), in_units=self._rows_per_unit > 1
+                symmetric=bound.symmetric,
+                codes=supports.codes(bound.split),
+                in_units=self._rows_per_unit > 1,
+                is_sandwich=self.width == "sandwich" and not is_modelled,
             )
             self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through, **of_model)
             self._samples = bound.constrain(z, bound.public)

@@ -15,12 +15,14 @@ from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Bounds
 from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.weights import Weights
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
+WIDTHS = ("model", "sandwich")
 LEAST_SIGNAL = 5.0  # rows, in units of the noise of all releases together
 
 
@@ -50,6 +52,9 @@ class NoiseAwareSettings(Fixed):
         print_cost: bool = True,
         progress_bar: bool = True,
         mesh: Any = None,
+        width: str | None = None,
+        weights: str | None = None,
+        max_weight: float | None = None,
     ) -> None:
         if not (subsampling is None or isinstance(subsampling, FullBatch)):
             raise ConfigurationError(
@@ -61,6 +66,13 @@ class NoiseAwareSettings(Fixed):
         self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
         self.mesh = checked_mesh(mesh)
         self._placement: str | None = None
+        self.weights = Weights.of(weights, max_weight)
+        self.width = checked_width(width or ("model" if self.weights is None else "sandwich"))
+        if self.weights is not None and (self.width == "model" or unit is not None):
+            raise ConfigurationError(
+                'weights make the likelihood a pseudo-likelihood of single rows: leave width out, or give width="sandwich", and '
+                "leave unit out."
+            )
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.bounds = Bounds(
             norm=optional(positive, clipping_norm, name="clipping_norm"),
@@ -97,6 +109,15 @@ class NoiseAwareSettings(Fixed):
         )
 
     @property
+    def _most_scores(self) -> float:
+        """See `run_recipe`."""
+        return float("inf") if self.width == "sandwich" else float(self._rows_per_unit)
+
+    @property
+    def _is_robust(self) -> bool:
+        return self._rows_per_unit > 1 or (self.width == "sandwich" and self.weights is None)
+
+    @property
     def _rows_per_unit(self) -> int:
         return 1 if self.unit.ids is None else self.unit.max_rows
 
@@ -109,6 +130,13 @@ class NoiseAwareSettings(Fixed):
         charge_at = lambda scale: Charge(MECHANISM, self._plan(dimension).noise_multipliers(scale))  # noqa: E731
         scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
         return charge_at(scale), scale
+
+
+def checked_width(width: str) -> str:
+    """The width itself. Raises ConfigurationError unless it is one of `WIDTHS`."""
+    if width not in WIDTHS:
+        raise ConfigurationError(f'width is "model" or "sandwich", got {width!r}.')
+    return width
 
 
 def check_budget(scale: float, num_rows: int) -> None:

@@ -21,13 +21,20 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
+from dpppl.noise_aware import fit
 from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
+from dpppl.noise_aware.weights import Weights
 from dpppl.row_program.hoist import value_and_gradient
 
-J_SHARE = 0.15
-"""The share of a curvature's cost that goes to the variance of scores."""
+J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
+"""The share of a curvature's cost that goes to the variance of scores; of a sandwich, whose width it decides."""
 _NUM_DRAWS = 32
+
+
+def scores_share(most_scores: float) -> float:
+    """Return the share of a curvature's cost that goes to the variance of scores."""
+    return _SANDWICH_SHARE if np.isinf(most_scores) else J_SHARE
 
 
 class RowStatistics:
@@ -36,10 +43,25 @@ class RowStatistics:
 
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
-    - **geometry** - the coordinates as rows compute with them."""
+    - **geometry** - the coordinates as rows compute with them.
+    - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight,
+      in [0, 1], after clipping: scores of the whole population still have mean zero.
+    - **most_scores** - see `run_recipe`."""
 
-    def __init__(self, responses: Responses, latents: Callable[[Any], Any], geometry: Geometry) -> None:
-        self._responses, self._latents, self.geometry = responses, latents, geometry
+    def __init__(
+        self,
+        responses: Responses,
+        latents: Callable[[Any], Any],
+        geometry: Geometry,
+        weights: Weights | None = None,
+        most_scores: float = 1.0,
+    ) -> None:
+        self._responses, self._latents, self.geometry, self._weights = responses, latents, geometry, weights
+        self._scores_share = scores_share(most_scores)
+
+    def _share(self, row: Any) -> Any:
+        """The row's weight, in [0, 1]; NaN where the row is left out."""
+        return np.float32(1.0) if self._weights is None else self._weights.of_row(row)
 
     def _log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
         """NaN, gradient included, where the row's own response is outside the model's support: the row says nothing."""
@@ -100,8 +122,8 @@ class RowStatistics:
 
         return _Influence(psi[0], length, is_clipped, matrix, squares, along)
 
-    def _weight(self, at: Any, length: Any) -> Any:
-        return jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
+    def _weight(self, at: Any, row: Any, length: Any) -> Any:
+        return self._share(row) * jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
 
     def bin(self, at: Any, row: Any, rest: Any) -> Any:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` has
@@ -113,25 +135,25 @@ class RowStatistics:
     def gradient(self, at: Any, row: Any, rest: Any) -> Any:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
         found = self._influence(at, row, rest)
-        return found.psi * (self._weight(at, found.length) / at["norm"])
+        return found.psi * (self._weight(at, row, found.length) / at["norm"])
 
     def curvature(self, at: Any, row: Any, rest: Any) -> Any:
         """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
 
-        Jointly at most 1 long: their shares are 1 - J_SHARE and J_SHARE."""
+        Jointly at most 1 long: see `scores_share`."""
         found = self._influence(at, row, rest)
-        w = self._weight(at, found.length)
+        w = self._weight(at, row, found.length)
         own = found.psi * (w / at["norm"])
         return {
-            "A": np.sqrt(1.0 - J_SHARE) * found.matrix() * (w / at["bound"]),
-            "J": np.sqrt(J_SHARE) * self.geometry.outer(at, own),
+            "A": np.sqrt(1.0 - self._scores_share) * found.matrix() * (w / at["bound"]),
+            "J": np.sqrt(self._scores_share) * self.geometry.outer(at, own),
         }
 
     def sizes(self, at: Any, row: Any, rest: Any) -> Any:
         """The lengths of w A where `at` has "halfway", and at its point, in units of sqrt 2 times the bound: (2,)."""
         points = at["halfway"], at["point"]
         lengths = jnp.stack([self._influence(at | {"point": point}, row, rest).length for point in points])
-        return jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
+        return self._share(row) * jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
 
     def sides(self, at: Any, row: Any, rest: Any) -> Any:
         """Curvatures w E[psi s'] along directions, "along" (d, n): at the point, and each at its own two of the points
@@ -140,7 +162,7 @@ class RowStatistics:
 
         def curvatures(point: Any, directions: Any) -> Any:
             found = self._influence(at | {"point": point}, row, rest)
-            return self._weight(at, found.length) * found.along(directions)
+            return self._weight(at, row, found.length) * found.along(directions)
 
         directions = jnp.tile(at["along"].T[:, :, None], (2, 1, 1))
         beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at["sides"], directions))
@@ -156,8 +178,9 @@ class RowStatistics:
         found = self._influence(at, row, rest)
         log_probs, values, weights, is_outside = self._alternatives(at, row, *rest)
         flags = jnp.stack([found.is_clipped, found.length > at["bound"]])
-        speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, found.length)))
-        return numbers(log_probs, values, weights, found.squares(at["directions"]), flags, speaks, is_outside)
+        speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
+        found_numbers = numbers(log_probs, values, weights, found.squares(at["directions"]), flags, speaks, is_outside)
+        return found_numbers if self._weights is None else fit.weighted(found_numbers, self._share(row), speaks)
 
     def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all

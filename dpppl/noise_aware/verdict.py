@@ -1,12 +1,13 @@
 """Whether a posterior may be read: what the releases say for and against it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars, certain
+from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.recipe import Stage
 from dpppl.noise_aware.scales import blurred, unknown_scale
@@ -20,6 +21,7 @@ HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE = 0.002
+MOST_DISPERSED = 1.25
 CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 3.0, 0.2, 0.1, 0.7
 
 
@@ -57,7 +59,11 @@ class Verdict:
     - **through** - the latents that the likelihood knows through coordinates only.
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
     - **codes** - which values the observed sites take; see `supports.codes`.
-    - **in_units** - whether a row is a unit of several."""
+    - **in_units** - whether a row is a unit of several.
+    - **is_sandwich** - whether widths come from the released variance of scores, whatever the model says of it.
+    - **dispersion** - by what the model's variance of scores is multiplied to be nearest to the released one, and its standard
+      error by noise. At most 1 where the model is right.
+    - **widths** - the latent whose sd changes most, as a ratio, if the model's variance of scores is used."""
 
     arrival: float
     agreement: float
@@ -86,6 +92,9 @@ class Verdict:
     symmetric: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     in_units: bool = False
+    is_sandwich: bool = False
+    dispersion: tuple[float, float] = (1.0, 0.0)
+    widths: tuple[str, float] = ("", 1.0)
 
     @classmethod
     def of(
@@ -127,6 +136,8 @@ class Verdict:
             norms=(last.norm, last.bound),
             curvature=prior.curvature,
             blurred=blurred(found, names),
+            dispersion=last.dispersion,
+            widths=_widths(last, prior, names),
         )
 
     @property
@@ -142,7 +153,8 @@ class Verdict:
         """Doubts that readers of the samples should know."""
         far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
         every = (
-            self._unlearned(), far and f"{far}.", self.correlation, self._forgotten(), self._unresolved(), self._skewed(),
+            self._unlearned(), far and f"{far}.", self.correlation, self.pseudo_true, self.dispersed,
+            self._forgotten(), self._unresolved(), self._skewed(),
             *findings(self.sides), self.label_switching, self.spreads,
         )  # fmt: skip
         return [*filter(None, every)]
@@ -204,11 +216,34 @@ class Verdict:
             lines.append(
                 f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
             )
-        if not lines:
+        if not lines or self.is_sandwich:
             return None
         return (
             f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up "
             f"to {max(self.harm):.1f} posterior sd; use a richer model."
+        )
+
+    @property
+    def pseudo_true(self) -> str | None:
+        """Of a sandwich: whether ranks say that the model is wrong."""
+        if not self.is_sandwich or replace(self, is_sandwich=False).misfit is None:
+            return None
+        return (
+            "the model is wrong by the ranks of responses: intervals are for its pseudo-true value, at which clipped scores have "
+            "mean zero, and predictions of single rows are not calibrated."
+        )
+
+    @property
+    def dispersed(self) -> str | None:
+        """Whether scores vary by more than the model and the noise of the release explain."""
+        ratio, std = self.dispersion
+        if not ratio - STANDS_OUT * std > MOST_DISPERSED:
+            return None
+        name, wider = self.widths
+        cure = "" if self.is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
+        return (
+            f"scores vary {ratio:.1f} ± {std:.1f} times as much as the model has it, and the sd of '{name}' is {wider:.1f} times "
+            f"the model's: responses are more dispersed, or rows of a unit correlated{cure}."
         )
 
     @property
@@ -322,6 +357,11 @@ class Verdict:
                 f"{self.link[2]:.1f}, the largest of {self.link[3]}",
             ),
             (
+                "variance of scores",
+                f"{self.dispersion[0]:.2f} ± {self.dispersion[1]:.2f} times the model's (at most 1 expected); the sd of "
+                f"'{self.widths[0]}' {self.widths[1]:.2f} times that of the model-based width",
+            ),
+            (
                 "rows that say nothing",
                 f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next "
                 f"to impossible {self.impossible[0]:.1%} ± {self.impossible[1]:.1%}",
@@ -332,3 +372,13 @@ class Verdict:
     def __repr__(self) -> str:
         found = [*self.refusals, *self.doubts][1:]
         return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])
+
+
+def _widths(last: Stage, prior: Prior, names: Sequence[str]) -> tuple[str, float]:
+    """The latent whose sd by the released variance of scores is farthest from that by the model's, and their ratio."""
+    if last.modelled is None:
+        return "", 1.0
+    released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
+    ratios = np.sqrt(released / modelled)
+    number = int(np.argmax(np.abs(np.log(ratios))))
+    return names[number], float(ratios[number])

@@ -1,0 +1,195 @@
+"""Do intervals cover the pseudo-true value where the model is wrong? The sandwich beside the model-based width of the same releases.
+
+python benchmarks/two_widths.py student dispersed clustered omitted --num-data-sets 50
+python benchmarks/two_widths.py flipped --num-data-sets 10      # 5 % of labels flipped: distance from the truth in logits
+python benchmarks/two_widths.py weighted --num-data-sets 50     # informative sampling, weights of cv 1
+
+A line a design and a width: coverage of 90 % intervals of the latents that misspecification concerns, and of all; the mean distance
+from the pseudo-true value in sds; the median sd over that of the estimate without privacy; runs that the verdict refuses.
+5,000 rows, truths fixed, pseudo-true values in closed form.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import dpppl
+from benchmarks.results import written
+
+CAP = 6.0
+WEIGHTS = np.array([0.5, 0.8, -0.6])
+
+
+def linear(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    log_sd = numpyro.sample("log_sd", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, jnp.exp(log_sd)), obs=y)
+
+
+def poisson(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def covariates(rng, count):
+    return np.column_stack([np.ones(count), rng.standard_normal((count, 2))])
+
+
+def student(rng, count):
+    """Normal errors assumed, Student-t with 7 degrees of freedom; their scale is what a model-based width knows too well."""
+    x = covariates(rng, count)
+    y = x @ WEIGHTS + 0.7 * rng.standard_t(7.0, count)
+    return linear, dict(x=x, y=y), np.append(WEIGHTS, np.log(0.7 * np.sqrt(7.0 / 5.0))), [3]
+
+
+def dispersed(rng, count):
+    """Counts with twice the variance of the Poisson model's."""
+    x = covariates(rng, count)
+    mean = np.exp(x @ WEIGHTS)
+    return poisson, dict(x=x, y=rng.poisson(rng.gamma(mean, 1.0))), WEIGHTS, [0, 1, 2]
+
+
+def clustered(rng, count, size=5):
+    """Rows of a person share half of the error's variance, and covariates; the model has them independent."""
+    person = np.repeat(np.arange(count // size), size)
+    x = covariates(rng, count // size)[person]
+    y = x @ WEIGHTS + 0.7 * (rng.standard_normal(count // size)[person] + rng.standard_normal(count))
+    return linear, dict(x=x, y=y, person=person), np.append(WEIGHTS, np.log(0.7 * np.sqrt(2.0))), [0, 1, 2]
+
+
+def omitted(rng, count):
+    """A covariate that changes the slope of another is left out, so that errors vary more where that is large."""
+    x = covariates(rng, count)
+    y = x @ WEIGHTS + 0.7 * (rng.standard_normal(count) * x[:, 1] + rng.standard_normal(count))
+    return linear, dict(x=x, y=y), np.append(WEIGHTS, np.log(0.7 * np.sqrt(2.0))), [1]
+
+
+def flipped(rng, count):
+    """Labels of which 5 % are flipped: the truth is that of the others, which the clipped root should be near."""
+    x = covariates(rng, count)
+    y = (rng.random(count) < 1 / (1 + np.exp(-x @ (2.0 * WEIGHTS)))) ^ (rng.random(count) < 0.05)
+    return logistic, dict(x=x, y=y.astype(float)), 2.0 * WEIGHTS, [0, 1, 2]
+
+
+def weighted(rng, count):
+    """A stratum of rows whose responses are mostly large is sampled at a sixth of the others' rate: weights 1 and 6, cv 1."""
+    pool = covariates(rng, 20 * count)
+    y = pool @ WEIGHTS + 0.8 * rng.standard_normal(len(pool))
+    inverse = np.where(y + rng.standard_normal(len(pool)) > 0.1, CAP, 1.0)
+    chosen = rng.choice(len(pool), count, replace=False, p=(1.0 / inverse) / np.sum(1.0 / inverse))
+    data = dict(x=pool[chosen], y=y[chosen], weight=inverse[chosen])
+    return linear, data, np.append(WEIGHTS, np.log(0.8)), [0, 1, 2, 3]
+
+
+DESIGNS = {f.__name__: f for f in (student, dispersed, clustered, omitted, flipped, weighted)}
+
+
+def without_privacy(model, data):
+    """Sandwich sds of the (weighted) maximum likelihood estimate, and that."""
+    x, y, weight = data["x"], data["y"], data.get("weight", np.ones(len(data["y"])))
+    theta = np.zeros(3 if model is not linear else 4)
+    for _ in range(30):
+        eta = x @ theta[:3]
+        if model is linear:
+            variance = np.exp(2 * theta[3])
+            r = y - eta
+            scores = np.column_stack([x * (r / variance)[:, None], r**2 / variance - 1])
+            h = np.zeros((4, 4))
+            h[:3, :3] = (x * weight[:, None]).T @ x / variance
+            h[3, 3] = 2 * np.sum(weight)
+        else:
+            mean, slope = (np.exp(eta),) * 2 if model is poisson else (1 / (1 + np.exp(-eta)), None)
+            slope = mean * (1 - mean) if slope is None else slope
+            scores, h = x * (y - mean)[:, None], (x * (weight * slope)[:, None]).T @ x
+        theta = theta + np.linalg.solve(h, weight @ scores)
+    inverse = np.linalg.inv(h)
+    return theta, np.sqrt(np.diag(inverse @ ((scores * weight[:, None] ** 2).T @ scores) @ inverse))
+
+
+def vector(samples):
+    return np.concatenate([np.asarray(v).reshape(len(v), -1) for _, v in sorted(samples.items(), reverse=True)], axis=1)
+
+
+def private(design, seed, options):
+    """By width: inside or not, distances in sds, sds over those without privacy; and whether it is refused."""
+    model, data, truth, concerned = DESIGNS[design](np.random.default_rng(seed), options.rows)
+    best, spread = without_privacy(model, data)
+    data = {name: np.asarray(value, np.int32 if name == "person" else np.float32) for name, value in data.items()}
+    of_rows = {"unit": "person", "max_rows_per_unit": 5} if "person" in data else {}
+    of_rows = {"weights": "weight", "max_weight": CAP} if "weight" in data else of_rows
+    settings = dict(target_epsilon=options.epsilon, target_delta=1e-5, print_cost=False, progress_bar=False)
+    found, key = {}, dpppl.secret_key
+    if "weight" in data:
+        plain = dpppl.NoiseAware(model, **settings)
+        plain.run(key(), data["x"], data["y"])
+        found["unweighted"] = plain
+    elif options.with_default:
+        default = dpppl.NoiseAware(model, **{name: of_rows[name] for name in of_rows}, **settings)
+        default.run(key(), **data)
+        found["default"] = default
+    wide = dpppl.NoiseAware(model, **({} if "weight" in data else {"width": "sandwich"}), **of_rows, **settings)
+    wide.run(key(), **data)
+    rows = {}
+    for name, fitted in [*found.items(), ("sandwich", wide), ("model", wide)]:
+        if name == "model":
+            if "weight" in data:
+                continue
+            wide.sample_again(key(), **data, width="model")
+        refused = bool(fitted.verdict.refusals)
+        draws = vector(fitted.get_samples(allow_unconverged=True))
+        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+        rows[name] = (
+            (low <= truth) & (truth <= high),
+            (draws.mean(0) - truth) / draws.std(0),
+            draws.std(0) / spread,
+            refused,
+        )
+    rows["without privacy"] = np.abs(best - truth) < 1.645 * spread, (best - truth) / spread, spread / spread, False
+    return rows, concerned
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("designs", nargs="+", choices=list(DESIGNS))
+    parser.add_argument("--num-data-sets", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=5_000)
+    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--with-default", action="store_true", help="also a run without width=")
+    parser.add_argument("--first", type=int, default=0)
+    options = parser.parse_args()
+    for design in options.designs:
+        runs = [private(design, options.first + seed, options) for seed in range(options.num_data_sets)]
+        concerned = runs[0][1]
+        for width in runs[0][0]:
+            inside, off, wide, refused = (np.array([run[0][width][k] for run in runs]) for k in range(4))
+            line = {
+                "coverage": np.mean(inside[:, concerned]), "of all": np.mean(inside),
+                "mean distance": np.round(off[:, concerned].mean(axis=0), 2).tolist(),
+                "sd / without privacy": np.median(wide[:, concerned]), "refused": int(refused.sum()), "data sets": len(runs),
+            }  # fmt: skip
+            line = {name: round(float(v), 3) if isinstance(v, float) else v for name, v in line.items()}
+            written("two_widths", f"{design}, {width}, epsilon {options.epsilon:g}, {options.rows} rows", line)
+            print(design, width, line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
