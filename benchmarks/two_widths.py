@@ -12,6 +12,7 @@ from the pseudo-true value in sds; the median sd over that of the estimate witho
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -173,11 +174,15 @@ def main():
     parser.add_argument("--num-data-sets", type=int, default=50)
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--seconds", type=float, default=np.inf, help="no more data sets of a design after so long")
     parser.add_argument("--with-default", action="store_true", help="also a run without width=")
     parser.add_argument("--first", type=int, default=0)
     options = parser.parse_args()
     for design in options.designs:
-        runs = [private(design, options.first + seed, options) for seed in range(options.num_data_sets)]
+        runs, start = [], time.monotonic()
+        for seed in range(options.num_data_sets):
+            if time.monotonic() - start < options.seconds:
+                runs.append(private(design, options.first + seed, options))
         concerned = runs[0][1]
         for width in runs[0][0]:
             inside, off, wide, refused = (np.array([run[0][width][k] for run in runs]) for k in range(4))

@@ -11,6 +11,7 @@ from dpppl.uncertainty.calibration import reliability_bins as reliability_bins
 from dpppl.uncertainty.decomposition import VarianceParts as VarianceParts
 from dpppl.uncertainty.decomposition import decompose_variance as decompose_variance
 from dpppl.uncertainty.decomposition import learned_shares as learned_shares
+from dpppl.uncertainty.discrepancy import discrepancy as discrepancy
 from dpppl.uncertainty.elpd import elpd_difference as elpd_difference
 from dpppl.uncertainty.multiplicity import discoveries as discoveries
 from dpppl.uncertainty.scores import brier_score as brier_score
@@ -26,6 +27,7 @@ __all__ = [
     "crps",
     "decompose_variance",
     "discoveries",
+    "discrepancy",
     "elpd_difference",
     "expected_calibration_error",
     "interval_coverage",

@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl import accounting
+from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.accounting.events import GaussianEvent
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError, warn
@@ -65,12 +67,31 @@ class PrivateScore:
         half = float(ndtri(0.5 + 0.5 * probability)) * math.hypot(self.noise_sd, self.sampling_sd)
         return self.mean - half, self.mean + half
 
+    def p_value(self, mean: float = 0.0) -> float:
+        """Compute the two-sided normal p-value of a population mean, which counts noise and sampling; see `interval`."""
+        from scipy.special import ndtr
+
+        low, high = self.interval(2.0 * float(ndtr(1.0)) - 1.0)
+        return float(2.0 * ndtr(-abs(self.mean - mean) / ((high - low) / 2.0)))
+
     def __str__(self) -> str:
         relation = ROW.relation(self.events[0].neighboring_relation)
         return (
             f"{self.mean:.4g}, with noise of sd {self.noise_sd:.2g}; {self.num_rows} rows; epsilon "
             f"{self.epsilon_at(1e-5):.4g} at delta 1e-05, {relation}"
         )
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A score whose first argument is the row's number, a public number that gives the row random draws of its own.
+
+    - **function**: the score."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(0, *args, **kwargs)
 
 
 @on_host
@@ -109,7 +130,7 @@ def private_score(
     >>> found.noise_sd, round(found.epsilon_at(1e-5), 2)  # 4 times 1/2 over 1,000
     (0.002, 0.93)
     """
-    low, high = _range(bounds)
+    low, high = checked_range(bounds)
     middle, half = (low + high) / 2.0, (high - low) / 2.0
     if not callable(score):
         raise ConfigurationError(f"the score is a {type(score).__name__}; pass the function of one row, score(*args).")
@@ -121,6 +142,7 @@ def private_score(
     rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
     with TRACING:
         one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
+        one[ROW_NUMBER] = jax.ShapeDtypeStruct((), np.int32)
         with failing_explained("score"), explained("score"):
             program = jax.make_jaxpr(statistic)(one, public)
         captured = check_captured(program, {arguments.num_rows}, "score")
@@ -151,7 +173,8 @@ def _statistic(
 
     def statistic(row: Any, public: Any) -> Any:
         values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
-        found = jnp.asarray(score(*values, **keywords), float)
+        of_row = partial(score.function, row[ROW_NUMBER]) if isinstance(score, Numbered) else score
+        found = jnp.asarray(of_row(*values, **keywords), float)
         if found.ndim:
             raise ConfigurationError(f"the score of a row must be a number, got shape {found.shape}.")
         centred = jnp.clip(found, low, high) - (low + high) / 2.0
@@ -168,7 +191,7 @@ def _sampling_sd(mean: float, squares: float, noise_sd: float, half: float, num_
     return float(np.sqrt(np.clip(variance, 0.0, half**2) / num_rows))
 
 
-def _range(bounds: Any) -> tuple[float, float]:
+def checked_range(bounds: Any) -> tuple[float, float]:
     """Raises ConfigurationError unless `bounds` is a pair (low, high) of finite numbers, low < high."""
     try:
         low, high = (float(plain(bound)) for bound in bounds)

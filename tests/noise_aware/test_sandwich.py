@@ -1,0 +1,184 @@
+"""Survey weights and sandwich widths: what a row adds at most, what is refused, and widths where the model is wrong."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from test_correlated_units import verdict
+from test_noise_aware import full, state_of
+
+import dpppl
+from dpppl.access.centring import ROW_NUMBER
+from dpppl.errors import ConfigurationError
+from dpppl.model.responses import Responses
+from dpppl.model.split import split_model
+from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.curvature import Curvature, _ratio
+from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.weights import Weights
+
+SETTINGS = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False)
+KINDS = ("gradient", "curvature", "sizes", "sides", "scalars")
+
+
+def linear(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+
+def released(model, weights, x, y):
+    """The function of a weight that gives, by kind, all that a row with these columns would release, as one vector."""
+    column = Weights("weight", 2.0)
+    rows = {"x": np.array([x, x], np.float32), "y": np.array([y, y], np.float32), "weight": np.ones(2, np.float32)}
+    split = split_model(column.model(model, rows), (), rows)
+    statistics = RowStatistics(
+        Responses.of(split), Coordinates.of(split).latents, full(2).geometry(), weights, float("inf")
+    )
+    at = state_of(
+        full(2), point=np.array([0.3, -0.2]), norm=0.4, bound=2.0, directions=np.eye(2, 3), halfway=np.zeros(2),
+        sides=np.ones((4, 2)), along=np.eye(2),
+    )  # fmt: skip
+
+    @jax.jit
+    def every(weight):
+        row = {"x": np.array(x, np.float32), "y": np.float32(y), "weight": weight, ROW_NUMBER: np.int32(0)}
+        return {kind: getattr(statistics, kind)(at, row, ({}, jax.random.key(0))) for kind in KINDS}
+
+    def given(weight):
+        found = every(np.float32(weight))
+        return {kind: np.concatenate([np.ravel(v) for v in jax.tree.leaves(value)]) for kind, value in found.items()}
+
+    return given
+
+
+@pytest.mark.parametrize("model", [linear, logistic])
+def test_no_weight_makes_a_row_add_more_than_its_bound(model):
+    """Weights above the cap count as the cap, 0 releases nothing of scores; a negative, infinite or NaN one leaves the row out."""
+    given = released(model, Weights("weight", 2.0), [3.0, -50.0], 1.0)
+    for weight in (0.0, 1e-3, 1.0, 2.0, 1e30):
+        for kind, value in given(weight).items():
+            assert np.linalg.norm(value) <= 1.0 + 1e-5, (kind, weight)
+    at_cap, above, half = given(2.0), given(100.0), given(1.0)
+    for kind in KINDS[:4]:
+        np.testing.assert_array_equal(at_cap[kind], above[kind])
+        assert np.any(at_cap[kind]) and not np.any(given(0.0)[kind])
+    np.testing.assert_allclose(half["gradient"], at_cap["gradient"] / 2.0, rtol=1e-5)
+    for weight in (-1.0, -np.inf, np.inf, np.nan):
+        found = given(weight)
+        for kind in KINDS[:4]:  # what is not finite adds 0 in the door
+            assert not np.all(np.isfinite(found[kind])) or not np.any(found[kind])
+        assert not np.all(np.isfinite(found["gradient"]))
+        assert np.count_nonzero(found["scalars"]) == 1 and found["scalars"][2] == 1.0  # and is counted
+
+
+def test_without_a_cap_a_weight_would_break_the_bound():
+    class Trusting(Weights):
+        def of_row(self, row):
+            return row[self.name] / self.cap
+
+    found = released(linear, Trusting("weight", 2.0), [3.0, -50.0], 1.0)(100.0)
+    assert all(np.linalg.norm(found[kind]) > 1.0 for kind in KINDS[:3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "said"),
+    [
+        (dict(weights="weight"), {}, "needs max_weight"),
+        (dict(max_weight=2.0), {}, 'give weights="weight"'),
+        (dict(weights=np.ones(3), max_weight=2.0), {}, "the name under which run gets the column"),
+        (dict(weights="weight", max_weight=-2.0), {}, "max_weight"),
+        (dict(weights="weight", max_weight=2.0, unit="person", max_rows_per_unit=2), {}, "leave unit out"),
+        (dict(weights="weight", max_weight=2.0, width="model"), {}, "leave width out"),
+        (dict(width="wide"), {}, '"model" or "sandwich"'),
+        (dict(weights="weight", max_weight=2.0), {}, "give weight=..., one weight for each row"),
+        (dict(weights="weight", max_weight=2.0), {"weight": np.ones((4, 2))}, "one weight a row"),
+        (dict(weights="weight", max_weight=2.0), {"weight": np.ones(3)}, "weight"),
+    ],
+)
+def test_what_cannot_be_weights_is_refused_before_anything_is_charged(settings, columns, said):
+    with pytest.raises(ConfigurationError, match=said):
+        found = dpppl.NoiseAware(linear, **SETTINGS, **settings)
+        try:
+            found.run(dpppl.secret_key(), np.ones((4, 2), np.float32), np.ones(4, np.float32), **columns)
+        finally:
+            assert not found.budget.charged
+
+
+def test_the_released_variance_of_scores_may_exceed_the_models_in_a_sandwich():
+    curvature, scores = 10.0 * np.eye(3)[None], 35.0 * np.eye(3)[None]
+    drawn = _ratio(scores, 2.0, curvature, float("inf"), 400)
+    assert drawn.shape == (400, 1, 3, 3)
+    diagonal = np.diagonal(drawn[:, 0], axis1=1, axis2=2)
+    assert np.all(np.abs(diagonal.mean(axis=0) - 3.5) < 0.1)
+    assert 0.15 < diagonal.std() < 0.25  # the noise, 2, in units of the curvature, 10
+    many = Curvature(np.ones((400, 1, 3)), np.tile(np.eye(3), (400, 1, 1, 1)), drawn)
+    assert many.thinned(20).scores.shape == (20, 1, 3, 3)
+    np.testing.assert_array_equal(many.as_model().scores[0, 0], np.eye(3))
+
+
+def test_the_verdict_says_where_scores_vary_by_more_than_noise_explains():
+    said = lambda ratio, std: verdict(dispersion=(ratio, std), widths=("b", 1.4)).dispersed  # noqa: E731
+    assert said(2.0, 0.1).startswith("scores vary 2.0 ± 0.1 times") and 'width="sandwich"' in said(2.0, 0.1)
+    assert said(2.0, 0.5) is None and said(1.05, 0.001) is None
+    wrong = verdict(dispersion=(2.0, 0.1), is_sandwich=True)
+    assert not wrong.refusals and "pseudo-true" in wrong.doubts[0] and "NoiseAware(" not in wrong.dispersed
+    assert replace(wrong, is_sandwich=False).refusals
+
+
+def poisson(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
+
+
+@pytest.mark.slow
+def test_a_sandwich_is_as_wide_as_overdispersed_counts_make_it():
+    """Counts of twice the Poisson variance: the sandwich is 1.41 times as wide as the model has it, and not refused."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(8_000), rng.standard_normal(8_000)]).astype(np.float32)
+    mean = np.exp(x @ [0.8, 0.5])
+    y = rng.poisson(rng.gamma(mean, 1.0)).astype(np.float32)
+    found = dpppl.NoiseAware(poisson, width="sandwich", **SETTINGS | {"target_epsilon": 8.0})
+    found.run(dpppl.secret_key(), x, y)
+    wide = np.asarray(found.get_samples()["w"])
+    assert np.all(np.abs(wide.mean(axis=0) - [0.8, 0.5]) < 4.5 * wide.std(axis=0))
+    assert found.verdict.dispersed and "pseudo-true" in found.verdict.line()
+    found.sample_again(dpppl.secret_key(), x, y, width="model")
+    narrow = np.asarray(found.get_samples(allow_unconverged=True)["w"])
+    assert found.verdict.refusals and np.all(wide.std(axis=0) / narrow.std(axis=0) > 1.2)
+    with pytest.raises(ConfigurationError, match="needs other norms"):
+        dpppl_model = dpppl.NoiseAware(poisson, **SETTINGS)
+        dpppl_model._releases = found.releases
+        dpppl_model.sample_again(dpppl.secret_key(), x, y, width="sandwich")
+
+
+@pytest.mark.slow
+def test_weights_undo_a_sampling_that_depends_on_the_response():
+    """Large responses sampled at a sixth of the rate: unweighted, the mean is tens of sds off; rows of no valid weight are told."""
+    rng = np.random.default_rng(1)
+    x = np.column_stack([np.ones(60_000), rng.standard_normal(60_000)]).astype(np.float32)
+    y = (x @ [0.4, 0.6] + rng.standard_normal(60_000)).astype(np.float32)
+    weight = np.where(y > 0.2, 6.0, 1.0).astype(np.float32)
+    kept = rng.random(60_000) < 0.25 / weight
+    x, y, weight = x[kept], y[kept], weight[kept]
+    weight[:600], y[:600] = np.nan, 50.0
+    found = dpppl.NoiseAware(linear, weights="weight", max_weight=6.0, **SETTINGS | {"target_epsilon": 8.0})
+    found.run(dpppl.secret_key(), x, y, weight=weight)
+    draws = np.asarray(found.get_samples(allow_unconverged=True)["w"])
+    assert np.all(np.abs(draws.mean(axis=0) - [0.4, 0.6]) < 4.0 * draws.std(axis=0)) and draws.std() < 0.6
+    assert abs(found.verdict.missing - 600 / len(y)) < 0.02
+    plain = dpppl.NoiseAware(linear, **SETTINGS | {"target_epsilon": 8.0})
+    plain.run(dpppl.secret_key(), x[600:], y[600:])
+    off = np.asarray(plain.get_samples(allow_unconverged=True)["w"])
+    assert abs(off.mean(axis=0)[0] - 0.4) > 10.0 * off.std(axis=0)[0]
