@@ -33,7 +33,7 @@ _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: th
 LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
 UNIT_LEVEL = 0.97  # the same for units of several rows, and for a sandwich
 _ALL = 0.995  # the quantile of curvatures for a sandwich: rows of long curvature have more of what is wrong
-_NOISE_OF_GRADIENTS, _NOISE_OF_SCORES, _MOST_STRETCH = 0.5, 0.2, 4.0  # for a sandwich: see `_stretch`
+_NOISE_OF_GRADIENTS, _NOISE_OF_SCORES, _MOST_STRETCH = 0.5, 0.2, 4.0  # for a sandwich: see `_level_of`
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk from its start, in prior sds
 _LATE = STEPS // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
@@ -99,16 +99,9 @@ Ask = Callable[..., Any]
 
 
 def run_recipe(
-    ask: Ask,
-    plan: Plan,
-    scale: float,
-    prior: Prior,
-    bounds: Bounds,
-    num_rows: int,
-    redrawn: float = 0.0,
-    most_scores: float = 1.0,
-    is_robust: bool = False,
-) -> tuple[list[Stage], Scalars]:
+    ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
+    most_scores: float = 1.0, is_robust: bool = False,
+) -> tuple[list[Stage], Scalars]:  # fmt: skip
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
 
     - **ask** - the function that makes an access.
@@ -124,12 +117,8 @@ def run_recipe(
     *priced, closing = plan.priced(scale)
     scouts = [sigma for sigma in priced if "gradient" not in sigma]
     priced, dimension = priced[len(scouts) :], len(prior.mean)
-    per_row = dimension * priced[-1]["gradient"] ** 2 / (STEPS * num_rows)  # variance of noise over that of scores
-    # Of another law than the model's, clipping would bend the curvature.
-    level = UNIT_LEVEL if is_robust else LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + per_row)
-    # The noise in the variance of scores over its size; half as many curvatures are combined as are released at the end.
-    of_scores = dimension * closing["curvature"] / (np.sqrt(2.0 * scores_share(most_scores)) * num_rows)
-    stretch = _stretch(per_row, of_scores) if is_robust and np.isinf(most_scores) else None
+    of_gradients, of_scores = priced[-1]["gradient"] ** 2 / STEPS, closing["curvature"]
+    level, stretch = _level_of(dimension / num_rows, of_gradients, of_scores, most_scores, is_robust)
     start = _scouted(ask, scouts, prior, bounds, level, num_rows)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
@@ -167,17 +156,17 @@ def run_recipe(
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
-        excess = excess_of(surrogate, covariance, mean_u, spread)
-        found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), *scatter, excess
-        shares: Any = dict(sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance))
-        stages.append(Stage(*found, resolved(spreads, covariance), **shares))
+        found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), *scatter
+        shares: Any = dict(
+            excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
+            sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
+            dispersion=dispersion(here.scores, here.scores_std, curvature.mean),
+        )  # fmt: skip
+        stages.append(Stage(*found, **shares))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
-    stages[-1] = stages[-1]._replace(
-        sides=Sides.asked(ask, at, closing["sides"], stages, prior, num_rows), modelled=modelled,
-        dispersion=dispersion(here.scores, here.scores_std, curvature.mean),
-    )  # fmt: skip
-    directions = Directions.of(frame, centre, surrogate.curvature.mean, num_rows)
-    return stages, Scalars.asked(ask, at, closing["scalars"], directions)
+    sides = Sides.asked(ask, at, closing["sides"], stages, prior, num_rows)
+    stages[-1] = stages[-1]._replace(sides=sides, modelled=modelled)
+    return stages, Scalars.asked(ask, at, closing["scalars"], Directions.of(frame, centre, law.mean, num_rows))
 
 
 def _scouted(
@@ -249,15 +238,24 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     return _Start(new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
 
 
-def _stretch(per_row: float, of_scores: float) -> float:
-    """By how much the norm of a sandwich may exceed the quantile UNIT_LEVEL, about twice the root mean square of scores.
+def _level_of(
+    per_row: float, of_gradients: float, of_scores: float, most_scores: float, is_robust: bool
+) -> tuple[float, float | None]:
+    """The quantile of scores' norms that becomes the bound, and by how much a sandwich multiplies it.
 
-    Clipping pulls the root of the clipped score away from that of the score, as far as the budget allows.
+    Where rows may have another law than the model's, clipping would bend the curvature. A sandwich goes on as far as noise
+    allows, since clipping pulls the root of the clipped score away from that of the score; UNIT_LEVEL is about twice their rms.
 
-    - **per_row** - variance of the gradients' noise over that of scores, where the norm is their root mean square.
-    - **of_scores** - the same of the sd of noise in the variance of scores over that itself."""
-    squared = min(_NOISE_OF_GRADIENTS / per_row, _NOISE_OF_SCORES / of_scores)
-    return float(np.clip(np.sqrt(squared) / 2.0, 1.0, _MOST_STRETCH))
+    - **per_row** - coordinates over rows: one over the variance of the sum of scores in a direction, where the norm is their rms.
+    - **of_gradients** - variance of the noise in the mean gradient.
+    - **of_scores** - sd of the noise in a curvature, as that in the variance of scores but for its share of the cost.
+    - **most_scores**, **is_robust** - see `run_recipe`."""
+    of_gradients, of_scores = per_row * of_gradients, per_row * of_scores
+    if not is_robust:
+        return LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + of_gradients), None
+    of_scores /= np.sqrt(2.0 * scores_share(most_scores))  # of two releases
+    squared = min(_NOISE_OF_GRADIENTS / of_gradients, _NOISE_OF_SCORES / of_scores)
+    return UNIT_LEVEL, float(np.clip(np.sqrt(squared) / 2.0, 1.0, _MOST_STRETCH)) if np.isinf(most_scores) else None
 
 
 def found_bounds(

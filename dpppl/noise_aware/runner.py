@@ -1,7 +1,6 @@
 """Calibrated private posteriors: noisy gradients and curvatures, and the posterior given what these say."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -9,12 +8,9 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.model import supports
-from dpppl.noise_aware import posterior, progress, savage_dickey
+from dpppl.noise_aware import conclusion, progress, savage_dickey
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.details import noise_aware_report
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import run_recipe
 from dpppl.noise_aware.releases import Released, Releases, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget, checked_width
 from dpppl.noise_aware.statistics import RowStatistics
@@ -128,9 +124,9 @@ class NoiseAware(NoiseAwareSettings):
                 made = Releases(programs, access_key, rows, public, partial(opened.charge, 0), charge.noise_multipliers)
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)
-                found = self._recipe(bound, self._releases, ask)
+                found = conclusion.staged(self, bound, self._releases, ask)
             bar.set_description("posterior")
-            self._conclude(bound, self._releases, found, keys.stream(run.key, "posterior"))
+            self._conclude(bound, found, keys.stream(run.key, "posterior"))
 
     @on_host
     def sample_again(self, rng_key: Any, *args: Any, width: str | None = None, **kwargs: Any) -> None:
@@ -146,8 +142,8 @@ class NoiseAware(NoiseAwareSettings):
         if checked_width(width or self.width) == "sandwich" != self.width:
             raise ConfigurationError('a sandwich needs other norms: NoiseAware(..., width="sandwich"), then run.')
         bound = bind(self, args, kwargs, key)
-        found = self._recipe(bound, releases, releases.asker())
-        self._conclude(bound, releases, found, keys.stream(key, "posterior"), width == "model")
+        found = conclusion.staged(self, bound, releases, releases.asker())
+        self._conclude(bound, found, keys.stream(key, "posterior"), width == "model")
 
     def _begin(self, origin: KeyOrigin, bound: Bound, charge: Charge) -> PrivacyReport:
         """Note that a run begins; the report of its charge alone."""
@@ -155,40 +151,10 @@ class NoiseAware(NoiseAwareSettings):
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
         return noise_aware_report(self, [charge], self._provenance)
 
-    def _recipe(self, bound: Bound, releases: Released, ask: Any) -> Any:
-        """The stages of a run and its scalars: see `run_recipe`."""
-        plan = self._plan(bound.coordinates.dimension)
-        num_rows, redrawn = bound.split.num_rows, bound.responses.redrawn
-        return run_recipe(
-            ask,
-            plan,
-            releases.scale,
-            releases.prior,
-            self.bounds,
-            num_rows,
-            redrawn,
-            self._most_scores,
-            self._is_robust,
-        )
-
-    def _conclude(self, bound: Bound, releases: Released, found: Any, key: Any, is_modelled: bool = False) -> None:
+    def _conclude(self, bound: Bound, found: Any, key: Any, is_modelled: bool = False) -> None:
         """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
-        (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
-        scalar_std = float(self._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
-        surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate
-        mixture = self._mixture = Mixture.of(surrogate, prior)
-        names, num_rows = coordinates.names(), bound.split.num_rows
-        self._verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
-        with TRACING:
-            z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, self.num_samples)
-            of_model: Any = dict(
-                symmetric=bound.symmetric,
-                codes=supports.codes(bound.split),
-                in_units=self._rows_per_unit > 1,
-                is_sandwich=self.width == "sandwich" and not is_modelled,
-            )
-            self._verdict = replace(self._verdict, sampler=problem, through=coordinates.through, **of_model)
-            self._samples = bound.constrain(z, bound.public)
+        concluded = conclusion.concluded(self, bound, self.releases, found, key, is_modelled)
+        self._mixture, self._verdict, self._samples = concluded
         self._provenance = self._provenance.ended(Status.COMPLETE)
 
     @property

@@ -67,25 +67,13 @@ class NoiseAwareSettings(Fixed):
         self.mesh = checked_mesh(mesh)
         self._placement: str | None = None
         self.weights = Weights.of(weights, max_weight)
-        self.width = checked_width(width or ("model" if self.weights is None else "sandwich"))
-        if self.weights is not None and (self.width == "model" or unit is not None):
-            raise ConfigurationError(
-                'weights make the likelihood a pseudo-likelihood of single rows: leave width out, or give width="sandwich", and '
-                "leave unit out."
-            )
+        self.width = chosen_width(width, self.weights, unit)
         self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
         self.bounds = Bounds(
             norm=optional(positive, clipping_norm, name="clipping_norm"),
             curvature=optional(positive, curvature_bound, name="curvature_bound"),
         )
-        named = (coordinates,) if isinstance(coordinates, str) else coordinates
-        if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):
-            raise ConfigurationError(
-                f"coordinates is a {type(named).__name__}; give names of sites, coordinates=['w'], or leave it out."
-            )
-        self.coordinates = None if named is None else tuple(named)
-        if any(not isinstance(site, str) for site in self.coordinates or ()):
-            raise ConfigurationError("coordinates are names of sites, as strings: coordinates=['w'].")
+        self.coordinates = _names_of_sites(coordinates)
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self.num_data = optional(positive_integer, num_data, name="num_data")
@@ -132,11 +120,31 @@ class NoiseAwareSettings(Fixed):
         return charge_at(scale), scale
 
 
+def _names_of_sites(coordinates: Any) -> tuple[str, ...] | None:
+    """The names as a tuple. Raises ConfigurationError for anything else."""
+    named = (coordinates,) if isinstance(coordinates, str) else coordinates
+    if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):
+        raise ConfigurationError(
+            f"coordinates is a {type(named).__name__}; give names of sites, coordinates=['w'], or leave it out."
+        )
+    return None if named is None else tuple(named)
+
+
 def checked_width(width: str) -> str:
     """The width itself. Raises ConfigurationError unless it is one of `WIDTHS`."""
     if width not in WIDTHS:
         raise ConfigurationError(f'width is "model" or "sandwich", got {width!r}.')
     return width
+
+
+def chosen_width(width: str | None, weights: Weights | None, unit: str | None) -> str:
+    """The width of a run. Raises ConfigurationError where weights do not go with it, or with the `unit`."""
+    if weights is not None and (width == "model" or unit is not None):
+        raise ConfigurationError(
+            'weights make the likelihood a pseudo-likelihood of single rows: leave width out, or give width="sandwich", and '
+            "leave unit out."
+        )
+    return checked_width(width or ("model" if weights is None else "sandwich"))
 
 
 def check_budget(scale: float, num_rows: int) -> None:

@@ -7,11 +7,11 @@ import numpy as np
 
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.fit import Fit, Scalars, certain
-from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.prior import Known, Prior
 from dpppl.noise_aware.recipe import Stage
 from dpppl.noise_aware.scales import blurred, unknown_scale
 from dpppl.noise_aware.sides import findings
+from dpppl.noise_aware.widths import MODELLED, PSEUDO_TRUE, Widths
 from dpppl.runs.counted_rows import STANDS_OUT, CountedRows
 from dpppl.runs.render import table
 
@@ -21,7 +21,6 @@ HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE = 0.002
-MOST_DISPERSED = 1.1
 CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 3.0, 0.2, 0.1, 0.7
 
 
@@ -60,10 +59,7 @@ class Verdict:
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **in_units** - whether a row is a unit of several.
-    - **is_sandwich** - whether widths come from the released variance of scores, whatever the model says of it.
-    - **dispersion** - by what the model's variance of scores is multiplied to be nearest to the released one, and its standard
-      error by noise. At most 1 where the model is right.
-    - **widths** - the latent whose sd changes most, as a ratio, if the model's variance of scores is used."""
+    - **widths** - what the released variance of scores says beside the model's."""
 
     arrival: float
     agreement: float
@@ -92,9 +88,7 @@ class Verdict:
     symmetric: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     in_units: bool = False
-    is_sandwich: bool = False
-    dispersion: tuple[float, float] = (1.0, 0.0)
-    widths: tuple[str, float] = ("", 1.0)
+    widths: Widths = MODELLED
 
     @classmethod
     def of(
@@ -136,8 +130,7 @@ class Verdict:
             norms=(last.norm, last.bound),
             curvature=prior.curvature,
             blurred=blurred(found, names),
-            dispersion=last.dispersion,
-            widths=_widths(last, prior, names),
+            widths=Widths.of(last, prior, names),
         )
 
     @property
@@ -153,7 +146,7 @@ class Verdict:
         """Doubts that readers of the samples should know."""
         far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
         every = (
-            self._unlearned(), far and f"{far}.", self.correlation, self.pseudo_true, self.dispersed,
+            self._unlearned(), far and f"{far}.", self.correlation, self.pseudo_true, self.widths.doubt,
             self._forgotten(), self._unresolved(), self._skewed(),
             *findings(self.sides), self.label_switching, self.spreads,
         )  # fmt: skip
@@ -216,7 +209,7 @@ class Verdict:
             lines.append(
                 f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
             )
-        if not lines or self.is_sandwich:
+        if not lines or self.widths.is_sandwich:
             return None
         return (
             f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up "
@@ -226,25 +219,8 @@ class Verdict:
     @property
     def pseudo_true(self) -> str | None:
         """Of a sandwich: whether ranks say that the model is wrong."""
-        if not self.is_sandwich or replace(self, is_sandwich=False).misfit is None:
-            return None
-        return (
-            "the model is wrong by the ranks of responses: intervals are for its pseudo-true value, at which clipped scores have "
-            "mean zero, and predictions of single rows are not calibrated."
-        )
-
-    @property
-    def dispersed(self) -> str | None:
-        """Whether scores vary by more than the model and the noise of the release explain."""
-        ratio, std = self.dispersion
-        if not ratio - STANDS_OUT * std > MOST_DISPERSED:
-            return None
-        name, wider = self.widths
-        cure = "" if self.is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
-        return (
-            f"scores vary {ratio:.1f} ± {std:.1f} times as much as the model has it, and the sd of '{name}' is {wider:.1f} times "
-            f"the model's: responses are more dispersed, or rows of a unit correlated{cure}."
-        )
+        is_wrong = self.widths.is_sandwich and replace(self, widths=MODELLED).misfit is not None
+        return PSEUDO_TRUE if is_wrong else None
 
     @property
     def correlation(self) -> str | None:
@@ -356,11 +332,7 @@ class Verdict:
                 f"{self.fit[1]:.1f} of 2; by value {self.link[1]:+.3f} (0 expected), chi-squared "
                 f"{self.link[2]:.1f}, the largest of {self.link[3]}",
             ),
-            (
-                "variance of scores",
-                f"{self.dispersion[0]:.2f} ± {self.dispersion[1]:.2f} times the model's (at most 1 expected); the sd of "
-                f"'{self.widths[0]}' {self.widths[1]:.2f} times that of the model-based width",
-            ),
+            ("variance of scores", self.widths.described()),
             (
                 "rows that say nothing",
                 f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next "
@@ -372,13 +344,3 @@ class Verdict:
     def __repr__(self) -> str:
         found = [*self.refusals, *self.doubts][1:]
         return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])
-
-
-def _widths(last: Stage, prior: Prior, names: Sequence[str]) -> tuple[str, float]:
-    """The latent whose sd by the released variance of scores is farthest from that by the model's, and their ratio."""
-    if last.modelled is None:
-        return "", 1.0
-    released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
-    ratios = np.sqrt(released / modelled)
-    number = int(np.argmax(np.abs(np.log(ratios))))
-    return names[number], float(ratios[number])
