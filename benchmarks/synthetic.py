@@ -78,6 +78,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.25, 0.5, 1.0])
     parser.add_argument("--repetitions", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=np.inf, help="no more repetitions of an epsilon after so long")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--rows", type=int, default=2_000)
     parser.add_argument("--larger", type=int, default=10, help="rows of a synthetic table over rows of the data")
@@ -85,7 +86,10 @@ def main():
     parser.add_argument("--delta", type=float, default=2.5e-7)
     options = parser.parse_args()
     for epsilon in options.epsilons:
-        runs = [run(options.first + i, epsilon, options) for i in range(options.repetitions)]
+        runs, start = [], time.monotonic()
+        for i in range(options.repetitions):
+            if time.monotonic() - start < options.seconds:
+                runs.append(run(options.first + i, epsilon, options))
         median = lambda name: float(np.median([one[name] for one in runs]))  # noqa: B023, E731
         line = {
             n: round(float(np.mean([one[n] for one in runs])), 3) for n in runs[0] if "covers" in n or n == "refused"

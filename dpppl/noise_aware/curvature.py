@@ -53,7 +53,7 @@ class Curvature(NamedTuple):
 
     def as_model(self) -> "Curvature":
         """With the curvature as the variance of scores, which a model without misspecification bounds it by."""
-        return self._replace(ratio=np.eye(self.values.shape[-1]))
+        return self._replace(ratio=np.eye(self.vectors.shape[-2]))
 
     def thinned(self, count: int) -> "Curvature":
         """About so many of the draws."""

@@ -126,6 +126,10 @@ def test_the_released_variance_of_scores_may_exceed_the_models_in_a_sandwich():
     many = Curvature(np.ones((400, 1, 3)), np.tile(np.eye(3), (400, 1, 1, 1)), drawn)
     assert many.thinned(20).scores.shape == (20, 1, 3, 3)
     np.testing.assert_array_equal(many.as_model().scores[0, 0], np.eye(3))
+    padded = Curvature(
+        np.ones((5, 2, 4)), np.ones((5, 2, 3, 4)), np.eye(3)
+    )  # blocks of odd width have an eigenvalue more
+    assert padded.as_model().scores.shape == (5, 2, 3, 3)
 
 
 def test_the_verdict_says_where_scores_vary_by_more_than_noise_explains():
