@@ -24,10 +24,10 @@ def parts(network):
 def low_rank_adapter(x, y=None, public=None, *, graph, adapter, prior_scale=1.0):
     """`x` (N, D), labels `y` (N,); `public`, `graph` and `adapter` from `parts`. Sites: a (inputs, rank), b (rank, outputs).
 
-    The prior makes each entry of `a @ b` have standard deviation prior_scale / sqrt(inputs) if a unit input does."""
+    Entries of `a` have the prior N(0, 1) and those of `b` N(0, prior_scale^2 / rank), so those of `a @ b` have sd prior_scale."""
     arrays = jax.tree.leaves(adapter)
     inputs, rank = arrays[0].shape
-    a = numpyro.sample("a", dist.Normal(0.0, inputs**-0.5).expand([inputs, rank]).to_event(2))
+    a = numpyro.sample("a", dist.Normal(0.0, 1.0).expand([inputs, rank]).to_event(2))
     b = numpyro.sample("b", dist.Normal(0.0, prior_scale * rank**-0.5).expand(arrays[1].shape).to_event(2))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Categorical(logits=logits(x, {"a": a, "b": b}, public, graph, adapter)), obs=y)
