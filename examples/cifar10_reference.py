@@ -21,16 +21,21 @@ def newton(x, y, prior_scale, num_steps=12):
         gradient = design.T @ ((observed - p) @ contrasts.T) - w / prior_scale**2
         mean = p @ contrasts.T
 
-        def between(a, b):
-            weights = (p * contrasts[a] * contrasts[b]).sum(1) - mean[:, a] * mean[:, b]
+        def between(pair):
+            weights = (p * contrasts[pair[0]] * contrasts[pair[1]]).sum(1) - mean[:, pair[0]] * mean[:, pair[1]]
             return design.T @ (weights[:, None] * design)
 
-        return gradient, jnp.array([[between(a, b) for b in range(9)] for a in range(9)])
+        return gradient, jax.lax.map(between, jnp.indices((9, 9)).reshape(2, -1).T)
 
     w = jnp.zeros((design.shape[1], 9))
     for _ in range(num_steps):
         gradient, blocks = terms(w)
-        curvature = np.asarray(blocks, np.float64).transpose(2, 0, 3, 1).reshape(w.size, w.size)
+        curvature = (
+            np.asarray(blocks, np.float64)
+            .reshape(9, 9, *2 * design.shape[1:])
+            .transpose(2, 0, 3, 1)
+            .reshape(w.size, w.size)
+        )
         curvature += np.eye(w.size) / prior_scale**2
         w = w + np.linalg.solve(curvature, np.asarray(gradient, np.float64).ravel()).reshape(w.shape)
     return np.asarray(w), np.linalg.inv(curvature)

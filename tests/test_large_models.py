@@ -18,7 +18,7 @@ import dpppl
 from dpppl.access import ghost
 from dpppl.access.clipping import Flat
 from dpppl.model.split import split_model
-from examples import cifar10, cifar10_features, cifar10_reference, efficientnet
+from examples import cifar10, cifar10_adapter, cifar10_features, cifar10_reference, efficientnet
 from examples.efficientnet import Layer
 from models import lora
 from models.softmax_regression import logits
@@ -118,6 +118,7 @@ def test_contrasts_give_the_predictions_of_a_weight_for_every_class():
         assert np.var(found[:, a] - found[:, b]) == pytest.approx(2.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_reference_is_the_mode_and_its_curvature():
     x, y = RNG.normal(size=(300, 2)).astype(np.float32), RNG.integers(0, 10, 300)
 
@@ -183,6 +184,15 @@ def adapter():
     graph, factors, public = lora.parts(lora.adapted(network, "hidden", rank=8))
     structure = {"graph": graph, "adapter": factors}
     return network, dpppl.Public(public), partial(lora.low_rank_adapter, **structure), structure
+
+
+def test_classes_by_name_are_sums_of_public_classes():
+    kernel, x = RNG.normal(0.0, 0.05, (4, 1000)).astype(np.float32), RNG.normal(size=(3, 4)).astype(np.float32)
+    named = np.concatenate(list(cifar10_adapter.NAMES.values()))
+    assert len(np.unique(named)) == len(named) and named.max() < 1000
+    scores = np.exp(cifar10_adapter.SCALE * x @ kernel)
+    expected = [scores[:, numbers].sum(1) / scores[:, named].sum(1) for numbers in cifar10_adapter.NAMES.values()]
+    np.testing.assert_allclose(np.exp(cifar10_adapter.Named(kernel)(x)).T, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_an_adapter_of_zeros_is_the_public_network():
