@@ -41,10 +41,17 @@ def clipped(vectors: Any, norm: Any) -> Any:
     return vectors * jnp.minimum(1.0, norm / jnp.maximum(lengths, 1e-30))
 
 
-def centre(scores: Any, weights: Any, norm: Any) -> Any:
+def squared_length(vector: Any, gram: Any = None) -> Any:
+    """The squared length of a vector (d,); with a `gram` matrix (d, d), `vector @ gram @ vector`."""
+    if gram is None:
+        return jnp.sum(vector**2)
+    return jnp.maximum(jnp.sum(gram * (vector[:, None] * vector)), 0.0)
+
+
+def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:
     """The centre a (d,) with `sum_k weights_k clip(scores_k - a) = 0`, for scores (m, d) and weights (m,).
 
-    By repeated weighted means; members that are not finite are left out."""
+    Lengths are those of `squared_length`. Computed by repeated weighted means, without members that are not finite."""
     finite = jnp.all(jnp.isfinite(scores), axis=1)
     members = list(jnp.where(finite[:, None], scores, 0.0))  # one by one, which is several times as fast as jointly
     shares = list(jnp.where(finite, weights, 0.0))
@@ -54,7 +61,7 @@ def centre(scores: Any, weights: Any, norm: Any) -> Any:
         return sum(share * member for share, member in zip(shares, members)) / total
 
     def better(_: int, a: Any) -> Any:
-        squares = [jnp.sum((member - a) ** 2) for member in members]
+        squares = [squared_length(member - a, gram) for member in members]
         factors = [jnp.minimum(1.0, norm * jax.lax.rsqrt(jnp.maximum(square, 1e-30))) for square in squares]
         return mean([share * factor for share, factor in zip(shares, factors)])
 

@@ -101,6 +101,10 @@ class Responses:
         log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
 
+    def own(self, z: Arrays, row: Arrays, public: Arrays) -> Arrays | None:
+        """The responses that a row observes, by site, as `__call__` returns others; None for units of several rows."""
+        return {site["name"]: site["value"] for site in supports.observed(self.split, z, row, public)}
+
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether a row observes a finite value that its site's distribution cannot produce."""
         return supports.is_outside(self.split, z, row, public)

@@ -86,6 +86,9 @@ class UnitResponses(Responses):
 
     of_rows: Responses = field(kw_only=True)
 
+    def own(self, z: Arrays, row: Arrays, public: Arrays) -> None:
+        """None."""
+
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether any of the rows observes what its site's support does not hold."""
         return is_outside(self.split, z, row, public)

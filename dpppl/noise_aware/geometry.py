@@ -37,6 +37,11 @@ class Geometry:
             "curvature": matrices, "reach": 1.0,
         }  # fmt: skip
 
+    @property
+    def is_one_block(self) -> bool:
+        """Whether a curvature is released as one whole matrix, without a sketch."""
+        return len(self.at["roots"]) == 1 and self.at["sketch"].shape[1] == 0
+
     def _gathered(self, at: Any, vectors: Any) -> Any:
         padded = jnp.concatenate([vectors, jnp.zeros((*vectors.shape[:-1], 1), vectors.dtype)], axis=-1)
         return jnp.take(padded, at["index"].astype(jnp.int32), axis=-1, mode="clip")

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access.centring import binary_factor, centre, clipped, odds_of, row_scores, unnumbered
+from dpppl.access.centring import binary_factor, centre, odds_of, row_scores, squared_length, unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
@@ -26,6 +26,7 @@ from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.weights import Weights
 from dpppl.row_program.hoist import value_and_gradient
+from dpppl.row_program.parameters import scores_by_parameters
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
 """The share of a curvature's cost that goes to the variance of scores; of a sandwich, whose width it decides."""
@@ -95,10 +96,36 @@ class RowStatistics:
                 lambda directions: odds * (score @ directions) ** 2,
                 lambda directions: factor * odds * (score @ directions) ** 2,
             )
-        scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
-        scores = self.geometry.pulled(at, scores)
-        centred = scores - centre(scores, weights, norm)
-        psi = clipped(centred, norm)
+        found = self._by_parameters(at, row, *public_and_key)
+        if found is None:
+            scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
+            found = self.geometry.pulled(at, scores), weights, None
+        return self._drawn_influence(at, *found)
+
+    def _by_parameters(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any] | None:
+        """Derivatives (1 + m, k) of the log probabilities of a row's responses in k parameters, the weights of responses, and the
+        Jacobian (k, d) of the parameters in u; see `scores_by_parameters`. None where there are no such parameters."""
+        point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
+        latents = self._latents(point)
+        own = self._responses.own(latents, row, public)
+        if own is None:
+            return None
+        others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
+        values = {site: jnp.concatenate([jnp.asarray(own[site])[None], others[site]]) for site in others}
+        found = scores_by_parameters(self._log_likelihood, point, row, public, values)
+        if found is None:
+            return None
+        silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
+        return found[0].at[0].add(silent), weights, self.geometry.pulled(at, found[1])
+
+    def _drawn_influence(self, at: Any, scores: Any, weights: Any, jacobian: Any) -> "_Influence":
+        """From the scores (1 + m, d) of responses; given a `jacobian` (k, d), `scores` are (1 + m, k), and their products with it
+        are the scores. Lengths of vectors of k numbers are then those of their products."""
+        norm, gram = at["norm"], None if jacobian is None else jacobian @ jacobian.T
+        through = lambda vectors: vectors if jacobian is None else vectors @ jacobian  # noqa: E731
+        centred = scores - centre(scores, weights, norm, gram)
+        squared = jnp.stack([squared_length(vector, gram) for vector in centred])
+        psi = centred * jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt(squared), 1e-30))[:, None]
         # A real score that is not finite takes its row out; another one is left out.
         left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
         psi = jnp.where(left_out[:, None], 0.0, psi)
@@ -109,18 +136,26 @@ class RowStatistics:
         of_curvature = drawn if isinstance(self._responses, UnitResponses) else weights
 
         def matrix() -> Any:
-            return self.geometry.curvature(at, of_curvature, psi, scores)
+            if jacobian is None:
+                return self.geometry.curvature(at, of_curvature, psi, scores)
+            ones = jnp.ones(len(jacobian), jacobian.dtype)
+            return self.geometry.curvature(at, ones, jacobian, _moment(of_curvature, psi, scores) @ jacobian)
 
         def squares(directions: Any) -> Any:
             """The real response is left out: signs of ranks must not depend on it."""
-            return weights[1:] @ (scores[1:] @ directions) ** 2 / jnp.sum(weights[1:])
+            return weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:])
 
-        length, is_clipped = jnp.sqrt(jnp.sum(matrix() ** 2)), jnp.sum(centred[0] ** 2) > norm**2
+        if jacobian is None or not self.geometry.is_one_block:
+            length = jnp.sqrt(jnp.sum(matrix() ** 2))
+        else:  # of J' M J, by products of k x k matrices
+            inner = _moment(of_curvature, psi, scores)
+            inner = jnp.sum((inner + inner.T)[:, :, None] / 2 * gram, axis=1)
+            length = jnp.sqrt(jnp.maximum(jnp.sum(inner * inner.T), 0.0))
 
         def along(directions: Any) -> Any:
-            return of_curvature @ ((psi @ directions) * (scores @ directions))
+            return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
 
-        return _Influence(psi[0], length, is_clipped, matrix, squares, along)
+        return _Influence(through(psi[0]), length, squared[0] > norm**2, matrix, squares, along)
 
     def _weight(self, at: Any, row: Any, length: Any) -> Any:
         return self._share(row) * jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
@@ -194,6 +229,11 @@ class RowStatistics:
         log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
         is_outside = responses.is_outside(latents, row, public)
         return log_probs, responses.totals(latents, row, public, values), weights, is_outside
+
+
+def _moment(weights: Any, psi: Any, scores: Any) -> Any:
+    """The matrix (k, k) of sum weights psi scores', for psi, scores (m, k)."""
+    return jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
 
 
 class _Influence(NamedTuple):

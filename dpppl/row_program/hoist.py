@@ -208,7 +208,7 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     total = sum(work for (start, _), work in edges.items() if start == 0)
     if total < _LEAST_SAVED:
         return [], []
-    cost, before = _minimum_cut(edges, end, total)
+    cost, before = minimum_cut(edges, end, total)
     shared = [v for v, node in nodes.items() if makers[v] in before and node not in before]
     shared.sort(key=_is_smooth, reverse=True)
     used = sorted(set().union(*(made_of[v] for v in shared)))
@@ -233,7 +233,7 @@ def _steady_work(program: Any, steady: Sequence[bool]) -> tuple[float, list[bool
     return total, [is_literal(v) or v in known for v in jaxpr.outvars]
 
 
-def _minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -> tuple[float, set[int]]:
+def minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -> tuple[float, set[int]]:
     """The cost of the cheapest cut between nodes 0 and 1, of those below `size`, and the nodes on the side of 0."""
     from scipy.sparse import csgraph, csr_array
 

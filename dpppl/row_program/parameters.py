@@ -1,0 +1,96 @@
+"""Scores of many responses of one row, by way of the few parameters of their distribution.
+
+The log likelihood of a response y depends on the latents z through k numbers u(z), such as a location and a scale. Its score
+is J' g(y): J = du/dz, (k, d), is taken once a row, and g(y), the derivative in u, has k numbers for each response. The numbers u
+are the smallest set of values in the traced program that every derivative in z passes through, and that no response enters.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.jaxprs import evaluate, flattened, is_literal, varying
+from dpppl.row_program.hoist import gradient, minimum_cut
+
+_MOST = 32
+"""The most numbers u: products of k x k matrices cost a row more than scores do beyond that."""
+
+
+def scores_by_parameters(
+    log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any, responses: Any
+) -> tuple[Any, Any] | None:
+    """The derivatives g (m, k) and the Jacobian J (k, d) for which `g @ J` are the scores of m responses.
+
+    - **log_likelihood** - `log_likelihood(z, row, public, response)`, a scalar.
+    - **z** - the latents, a vector (d,).
+    - **row**, **public** - pytrees, which no derivative is taken in.
+    - **responses** - a pytree of arrays (m, ...).
+
+    Returns None where u would have more than 32 numbers.
+
+    >>> likelihood = lambda z, x, _, y: -0.5 * (y - x @ z) ** 2
+    >>> g, jacobian = scores_by_parameters(likelihood, jnp.zeros(3), jnp.arange(3.0), (), jnp.array([1.0, 5.0]))
+    >>> g.tolist(), jacobian.tolist()
+    ([[1.0], [5.0]], [[0.0, 1.0, 2.0]])
+    """
+    first = jax.tree.map(lambda leaf: leaf[0], responses)
+    others, tree = jax.tree.flatten((row, public))
+    like, structure = jax.tree.flatten(first)
+
+    def flat(z: Any, *rest: Any) -> Any:
+        response = jax.tree.unflatten(structure, rest[len(others) :])
+        return log_likelihood(z, *jax.tree.unflatten(tree, rest[: len(others)]), response)
+
+    program = flattened(jax.make_jaxpr(flat)(z, *others, *like))
+    jaxpr, inputs = program.jaxpr, [*program.jaxpr.constvars, *program.jaxpr.invars]
+    found = _narrowest(jaxpr, len(like))
+    if found is None:
+        return None
+    sizes = [v.aval.size for v in found]
+
+    def values_of(wanted: Sequence[Any], given: Sequence[Any], more: dict[Any, Any]) -> list[Any]:
+        return evaluate(jaxpr, dict(zip(inputs, [*program.consts, *given])) | more, wanted=wanted)
+
+    def parameters(z: Any, others: Any) -> Any:
+        return jnp.concatenate([jnp.ravel(v) for v in values_of(found, [z, *others, *like], {})])
+
+    def after(u: Any, response: Any) -> Any:
+        parts = jnp.split(u, np.cumsum(sizes)[:-1])
+        given = {v: part.reshape(v.aval.shape).astype(v.aval.dtype) for v, part in zip(found, parts)}
+        return values_of(jaxpr.outvars, [z, *others, *jax.tree.leaves(response)], given)[0]
+
+    along = gradient(lambda z, others, _, direction: parameters(z, others) @ direction)
+    jacobian = jax.vmap(lambda direction: along(z, others, (), direction))(jnp.eye(sum(sizes), dtype=z.dtype))
+    u = parameters(z, others)
+    return jax.vmap(lambda response: jax.grad(after)(u, response))(responses), jacobian
+
+
+def _narrowest(program: Any, num_responses: int) -> list[Any] | None:
+    """The fewest numbers between the first input of an open program and its output, as variables that none of the last
+    inputs enters; of several such sets the one next to the output. None where they are more than `_MOST`.
+
+    A minimum cut, from the output to the input: each variable is an edge as wide as its size. Derivatives pass through
+    floating-point numbers only."""
+    steady = len(program.constvars) + len(program.invars) - num_responses
+    of_response = varying(program, [k >= steady for k in range(steady + num_responses)])
+    start = program.invars[0]
+    nodes = {start: 2}  # and its other end is one more; 0 is the output, 1 the input
+    edges: dict[tuple[int, int], float] = {(2, 3): start.aval.size, (3, 1): np.inf}
+    for equation in program.eqns:
+        operands = [v for v in equation.invars if not is_literal(v) and v in nodes]
+        for v in equation.outvars if operands else ():
+            if not jnp.issubdtype(v.aval.dtype, jnp.inexact):
+                continue
+            nodes[v] = here = 2 + 2 * len(nodes)
+            edges[here, here + 1] = np.inf if v in of_response else max(1, v.aval.size)
+            edges |= {(here + 1, nodes[u]): np.inf for u in operands}
+    output = program.outvars[0]
+    if is_literal(output) or output not in nodes or output not in of_response:
+        return None
+    edges[0, nodes[output]] = np.inf
+    size, before = minimum_cut(edges, 2 + 2 * len(nodes), start.aval.size)
+    found = [v for v, node in nodes.items() if node in before and node + 1 not in before]
+    return found if size <= _MOST else None
