@@ -32,8 +32,11 @@ def scores(law, z, x, responses):
     def log_likelihood(z, row, public, response):
         return law(row @ z[:-1], jnp.exp(z[-1])).log_prob(response)
 
-    found = scores_by_parameters(log_likelihood, z, x, (), responses)
-    return found, jax.vmap(jax.grad(log_likelihood), (None, None, None, 0))(z, x, (), responses)
+    def both(z, x, responses):
+        every = jax.vmap(jax.grad(log_likelihood), (None, None, None, 0))
+        return scores_by_parameters(log_likelihood, z, x, (), responses), every(z, x, (), responses)
+
+    return jax.jit(both)(z, x, responses)
 
 
 @pytest.mark.parametrize("name", LAWS)
