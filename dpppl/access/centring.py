@@ -35,17 +35,17 @@ def draw_key(key: Any, step: Any) -> Any:
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
-def clipped(vectors: Any, norm: Any) -> Any:
-    """Vectors (..., d) shortened to at most `norm`."""
-    lengths = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors * jnp.minimum(1.0, norm / jnp.maximum(lengths, 1e-30))
-
-
 def squared_length(vector: Any, gram: Any = None) -> Any:
     """The squared length of a vector (d,); with a `gram` matrix (d, d), `vector @ gram @ vector`."""
     if gram is None:
         return jnp.sum(vector**2)
     return jnp.maximum(jnp.sum(gram * (vector[:, None] * vector)), 0.0)
+
+
+def clipped(vectors: Any, norm: Any, gram: Any = None) -> Any:
+    """Vectors (m, d) shortened to at most `norm`; lengths are those of `squared_length`."""
+    lengths = jnp.sqrt(jnp.stack([squared_length(vector, gram) for vector in vectors]))
+    return vectors * jnp.minimum(1.0, norm / jnp.maximum(lengths, 1e-30))[:, None]
 
 
 def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access.centring import binary_factor, centre, odds_of, row_scores, squared_length, unnumbered
+from dpppl.access.centring import binary_factor, centre, clipped, odds_of, row_scores, squared_length, unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
@@ -124,8 +124,7 @@ class RowStatistics:
         norm, gram = at["norm"], None if jacobian is None else jacobian @ jacobian.T
         through = lambda vectors: vectors if jacobian is None else vectors @ jacobian  # noqa: E731
         centred = scores - centre(scores, weights, norm, gram)
-        squared = jnp.stack([squared_length(vector, gram) for vector in centred])
-        psi = centred * jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt(squared), 1e-30))[:, None]
+        psi = clipped(centred, norm, gram)
         # A real score that is not finite takes its row out; another one is left out.
         left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
         psi = jnp.where(left_out[:, None], 0.0, psi)
@@ -155,7 +154,7 @@ class RowStatistics:
         def along(directions: Any) -> Any:
             return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
 
-        return _Influence(through(psi[0]), length, squared[0] > norm**2, matrix, squares, along)
+        return _Influence(through(psi[0]), length, squared_length(centred[0], gram) > norm**2, matrix, squares, along)
 
     def _weight(self, at: Any, row: Any, length: Any) -> Any:
         return self._share(row) * jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
