@@ -1,7 +1,7 @@
 """Whether a posterior may be read: what the releases say for and against it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -186,7 +186,17 @@ class Verdict:
 
     @property
     def misfit(self) -> str | None:
-        """What the responses' ranks say against the model: by chance in less than two runs of 100."""
+        """What the responses' ranks say against the model. None of a sandwich, where that is `pseudo_true`."""
+        lines = self._against()
+        if not lines or self.widths.is_sandwich:
+            return None
+        return (
+            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up "
+            f"to {max(self.harm):.1f} posterior sd; use a richer model."
+        )
+
+    def _against(self) -> list[str]:
+        """What the responses' ranks say against the model, in parts of a sentence: by chance in less than two runs of 100."""
         lines = []
         departure, chi_squared = self.fit
         # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
@@ -209,18 +219,12 @@ class Verdict:
             lines.append(
                 f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
             )
-        if not lines or self.widths.is_sandwich:
-            return None
-        return (
-            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up "
-            f"to {max(self.harm):.1f} posterior sd; use a richer model."
-        )
+        return lines
 
     @property
     def pseudo_true(self) -> str | None:
         """Of a sandwich: whether ranks say that the model is wrong."""
-        is_wrong = self.widths.is_sandwich and replace(self, widths=MODELLED).misfit is not None
-        return PSEUDO_TRUE if is_wrong else None
+        return PSEUDO_TRUE if self.widths.is_sandwich and self._against() else None
 
     @property
     def correlation(self) -> str | None:
