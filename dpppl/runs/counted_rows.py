@@ -100,8 +100,13 @@ class CountedRows:
         kinds = kinds if self.outside is None else {"outside the support": self.outside} | kinds
         if self.std >= 1.0:
             return "hidden by the noise: its sd is above the number of rows"
-        shares = ", ".join(f"{name} {min(1.0, max(0.0, share)):.1%}" for name, share in kinds.items())
+        shares = ", ".join(f"{name} {_percent(share)}" for name, share in kinds.items())
         return f"{shares} of the rows, each ± {self.std:.1%}"
 
     def _share(self, share: float) -> str:
-        return f"{min(share, 1.0):.1%} ± {self.std:.1%}"
+        return f"{_percent(share)} ± {self.std:.1%}"
+
+
+def _percent(share: float) -> str:
+    """A noisy share, as the nearest one that is possible."""
+    return f"{min(1.0, max(0.0, share)):.1%}"

@@ -60,19 +60,24 @@ class PrivateScore:
         Raises ConfigurationError where `measure_spread` was not asked for."""
         from scipy.special import ndtri
 
-        if self.sampling_sd is None:
-            raise ConfigurationError("an interval needs the spread of scores: private_score(..., measure_spread=True).")
+        error = self._standard_error
         if not 0.0 < probability < 1.0:
             raise ConfigurationError(f"probability {probability} must be in (0, 1).")
-        half = float(ndtri(0.5 + 0.5 * probability)) * math.hypot(self.noise_sd, self.sampling_sd)
+        half = float(ndtri(0.5 + 0.5 * probability)) * error
         return self.mean - half, self.mean + half
 
     def p_value(self, mean: float = 0.0) -> float:
         """Compute the two-sided normal p-value of a population mean, which counts noise and sampling; see `interval`."""
         from scipy.special import ndtr
 
-        low, high = self.interval(2.0 * float(ndtr(1.0)) - 1.0)
-        return float(2.0 * ndtr(-abs(self.mean - mean) / ((high - low) / 2.0)))
+        return float(2.0 * ndtr(-abs(self.mean - mean) / self._standard_error))
+
+    @property
+    def _standard_error(self) -> float:
+        """Of the mean, by noise and sampling. Raises ConfigurationError where `measure_spread` was not asked for."""
+        if self.sampling_sd is None:
+            raise ConfigurationError("an interval needs the spread of scores: private_score(..., measure_spread=True).")
+        return math.hypot(self.noise_sd, self.sampling_sd)
 
     def __str__(self) -> str:
         relation = ROW.relation(self.events[0].neighboring_relation)
