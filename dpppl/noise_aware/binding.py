@@ -55,8 +55,8 @@ def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Boun
         split = split_in_units(model, args, kwargs, data_plate=settings.data_plate)
         check_num_data(settings.num_data, split.num_rows)
         rows, public = split.arrays(args, kwargs, settings.mesh)
-        if weights is not None and split.row[weights.name].shape:
-            raise ConfigurationError(f"{weights.name} must hold one weight a row, (N,).")
+        if weights is not None and (weights.name not in split.row or split.row[weights.name].shape):
+            raise ConfigurationError(f"{weights.name} must be an array that holds one weight a row, (N,).")
         settings._placement = described(rows)
         coordinates = Coordinates.of(split, public, settings.coordinates)
         if coordinates.dimension > MOST_LATENTS:

@@ -105,6 +105,8 @@ def test_without_a_cap_a_weight_would_break_the_bound():
         (dict(weights="weight", max_weight=2.0), {}, "give weight=..., one weight for each row"),
         (dict(weights="weight", max_weight=2.0), {"weight": np.ones((4, 2))}, "one weight a row"),
         (dict(weights="weight", max_weight=2.0), {"weight": np.ones(3)}, "weight"),
+        (dict(weights="weight", max_weight=2.0), {"weight": 2.0}, "one weight a row"),
+        (dict(weights="weight", max_weight=2.0), {"weight": dpppl.Public(np.ones(4))}, "one weight a row"),
     ],
 )
 def test_what_cannot_be_weights_is_refused_before_anything_is_charged(settings, columns, said):
