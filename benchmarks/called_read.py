@@ -145,8 +145,8 @@ def columns(kind, rng, n):
         "cauchy": (np.stack([np.ones(n), np.clip(rng.standard_cauchy(n), -50, 50)], 1), np.array([0.3, 0.2])),
         "events": (np.stack([np.ones(n), z], 1), None),  # the prior excludes the truth, so NUTS is the reference
     }[kind.removesuffix("_linear")]
-    own = np.array([0.2, 0.3, 0.5][: x.shape[1]]) if weights is None else weights
-    own = np.array([-4.7, 0.5]) if kind == "events" else own
+    unnamed = np.array([-4.7, 0.5] if kind == "events" else [0.2, 0.3, 0.5])
+    own = unnamed if weights is None else weights
     if kind.endswith("_linear"):
         y, model = x @ own + rng.standard_normal(n), linear
     else:

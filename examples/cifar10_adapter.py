@@ -21,8 +21,7 @@ from numpyro.infer import init_to_value
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from examples.cifar10 import DELTA, labels
-from examples.cifar10_features import stored
-from examples.data import data_folder
+from examples.cifar10_features import missing, stored
 from examples.efficientnet import load_body
 from examples.methods import draws
 from examples.mnist import class_scores
@@ -94,7 +93,6 @@ ROWS = [
 
 
 def main(arguments=None):
-    missing = lambda: None if any(data_folder().glob("features/train-*.npy")) else "features/train-*.npy"  # noqa: E731
     command(__doc__, ROWS, "cifar10_adapter", missing, lambda folder: None, arguments)
 
 

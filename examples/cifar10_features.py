@@ -51,6 +51,11 @@ def stored(part):
     return found[-1], folder / f"labels-{part}.npy"
 
 
+def missing():
+    """The features that an example needs and that are not there; None where they are."""
+    return None if any(data_folder().glob("features/train-*.npy")) else "features/train-*.npy"
+
+
 def features(part, size=SIZE):
     """Path of the features (N, 1280) of a part; made now where they are missing. Prints progress."""
     (images, labels), weights = images_of(part), weights_path()

@@ -36,8 +36,8 @@ def draws(
 
     `start`: NumPyro's init strategy of guides. `batch_size`: on average, of Poisson batches; None: all rows.
     `settings`: of chains num_warmup, num_samples and the kernel's own; of guides num_steps, learning_rate, init_scale, rate (of
-    dropout), rank (of low-rank SVI), average (the share of
-    iterates that are averaged), scale_share (of the learning rate, for a guide's spreads) and SVI's own."""
+    dropout), rank (of low-rank SVI), average (the share of iterates that are averaged), scale_share (of the learning rate, for a
+    guide's spreads) and SVI's own."""
     target = {} if epsilon is None else {"target_epsilon": epsilon, "target_delta": delta}
     if method == "NoiseAware":
         private = dpppl.NoiseAware(model, num_samples=num_draws, progress_bar=False, print_cost=False, **target)
