@@ -29,7 +29,7 @@ def concluded(
     - **settings**, **bound**, **releases** - of the run.
     - **found** - what `staged` returned.
     - **key** - key of the samples.
-    - **is_modelled** - whether scores vary as the model has it."""
+    - **is_modelled** - whether the variance of scores is the model's."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
     scalar_std = float(settings._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
     mixture = Mixture.of(stages[-1].modelled if is_modelled else stages[-1].surrogate, prior)

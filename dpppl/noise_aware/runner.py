@@ -133,13 +133,13 @@ class NoiseAware(NoiseAwareSettings):
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
-        - **width** - "model": the scores vary as the model has it, also after a run with width="sandwich". None: as in `run`.
+        - **width** - "model": by the model's variance of scores, also after a run with width="sandwich". None: as in `run`.
         - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of a unit's ids which rows
           share one.
 
         Raises ConfigurationError before `run`, and where that was interrupted before it had made all accesses."""
         key, releases = keys.as_key(rng_key), self.releases
-        if checked_width(width or self.width) == "sandwich" != self.width:
+        if checked_width(width or self.width) == "sandwich" and self.width != "sandwich":
             raise ConfigurationError('a sandwich needs other norms: NoiseAware(..., width="sandwich"), then run.')
         bound = bind(self, args, kwargs, key)
         found = conclusion.staged(self, bound, releases, releases.asker())

@@ -50,7 +50,7 @@ class Widths(NamedTuple):
             return None
         cure = "" if self.is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
         return (
-            f"scores vary {self.ratio:.1f} ± {self.std:.1f} times as much as the model has it, and the sd of '{self.latent}' is "
+            f"scores vary {self.ratio:.1f} ± {self.std:.1f} times as much as under the model, and the sd of '{self.latent}' is "
             f"{self.wider:.1f} times the model's: responses are more dispersed, or rows of a unit correlated{cure}."
         )
 
