@@ -42,8 +42,8 @@ def test_rows_whose_terms_cancel_move_the_sum_by_at_most_the_norm(clipping, coun
     totals = [of_one(np.arange(len(rows)) == k) for k in range(len(rows))]
     assert max(length(total[0] if counted else total) for total in totals) <= 1 + SLACK
     if counted:  # each row once: as clipped or not, or, below 1e-15 of the norm, as silent; none as not finite
-        for _, counts in totals:
-            assert sorted(np.abs(np.asarray(counts))) == [0.0, 0.0, 0.5] and counts[1] == 0.0
+        for counts in (np.asarray(total[1]) for total in totals):
+            assert sorted(np.abs(counts)) == [0.0, 0.0, 0.5] and counts[1] == 0.0
 
 
 def loops(compiled):
