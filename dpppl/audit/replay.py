@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -64,16 +65,18 @@ def replay(
     and public operands of the accesses. An access's own clipped sums on both data sets may differ by what is charged.
 
     - **runner** - `runner(rng_key, *args)` makes new objects, runs them, and returns all that is to be published: an `MCMC`,
-      a `NoiseAware`, an `SVIResult`, a number, or a dict, tuple or dataclass of these and of arrays.
+      a `NoiseAware`, an `SVIResult`, a number, or a dict, tuple or dataclass of these and of arrays. A `pathlib.Path` stands for
+      all that a file or folder holds.
     - **args**, **neighbour_args** - arguments of the two runs, on made-up data or data of the auditor's own. Both have the same
       shapes, and one row (or unit) of one differs.
     - **rng_key** - the key of both runs; None: a new one.
     - **neighboring_relation** - "replace_one" for another row in its place; "zero_out" where the neighbour's row contributes
       nothing (for example, a row of NaN), so that half of the change is allowed.
 
-    Covers runs of `MCMC`, `SVI.run`, `NoiseAware`, `private_score`, SVI's queries and `tune`, with rows in memory on one device.
-    Progress bars are left out. A replay can find a fault and never prove that there is none.
-    Raises what the first run raises, and ConfigurationError where it makes no access, for rows on disk or sharded rows.
+    Covers runs of `MCMC`, `SVI.run`, `NoiseAware`, `private_score`, SVI's queries and `tune`, with rows in memory, on disk or on
+    a mesh, with persons, checkpoints and ledgers. Progress bars, and ids of runs and times in files, are left out.
+    A replay can find a fault and never prove that there is none.
+    Raises what the first run raises, and ConfigurationError where it makes no access.
 
     >>> import dpppl, numpy as np, numpyro, numpyro.distributions as dist
     >>> def model(y):
@@ -174,6 +177,8 @@ def _facts(value: Any, name: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, SVIResult):
         shown = dict(params=value.params, state=value.state, trajectory=value.trajectory, gradients=value.gradients)
         value = shown | dict(convergence=value.convergence, report=value.report, text=str(value.report))
+    if isinstance(value, Path):
+        value = _contents(value)
     if isinstance(value, np.ndarray) and value.dtype == object:
         value = value.tolist()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -192,6 +197,20 @@ def _facts(value: Any, name: str) -> Iterator[tuple[str, str]]:
         yield name, _digest(f"{array.dtype}{array.shape}".encode() + array.tobytes())
     else:
         yield name, _digest(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode())
+
+
+def _contents(path: Path) -> Any:
+    """All that a file or folder holds, but names of runs, times, and digests, which are other ones in each run."""
+    if path.is_dir():
+        return {each.name: each for each in sorted(path.iterdir())}
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return {name: _masked(str(x)) if x.dtype.kind == "U" else x for name, x in arrays.items()}
+    return _masked(path.read_bytes().decode("latin-1"))
+
+
+def _masked(text: str) -> str:
+    return re.sub(r"[0-9a-f]{16,}|\d{4}-\d\d-\d\dT[\d:.+]*", "*", text)
 
 
 def _digest(text: bytes) -> str:

@@ -20,7 +20,6 @@ from jax.interpreters import mlir
 from dpppl.access.clipping import Adaptive
 from dpppl.access.door import Access, door_p
 from dpppl.access.mechanism import ACCOUNTED
-from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import is_key, open_jaxpr
 
 taped_p = Primitive("dpppl_taped_door")
@@ -54,6 +53,7 @@ class Tape:
     - **before** - the tape whose releases this run is given; None for a first run.
     - **accesses** - those made, by key and step, in order.
     - **noise** - charged noise multipliers, in order.
+    - **steps** - how many steps of each charge were charged, by run and number.
     - **charges** - charges in words, in order.
     - **digests** - of the programs as they were proved.
     - **faults** - what was wrong with accesses, in words without values.
@@ -62,6 +62,7 @@ class Tape:
     before: "Tape | None" = None
     accesses: dict[tuple[bytes, bytes], Made] = field(default_factory=dict)
     noise: list[float] = field(default_factory=list)
+    steps: dict[tuple[str, int], int] = field(default_factory=dict)
     charges: list[str] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -69,13 +70,16 @@ class Tape:
 
     # See runs.watching.Watcher
 
-    def charged(self, charge: Any, first: int, until: int) -> None:
+    def charged(self, run: tuple[str, int], charge: Any, first: int, until: int) -> None:
         """Note a charge.
 
+        - **run** - the id of its run, and its number.
         - **charge** - the charge.
         - **first**, **until** - its steps that were charged."""
+        known = max(first, self.steps.get(run, 0))  # by the run that this one resumes
+        self.steps[run] = max(until, known)
+        self.noise += list(np.tile(charge.noise_multipliers[known:until], charge.chains))
         multipliers = charge.noise_multipliers[first:until]
-        self.noise += list(np.tile(multipliers, charge.chains))
         self.charges.append(f"{charge.mechanism} {charge.neighboring_relation} {charge.chains} {multipliers.tolist()}")
 
     def program(self, closed: Any, digest: str) -> Any:
@@ -93,10 +97,6 @@ class Tape:
 
         - **access** - the door's parameter.
         - **operands** - the door's operands."""
-        if access.placement is not None:
-            raise ConfigurationError(
-                "replay takes rows in memory on one device: leave mesh= out, and load what is on disk."
-            )
         outputs = access(*operands)
         given, names = _for_host(access, operands)
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]

@@ -311,7 +311,7 @@ class Reservation:
                 return  # a chunk that is run again under the same keys: one access
             run.begun[number] = until
             if (audit := watching.watcher()) is not None:
-                audit.charged(planned, first, until)
+                audit.charged((self.run_id, number), planned, first, until)
             if budget.ledger is not None and sum(run.begun) > self._known:
                 budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
 

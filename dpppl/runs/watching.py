@@ -9,8 +9,9 @@ from typing import Any, Protocol
 class Watcher(Protocol):
     """What an audit is told of the runs of its thread."""
 
-    def charged(self, charge: Any, first: int, until: int) -> None:
-        """Note that steps `first` to `until` of a charge were charged."""
+    def charged(self, run: tuple[str, int], charge: Any, first: int, until: int) -> None:
+        """Note that steps `first` to `until` of a charge were charged. `run` is the run's id and the charge's number; a run
+        that is resumed charges its earlier steps again."""
 
     def program(self, closed: Any, digest: str) -> Any:
         """Return the proved program to compile in place of `closed`, whose digest is `digest`."""
