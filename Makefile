@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all dist lint bench bench-peers results docs clean
+.PHONY: demo test test-all dist lint bench bench-peers results docs doctest clean
 
 $(VENV)/installed: pyproject.toml setup.py dpppl/randomness/native.c
 	$(PYTHON) -m venv $(VENV)
@@ -50,8 +50,8 @@ results: $(VENV)/installed
 	$(BIN)/python examples/papers/bayesian_privacy.py --out docs/results
 	$(BIN)/python examples/results.py
 
-docs: $(VENV)/installed
-	$(BIN)/python -m pytest --doctest-glob="*.md" README.md docs
+doctest: $(VENV)/installed
+	$(BIN)/python -m pytest --doctest-glob="*.md" README.md CONTRIBUTING.md docs
 
 clean:
 	rm -rf $(VENV) build dpppl/*.so *.egg-info .pytest_cache .ruff_cache .mypy_cache

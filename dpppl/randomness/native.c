@@ -1,12 +1,17 @@
-// ChaCha20 (RFC 8439), normal draws from it and distinct rows, for XLA on CPUs: what dpppl/chacha.py, dpppl/random.py and
-// dpppl/subsampling/distinct.py define.
+// ChaCha20 (RFC 8439), normal draws from it and distinct rows, for XLA on CPUs: what dpppl/randomness/chacha.py, dpppl/randomness/normal.py
+// and dpppl/subsampling/distinct.py define.
 
 #include <math.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef _WIN32
+#include <windows.h>
+#define sched_yield() SwitchToThread()
+#else
+#include <sched.h>
+#endif
 
 #include "xla/ffi/api/c_api.h"
 

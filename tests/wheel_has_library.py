@@ -1,0 +1,7 @@
+"""Ask an installed wheel whether its C library works on this platform: `python tests/wheel_has_library.py`."""
+
+import sys
+
+from dpppl.randomness import native
+
+sys.exit(0 if native.available() else "the wheel has no C library that works")
