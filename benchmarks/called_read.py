@@ -174,14 +174,17 @@ def latents(kind, rng, n):
     return mixture, (np.where(rng.random(n) < rare, 3.0, 0.0) + rng.standard_normal(n),), None
 
 
-def skewed(rng, n):
-    """Adult's numbers, standardised: few people have capital gains or losses."""
+def skewed(rng, n, is_simulated=False):
+    """Adult's numbers, standardised: few people have capital gains or losses. The response is the income, or made by the model."""
     rows = data._rows(data.data_folder() / "adult-train.csv")
     table = np.array([[float(row[name]) for name in NUMBERS] for row in rows])
     table[:, 3:5] = np.log1p(table[:, 3:5])
     x, y = (table - table.mean(0)) / table.std(0), np.array([row["income"] == ">50K" for row in rows], float)
     kept = rng.permutation(len(y))[:n]
-    return logistic, (np.concatenate([np.ones((len(kept), 1)), x[kept]], 1), y[kept]), None
+    x, y = np.concatenate([np.ones((len(kept), 1)), x[kept]], 1), y[kept]
+    if is_simulated:
+        y = (rng.random(len(x)) < 1 / (1 + np.exp(-x @ np.array([-1.4, 0.6, 0.05, 0.9, 0.5, 0.25, 0.6])))).astype(float)
+    return logistic, (x, y), None
 
 
 def flipped(share, rng, n):
@@ -198,7 +201,9 @@ PROBLEMS |= {kind: (lambda rng, n, kind=kind: columns(kind, rng, n))
 PROBLEMS |= {kind: (lambda rng, n, kind=kind: latents(kind, rng, n))
              for kind in ("ordered_empty", "ordered_rare", "simplex_empty", "simplex_rare", "groups_equal", "groups",
                           "mixture_empty", "mixture_rare")}  # fmt: skip
-PROBLEMS |= {"skewed": skewed} | {f"flipped_{s:g}": (lambda rng, n, s=s: flipped(s, rng, n)) for s in (0.01, 0.05)}
+PROBLEMS |= {"skewed": skewed, "skewed_simulated": lambda rng, n: skewed(rng, n, True)} | {
+    f"flipped_{s:g}": (lambda rng, n, s=s: flipped(s, rng, n)) for s in (0.01, 0.05)
+}
 
 
 def without_privacy(model, args):

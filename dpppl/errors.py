@@ -39,7 +39,7 @@ class PrivacyWarning(UserWarning):
 
 
 class DataReadError(DPPPLError, OSError):
-    """Rows could not be read from disk: mend the file. What was charged before stays charged, and nothing is returned."""
+    """Rows could not be read from disk: mend the file. Earlier charges stay, and nothing is returned."""
 
 
 class LedgerError(DPPPLError):

@@ -139,7 +139,7 @@ REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_di
 
 def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any] | None:
     """Two closed programs for an open one: `before(*inputs that do not vary)`, and `after(*what it gave, *inputs)`, which gives
-    the outputs. Constants are the first inputs. What costs nothing is left to the second; None where that is all.
+    the outputs. Constants are the first inputs. Equations without cost stay in the second; None if nothing else is left.
 
     >>> program = jax.make_jaxpr(lambda x, y: jax.numpy.exp(x) * y)(0.0, 0.0).jaxpr
     >>> [[equation.primitive.name for equation in part.eqns] for part in split(program, (False, True))]
@@ -319,7 +319,7 @@ class Dependence:
         return self._reduced(role, name)[1]
 
     def text(self, role: str, name: str) -> list[str]:
-        """What is computed, without memory addresses, and the constants it is computed from: equal for equal programs."""
+        """The program's text without memory addresses, and its constants: equal for equal programs."""
         jaxpr, _ = self._reduced(role, name)
         numbers: dict[Any, int] = {}
 
@@ -329,7 +329,7 @@ class Dependence:
         equations = [([*e.invars, *e.outvars], f"{e.primitive} {e.params}") for e in jaxpr.eqns]
         lines = [f"{list(map(show, variables))} {what}" for variables, what in equations]
         lines.append(f"{list(map(show, [*jaxpr.invars, *jaxpr.outvars]))}")
-        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._constants))  # JAX 0.10 keeps them beside the jaxpr
+        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._constants))  # JAX 0.10 keeps them outside the jaxpr
         captured = [value for v, value in own if v in numbers] + list(_inner_constants(jaxpr))
         lines += [repr(_plain(v).tobytes()) for v in captured if not isinstance(v, jax.core.Tracer)]
         return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]

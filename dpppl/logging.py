@@ -1,4 +1,4 @@
-"""What may be logged of a run: its report, settings, progress and summaries of what was released; never rows, losses or keys.
+"""Logging of a run's report, settings, progress and summaries of releases; never rows, losses or keys.
 
 A record is built from a method's own report and released values alone. Trackers that log a model's call, its data or its losses
 (as automatic logging does) publish rows; these functions take nothing but dpppl's objects.
@@ -36,7 +36,7 @@ _TOLD = (
 
 
 class Tracker(Protocol):
-    """What `mlflow` calls: the module of that name has it, and so has whatever stands in for it."""
+    """The part of mlflow's interface that is called."""
 
     def set_tags(self, tags: dict[str, Any]) -> Any: ...
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> Any: ...
@@ -45,7 +45,7 @@ class Tracker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What is logged.
+    """The logged values.
 
     - **tags** - status and settings, as text; tags, since MLflow refuses to log another value of a parameter.
     - **metrics** - what it cost so far, and posterior means and standard deviations of the first 200 elements: `mean.w.0.1` for

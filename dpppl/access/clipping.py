@@ -23,7 +23,7 @@ _SILENT, _FAINT = 1e-30, 1e-12
 
 
 class Clipping:
-    """What all kinds of clipping share: rows longer than the norm are shortened to it, all latents of a row together.
+    """The base class of clipping: rows longer than the norm are shortened to it, all latents of a row together.
 
     - **clipping_norm** - the norm of what a row adds at most: the sensitivity of the sum."""
 
@@ -48,7 +48,7 @@ class Clipping:
         return clip_rows(latents, mask, own, self.weights)
 
     def counted(self, squared_norms: Sequence[Any], norm: Any = None) -> Any:
-        """What each row adds to the counts (B, NUM_COUNTS), given those of its `parts`: a vector with one entry that is not 0.
+        """Each row's contribution to the counts (B, NUM_COUNTS), given those of its `parts`: one entry is not 0.
 
         The first is 1/2 if the row is longer than any norm, else -1/2. Rows that are not finite, or 0, have `count_sensitivity`
         in the second or the third."""

@@ -106,7 +106,7 @@ class Access:
 
     @property
     def roles(self) -> information_flow.Roles:
-        """What the verifier must know of the operands."""
+        """The roles of the operands, for the verifier."""
         _, rows, _, _, key, _, step, _ = self.parts
         streams = tuple(zlib.crc32(name.encode()) for name in STREAMS)
         rows = tuple(jax.tree.leaves(rows))

@@ -41,7 +41,7 @@ class Blocks:
 
 
 class Drawn(NamedTuple):
-    """What a step looks at, on this device.
+    """The rows of a step, on this device.
 
     - **rows** - what `fetch` makes rows of, a pytree of arrays (B, ...).
     - **mask** - (B,) which of them count; None: all.
@@ -148,7 +148,7 @@ def total_of(values: Any, placement: Any) -> Any:
 
 
 def drawn_once(draw: Callable[[], Any], placement: Any) -> Any:
-    """What the first of the devices draws, on all of them: one noise, whatever arithmetic the others have."""
+    """The first device's draw, on all devices: one noise, whatever arithmetic the others have."""
     if placement is None:
         return draw()
     like = jax.eval_shape(draw)

@@ -33,7 +33,7 @@ def weigh(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
 
 
 def count(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
-    """What each row adds to the counts (B, NUM_COUNTS) float64, as `Clipping.counted` says; 0 where `keep` is False."""
+    """Each row's contribution to the counts (B, NUM_COUNTS) float64, as in `Clipping.counted`; 0 where `keep` is False."""
     parts = clipping.parts(squares, norm)
     units = [sum(jax.tree.leaves(latents)) / _float64(own) ** 2 for latents, own in parts]
     return jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)

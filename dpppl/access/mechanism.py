@@ -28,14 +28,14 @@ from dpppl.row_program.materialize import Statistic, materialize
 from dpppl.subsampling import FullBatch, Partition, Poisson, Subsampling, WithoutReplacement
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
-"""What is accounted of a noise multiplier: less the slack of the sensitivity, and what rounding on the device may take."""
+"""Share of a noise multiplier that the account uses: less the slack of the sensitivity and of rounding on the device."""
 
 ROW_NUMBER = "(row number)"
 """Label of a row's place in its step, a public number, which gives the row draws of its own."""
 
 
 class NoisySum(NamedTuple):
-    """What an access returns.
+    """The result of an access.
 
     - **total** - the noised sum of clipped gradients, a pytree like the latents.
     - **count** - with adaptive clipping or a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `Clipping.counted`;
@@ -193,7 +193,7 @@ class Mechanism:
         self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
         step: Any, norm: Any, forms: ghost.Forms | None = None, placement: Any = None,
     ) -> Any:  # fmt: skip
-        """What the door computes: subsample, clip the statistic of each row, sum, and add noise.
+        """The door's computation: subsample, clip the statistic of each row, sum, and add noise.
 
         - **statistic** - `statistic(row)`; with `forms`, factors of a gradient, which are weighted so that it is clipped.
         - **rows** - private arrays (N, ...); of several devices, those of this one.
@@ -273,7 +273,7 @@ class Mechanism:
         return self.subsampling.neighboring_relation
 
     def event(self, noise_multipliers: Any, first: int = 0, repeats: int = 1) -> GaussianEvent:
-        """What accesses number first, first + 1, ... with these noise multipliers cost, `repeats` times (chains).
+        """The charges for accesses number first, first + 1, ... with these noise multipliers, `repeats` times (chains).
 
         They are lowered by 4e-6, so that rounding on the device cannot make the account too small."""
         values = np.asarray(noise_multipliers, np.float64)

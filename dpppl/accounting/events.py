@@ -1,4 +1,4 @@
-"""What was asked of the data, as plain numbers: noise multipliers, counts, sampling rate and neighbouring relation."""
+"""Accesses of the data as plain numbers: noise multipliers, counts, sampling rate and neighbouring relation."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What `plan` found. `str(plan)` is a table; `dpppl.plotting.plan_picture(plan)` draws it.
+    """The result of `plan`. `str(plan)` is a table; `dpppl.plotting.plan_picture(plan)` draws it.
 
     - **num_data**, **target_delta**, **row_curvature**, **clipping_norm**, **prior_sd** - what it is for.
     - **interval_without_privacy** - the width that a 90 % interval would have without noise.
@@ -131,7 +131,7 @@ def plan(
     simulates: bool = True,
     rows_per_second: float = 1e6,
 ) -> Plan:
-    """What each method could do with a budget, and which to take. Looks at no data.
+    """Compare the methods at a budget, and name the one to take. Looks at no data.
 
     - **num_data** - rows, or persons where the unit is a person.
     - **target_delta**, and **target_epsilon** or **target_advantage** - the budget of one run.

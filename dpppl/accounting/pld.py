@@ -11,7 +11,7 @@ epsilon, so is that of all accesses together (Zhu, Dong, Wang 2022). Every step 
    The Fourier transform convolves it with itself; times e^(-order loss) it is what is wanted, with rounding errors that
    are small compared with delta, however small delta is. Without the tilt they are about 1e-16 an access, whatever
    delta is. A bound on what rounding takes off is computed with the transform and added to each of its numbers.
-3. The transform is periodic. What lies below a period counts higher up, and what lies above is bounded by Chernoff's
+3. The transform is periodic. Mass below a period counts higher up, and mass above is bounded by Chernoff's
    inequality and added to delta.
 """
 

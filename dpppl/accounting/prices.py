@@ -1,4 +1,4 @@
-"""What runs would cost, each alone and one after the other, before any is made."""
+"""The cost of runs, each alone and composed, before any is made."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Priced:
 
 
 def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> list[Priced]:
-    """What runs would cost, each alone and one after the other, as one plan made in advance. Nothing is charged.
+    """Price runs, each alone and composed, as one plan made in advance. Nothing is charged.
 
     - **runs** - events by name, in order.
     - **before** - what was charged already, such as `ledger.events`.

@@ -57,7 +57,7 @@ class SelectionEvent:
 
     @property
     def neighboring_relation(self) -> str:
-        """That of all candidates."""
+        """The bound for all candidates."""
         return self.candidates[0][0].neighboring_relation
 
     @property

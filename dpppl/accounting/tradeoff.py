@@ -1,4 +1,4 @@
-"""What an attack can achieve: the errors, gains and successes that a privacy guarantee leaves it, from the events that ran.
+"""Limits on attacks: the errors, gains and success rates that a privacy guarantee allows, from the events that ran.
 
 All follows from delta(epsilon). An attack that says of one row "it was used" is wrong at a false positive rate (it was
 not used) and a false negative rate (it was). (epsilon, delta)-DP forces the second to be at least
@@ -45,7 +45,7 @@ class GaussianSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class TradeOff:
-    """What an attack on one row can achieve who knows all other rows and sees all that was released.
+    """Limits for an attacker on one row who knows all other rows and sees every release.
 
     - **epsilons**, **deltas** - points of the guarantee, rising and falling, (n,); between them delta is convex in e^epsilon.
     - **mu** - where the guarantee is exactly mu-Gaussian DP, else None.

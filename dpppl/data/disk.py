@@ -36,7 +36,7 @@ class OnDisk:
 
     @property
     def row_bytes(self) -> int:
-        """What a row takes in memory."""
+        """A row's size in memory, in bytes."""
         return sum(x.dtype.itemsize * int(np.prod(x.shape)) for x in self.rows_like(1).values())
 
     @property

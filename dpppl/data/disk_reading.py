@@ -107,16 +107,16 @@ def reading(placement: Any) -> Iterator[None]:
 
 
 def _told(error: BaseException) -> str:
-    """What went wrong, in words that hold no value: the text of an error of code that is not dpppl's may hold some."""
+    """The cause of an error, without any value: the text of another library's error may hold some."""
     what = str(error) if isinstance(error, OSError) else f"a {type(error).__name__}"
     return (
-        f"rows could not be read: {what}. What was charged before stays charged, nothing of what was then computed is "
+        f"rows could not be read: {what}. Earlier charges stay, nothing of what was then computed is "
         "returned. Mend the data and run again; a run with checkpoint= goes on where it was."
     )
 
 
 def _called(placement: Any, act: Callable[[Reading], dict[str, Array]]) -> dict[str, Array]:
-    """What a callback does: with the reading of the program that runs, or, outside of one, with one of its own."""
+    """Run a callback with the running program's reader or, outside a program, with one of its own."""
     found = _open.get(placement)
     if found is None:
         with reading(placement):
@@ -130,7 +130,7 @@ def _called(placement: Any, act: Callable[[Reading], dict[str, Array]]) -> dict[
 
 @dataclass(frozen=True)
 class Block:
-    """What a program calls for rows of a placement that follow each other.
+    """The callback for consecutive rows of a placement.
 
     - **placement** - the placement.
     - **size** - how many rows.
@@ -146,7 +146,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Draw:
-    """What a program calls for rows of a placement by their numbers.
+    """The callback for rows of a placement by their numbers.
 
     - **placement** - the placement.
     """

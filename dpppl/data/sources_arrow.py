@@ -79,8 +79,9 @@ class ArrowTable(Table):
 
 
 def of_csv(file: FileState) -> ArrowTable:
-    """The table of a text file, whose first line names its columns: floats, all in memory. What is no number is missing, whatever
-    stands in other rows: no row decides what a column is.
+    """The table of a text file, whose first line names its columns: floats, all in memory.
+
+    Text that is no number counts as missing in every column, so no row decides a column's type.
 
     - **file** - the file."""
     pyarrow = _pyarrow()

@@ -134,7 +134,7 @@ def _move(before: Number | None, after: Number | None) -> int | None:
 
 def devices(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     """`jax.shard_map` and `jax.pmap`: a program that runs on every device of a mesh, with all of an array, or with one element
-    each along its first axis. What is sharded in other ways is not followed."""
+    each along its first axis. Other shardings are not followed."""
     parameters, program, sizes = equation.params, equation.params["jaxpr"], dict(equation.params["mesh"].shape)
     manual = parameters.get("newly_manual_axes", parameters.get("manual_axes", sizes))
     numbers = {name: counter(size) for name, size in sizes.items() if name in manual}

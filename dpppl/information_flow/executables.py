@@ -1,7 +1,7 @@
 """Compiled programs, kept for the process by the digest of their text: runs of the same shapes compile once.
 
-A program holds no arguments: rows and keys are given to it at each call. Whoever must prove a program proves it each time that
-it is traced, whether or not what it compiles to is kept.
+A program holds no arguments: each call passes rows and keys. A caller that must prove a program proves it at each trace,
+whether or not the compiled program is kept.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from dpppl import jaxprs
 from dpppl.jaxprs import is_key
 
 MOST = 128
-"""So many are kept, those that were used last: each holds some memory maps, of which a process may have 65,530."""
+"""Number of programs kept, those used last. Each holds memory maps, of which a process may have 65,530."""
 
 _FEW = 4 * 10**6
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Variable
 
-FOLDED = 2**32  # so many numbers `fold_in` tells apart
+FOLDED = 2**32  # count of numbers that `fold_in` tells apart
 
 
 class Use(NamedTuple):

@@ -1,4 +1,4 @@
-"""The abstract values: what is known of a variable of a traced program.
+"""Abstract values of the variables of a traced program.
 
 How a value depends on private rows is PUBLIC < ROWS < DERIVED; a key is known exactly or not at all; an integer is a
 constant, or an input and counters with constants added, or anything.
@@ -28,7 +28,7 @@ class Data(Enum):
 
 
 class Variable(NamedTuple):
-    """What an integer varies with.
+    """A source of variation of an integer.
 
     - **kind** - the place along an axis of the array at hand; a counter of iterations, devices or chains; or an unknown integer.
     - **name** - the number of the axis, or a unique number.
@@ -67,7 +67,7 @@ class Number(NamedTuple):
 
 
 Names = Mapping[Variable, Number | None]
-"""What stands for a variable elsewhere; None: that cannot be said. Others stay as they are."""
+"""Replacements for variables in another context; None: unknown. Others stay as they are."""
 _names = itertools.count()
 
 
@@ -120,7 +120,7 @@ LOST = Key()
 
 
 class Value(NamedTuple):
-    """What is known of a value: an element of the lattice.
+    """The abstract value of a variable: an element of the lattice.
 
     - **data** - how it depends on private rows.
     - **key** - the secret key in it, None where there is none.
@@ -152,7 +152,7 @@ class Value(NamedTuple):
 
 
 def join(first: Value, second: Value) -> Value:
-    """Least upper bound: what is known of a value that is one or the other."""
+    """Least upper bound of two abstract values."""
     data = first.data if first.data is second.data else Data.DERIVED
     key = first.key if first.key == second.key else LOST
     return Value(data, key, first.number if first.number == second.number else None, first.trail or second.trail)

@@ -18,8 +18,8 @@ from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
 
 Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL SCAN WHILE DEVICES CALLBACK UNKNOWN")
-"""What a primitive does: computes its outputs from its inputs and nothing else; passes them on; draws from a key; runs one
-program, one so many times, one until a condition fails, or one on every device; calls what is not JAX."""
+"""Kinds of primitives, in this order: computes outputs from inputs and nothing else; passes inputs on; draws from a key; runs
+one program, once, a fixed number of times, until a condition fails, or on every device; calls code outside JAX; unknown."""
 _PLACES = (primitives, lax, lax.linalg)
 
 

@@ -18,19 +18,19 @@ from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
 
 _FEW_NUMBERS = 100
-"""So many single numbers may stand in a program, however few rows there are."""
+"""Largest number of single numbers in a program, however few rows there are."""
 _doors: dict[Any, Callable[[Any], Roles]] = {}
 
 NOT_PROVED = (
-    "what an access computes on its rows: subsampling, clipping, sum, noise (the library's own code, tested), and the "
+    "the computation of an access on its rows: subsampling, clipping, sum, noise (the library's own code, tested), and the "
     "noise multiplier it is given",
     "that keys are secret, unpredictable, different from each other, and new in every run, and that the children of a "
     "threefry or ChaCha20 key are unrelated",
     "rounding: the arithmetic is taken as exact",
     "what the caller computed on the data before, and constants that were declared public",
-    "time, memory, and what the program's shapes tell of the number of rows",
+    "time, memory, and the number of rows, which the program's shapes show",
 )
-"""What a ProofReport does not say."""
+"""Claims that a ProofReport does not make."""
 
 
 def register_door(primitive: Any, roles: Callable[[Any], Roles]) -> None:
@@ -40,7 +40,7 @@ def register_door(primitive: Any, roles: Callable[[Any], Roles]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ProofReport:
-    """What was proved: no output depends on a private array but through a door, or tells of a key.
+    """The result of a proof: outputs depend on private arrays through doors only, and reveal nothing about keys.
 
     - **equations** - number of equations read, those of a row's program left out.
     - **doors**, **outputs**, **private**, **keys** - numbers of accesses, outputs, private arrays and keys.
@@ -56,7 +56,7 @@ class ProofReport:
     def __str__(self) -> str:
         lines = [
             f"{self.outputs} output(s) depend on {self.private} private array(s) through {self.doors} door(s) only and "
-            f"tell nothing of {self.keys} key(s); {self.equations} equations read."
+            f"reveal nothing about {self.keys} key(s); {self.equations} equations read."
         ]
         if self.constants:
             lines.append(f"Taken as public, {len(self.constants)} captured array(s): {', '.join(self.constants)}.")
@@ -83,8 +83,8 @@ def verify(
 
     Guarantee: private rows enter nothing but accesses through the door, as they are; nothing else depends on them:
     outputs, branches, trip counts, callbacks, or whether one runs. No two accesses, in any iteration, branch, chain or
-    device, share a key and a step, and nothing else is drawn from the keys of accesses, nor do keys leave. What an
-    access does inside keeps rows apart by construction. `NOT_PROVED` lists what this does not say.
+    device, share a key and a step, and nothing else is drawn from the keys of accesses, nor do keys leave. The code of
+    an access keeps rows apart by construction. `NOT_PROVED` lists the limits of this statement.
     Raises PrivacyLeakError, naming the output, the path and the cure, where this cannot be shown.
 
     >>> import jax.numpy as jnp
@@ -174,7 +174,7 @@ def verify_jaxpr(
 
 
 def _reused(first: Use, second: Use) -> str:
-    """What is wrong with two uses of keys, and the cure."""
+    """The error message for two uses of keys, with its cure."""
     if not (first.streams and second.streams):
         return (
             "an access and another draw may come from the same key: give the draw a key of its own, jax.random.fold_in(key, "

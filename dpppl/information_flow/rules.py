@@ -92,7 +92,7 @@ def _fold_in(equation: Any, inputs: Sequence[Value]) -> Found:
 
 
 def _split(equation: Any, inputs: Sequence[Value]) -> Found:
-    """So many children, along a new last axis."""
+    """The given number of children, along a new last axis."""
     key, shape, rank = inputs[0].key, tuple(equation.params["shape"]), len(equation.invars[0].aval.shape)
     if key in (None, LOST) or len(shape) != 1:
         return None, LOST

@@ -39,7 +39,7 @@ from dpppl.jaxprs import is_key
 
 
 class Roles(NamedTuple):
-    """What a door's operands are, by number; all others must be public.
+    """The roles of a door's operands, by number; all others must be public.
 
     - **rows** - the private arrays.
     - **key** - the access's key.
@@ -57,11 +57,13 @@ class Roles(NamedTuple):
 
 
 _COMPUTED = (
-    "what enters an access as rows was computed from private rows, or sharded over devices, each of which is to have all of "
-    "them. Work on one row belongs into the log likelihood, which is given each row by itself; what looks at several rows is "
+    "rows that enter an access were computed from private rows, or are sharded over devices although each device needs all "
+    "of them. Work on one row belongs in the log likelihood, which gets each row by itself; a computation on several rows is "
     "an access of its own"
 )
-_ROWS_AMONG_OPERANDS = "an access is given private rows beside its rows: every row's part would depend on them"
+_ROWS_AMONG_OPERANDS = (
+    "an access gets private rows in addition to its own: every row's contribution would depend on them"
+)
 
 
 class Walk:

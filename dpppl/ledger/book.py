@@ -26,7 +26,7 @@ Events = tuple[Any, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the file says of one run.
+    """One run's entries in the file.
 
     - **rule** - the filter that counts costs.
     - **what** - a line for the report.
@@ -50,14 +50,14 @@ class Run:
         return self.rule.cost(self.reserved)
 
     def after_charge(self, events: Events, steps: range) -> Run:
-        """With all that it was charged by then. What it was charged before is never taken back: the larger of both counts."""
+        """The record with these charges. A charge is never taken back: the larger of both counts holds."""
         cost = self.rule.cost(events)
         charged = self.charged if np.all(cost <= self.charged_cost) else events
         return replace(self, charged=charged, charged_cost=np.maximum(cost, self.charged_cost), steps=steps)
 
     @property
     def taken(self) -> Costs:
-        """What the run keeps from others: what it was charged, and all it reserved until it is released."""
+        """The part of the budget that other runs cannot use: charges, and the reservation until it is released."""
         return self.charged_cost if self.owner is None else np.maximum(self.charged_cost, self.reserved_cost)
 
     @property
@@ -68,7 +68,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Book:
-    """What was read of the file so far. Immutable, so that threads share it.
+    """The file's contents as read so far. Immutable, so that threads share it.
 
     - **header** - the first record.
     - **rule** - the filter of the budget.
@@ -119,11 +119,11 @@ class Book:
         return tuple(event for run in self.runs.values() for event in run.charged)
 
     def charged(self) -> Costs:
-        """What all charges count."""
+        """The sum of all charges."""
         return self._sum(run.charged_cost for run in self.runs.values())
 
     def committed(self, without: str | None = None) -> Costs:
-        """What all charges and reservations count, but those of one run."""
+        """The sum of all charges and reservations except those of one run."""
         return self._sum(run.taken for run_id, run in self.runs.items() if run_id != without)
 
     def _sum(self, costs: Iterable[Costs]) -> Costs:

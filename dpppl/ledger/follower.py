@@ -15,7 +15,7 @@ _TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "fa
 
 @dataclass
 class FollowedLedger:
-    """What process 0 told of its ledger.
+    """Process 0's ledger, as it was sent.
 
     - **path**, **name**, **unit**, **epsilon**, **delta**, **neighboring_relation**, **failure_allowance** - properties of
       `PrivacyLedger` of the same names.

@@ -108,7 +108,7 @@ class PrivacyFilter:
 
     @functools.cached_property
     def bounds(self) -> Costs:
-        """What each count may reach."""
+        """The largest value of each count."""
         alpha, share = np.array(self.orders).reshape(-1, 2).T
         renyi = self.epsilon - (-np.log(share * self.delta) + _log_constant(alpha)) / (alpha - 1)
         gaussian = _gaussian_budget(self.epsilon, self.gaussian_share * self.delta)
@@ -122,7 +122,7 @@ class PrivacyFilter:
         return f"Gaussian filter while no access is subsampled, Renyi filter at orders {orders}"
 
     def cost(self, events: Sequence[GaussianEvent]) -> Costs:
-        """What accesses count. Raises ConfigurationError for events that this rule has no bound for."""
+        """The counts of accesses. Raises ConfigurationError for events that this rule has no bound for."""
         for event in events:
             self._check(event)
         return sum((_cost(e, tuple(alpha for alpha, _ in self.orders)) for e in events), self.nothing)

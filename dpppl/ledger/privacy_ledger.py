@@ -113,7 +113,7 @@ class PrivacyLedger:
 
     @property
     def name(self) -> str | None:
-        """What the data are called."""
+        """The data's name."""
         return self._book.header["name"]
 
     @property
@@ -133,12 +133,12 @@ class PrivacyLedger:
 
     @property
     def neighboring_relation(self) -> str:
-        """What the guarantee compares."""
+        """The neighbouring relation of the guarantee."""
         return self._book.rule.neighboring_relation
 
     @property
     def failure_allowance(self) -> float:
-        """What the failure probabilities of all events together may reach. Let a run take a thousandth of it."""
+        """The largest sum of failure probabilities of all events. Let a run take a thousandth of it."""
         return self._book.rule.failure_allowance
 
     def reserve(self, run_id: str, events: Sequence[GaussianEvent], what: str) -> None:
@@ -246,7 +246,7 @@ class PrivacyLedger:
         return self._read().events
 
     def events_of(self, run_id: str) -> Events:
-        """What one run was charged, for the accountant; nothing for a run that is not known.
+        """One run's charges, for the accountant; none for an unknown run.
 
         - **run_id** - the run's name."""
         run = self._read().runs.get(run_id)
@@ -258,7 +258,7 @@ class PrivacyLedger:
         return epsilon_of_plan(self.events, self.delta)
 
     def report(self) -> LedgerReport:
-        """What was run, what it cost, what is left, and what is guaranteed."""
+        """The runs, their cost, the remaining budget, and the guarantee."""
         return report_of(self._read().without_the_gone(), self._path)
 
     def __str__(self) -> str:

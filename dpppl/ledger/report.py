@@ -66,7 +66,7 @@ class LedgerReport:
 
     @property
     def statement(self) -> str:
-        """What is guaranteed, and under which conditions."""
+        """The guarantee and its conditions."""
         return (
             f"All that is charged here is together ({self.epsilon:g}, {self.delta:g})-differentially private for one {self.unit} "
             f"({self._relation}), also where a run was chosen after looking at the results of those "

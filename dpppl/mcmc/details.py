@@ -1,4 +1,4 @@
-"""What a report says of chains: steps, temperature, mixing."""
+"""The report's lines about chains: steps, temperature, mixing."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from dpppl.runs.unit import ROW, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class ChainDetails:
-    """What a report says of chains.
+    """The report's lines about chains.
 
     - **num_chains** - number of chains.
     - **num_steps** - steps of all chains together.
@@ -143,7 +143,7 @@ class ChainDetails:
 
 
 def _temperature(kernel: Dynamics, charges: Sequence[Charge], temperatures: np.ndarray) -> str:
-    """What is known about the temperature at which the chain samples."""
+    """The temperature at which the chain samples, as far as it is known."""
     line = f"{show_range(temperatures.min(), temperatures.max())} from the noise (target {kernel.temperature:g}): "
     rate, num_data = kernel.mechanism.subsampling.rate, kernel.num_data
     if rate == 1.0:

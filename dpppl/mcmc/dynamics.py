@@ -45,7 +45,7 @@ class Dynamics(Fixed, ABC):
     auto_norm: bool
     searches: bool
 
-    # What a method supplies
+    # Supplied by a method
 
     @property
     def is_matched(self) -> bool:

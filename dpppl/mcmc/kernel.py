@@ -1,4 +1,4 @@
-"""What the private kernels share: their settings, and NumPyro's calling convention."""
+"""The base class of private kernels: their settings, and NumPyro's calling convention."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -129,7 +129,7 @@ class DPKernel(Dynamics, MCMCKernel):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_bound": None}
 
-    # What a run adds
+    # Added by a run
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundKernel:
         """The kernel with its model's structure for these arguments, found from shapes and dtypes alone.

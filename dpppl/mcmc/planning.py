@@ -1,4 +1,4 @@
-"""What chains will cost: noise that fits a budget, and the charges of a run."""
+"""The cost of chains: noise that fits a budget, and the charges of a run."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ Shapes = dict[str, jax.ShapeDtypeStruct]
 Model = Callable[..., Any]
 _ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
 _MOST_NUMBERS = 6
-"""So many arguments may be single numbers, however few rows there are."""
+"""Largest number of arguments that may be single numbers, however few rows there are."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -104,7 +104,7 @@ class Arguments:
 
     @property
     def unequal(self) -> str | None:
-        """What is wrong with private arrays whose leading axes differ in length; None where they do not."""
+        """The error for private arrays whose leading axes differ in length; None if they agree."""
         first, *others = self.rows
         for label in others:
             if self.rows[label].shape[0] != self.num_rows:

@@ -1,15 +1,15 @@
-"""What to write instead of what cannot be split by rows: words that several refusals share."""
+"""Remedies for models that cannot be split by rows, shared by several refusals."""
 
 MANY = (
     'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
     "sequence observed whole (.to_event(1))."
 )
-"""What to do with time series."""
+"""The remedy for time series."""
 MASK_CURE = (
     "leave them out of the density: with numpyro.handlers.mask(mask=ok): numpyro.sample('y', ..., obs=jnp.where(ok, y, 0.0)), ok "
     "an argument of its own."
 )
-"""What to write instead of latents for missing values."""
+"""The remedy for latents that stand for missing values."""
 STATEFUL = (
     "mutable state (batch norm, spectral norm, running statistics), which is changed by the rows that a layer sees; use a layer "
     "without state: flax.nnx.LayerNorm or GroupNorm instead of BatchNorm, and weights that are divided by their norm where they "

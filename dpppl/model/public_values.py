@@ -131,7 +131,7 @@ def _refusal(name: str, value: Any, kind: str, held: Sequence[Any]) -> str:
 
 
 def _as_numbers(name: str, value: Any, held: Sequence[Any]) -> str:
-    """What to write in place of an argument, for its rows as numbers."""
+    """The remedy for an argument: code that passes its rows as numbers."""
     if any(isinstance(each, str) for each in held):
         return f"codes, numpy.array([WORDS.index(word) for word in {name}]), where WORDS is a public list of all words"
     if held and all(isinstance(each, datetime.date | np.datetime64) for each in held):

@@ -1,4 +1,4 @@
-"""What cannot be split by rows, and the error that says so: it names the site, the cause and the cure, never a value."""
+"""Refuses models that cannot be split by rows. An error names the site, the cause and the cure, never a value."""
 
 import math
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from dpppl.model.structure import Observed, Site, Structure, unwrapped
 
 _MOST_COMBINATIONS = 1024
 _FEW = 6
-"""So many single numbers a model may capture, however few rows there are; NumPyro makes some of Python's."""
+"""Largest number of single numbers that a model may capture, however few rows there are; NumPyro makes some of them."""
 _OF_LIBRARIES = 40
-"""So many different numbers libraries write into a model's program."""
+"""Largest number of different numbers that libraries write into a model's program."""
 _MANY_WRITTEN = 100
-"""So many numbers may stand in a model's program, however few rows there are."""
+"""Largest number of numbers in a model's program, however few rows there are."""
 _SERIES = f"rows must be independent, and this is one series; {MANY}"
 _MULTINOMIAL = "dist.Multinomial(total_count=1, logits=logits)"
 _HINT = "The steps of one time series are no rows: pass many sequences, one a row."

@@ -145,7 +145,7 @@ def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
 
 
 def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
-    """What the distributions of responses are computed from, where other responses were observed."""
+    """The parameters of the responses' distributions when other responses are observed."""
     z, row, public = _zeros(split, row)
     trace = split.visit_observed(
         lambda site: jnp.zeros_like(site["value"]), z, row, public, supports.first_values(split)

@@ -1,4 +1,4 @@
-"""What NumPyro's trace of a model says of its sites: names, shapes and plates. Holds no array and no tracer."""
+"""Names, shapes and plates of a model's sites, from NumPyro's trace. Holds no array and no tracer."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -62,7 +62,7 @@ class Structure:
 
     @classmethod
     def of(cls, trace: Trace) -> "Structure":
-        """That of a trace; its values may be tracers."""
+        """The structure of a trace; the trace's values may be tracers."""
         structure = cls()
         for name, site in trace.items():
             if site["type"] == "plate":
@@ -95,7 +95,7 @@ class Structure:
         return list(self.observed) or [name for name in self.factors if self.plates_of[name]]
 
     def notes(self, data_plate: str, returned: tuple[str, ...]) -> tuple[str, ...]:
-        """What the model declares and a run leaves out, given the deterministic sites that are `returned`."""
+        """Names that the model declares and a run leaves out, given the deterministic sites that are `returned`."""
         notes = []
         size, length = self.plates[data_plate]
         if size != length:

@@ -38,7 +38,7 @@ class UnitSplit(SplitModel):
     """A split whose "row" is a unit: arrays (k, ...) and the mask. Fields are those of `SplitModel`, and:
 
     - **max_rows** - k, the largest number of rows that is kept of a unit.
-    - **of_rows** - the split of single rows. What looks at no rows, prior and latents, is that of the model itself.
+    - **of_rows** - the split of single rows. Prior and latents look at no rows: they are the model's own.
 
     `num_rows` is the number of units."""
 
@@ -57,7 +57,7 @@ class UnitSplit(SplitModel):
 
     @partial(jax.jit, static_argnums=0, inline=True)
     def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: Any = None) -> jax.Array:
-        """That of one unit, a scalar; `responses` by site, (k, ...)."""
+        """The log likelihood of one unit, a scalar; `responses` by site, (k, ...)."""
         rows, mask = parts(self.of_rows, row)
         axes = None, 0, None, None if responses is None else 0
         each = jax.vmap(self.of_rows.log_likelihood, axes)(z, rows, public, responses)

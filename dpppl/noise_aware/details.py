@@ -1,4 +1,4 @@
-"""What the report says of a noise-aware run."""
+"""The report's lines about a noise-aware run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ CLIPPING = "centred on what the model expects of a row; every release in units o
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseAwareDetails:
-    """What the report says of a noise-aware run.
+    """The report's lines about a noise-aware run.
 
     - **num_accesses** - of one run.
     - **verdict** - of the last run, by its end."""

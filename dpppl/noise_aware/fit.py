@@ -62,7 +62,7 @@ def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any,
     moments, variances = moments_of_rank(log_probs, weights)
     signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
     signed /= jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)  # of a likely and an unlikely response the latter's is 1
-    # What the row's responses vary by is in all squares, and no sign should follow it alone.
+    # The variance of the row's responses is in all squares, and no sign should follow it alone.
     signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0) / np.sqrt(len(squares))
     beside = jnp.concatenate([variances, (signed**2 @ weights)[None], flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights)
@@ -124,7 +124,7 @@ class Scalars(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What the sums say; shares are of all rows.
+    """The released sums, decoded; shares are of all rows.
 
     - **outside** - share of rows whose response is outside the model's support.
     - **missing** - share of others whose score is not finite.

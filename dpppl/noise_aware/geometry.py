@@ -72,7 +72,7 @@ class Geometry:
         return jnp.concatenate([self.outer(at, score), jnp.outer(score, score @ at["sketch"]).ravel()])
 
     def length(self, at: Any, score: Any, square: Any) -> Any:
-        """Of these, for a score whose length squared is `square`."""
+        """The bound for a score whose squared length is `square`."""
         inside = jnp.sum(self._gathered(at, score) ** 2, axis=1)
         return jnp.sqrt(jnp.sum(inside**2) + square * jnp.sum((score @ at["sketch"]) ** 2))
 

@@ -1,4 +1,4 @@
-"""What a run shows while it works: the phase, and how many of its accesses are made."""
+"""A run's progress bar: the phase, and the number of accesses made."""
 
 from typing import Any
 

@@ -107,7 +107,7 @@ class _Law(NamedTuple):
     high: float
 
     def density(self, logs: Array) -> tuple[Array, float]:
-        """That of the normal part, and that of the uniform one."""
+        """The values for the normal part and for the uniform part."""
         scale = (1.0 - _APART) / (np.sqrt(2.0 * np.pi) * self.sd)
         return scale * np.exp(-0.5 * ((logs - self.mean) / self.sd) ** 2), _APART / (self.high - self.low)
 

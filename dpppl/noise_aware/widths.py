@@ -18,7 +18,7 @@ PSEUDO_TRUE = (
 
 
 class Widths(NamedTuple):
-    """What the released variance of scores says.
+    """Findings from the released variance of scores.
 
     - **ratio** - by what the model's variance of scores is multiplied to be nearest to the released one. At most 1 where the
       model is right.

@@ -89,7 +89,7 @@ def epsilon_against_utility(
 
 
 def budget_spent(ledger: PrivacyLedger, *, axes: Any = None) -> Any:
-    """What each run of a ledger cost alone, what all have cost together, and the budget.
+    """Draw each run's cost alone, the cost of all runs together, and the budget of a ledger.
 
     - **ledger**: a `dpppl.PrivacyLedger`; only its file is read.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.

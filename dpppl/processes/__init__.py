@@ -1,1 +1,1 @@
-"""What several processes of one program tell each other."""
+"""Messages between the processes of one program."""

@@ -47,21 +47,21 @@ def follows() -> bool:
 
 
 def exchange(what: str, mine: Any) -> list[Any]:
-    """What each process gives, anything that JSON can hold, by the number of the process."""
+    """Each process's value, anything that JSON can hold, by the number of the process."""
     number = next(_numbers)
     _tell(number, index(), what, mine)
     return [_told(number, process, what) for process in range(count())]
 
 
 def from_first(what: str, act: Callable[[], Any]) -> Any:
-    """What `act()` returns, or raises, in process 0, which alone calls it: anything that JSON can hold."""
+    """The result or exception of `act()` in process 0, which alone calls it: anything that JSON can hold."""
     if count() == 1:
         return act()
     return _led(next(_numbers), what, act)
 
 
 def bytes_from_first(what: str, read: Callable[[], bytes | None]) -> bytes | None:
-    """What `read()` returns in process 0, which alone calls it."""
+    """The result of `read()` in process 0, which alone calls it."""
     if count() == 1:
         return read()
     kept: list[bytes | None] = []
@@ -78,7 +78,7 @@ def bytes_from_first(what: str, read: Callable[[], bytes | None]) -> bytes | Non
 
 
 def enter(what: str, act: Callable[[], Any], told: Callable[[], Any] = lambda: None) -> tuple[Any, Any]:
-    """What `act()` returns, and what `told()` says in process 0 after it.
+    """The result of `act()`, and that of `told()` in process 0 after it.
 
     Process 0 acts once all have come to this call, the others after it. Where it raises, they raise the same and do not act."""
     number, results = next(_numbers), []
@@ -154,7 +154,7 @@ def _tell(number: int, place: object, what: str, value: Any, error: BaseExceptio
 
 
 def _told(number: int, place: object, what: str) -> Any:
-    """What was told under this number. Raises what the other process raised, ProcessError where it does not come."""
+    """The message with this number. Raises the other process's exception, or ProcessError if no message comes."""
     process = 0 if place == "all" else place
     message = json.loads(_waited(f"dpppl/{number}/{place}", f"process {process} has not come to '{what}'"))
     if "error" in message:

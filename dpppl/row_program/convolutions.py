@@ -110,7 +110,7 @@ def _max_pool(parameters: Any, x: Any) -> list[Any] | None:
 
 
 def patches(x: Any, parameters: Any, kernel: Sequence[int]) -> Any:
-    """What each position of a convolution's output sees: (positions, window, channels in), flat in the last two."""
+    """The input of each position of a convolution's output: (positions, window, channels in), flat in the last two."""
     numbers, dilation = parameters["dimension_numbers"], parameters["rhs_dilation"]
     window = [kernel[k] for k in numbers.rhs_spec[2:]]
     room = [(low, high, d - 1) for (low, high), d in zip(parameters["padding"], parameters["lhs_dilation"])]

@@ -242,7 +242,7 @@ def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
-    """What came in from the row (G, T, m) and the derivative (G, T, n); of a lookup, (T,) and (T, n)."""
+    """The row's input (G, T, m) and the derivative (G, T, n); for a lookup, (T,) and (T, n)."""
     groups, positions, m, n = replace(use, iterations=()).sizes()
     numbers = use.equation.params["dimension_numbers"]
     if use.kind == "lookup":

@@ -22,7 +22,7 @@ from dpppl.row_program import triangular as solves
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
 _DEAR, _PRODUCT = 8, 1 / 8
-"""What a number costs in operations such as those, and in products of large matrices, in units of elementwise arithmetic."""
+"""The cost of a number in such operations, and in products of large matrices, in units of elementwise arithmetic."""
 _PART, _LEAST_SAVED, _MOST_DIRECTIONS, _LARGEST_JACOBIAN = 32, 256, 128, 2**22
 
 

@@ -47,7 +47,7 @@ class Statistic:
         return self.last(self.first(row), row)
 
     def of_rows(self, rows: Any) -> Any:
-        """That of each of `rows`, a pytree of arrays (B, ...): every use of it sees the same bits."""
+        """The value for each of `rows`, a pytree of arrays (B, ...): every use of it sees the same bits."""
         stored = materialize(lambda: jax.vmap(self.first)(rows), rows)
         with jax.default_matmul_precision("highest"):
             return jax.vmap(self.last)(stored, rows)

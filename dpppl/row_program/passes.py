@@ -1,4 +1,4 @@
-"""What is done with the program of one row before it is mapped over rows: a list of passes, each RowProgram -> RowProgram."""
+"""Passes over the program of one row before it is mapped over rows: a list of functions RowProgram -> RowProgram."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

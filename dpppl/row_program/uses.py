@@ -23,7 +23,7 @@ _COPIES = _RESHAPES | {"transpose", "slice", "dynamic_slice", "concatenate", "re
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of a value in the program of one row.
+    """How a value in the program of one row depends on the row and the latents.
 
     - **of_row** - whether it depends on the row.
     - **latents** - the latents that it depends on, if it does not depend on the row.
@@ -130,7 +130,7 @@ def _walk(
 def _walk_scan(
     equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
 ) -> None:
-    """What is carried counts as of the row; latents that are carried, or sliced by iteration, are used directly."""
+    """A loop's carried values count as the row's; latents that are carried, or sliced by iteration, are used directly."""
     body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
     uses.direct.update(*(operand.latents for operand in operands[first:]))
     carried = [Value(of_row=True)] * num_carry
@@ -141,7 +141,7 @@ def _walk_scan(
 
 
 def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bool, in_loop: bool) -> dict[Any, Value]:
-    """The outputs of an equation that no row enters. What a loop computes of latents is left to JAX."""
+    """The outputs of an equation that no row enters. A loop's computation on latents is left to JAX."""
     latents = frozenset().union(*(operand.latents for operand in operands))
     undo = _undone(equation)
     if latents and undo is not None and operands[0].source is not None:

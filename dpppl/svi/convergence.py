@@ -29,7 +29,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterConvergence:
-    """What the noisy gradients say of one parameter.
+    """One parameter's verdict from its noisy gradients.
 
     - **name** - the parameter's name.
     - **verdict** - as for a run, or "hidden by noise".
@@ -71,7 +71,7 @@ class Convergence:
         return "\n".join(filter(None, [self._text(), self._learned(), str(self.clipped or ""), *counted]))
 
     def _learned(self) -> str:
-        """What was learned of the latents, in words."""
+        """How much the data informed the latents, in words."""
         parts = []
         for word in (LEARNED, PARTLY, PRIOR, HIDDEN):
             sites = [site for site, words in self.latents.items() if np.any(words == word)]
@@ -127,7 +127,7 @@ def convergence(
     latents: Mapping[str, Array] | None = None,
     by_parameter: bool = True,
 ) -> Convergence:
-    """What the noisy gradients of a run, leaves (number kept, ...) by parameter, say of its tail.
+    """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
     A parameter is "still moving" if its two slowest cosines are stronger than noise explains, all its numbers together or
     one of them (F tests, Bonferroni over numbers and parameters). The chance of that where nothing pulls is at most 1 %

@@ -1,4 +1,4 @@
-"""What a report says of SVI: steps, queries, particles."""
+"""The report's lines about SVI: steps, queries, particles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from dpppl.svi.settings import SVISettings
 
 @dataclass(frozen=True, kw_only=True)
 class SVIDetails:
-    """What a report says of SVI.
+    """The report's lines about SVI.
 
     - **num_steps** - accesses that were optimisation steps.
     - **num_queries** - accesses that were queries.

@@ -108,7 +108,7 @@ def _check_signature(guide: Any, split: SplitModel) -> None:
 def on_rows(function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool = True) -> Function:
     """`function`, a model or a guide, run on `rows` alone, each counted once, whatever it is called with.
 
-    With `hide_rows` all sites of rows are hidden, and so are deterministic sites that depend on rows. What is returned
+    With `hide_rows` all sites of rows are hidden, and so are deterministic sites that depend on rows. The value returned
     can be pickled if `function` can."""
     return partial(_run_on_rows, function, split, rows, public, hide_rows)
 

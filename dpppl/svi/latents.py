@@ -16,7 +16,8 @@ from dpppl.svi.dropout import AutoDropout
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of
 
-LARGEST_ERROR, _GROWING, _MOST_ROWS = 0.6, 2.5, 200
+LARGEST_ERROR, LARGEST_DISTANCE, _GROWING, _MOST_ROWS = 0.6, 1.2, 2.5, 200
+_LEAST_CURVATURE = 0.05  # of the guide's precision; noise can hide the whole curvature
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,11 +28,14 @@ def learned_latents(
     """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents; and whether
     every element has a location and a spread, without which noise is not seen to hide it.
 
-    "prior": the guide has the prior's spread and location. "hidden by noise": the location is uncertain by more than .6 of
-    the guide's sds, or the spread still grows by more than noise explains (2.5 standard errors), so neither is known to come
-    from the data. The location is uncertain by the guide's variance times the standard error of the gradient's mean over the
-    tail; noise-aware parameters are wider by as much. A point is "prior" where it stayed at the prior's median and no gradient
-    could have moved it.
+    - "prior": the guide has the prior's spread and location.
+    - "hidden by noise", so that neither is known to come from the data: the location is uncertain by more than .6 of the
+      guide's sds, its optimum may be more than 1.2 of them away, or the spread still grows (2.5 standard errors).
+
+    The location is uncertain by the guide's variance times the standard error of the gradient's mean over the tail;
+    noise-aware parameters are wider by as much. The optimum is one Newton step away, at the gradient's mean plus its
+    standard error. The curvature is (1 - g) / variance, with g the spread's gradient in the logarithm of the sd (Opper and
+    Archambeau 2009). A point is "prior" where it stayed at the prior's median and no gradient could have moved it.
 
     - **objective** - the ELBO, with the guide.
     - **public** - the model's Public arrays.
@@ -56,10 +60,14 @@ def learned_latents(
         if site not in places:
             continue
         gradient = np.asarray(places[site], np.float64).reshape(-1, *expected.shape[1:])
-        is_hidden = np.var(values, axis=0) ** 0.5 * _mean_and_error(gradient)[1] > LARGEST_ERROR
+        spread = np.std(values, axis=0)
+        pull, error = _mean_and_error(gradient)
+        is_hidden = spread * error > LARGEST_ERROR
         if site in spreads:
-            growth, error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
-            is_hidden |= growth > _GROWING * error
+            growth, growth_error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
+            is_hidden |= growth > _GROWING * growth_error
+            step = spread * (np.abs(pull) + error) / np.maximum(1.0 - growth, _LEAST_CURVATURE)
+            is_hidden |= step > LARGEST_DISTANCE
         middle = np.median(expected, axis=0)
         moves = np.maximum(
             np.abs(values[0] - middle), distance(expected, middle) ** 2 * np.mean(gradient**2, axis=0) ** 0.5

@@ -20,7 +20,7 @@ _REFUSED = (
 
 
 LOST = "lost"
-"""What stands for an optimiser that could not be pickled."""
+"""Replacement for an optimiser that could not be pickled."""
 
 
 class Pickled:

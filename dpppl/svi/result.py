@@ -1,4 +1,4 @@
-"""What a private SVI run returns: parameters, iterates, convergence, posterior draws, and what they cost."""
+"""The result of a private SVI run: parameters, iterates, convergence, posterior draws, and their cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ from dpppl.svi.noise_aware import noise_aware_params
 from dpppl.validation import positive_integer
 
 _FUNCTIONS = ("guide", "objective", "public")
-"""What a pickle of a result leaves out: functions, and the public arrays that they use."""
+"""Fields that a pickle of a result leaves out: functions, and the public arrays that they use."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SVIResult:
-    """What a private SVI run returns. All of it is private output, covered by `privacy_report()`.
+    """The result of a private SVI run. All of it is private output, covered by `privacy_report()`.
 
     - **last_params** - constrained parameters of the last step, by name; `params` are the averaged ones to use.
     - **state** - the last `SVIState`, without its key: `init_state` of a run that goes on.

@@ -1,4 +1,4 @@
-"""What the variance of a predictive distribution is made of, and what data took of a prior's."""
+"""Parts of a predictive variance, and the share of a prior's variance that the data removed."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -37,7 +37,7 @@ Runner = MCMC | SVI | NoiseAware
 
 @dataclass(frozen=True, kw_only=True)
 class TuningDetails:
-    """What a report says of a selection.
+    """The selection's lines of a report.
 
     - **num_candidates**: how many settings there were to choose from.
     - **mean_runs**, **shape**: of the distribution of the number of runs, as in `tune`.

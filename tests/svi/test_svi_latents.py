@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax import random
 from numpyro import handlers
 from numpyro.infer.autoguide import AutoDelta, AutoDiagonalNormal, AutoIAFNormal, AutoMultivariateNormal, AutoNormal
 from test_svi import run
@@ -80,6 +81,7 @@ def test_latents_that_noise_hides_are_named(monkeypatch):
     assert result.convergence.verdict in ("hidden in part", "still moving")
     assert convergence(result.gradients, latents=result.convergence.latents, by_parameter=False).verdict != "arrived"
     monkeypatch.setattr(latents, "LARGEST_ERROR", np.inf)  # a mutant
+    monkeypatch.setattr(latents, "LARGEST_DISTANCE", np.inf)
     monkeypatch.setattr(latents, "_GROWING", np.inf)
     del result.__dict__["convergence"]
     assert set(result.convergence.latents["w"]) == {"learned"}
@@ -103,6 +105,21 @@ def test_a_column_in_its_own_units_has_not_arrived(case, guide):
     assert result.convergence.verdict not in ("arrived", "biased by clipping")
     if guide is not AutoDelta:
         assert {str(word) for word in result.convergence.latents.values()} == {"hidden by noise"}
+
+
+@pytest.mark.slow
+def test_rare_events_in_few_rows_have_not_arrived(monkeypatch):
+    """Four of 400 responses are 1. The intercept stops 5 to 12 of the guide's sds from -4, where NUTS finds it."""
+    rng = np.random.default_rng(3)
+    x = np.stack([np.ones(400), rng.standard_normal(400)], 1).astype(np.float32)
+    y = (np.arange(400) < 4).astype(np.float32)
+    results = [fitted(logistic, AutoNormal, x, y, target_epsilon=2.0, seed=seed) for seed in range(6)]
+    far = [np.mean(result.sample_posterior(random.key(0), 100)["w"][:, 0]) > -3.5 for result in results]
+    assert np.mean(far) > 0.5 and not any(result.convergence.verdict == "arrived" for result in results)
+    monkeypatch.setattr(latents, "LARGEST_DISTANCE", np.inf)  # a mutant
+    for result in results:
+        del result.__dict__["convergence"]
+    assert any(result.convergence.verdict == "arrived" for result in results)
 
 
 @pytest.mark.slow
