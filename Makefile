@@ -50,8 +50,13 @@ results: $(VENV)/installed
 	$(BIN)/python examples/papers/bayesian_privacy.py --out docs/results
 	$(BIN)/python examples/results.py
 
+docs: $(VENV)/installed
+	$(BIN)/pip install --quiet --editable ".[docs]"
+	$(BIN)/python -m sphinx -W --keep-going --quiet -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
+
 doctest: $(VENV)/installed
 	$(BIN)/python -m pytest --doctest-glob="*.md" README.md CONTRIBUTING.md docs
 
 clean:
-	rm -rf $(VENV) build dpppl/*.so *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) build docs/_build dpppl/*.so *.egg-info .pytest_cache .ruff_cache .mypy_cache
