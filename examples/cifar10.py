@@ -55,11 +55,11 @@ def labels(part):
     return np.load(stored(part)[1])
 
 
-def posterior(method, number, target, **settings):
-    """({site: draws}, epsilon) of a private head; without privacy where target is None."""
-    arrays = (inputs("train", number), labels("train"))
+def posterior(method, number, target, num_rows=None, **settings):
+    """({site: draws}, epsilon) of a head on the first `num_rows` rows, None: all. Without privacy where target is None."""
+    arrays = (inputs("train", number)[:num_rows], labels("train")[:num_rows])
     if method == "NUTS":
-        return exact(number), None
+        return exact(number, num_rows), None
     if method == "NoiseAware":
         private = dpppl.NoiseAware(MODEL, target_epsilon=target, target_delta=DELTA, **QUIET | settings)
         private.run(dpppl.secret_key(), *arrays)
@@ -69,10 +69,12 @@ def posterior(method, number, target, **settings):
     return draws(method, MODEL, arrays, epsilon=target, delta=DELTA, num_draws=NUM_DRAWS, start=start, **settings)
 
 
-def exact(number):
-    """NUTS draws without privacy by site, made once and kept in the data folder."""
-    path = stored("train")[0].with_suffix(f".nuts-{number}-{PRIOR_SCALE:g}.npz")
-    return reference(MODEL, inputs("train", number), labels("train"), path, prior_scale=PRIOR_SCALE)
+def exact(number, num_rows=None):
+    """NUTS draws without privacy by site, of the first `num_rows` rows, made once and kept in the data folder."""
+    x, y = inputs("train", number)[:num_rows], labels("train")[:num_rows]
+    part = f"-{num_rows}" if num_rows else ""
+    path = stored("train")[0].with_suffix(f".nuts-{number}-{PRIOR_SCALE:g}{part}.npz")
+    return reference(MODEL, x, y, path, prior_scale=PRIOR_SCALE)
 
 
 MODEL = partial(softmax_regression, prior_scale=PRIOR_SCALE)
@@ -140,12 +142,12 @@ def scores(samples, number):
     return found
 
 
-def run(seed, *, method, directions, target, **settings):
+def run(seed, *, method, directions, target, num_rows=None, **settings):
     """Scores of one run."""
-    samples, epsilon = posterior(method, directions, target, **settings)
+    samples, epsilon = posterior(method, directions, target, num_rows, **settings)
     found = {"epsilon": epsilon, **scores(samples, directions)}
     if method not in ("NUTS", "DP-SGD") and directions <= 64:
-        found |= beside(samples, exact(directions), np.random.default_rng(seed))
+        found |= beside(samples, exact(directions, num_rows), np.random.default_rng(seed))
     return found
 
 
@@ -163,13 +165,15 @@ METHODS = {  # name of rows: (method, settings of its own)
 }
 
 
-def row(kind, number, target):
-    """The row of a method's name, a number of directions and a target, three runs."""
+def row(kind, number, target, num_rows=None):
+    """The row of a method's name, a number of directions and a target, three runs; on the first `num_rows` training rows."""
     method, own = METHODS[kind]
     settings = (
         {} if own is None else STEPS | own | ({"clipping": "centred", "clipping_norm": NORMS[target]} if target else {})
     )
     name = f"{kind}-{number}-{f'eps{target:g}' if target else 'not-private'}"
+    if num_rows:
+        name, settings = f"{name}-{num_rows}-rows", settings | {"num_rows": num_rows}
     return Row(name, run, {"method": method, "directions": number, "target": target} | settings, 3 if target else 1)
 
 
@@ -180,7 +184,8 @@ ROWS = [
     row("svi", 64, None),
     Row("svi-64-flat-eps1", run, row("svi", 64, 1.0).settings | {"clipping": "flat", "clipping_norm": 3.0}, 3),
     *(row("svi", number, target) for number in (24, 256) for target in (1.0, 3.0)),
-    replace(row("noise-aware", 24, 1.0), num_runs=0),  # hours: made only by --only and --num-runs
+    *(replace(row("noise-aware", number, 1.0), num_runs=0) for number in (24, 64)),  # only by --only and --num-runs
+    *(row(kind, 24, target, 20_000) for kind, target in (("nuts", None), ("svi", 1.0), ("noise-aware", 1.0))),
 ]
 
 

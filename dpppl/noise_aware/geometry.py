@@ -37,16 +37,12 @@ class Geometry:
             "curvature": matrices, "reach": 1.0,
         }  # fmt: skip
 
-    @property
-    def is_one_block(self) -> bool:
-        """Whether a curvature is released as one whole matrix, without a sketch."""
-        return len(self.at["roots"]) == 1 and self.at["sketch"].shape[1] == 0
-
     def _gathered(self, at: Any, vectors: Any) -> Any:
         padded = jnp.concatenate([vectors, jnp.zeros((*vectors.shape[:-1], 1), vectors.dtype)], axis=-1)
         return jnp.take(padded, at["index"].astype(jnp.int32), axis=-1, mode="clip")
 
-    def _scattered(self, at: Any, blocks: Any) -> Any:
+    def scattered(self, at: Any, blocks: Any) -> Any:
+        """Blocks (..., k, b) as vectors (..., d)."""
         flat = blocks.reshape(*blocks.shape[:-2], -1)
         return jnp.take(flat, at["place"].astype(jnp.int32), axis=-1, mode="clip")
 
@@ -55,8 +51,12 @@ class Geometry:
 
     def pulled(self, at: Any, scores: Any) -> Any:
         """Scores (..., d) of latents as those of u."""
+        return self.scattered(at, self.blocks(at, scores))
+
+    def blocks(self, at: Any, scores: Any) -> Any:
+        """The same in the blocks of u, (..., k, b)."""
         inside = self._gathered(at, self._turned(at, scores * at["scales"]))
-        return self._scattered(at, jnp.einsum("...kb,kbc->...kc", inside, at["roots"]))
+        return jnp.einsum("...kb,kbc->...kc", inside, at["roots"])
 
     def curvature(self, at: Any, weights: Any, psi: Any, scores: Any) -> Any:
         """The numbers of the symmetric part of sum weights psi scores', for psi, scores (m, d)."""
@@ -66,6 +66,15 @@ class Geometry:
         sketch += (weights[:, None] * scores).T @ (psi @ at["sketch"])
         product = (product + jnp.swapaxes(product, 1, 2)) / 2
         return jnp.concatenate([isometric(product).ravel(), sketch.ravel() / 2])
+
+    def length_of_product(self, at: Any, inner: Any, jacobian: Any, grams: Any) -> Any:
+        """The length of the numbers of J' M J, of which none is formed: the symmetric part of M (n, n) counts, J is a
+        `jacobian` (n, k, b) in blocks, and `grams` (k, n, n) holds JJ' of each."""
+        inner = (inner + inner.T) / 2
+        products = inner @ grams
+        columns = inner @ jnp.tensordot(jacobian, self._gathered(at, at["sketch"].T), ((1, 2), (1, 2)))
+        beside = jnp.sum(jnp.tensordot(columns, jacobian, (0, 0)) ** 2)
+        return jnp.sqrt(jnp.maximum(jnp.sum(products * jnp.swapaxes(products, 1, 2)), 0.0) + beside)
 
     def square(self, at: Any, score: Any) -> Any:
         """The numbers of score score'."""
@@ -92,7 +101,7 @@ class Geometry:
         return jnp.einsum("kij,kj->ki", matrix, vector)
 
     def latents(self, state: Any, u: Any) -> Any:
-        return state["scales"] * self._turned(state, self._scattered(state, self.times(state["roots"], u)))
+        return state["scales"] * self._turned(state, self.scattered(state, self.times(state["roots"], u)))
 
 
 def isometric(matrix: Any) -> Any:

@@ -104,7 +104,7 @@ class RowStatistics:
 
     def _by_parameters(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any] | None:
         """Derivatives (1 + m, k) of the log probabilities of a row's responses in k parameters, the weights of responses, and the
-        Jacobian (k, d) of the parameters in u; see `scores_by_parameters`. None where there are no such parameters."""
+        Jacobian of the parameters in the blocks of u; see `scores_by_parameters`. None where there are no such parameters."""
         point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
         latents = self._latents(point)
         own = self._responses.own(latents, row, public)
@@ -116,13 +116,18 @@ class RowStatistics:
         if found is None:
             return None
         silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
-        return found[0].at[0].add(silent), weights, self.geometry.pulled(at, found[1])
+        return found[0].at[0].add(silent), weights, self.geometry.blocks(at, found[1])
 
     def _drawn_influence(self, at: Any, scores: Any, weights: Any, jacobian: Any) -> "_Influence":
-        """From the scores (1 + m, d) of responses; given a `jacobian` (k, d), `scores` are (1 + m, k), and their products with it
-        are the scores. Lengths of vectors of k numbers are then those of their products."""
-        norm, gram = at["norm"], None if jacobian is None else jacobian @ jacobian.T
-        through = lambda vectors: vectors if jacobian is None else vectors @ jacobian  # noqa: E731
+        """From the scores (1 + m, d) of responses. Given a `jacobian` of k numbers in blocks of u, `scores` are (1 + m, k), and
+        their products with it are the scores: lengths of vectors of k numbers are then those of their products."""
+        norm = at["norm"]
+        grams = None if jacobian is None else jnp.einsum("kib,lib->ikl", jacobian, jacobian)
+        gram = None if grams is None else jnp.sum(grams, axis=0)
+
+        def through(vectors: Any) -> Any:
+            return vectors if jacobian is None else self.geometry.scattered(at, jnp.tensordot(vectors, jacobian, 1))
+
         centred = scores - centre(scores, weights, norm, gram)
         psi = clipped(centred, norm, gram)
         # A real score that is not finite takes its row out; another one is left out.
@@ -137,19 +142,17 @@ class RowStatistics:
         def matrix() -> Any:
             if jacobian is None:
                 return self.geometry.curvature(at, of_curvature, psi, scores)
-            ones = jnp.ones(len(jacobian), jacobian.dtype)
-            return self.geometry.curvature(at, ones, jacobian, _moment(of_curvature, psi, scores) @ jacobian)
+            ones, moment = jnp.ones(len(jacobian), jacobian.dtype), _moment(of_curvature, psi, scores)
+            return self.geometry.curvature(at, ones, through(jnp.eye(len(jacobian))), through(moment))
 
         def squares(directions: Any) -> Any:
             """The real response is left out: signs of ranks must not depend on it."""
             return weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:])
 
-        if jacobian is None or not self.geometry.is_one_block:
+        if jacobian is None:
             length = jnp.sqrt(jnp.sum(matrix() ** 2))
-        else:  # of J' M J, by products of k x k matrices
-            inner = _moment(of_curvature, psi, scores)
-            inner = jnp.sum((inner + inner.T)[:, :, None] / 2 * gram, axis=1)
-            length = jnp.sqrt(jnp.maximum(jnp.sum(inner * inner.T), 0.0))
+        else:
+            length = self.geometry.length_of_product(at, _moment(of_curvature, psi, scores), jacobian, grams)
 
         def along(directions: Any) -> Any:
             return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))

@@ -101,6 +101,18 @@ def test_a_frame_is_a_change_of_coordinates_and_keeps_what_it_can():
 # What a row is asked
 
 
+def in_blocks(dimension, rng):
+    """A frame of small blocks, and the state of accesses in it, bounds of curvatures left out."""
+    directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
+    frame = Frame.of(0.5 + rng.random(dimension), directions, homes([dimension], 8))
+    frame = frame.evened(random_blocks(frame, 1), covariance_of(frame))
+    return frame, {
+        "point": np.linspace(-0.5, 0.5, dimension), "norm": 0.9, "scales": frame.scales, "turn": frame.turn,
+        "roots": frame.roots, "index": frame.layout.index, "place": frame.layout.place,
+        "sketch": 0.3 * rng.standard_normal((dimension, 3)),
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["logistic", "categorical"])
 def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
     """And its products with Omega; in the same coordinates the gradient is that of full curvatures. A row's numbers are at
@@ -110,19 +122,11 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
     args = (x, np.array([0, 1, 1], np.float32 if model is logistic else np.int32))
     split = split_model(model, args, {})
     coordinates = Coordinates.of(split)
-    directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
-    frame = Frame.of(0.5 + rng.random(dimension), directions, homes([dimension], 8))
-    frame = frame.evened(random_blocks(frame, 1), covariance_of(frame))
-    sketch = 0.3 * rng.standard_normal((dimension, 3))
+    frame, blocks = in_blocks(dimension, rng)
+    layout, sketch = frame.layout, blocks["sketch"]
     turn = np.eye(dimension) - frame.turn @ frame.turn.T
     metric = np.diag(frame.scales) @ turn @ dense(frame, frame.roots)
-    shared = {"point": np.linspace(-0.5, 0.5, dimension), "norm": 0.9}
-    layout = frame.layout
-    blocks = shared | {
-        "scales": frame.scales, "turn": frame.turn, "roots": frame.roots, "index": layout.index, "place": layout.place,
-        "sketch": sketch,
-    }  # fmt: skip
-    whole = shared | {
+    whole = {name: blocks[name] for name in ("point", "norm")} | {
         "scales": np.ones(dimension), "turn": np.zeros((dimension, 0)), "roots": metric[None],
         "index": np.arange(dimension)[None], "place": np.arange(dimension), "sketch": np.zeros((dimension, 0)),
     }  # fmt: skip
@@ -154,6 +158,38 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
             np.testing.assert_allclose(numbers[: len(expected)], expected, atol=2e-4)
             if kind == "A":
                 np.testing.assert_allclose(numbers[len(expected) :].reshape(-1, 3), full @ sketch, atol=2e-4)
+
+
+class ByScores(RowStatistics):
+    """Without the few numbers through which latents enter: a row's curvature is formed for its length."""
+
+    def _by_parameters(self, *_):
+        return None
+
+
+def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
+    """Classes through three numbers: lengths by Gram matrices are those of the blocks and products themselves, to 1e-4."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((10, dimension // 3)).astype(np.float32)
+    x[3:] *= np.array([0.0, 1e-8, 1e3, 1e6, 1e9, np.inf, np.nan], np.float32)[:, None]
+    y = np.arange(10, dtype=np.int32) % 3
+    y[2] = 7  # no class of the model
+    split = split_model(categorical, (x, y), {})
+    frame, at = in_blocks(dimension, rng)
+    at = {n: np.asarray(v, np.float32) for n, v in (at | {"bound": 0.3, "halfway": at["point"] / 2.0}).items()}
+    rows = dict(zip(sorted(split.placeholder_rows()), (x, y))) | {ROW_NUMBER: np.arange(10, dtype=np.int32)}
+    found, rest = [], ({}, jax.random.key(0))
+    for kind in (RowStatistics, ByScores):
+        geometry = Geometry(dimension, *frame.roots.shape[:2], RANK, 3)
+        row = kind(Responses.of(split), Coordinates.of(split).latents, geometry)
+        asked = jax.vmap(lambda r, row=row: [ask(at, r, rest) for ask in (row.gradient, row.curvature, row.sizes)])
+        found.append([np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(asked)(rows))])
+    for ours, theirs in zip(*found):
+        lengths = np.linalg.norm(ours, axis=1)
+        np.testing.assert_allclose(lengths, np.linalg.norm(theirs, axis=1), rtol=1e-4)
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+        assert np.all(np.isnan(lengths) | (lengths <= 1.0 + 1e-5)) and np.all(np.isnan(lengths[[2, 8, 9]]))
+        assert np.isnan(lengths).sum() == 3
 
 
 # A run
