@@ -22,6 +22,9 @@ class PrivacySpent:
     - **epsilon**, **delta** - the pair; epsilon may be inf.
     - **accountant** - name of the accountant whose bound it is.
     - **meaningful** - whether epsilon is at most 100, `LARGEST_MEANINGFUL_EPSILON`; above, it says next to nothing about a row.
+
+    >>> PrivacySpent(epsilon=1.0, delta=1e-6, accountant="exact Gaussian (analytic)", meaningful=True).meaningful
+    True
     """
 
     epsilon: float

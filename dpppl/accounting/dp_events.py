@@ -112,6 +112,9 @@ def to_dp_event(events: Events, *, divisor: float = 1.0) -> DpEvent:
     """The same accesses as a dp_accounting DpEvent, noise multipliers divided by `divisor`.
 
     Full-batch accesses of any multipliers are one Gaussian access with multiplier (sum of sigma^-2)^(-1/2), exactly.
+
+    >>> to_dp_event(GaussianEvent(noise_multipliers=((10.0, 100),))).events[0].noise_multiplier
+    1.0
     """
     import dp_accounting
 

@@ -68,6 +68,9 @@ class Plan:
     - **options** - all that were considered, narrowest honest interval first.
     - **recommended**, **reason** - one of them, or None where none can work, and why.
     - **warnings** - what is wrong with the budget itself.
+
+    >>> isinstance(plan(num_data=1_000, target_epsilon=1.0, target_delta=1e-6, rates=(1.0,)), Plan)
+    True
     """
 
     num_data: int

@@ -60,6 +60,9 @@ class TradeOff:
     >>> risk = trade_off(GaussianEvent(noise_multipliers=((100.0, 10_000),)))
     >>> risk.gaussian.mu, round(risk.advantage, 3), round(risk.true_positive_rate(0.01), 3)
     (1.0, 0.383, 0.092)
+
+    >>> isinstance(risk, TradeOff)
+    True
     """
 
     epsilons: Array = field(repr=False)

@@ -38,6 +38,11 @@ class AuditResult:
     - **confidence** - probability that the bound is true.
     - **num_trials** - runs that were attacked.
     - **attack** - name of the attack.
+
+    >>> AuditResult(
+    ...     epsilon_lower=0.7, epsilon_reported=1.0, delta=1e-5, confidence=0.99, num_trials=1_000, attack="loss"
+    ... ).consistent
+    True
     """
 
     epsilon_lower: float

@@ -37,6 +37,9 @@ class Replayed:
     - **num_programs** - programs that were proved, compiled and compared.
     - **num_results** - arrays, texts and numbers that were compared.
     - **moved** - largest change of an access's clipped sum between the data sets, in units of what is charged for.
+
+    >>> Replayed(differences=(), num_accesses=10, num_programs=1, num_results=5, moved=0.9).consistent
+    True
     """
 
     differences: tuple[str, ...]

@@ -21,7 +21,11 @@ def check_row_program(program: Any) -> None:
 
     `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of
     batching; none talks to other devices or to Python, and none has an effect. Random bits come from threefry2x32 and
-    ChaCha20 alone: others draw all rows' bits from the first row's key (rbg), or run code that is not in the program."""
+    ChaCha20 alone: others draw all rows' bits from the first row's key (rbg), or run code that is not in the program.
+
+    >>> import jax
+    >>> check_row_program(jax.make_jaxpr(lambda z, row: -0.5 * (row - z) ** 2)(0.0, 1.0).jaxpr)
+    """
     for equation in jaxprs.equations(program):
         problem = problem_with(equation)
         if problem is not None:

@@ -90,6 +90,10 @@ def mixing(
 
     Each band is four standard deviations high, of all chains together. Returns the Axes. Raises ConfigurationError where there
     is nothing to draw.
+
+    >>> draws = np.random.default_rng(0).normal(size=(2, 100, 3))
+    >>> len(mixing({"weights": draws}, {"weights": ["read"] * 3}).get_yticklabels())
+    3
     """
     paths: dict[str, Any] = {}
     words: dict[str, str] = {}

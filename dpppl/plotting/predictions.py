@@ -62,6 +62,10 @@ def predictive_band(
 
     The inner band is epistemic, what more data would narrow; the outer one is all of the variance. Returns the Axes.
     Raises ConfigurationError where shapes differ, as `decompose_variance`.
+
+    >>> means = [[0.0, 1.0], [0.2, 1.4]]
+    >>> predictive_band([0.0, 1.0], means, [[0.1, 0.1], [0.1, 0.1]]).get_xlabel()
+    'input'
     """
     parts = decompose_variance(means, variances, weights=weights)
     at, centre = as_array(inputs, "inputs"), as_array(means, "means")

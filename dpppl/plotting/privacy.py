@@ -96,6 +96,14 @@ def budget_spent(ledger: PrivacyLedger, *, axes: Any = None) -> Any:
 
     The line is epsilon at the ledger's delta of all charges up to and with a run, as one plan made in advance: for information,
     the guarantee is the budget. Returns the Axes. Raises ConfigurationError where nothing was charged.
+
+    >>> import tempfile, dpppl
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> ledger = dpppl.PrivacyLedger(folder.name + "/data.ledger", epsilon=2.0, delta=1e-6)
+    >>> budget_spent(ledger)
+    Traceback (most recent call last):
+    dpppl.errors.ConfigurationError: there is nothing to draw: nothing was charged to this ledger.
+    >>> folder.cleanup()
     """
     from dpppl import accounting
 

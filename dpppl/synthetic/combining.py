@@ -32,6 +32,10 @@ class Combined:
     - **rule** - name of the rule; `RULES[rule]` states its conditions.
     - **was_negative** - whether the rule's variance was negative, so that a bound took its place: take more or larger tables.
     - **components** - estimates and variances of the tables, (M, ...).
+
+    >>> combined = combine([0.4, 0.5, 0.6], [0.001, 0.001, 0.001])
+    >>> isinstance(combined, Combined), combined.rule in RULES
+    (True, True)
     """
 
     estimate: Array

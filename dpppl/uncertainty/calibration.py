@@ -15,6 +15,9 @@ class ReliabilityBins(NamedTuple):
     - **predicted**: mean probability that was given.
     - **observed**: share of rows in which the event happened.
     - **share**: share of all rows, by weight; sums to 1.
+
+    >>> isinstance(reliability_bins([0.2, 0.8], [0, 1]), ReliabilityBins)
+    True
     """
 
     predicted: np.ndarray

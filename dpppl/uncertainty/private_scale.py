@@ -41,6 +41,12 @@ class PrivateScale:
     - **noise_sd**: standard deviation of the noise in `location`, (d,).
     - **is_resolved**: whether values stand out of the noise, (d,); elsewhere raise the budget, or write a public constant.
     - **events**: what was asked of the data, for `dpppl.accounting`.
+
+    >>> found = PrivateScale(
+    ...     location=np.array([55.0]), scale=np.array([20.0]), noise_sd=np.array([0.4]), is_resolved=np.array([True]), events=()
+    ... )
+    >>> float(found.scale[0])
+    20.0
     """
 
     location: np.ndarray

@@ -41,6 +41,10 @@ class PrivateScore:
     - **sampling_sd**: standard error of the mean for the population that rows are drawn from; None where it was not asked for.
     - **events**: what was asked of the data, for `dpppl.accounting`.
     - **assumed_public**: what the score captured, and its public arguments, in words.
+
+    >>> score = PrivateScore(mean=0.2, noise_sd=0.03, num_rows=1_000, sampling_sd=0.04, events=())
+    >>> [round(end, 3) for end in score.interval(0.9)]
+    [0.118, 0.282]
     """
 
     mean: float

@@ -80,6 +80,9 @@ class Tuned:
     - **samples**: posterior samples by site, as the method's own `get_samples` gives them; of SVI 1,000 draws of the guide.
     - **score**: its noised mean score.
     - **report**: what all of it cost. The costs that single runs have by themselves are not those of a winner.
+
+    >>> Tuned(settings=0.05, score=-0.61, report=None).settings
+    0.05
     """
 
     settings: Any
