@@ -81,7 +81,7 @@ class Tuned:
     - **score**: its noised mean score.
     - **report**: what all of it cost. The costs that single runs have by themselves are not those of a winner.
 
-    >>> Tuned(settings=0.05, score=-0.61, report=None).settings
+    >>> Tuned(settings=0.05, samples=None, score=-0.61, report=None).settings
     0.05
     """
 
