@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "svi": METHODS,
     "noise_aware": METHODS,
     "uncertainty": METHODS | {"mcmc", "svi", "noise_aware"},
+    "checking": METHODS | {"mcmc", "svi", "noise_aware"},
     "plotting": LEAVES | {"ledger", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi", "noise_aware"},

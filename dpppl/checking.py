@@ -1,0 +1,164 @@
+"""What a run would keep private, make public, release, refuse and take, before any budget is spent."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro.infer.autoguide import AutoNormal
+
+from dpppl.accounting import plan
+from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
+from dpppl.mcmc.langevin import DPSGLD
+from dpppl.model.split import SplitModel
+from dpppl.model.units import split_in_units
+from dpppl.noise_aware.binding import bind
+from dpppl.noise_aware.runner import NoiseAware
+from dpppl.randomness import keys
+from dpppl.runs.driver import TRACING, on_host
+from dpppl.runs.render import summary, table
+from dpppl.svi.binding import bind_objective
+from dpppl.svi.runner import SVI
+
+_TIMED_ROWS = 4_096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """The result of `check`. It prints as a table, also in a notebook.
+
+    - **arguments** - for each argument, whether it is private rows or public, with its shape.
+    - **released** - for each latent and deterministic site of a posterior, its shape.
+    - **used_only** - observed sites and latents of rows, which no method releases.
+    - **methods** - for each method "runs" with a forecast, or the error that its run would raise.
+    - **notes** - assumptions that the report of a run would list.
+    """
+
+    arguments: tuple[tuple[str, str], ...]
+    released: tuple[tuple[str, str], ...]
+    used_only: tuple[str, ...]
+    methods: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Lines of the table: pairs of a name and a text."""
+        lines = [(f"argument {name}", words) for name, words in self.arguments]
+        lines += [(f"released {name}", words) for name, words in self.released]
+        lines += [("never released", ", ".join(self.used_only) or "(no observed site)")]
+        return lines + [*self.methods]
+
+    def __repr__(self) -> str:
+        return "\n".join([_HEADLINE, *table(self.rows()), *(f"  - {note}" for note in self.notes)])
+
+    def _repr_html_(self) -> str:
+        return summary(_HEADLINE, self.rows(), [("Assumptions", self.notes)])
+
+
+_HEADLINE = "Nothing was run and nothing was charged."
+
+
+@on_host
+def check(
+    model: Callable[..., Any], *args: Any, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: Any
+) -> Checked:
+    """Tabulate what a run on these arguments would keep private, make public, release, refuse and take.
+
+    - **model** - a NumPyro model with one data plate.
+    - **args**, **kwargs** - the model's arguments, as for `run`.
+    - **target_epsilon**, **target_delta** - the budget that forecasts are for.
+
+    Guarantee: no value of a private argument is read, and nothing is charged.
+    Widths are forecasts of `accounting.plan` for one typical direction; times leave out compilation.
+    Raises UnsupportedModelError or ConfigurationError where no method can run.
+
+    >>> import dpppl, numpy as np, numpyro, numpyro.distributions as dist
+    >>> def model(y, num_groups):
+    ...     mu = numpyro.sample("mu", dist.Normal(0, 1).expand([num_groups]).to_event(1))
+    ...     with numpyro.plate("data", y.shape[0]):
+    ...         numpyro.sample("y", dist.Normal(mu[0], 1), obs=y)
+    >>> found = dpppl.check(model, np.zeros(1000, np.float32), num_groups=2)
+    >>> dict(found.arguments)
+    {'y': 'private rows, float32 (1000,)', 'num_groups': 'public'}
+    >>> dict(found.released), found.used_only
+    ({'mu': '(2,)'}, ('y',))
+    """
+    with TRACING:
+        split = split_in_units(model, args, kwargs, variational=True)
+    known = split.arguments
+    words = [(name, f"private rows, {s.dtype} {s.shape}") for name, s in known.rows.items()]
+    words += [(name, f"public, {s.dtype} {s.shape}") for name, s in known.public.items()]
+    words += [(name, "public") for name in known.static]
+    latents = {name: s for name, s in split.latents.items() if name not in split.local}
+    shapes = jax.eval_shape(split.constrain, latents, known.public)
+    return Checked(
+        arguments=tuple(words),
+        released=tuple((name, str(s.shape)) for name, s in shapes.items()),
+        used_only=(*_observed(split), *split.local, *(name for name, _ in split.discrete)),
+        methods=tuple(_methods(model, split, args, kwargs, target_epsilon, target_delta)),
+        notes=(*split.assumed_public, *split.notes),
+    )
+
+
+def _observed(split: SplitModel) -> tuple[str, ...]:
+    """Names of the observed sites."""
+    names: list[str] = []
+
+    def note(site: Any) -> Any:
+        names.append(site["name"])
+        return site["value"]
+
+    jax.eval_shape(
+        lambda z, row, public: split.visit_observed(note, z, row, public, {}) and None,
+        split.latents, split.row, split.arguments.public,
+    )  # fmt: skip
+    return tuple(dict.fromkeys(names))
+
+
+def _methods(model: Any, split: SplitModel, args: Any, kwargs: Any, epsilon: float, delta: float) -> Any:
+    """Each method, with what came of binding it to the arguments."""
+    key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
+    guide = AutoNormal(model)
+    tried: dict[str, Callable[[], Any]] = {
+        "NoiseAware": lambda: bind(NoiseAware(model, **noise), args, kwargs, key),
+        "DPSGLD": lambda: DPSGLD(model, **noise).bind(args, kwargs),
+        "SVI": lambda: bind_objective(SVI(model, guide, clipping_norm=1.0, **noise), key, args, kwargs),
+    }
+    size = sum(math.prod(s.shape) for s in split.latents.values())
+    found = plan(num_data=split.num_rows, num_latents=size, target_epsilon=epsilon, target_delta=delta, rates=(1.0,),
+                 rows_per_second=_rows_per_second(split))  # fmt: skip
+    for name, attempt in tried.items():
+        try:
+            with TRACING:
+                attempt()
+        except (ConfigurationError, UnsupportedModelError) as error:
+            yield name, f"refused: {error}"
+            continue
+        option = next((o for o in found.options if o.method == name), None)
+        if option is None:
+            yield name, f"runs, but epsilon {epsilon:g} shows nothing: {found.reason}"
+            continue
+        width = option.interval / found.interval_without_privacy
+        cover = "" if option.coverage is None else f"; its own 90 % intervals cover about {option.coverage:.2f}"
+        yield (
+            name,
+            f"runs; about {option.seconds:.1f} s; an honest interval is {width:.2g} times as wide as without privacy{cover}",
+        )
+
+
+def _rows_per_second(split: SplitModel) -> float:
+    """Gradients of single rows that this machine computes a second, on made-up rows."""
+    size = min(split.num_rows, _TIMED_ROWS)
+    rows = jax.tree.map(lambda x: jnp.broadcast_to(x, (size, *x.shape[1:])), split.placeholder_rows())
+    z = {name: jnp.zeros(s.shape, s.dtype) for name, s in split.latents.items()}
+    public = split.placeholder_public()
+    gradients = jax.jit(jax.vmap(jax.grad(split.log_likelihood), (None, 0, None)))
+    try:
+        jax.block_until_ready(gradients(z, rows, public))
+    except (DPPPLError, TypeError):
+        return 1e6
+    start = time.perf_counter()
+    jax.block_until_ready(gradients(z, rows, public))
+    return size / max(time.perf_counter() - start, 1e-6)
