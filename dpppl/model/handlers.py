@@ -19,6 +19,7 @@ from numpyro.primitives import Messenger
 
 from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model.arguments import Arguments, Arrays, Model
+from dpppl.model.censoring import Censored, with_indicators
 from dpppl.model.cures import control_flow_message, nested_message, random_message
 from dpppl.model.refusals import check_shape
 from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of
@@ -226,6 +227,8 @@ class BindRows(BindLatents):
         elif self.observe is not None and self._is_observed_row(msg):
             value = self.observe(msg)
             msg["given"] = msg["value"]
+            if isinstance(value, Censored):
+                msg["fn"], value = with_indicators(msg["fn"], value.indicators), value.value
             msg["value"] = msg["given"] if value is None else value
         elif msg["type"] == "deterministic" and name in self.held:
             msg["value"] = self.held[name]

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 
 from dpppl.errors import UnsupportedModelError
-from dpppl.model import supports
+from dpppl.model import censoring, supports
 from dpppl.model.arguments import Arrays
+from dpppl.model.censoring_checks import check_declarations
 from dpppl.model.own_values import why_not_own
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
@@ -22,7 +22,6 @@ NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
 """The cure for responses that cannot be simulated: what is not centred needs none."""
 _MOST_RESPONSES = 16
-_CENSORED = (dist.LeftCensoredDistribution, dist.RightCensoredDistribution, dist.IntervalCensoredDistribution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +54,30 @@ class Responses:
         sites: list[Site] = []
 
         def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
-            trace = split.visit_observed(lambda site: site["value"], z, row, public, supports.first_values(split))
+            indicators: dict[str, Any] = {}
+
+            def visit(site: Site) -> Any:
+                if not censoring.is_censored(site["fn"]):
+                    return site["value"]
+                indicators[f"indicator of {site['name']}"] = censoring.own(site).indicators
+                return censoring.blank(site, site["value"])
+
+            trace = split.visit_observed(visit, z, row, public, supports.first_values(split))
             sites[:] = [s for s in trace.values() if s["type"] == "sample" and split.data_plate in plates_of(s)]
             sites[:] = [s for s in sites if s["is_observed"]]
             given = {s["name"]: s["given"] for s in sites if not is_factor(s)}
-            return given, [(jax.tree.leaves(s["fn"]), s["scale"]) for s in sites]
+            return given | indicators, [_law(s) for s in sites]
 
         shapes = split.latents, split.row, split.arguments.public
         jax.eval_shape(distributions, *shapes)
         _check(split, sites)
         if problem := why_not_own(
             lambda z, row, public: distributions(z, row, public)[0],
-            lambda row: [(s["name"], s["value"], supports.counted(s["fn"])) for s in _observed(split, row)],
+            lambda row: [
+                (s["name"], s["value"], supports.counted(s["fn"]))
+                for s in _observed(split, row)
+                if not censoring.is_censored(s["fn"])
+            ],
             lambda row: _replaced_distributions(split, row),
             shapes,
         ):
@@ -103,7 +114,7 @@ class Responses:
 
     def own(self, z: Arrays, row: Arrays, public: Arrays) -> Arrays | None:
         """The responses that a row observes, by site, as `__call__` returns others; None for units of several rows."""
-        return {site["name"]: site["value"] for site in supports.observed(self.split, z, row, public)}
+        return {site["name"]: censoring.own(site) for site in supports.observed(self.split, z, row, public)}
 
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether a row observes a finite value that its site's distribution cannot produce."""
@@ -114,22 +125,31 @@ class Responses:
         left out."""
         total: Any = 0.0
         for site in supports.observed(self.split, z, row, public):
-            own, others = (jnp.asarray(x, jnp.float32) for x in (site["value"], values[site["name"]]))
+            own, others = (
+                jnp.asarray(x.value if isinstance(x, censoring.Censored) else x, jnp.float32)
+                for x in (censoring.own(site), values[site["name"]])
+            )
             both = jnp.where(supports.counted(site["fn"]), jnp.concatenate([own[None], others]), 0.0)
             total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
         return total
 
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
         found: Arrays = {}
+        censored: dict[str, Site] = {}
 
         def draw(site: Site) -> Any:
-            site_key = jax.random.fold_in(key, len(found))
-            found[site["name"]] = drawn(site["fn"], site_key, site["kwargs"]["sample_shape"])
-            return found[site["name"]]
+            name, site_key = site["name"], jax.random.fold_in(key, len(found))
+            if not censoring.is_censored(site["fn"]):
+                found[name] = drawn(site["fn"], site_key, site["kwargs"]["sample_shape"])
+                return found[name]
+            found[name] = censoring.draw(site, site_key)
+            censored[name] = dict(site)
+            return censoring.provisional(site, found)
 
         names = dict(self.split.discrete)
         self.split.visit_observed(draw, z, row, public, dict.fromkeys(names, draw))
-        return {name: value for name, value in found.items() if name not in names}
+        responses = {name: censoring.observed(site, found) for name, site in censored.items()}
+        return {name: value for name, value in (found | responses).items() if name not in names}
 
     def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
         trace = self.split.visit_observed(lambda site: None, z, row, public, supports.first_values(self.split))
@@ -147,29 +167,26 @@ def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
 def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
     """The parameters of the responses' distributions when other responses are observed."""
     z, row, public = _zeros(split, row)
-    trace = split.visit_observed(
-        lambda site: jnp.zeros_like(site["value"]), z, row, public, supports.first_values(split)
-    )
-    return [
-        (jax.tree.leaves(s["fn"]), s["scale"]) for s in trace.values() if s["type"] == "sample" and s["is_observed"]
-    ]
+    blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
+    trace = split.visit_observed(blank, z, row, public, supports.first_values(split))
+    return [_law(s) for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
+
+
+def _law(site: Site) -> Any:
+    """All that a site's responses are distributed by, but its scale and indicators."""
+    return jax.tree.leaves(site["fn"]), site["scale"], censoring.leaves(site)
 
 
 def _check(split: SplitModel, sites: list[Site]) -> None:
     cure = f"{FLAT}."
     for site in sites:
-        name, fn = site["name"], unwrapped(site["fn"])
+        name = site["name"]
         if is_factor(site):
             raise UnsupportedModelError(
                 f"site '{name}' is a factor inside the data plate, whose responses cannot be simulated; observe them "
                 f"under a distribution, or {cure}"
             )
-        if isinstance(fn, _CENSORED):
-            raise UnsupportedModelError(
-                f"site '{name}' has a {type(fn).__name__}, which does not say when an uncensored row would have been "
-                "censored; observe the censored time under a distribution of its own with that time as an argument (as "
-                f"models/survival_regression.py does), or {cure}"
-            )
+    check_declarations(split, sites, FLAT)
     shapes = split.latents, split.row, split.arguments.public
     try:
         jax.eval_shape(Responses(split)._draw, *shapes, jax.eval_shape(lambda: jax.random.key(0)))

@@ -17,7 +17,7 @@ from numpyro import handlers
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import by_site
 from dpppl.jaxprs import Dependence, abstract, used_inputs
-from dpppl.model import refusals
+from dpppl.model import censoring, refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes
 from dpppl.model.cures import MASK_CURE
 from dpppl.model.handlers import (
@@ -302,8 +302,10 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
         found.append(Structure.of(trace))
         outside.update({name: trace[name]["value"] for name in found[0].observed if not plates_of(trace[name])})
         values = {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
-        log_probs = {name: explained_log_prob(site) for name, site in trace.items() if site["type"] == "sample"}
-        return list(outside.values()), values, log_probs
+        samples = {name: site for name, site in trace.items() if site["type"] == "sample"}
+        log_probs = {name: explained_log_prob(site) for name, site in samples.items()}
+        limits = {name: censoring.leaves(site) for name, site in samples.items()}
+        return list(outside.values()), values, log_probs, limits
 
     program, outputs = jax.make_jaxpr(run, return_shape=True)(rows, arguments.public)
     for number, name in enumerate(outside):

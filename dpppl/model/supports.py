@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
+from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, is_factor, layers, plates_of, unwrapped
@@ -25,7 +26,12 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     - **z** - unconstrained latents.
     - **row** - one private row.
     - **public** - the model's Public arrays."""
-    sites = [_is_outside(s["fn"], jnp.asarray(s["value"])) for s in observed(split, z, row, public)]
+    sites = [
+        jnp.any(censoring.is_outside(s) & counted(s["fn"]))
+        if censoring.is_censored(s["fn"])
+        else _is_outside(s["fn"], jnp.asarray(s["value"]))
+        for s in observed(split, z, row, public)
+    ]
     return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
 
 
@@ -78,6 +84,8 @@ def codes(split: SplitModel) -> tuple[str, ...]:
         for site in observed(split, z, row, public):
             name, fn = site["name"], site["fn"]
             found[name] = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
+            if censoring.is_censored(fn) and censoring.declared(site):
+                found[name] += "; times and indicators must agree with the declared censoring times"
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
     return tuple(found.values())

@@ -111,7 +111,8 @@ class RowStatistics:
         if own is None:
             return None
         others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
-        values = {site: jnp.concatenate([jnp.asarray(own[site])[None], others[site]]) for site in others}
+        joined = lambda one, more: jnp.concatenate([jnp.asarray(one)[None], more])  # noqa: E731
+        values = jax.tree.map(joined, {site: own[site] for site in others}, others)
         found = scores_by_parameters(self._log_likelihood, point, row, public, values)
         if found is None:
             return None

@@ -6,7 +6,7 @@ of scores of private rows is a release that no report covers.
 """
 
 from dpppl.plotting.posteriors import learned_share, mixing, private_beside_prior
-from dpppl.plotting.predictions import input_probability, predictive_band, reliability_diagram
+from dpppl.plotting.predictions import input_probability, predictive_band, reliability_diagram, survival_plot
 from dpppl.plotting.privacy import budget_spent, epsilon_against_utility, plan_picture
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "predictive_band",
     "private_beside_prior",
     "reliability_diagram",
+    "survival_plot",
 ]

@@ -1,14 +1,16 @@
 """Pictures of predictions: whether probabilities are calibrated, where they are uncertain, and why."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, new_axes
+from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
 from dpppl.uncertainty.calibration import reliability_bins
 from dpppl.uncertainty.decomposition import decompose_variance
 from dpppl.uncertainty.inputs import as_array
+from dpppl.uncertainty.survival import SurvivalCurve
 
 
 def reliability_diagram(
@@ -133,4 +135,29 @@ def input_probability(
               label=f"{level:.0%}: {low:.2f} to {high:.2f}")  # fmt: skip
     axes.set(xlim=(0, 1), xlabel="probability", ylabel="density")
     axes.legend(frameon=False, fontsize="small")
+    return axes
+
+
+def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, axes: Any = None) -> Any:
+    """Survival curves with their credible bands.
+
+    - **curve** - of `uncertainty.survival_curve`, n rows.
+    - **labels** - a name for each row, or None.
+    - **axes** - matplotlib's Axes to draw on, or None for new ones.
+
+    Returns the Axes.
+
+    >>> from dpppl.uncertainty import SurvivalCurve
+    >>> line = np.array([[1.0, 0.6, 0.4]])
+    >>> survival_plot(SurvivalCurve(np.arange(3.0), line, 0.9 * line, line, 0.9)).get_ylabel()
+    'probability of no event'
+    """
+    axes = new_axes(axes, figsize=(5.0, 3.5))
+    for row, mean in enumerate(curve.mean):
+        colour, _, line = STYLES[row % len(STYLES)]
+        axes.plot(curve.times, mean, line, color=colour, label=labels[row] if labels else None)
+        axes.fill_between(curve.times, curve.lower[row], curve.upper[row], color=colour, alpha=0.2, linewidth=0)
+    axes.set(xlabel="time", ylabel="probability of no event", ylim=(0.0, 1.02))
+    if labels:
+        axes.legend(frameon=False)
     return axes

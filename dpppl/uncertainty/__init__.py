@@ -19,9 +19,12 @@ from dpppl.uncertainty.scores import crps as crps
 from dpppl.uncertainty.scores import interval_coverage as interval_coverage
 from dpppl.uncertainty.scores import log_score as log_score
 from dpppl.uncertainty.scores import predictive_log_score as predictive_log_score
+from dpppl.uncertainty.survival import SurvivalCurve as SurvivalCurve
+from dpppl.uncertainty.survival import survival_curve as survival_curve
 
 __all__ = [
     "ReliabilityBins",
+    "SurvivalCurve",
     "VarianceParts",
     "brier_score",
     "crps",
@@ -36,4 +39,5 @@ __all__ = [
     "maximum_calibration_error",
     "predictive_log_score",
     "reliability_bins",
+    "survival_curve",
 ]

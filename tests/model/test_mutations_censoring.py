@@ -1,0 +1,31 @@
+"""What draws of censored responses are, one bug at a time: a named test fails with it."""
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught
+
+CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.censoring_checks:"
+ZERO = "test_censoring:test_clipped_scores_have_mean_zero_where_the_censoring_law_is_declared"
+REFUSED = "test_censoring:test_an_incomplete_law_is_refused_with_a_cure"
+OUTSIDE = "test_censoring:test_rows_against_their_declaration_are_outside"
+MUTATIONS = [
+    Mutation("an indicator is swapped", f"{CENSORING}observed", "time < limit if is_left else time > limit",
+             "time > limit if is_left else time < limit", ZERO, ("column",)),
+    Mutation("the density of a censored row in place of the survival function", f"{CENSORING}with_indicators",
+             "type(inner)(inner.base_dist, *indicators)", "inner.base_dist", ZERO, ("column",)),
+    Mutation("centring ignores censoring", f"{CENSORING}observed", "Censored(combined(time, limit), (time < limit if is_left else time > limit,))",
+             "Censored(time, (time != time,))", ZERO, ("column",)),
+    Mutation("only one of several limits counts", f"{CENSORING}observed", "for other in limits[1:]", "for other in limits[:1]",
+             ZERO, ("competing",)),
+    Mutation("left is right", f"{CENSORING}_inspected", "(left, right))", "(right, left))", ZERO, ("interval",)),
+    Mutation("times that the site observes", f"{CHECKS}_check_inputs", "observed and observed <= limits", "False",
+             REFUSED, ("known where censored",)),
+    Mutation("a site that does not name in return", f"{CHECKS}_check_part", "or name not in censoring.declared(other)", "",
+             REFUSED, ("not in return",)),
+    Mutation("times after their limit", f"{CENSORING}is_outside", "outside |= ~(sign * value <= sign * limit + slack)", "pass", OUTSIDE),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_a_bug_is_caught(mutation, request, claimed):
+    check_that_it_is_caught(mutation, request, claimed)
