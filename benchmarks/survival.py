@@ -87,7 +87,7 @@ class SurvivalBench(Bench):
 
     def __init__(self, model, num_rows):
         self.name = model
-        self.nuts = MCMC(NUTS(MODELS[model]), num_warmup=300, num_samples=500, progress_bar=False, jit_model_args=True)
+        self.nuts = MCMC(NUTS(MODELS[model]), num_warmup=300, num_samples=400, progress_bar=False, jit_model_args=True)
         super().__init__(MODELS[model], None, num_rows)
 
     def data(self, seed):
@@ -117,13 +117,14 @@ class SurvivalBench(Bench):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=list(MODELS))
+    parser.add_argument("--designs", nargs="+", help="some of the model's designs; all by default")
     parser.add_argument("--num-data-sets", type=int, default=60)
     parser.add_argument("--rows", type=int, default=1_000)
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--seconds", type=float, default=np.inf, help="no more data sets after so long")
     options = parser.parse_args()
     bench, start = SurvivalBench(options.model, options.rows), time.monotonic()
-    runs = {design: [] for design in DESIGNS[options.model]}
+    runs = {design: [] for design in options.designs or DESIGNS[options.model]}
     for seed in range(options.num_data_sets):
         for design, found in runs.items():
             if time.monotonic() - start < options.seconds:
