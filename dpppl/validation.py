@@ -115,7 +115,8 @@ def check_num_data(declared: int | None, num_rows: int) -> None:
 def checked_call(init: Callable[..., None]) -> Callable[..., None]:
     """An `__init__` that says which of its arguments are wrong: those that it does not have, and those that it lacks.
 
-    The call then raises ConfigurationError, with the name that was probably meant."""
+    The call then raises ConfigurationError, with the name that was probably meant; or with the reason that the class's
+    `_NO_ARGUMENT` gives, by name, for an argument that it does not have."""
     signature = inspect.signature(init)
 
     @forgetting
@@ -128,6 +129,9 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
             wrong = [name for name in kwargs if f"'{name}'" in str(error)]
             close = [known for known in names if wrong and wrong[0] in known]
             close = close or difflib.get_close_matches("".join(wrong[:1]), names, 1, 0.65)
+            reason = getattr(type(self), "_NO_ARGUMENT", {}).get("".join(wrong[:1]))
+            if reason is not None:
+                raise ConfigurationError(f"{type(self).__name__} has no argument {wrong[0]}: {reason}") from None
             meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names)}."
             raise ConfigurationError(f"{type(self).__name__}: {error}; {meant}") from None
         init(self, *args, **kwargs)

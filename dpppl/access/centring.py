@@ -30,9 +30,8 @@ Respond = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 def draw_key(key: Any, step: Any) -> Any:
-    """The key of a step's model draws: threefry, since JAX draws some distributions with no other. Not secret."""
-    words = jax.random.bits(jax.random.fold_in(keys.stream(key, "draws"), step), (2,), jnp.uint32)
-    return jax.random.wrap_key_data(words, impl="threefry2x32")
+    """The key of a step's model draws. Not secret."""
+    return keys.threefry(jax.random.fold_in(keys.stream(key, "draws"), step))
 
 
 def squared_length(vector: Any, gram: Any = None) -> Any:

@@ -24,8 +24,8 @@ NOISE_AWARE_ACCESSES, NOISE_AWARE_SHARE = 225, 0.25
 """Accesses of a NoiseAware run, and the share of its cost that counts: .62 goes to gradients, and what noise in curvatures and
 the way to the mode behaves like a share of 0.1 to 0.4 in its intervals (measured)."""
 FRICTION = {"DPSGHMC": 0.1, "DPSGNHT": 0.1}
-MOST_LATENTS = 10_000
-LEAST_SIGNAL = 5.0
+MOST_LATENTS, LEAST_SIGNAL = 10_000, 5.0
+"""Of NoiseAware: the most coordinates, and the least rows in units of the noise of all its releases together."""
 _EXPLORED, _Z90 = 50.0, 1.6448536269514722
 
 

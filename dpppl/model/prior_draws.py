@@ -23,28 +23,42 @@ def number_of_draws(shapes: Any) -> int:
     return max(_FEWEST, min(_MOST, _NUMBERS // max(1, size)))
 
 
+def drawn_from_prior(split: SplitModel, public: Any, key: Any, count: int, then: Any = None) -> dict[str, jax.Array]:
+    """Unconstrained latents by site, drawn from the prior, (count, ...); a site with an improper prior is constant.
+
+    - **split** - the model.
+    - **public** - the model's Public arrays.
+    - **key** - a key of the draws.
+    - **count** - number of draws.
+    - **then** - `then(latents, public)`, what is returned of a draw instead.
+
+    Guarantee: the draws do not depend on the private rows, which are not an argument.
+    """
+
+    def one(key: Any, public: Any) -> Any:
+        z = initial_values(split, public, key, "prior_sample")
+        return z if then is None else then(z, public)
+
+    def several(key: Any, public: Any) -> Any:
+        return jax.vmap(one, (0, None))(jax.random.split(key, count), public)
+
+    found: dict[str, jax.Array] = run_once(several, key, public)
+    return found
+
+
 def prior_draws(split: SplitModel, public: Any, is_constrained: bool = True) -> dict[str, np.ndarray]:
     """Prior draws by site, (draws, ...): those of the latents and of the deterministic sites that depend on latents only.
 
-    The draws are the same in each call. A site with an improper prior is constant.
-
-    Guarantee: the draws do not depend on the private rows, which are not an argument.
+    The draws are the same in each call; see `drawn_from_prior`.
 
     - **split** - the model.
     - **public** - the model's Public arrays.
     - **is_constrained** - False: unconstrained latents, without deterministic sites.
     """
-
-    def one(key: Any, public: Any) -> Any:
-        z = initial_values(split, public, key, "prior_sample")
-        return split.constrain(z, public) if is_constrained else z
-
-    def several(key: Any, public: Any) -> Any:
-        return jax.vmap(one, (0, None))(jax.random.split(key, count), public)
-
-    key = jax.random.key(0)
-    count = number_of_draws(jax.eval_shape(one, key, public))
-    return {site: np.asarray(value, np.float64) for site, value in run_once(several, key, public).items()}
+    then = split.constrain if is_constrained else None
+    count = number_of_draws(split.latents if then is None else jax.eval_shape(then, split.latents, public))
+    drawn = drawn_from_prior(split, public, jax.random.key(0), count, then)
+    return {site: np.asarray(value, np.float64) for site, value in drawn.items()}
 
 
 def prior_scales(split: SplitModel, public: Any) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from dpppl.data.rows import described
+from dpppl.accounting.planning import MOST_LATENTS
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import proved
 from dpppl.model.responses import Responses
@@ -18,8 +18,6 @@ from dpppl.noise_aware.symmetry import symmetries
 from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
 from dpppl.validation import check_num_data
-
-MOST_LATENTS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,7 +55,6 @@ def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Boun
         rows, public = split.arrays(args, kwargs, settings.mesh)
         if weights is not None and (weights.name not in split.row or split.row[weights.name].shape):
             raise ConfigurationError(f"{weights.name} must be an array that holds one weight a row, (N,).")
-        settings._placement = described(rows)
         coordinates = Coordinates.of(split, public, settings.coordinates)
         if coordinates.dimension > MOST_LATENTS:
             raise ConfigurationError(

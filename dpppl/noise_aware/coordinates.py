@@ -12,7 +12,7 @@ from jax import lax
 from dpppl.errors import UnsupportedModelError
 from dpppl.information_flow.executables import run_once
 from dpppl.model.arguments import Arrays, Shapes
-from dpppl.model.initialization import initial_values
+from dpppl.model.prior_draws import drawn_from_prior
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware.blocks import RANK, homes
 from dpppl.noise_aware.prior import Prior
@@ -91,13 +91,7 @@ class Coordinates:
     def draws(self, public: Arrays, key: Any) -> Arrays:
         """Latents drawn from the prior, `NUM_DRAWS` each, of wide models `NUM_WIDE`."""
         count = NUM_DRAWS if self.dimension <= MOST_FULL else NUM_WIDE
-
-        def drawn(public: Arrays, key: Any) -> Arrays:
-            draw = lambda key: initial_values(self.split, public, key, "prior_sample")  # noqa: E731
-            return jax.vmap(draw)(jax.random.split(key, count))
-
-        found: Arrays = run_once(drawn, public, key)
-        return found
+        return drawn_from_prior(self.split, public, key, count)
 
     def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
         """The prior of the coordinates, and whether it is normal and they are all latents.

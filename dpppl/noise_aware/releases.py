@@ -15,6 +15,7 @@ from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
 
@@ -32,7 +33,9 @@ class Releases:
     - **key** - the key of all accesses.
     - **rows**, **public** - the model's arrays.
     - **before** - of the number of accesses so far: charges them; called before they are made.
-    - **charged** - the noise multipliers that are charged, in order: no access is made with less. None: nothing is charged."""
+    - **charged** - the noise multipliers that are charged, in order: no access is made with less. None: nothing is charged.
+    - **checkpoint** - the run's file, if one is kept. What it holds is not asked again, and is charged as if it were: the account
+      knows an access by its number, and counts it once."""
 
     programs: dict[str, Program]
     key: Any
@@ -40,13 +43,14 @@ class Releases:
     public: Any
     before: Callable[[int], None]
     charged: np.ndarray | None = None
+    checkpoint: Checkpoint | None = None
 
     def asker(self) -> Callable[..., Any]:
         """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order."""
-        done = 0
+        done, place, kept = 0, 0, [] if self.checkpoint is None else self.checkpoint.leaves
 
         def ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
-            nonlocal done
+            nonlocal done, place
             self._check(kind, noise_multiplier, done, repeats)
             state = _floats(at | walk) | {
                 "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multiplier),
@@ -56,7 +60,15 @@ class Releases:
                 name, state["of_curvature"] = "bin", np.bool_(kind == "curvature_bin")
             self.before(done + repeats)
             done += repeats
-            found = jax.device_get(self.programs[name](state, self.rows, self.public))
+            leaves, tree = jax.tree.flatten(self.programs[name].outputs)
+            first, place = place, place + len(leaves)
+            if place <= len(kept):
+                found = jax.tree.unflatten(tree, kept[first:place])
+            else:
+                found = jax.device_get(self.programs[name](state, self.rows, self.public))
+                if self.checkpoint is not None:
+                    kept.extend(jax.tree.leaves(found))
+                    self.checkpoint.write(kept, done=done)
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 
         return ask

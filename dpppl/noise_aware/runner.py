@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import conclusion, progress, savage_dickey
 from dpppl.noise_aware.binding import Bound, bind
@@ -17,6 +18,7 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
+from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.provenance import KeyOrigin, Start, Status
@@ -43,7 +45,6 @@ class NoiseAware(NoiseAwareSettings):
     - **coordinates** - the sites, by name, in which the likelihood is measured: all those through which it depends on
       latents, be they latents or deterministic sites (`effects = numpyro.deterministic("effects", mu + tau * z)`), outside
       of the data plate and real. None: found.
-    - **subsampling** - None or FullBatch(): every access looks at all rows.
     - **num_samples** - posterior samples.
     - **num_draws** - responses drawn for each row from the model, where they are too many to list.
     - **num_data** - the number of rows, if it may be public.
@@ -51,6 +52,8 @@ class NoiseAware(NoiseAwareSettings):
     - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
     - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: whose rows together the guarantee is for.
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
+    - **checkpoint** - path of a file that lets a run that was killed go on where it was, with the same numbers and no second
+      charge. It holds the run's key: keep it secret.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
     - **width** - "model" (the default), or "sandwich": intervals that cover the pseudo-true value where the model is wrong. Norms
@@ -98,10 +101,10 @@ class NoiseAware(NoiseAwareSettings):
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
         - **args**, **kwargs** - the model's arguments; arrays are private rows unless marked `dpppl.Public`."""
-        run = Run.opened(rng_key)
+        run = Run.opened(rng_key, self.checkpoint)
         bound = bind(self, args, kwargs, run.key)
         rows, public, dimension = bound.rows, bound.public, bound.coordinates.dimension
-        charge, scale = self._charge(dimension)
+        charge, scale = self._charge(dimension, run.run_id)
         check_budget(scale, bound.split.num_rows)
         with TRACING:
             prior, is_normal = bound.coordinates.prior(public, keys.stream(run.key, "prior"))
@@ -112,21 +115,33 @@ class NoiseAware(NoiseAwareSettings):
         access_key = keys.stream(run.key, "accesses")
         with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
+            digest = ",".join(program.digest for program in programs.values())
+            if run.checkpoint is not None:
+                settings = charge.noise_multipliers, repr((self.bounds, self.width))
+                run.checkpoint.bind(digest, (placing.contents(rows), public, prior, settings))
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.split.notes, print_cost=self.print_cost,
-                program=",".join(program.digest for program in programs.values()),
-                shared=dict(settings=charge.noise_multipliers, public_arrays=public),
+                program=digest, shared=dict(settings=charge.noise_multipliers, public_arrays=public),
                 begin=lambda origin: self._begin(origin, bound, charge),
             )  # fmt: skip
             with ExitStack() as stack:
                 with bar.external_write_mode():
                     opened = stack.enter_context(session(run, request, self.budget))
-                made = Releases(programs, access_key, rows, public, partial(opened.charge, 0), charge.noise_multipliers)
+                made = Releases(
+                    programs,
+                    access_key,
+                    rows,
+                    public,
+                    partial(opened.charge, 0),
+                    charge.noise_multipliers,
+                    run.checkpoint,
+                )
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = progress.shown(self._releases.recorded(made.asker()), bar)
                 found = conclusion.staged(self, bound, self._releases, ask)
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
+        opened.together.enter("end", run.forget)
 
     @on_host
     def sample_again(self, rng_key: Any, *args: Any, width: str | None = None, **kwargs: Any) -> None:
@@ -148,6 +163,7 @@ class NoiseAware(NoiseAwareSettings):
     def _begin(self, origin: KeyOrigin, bound: Bound, charge: Charge) -> PrivacyReport:
         """Note that a run begins; the report of its charge alone."""
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
+        self._placement = described(bound.rows)
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
         return noise_aware_report(self, [charge], self._provenance)
 

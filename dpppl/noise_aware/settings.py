@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from dpppl.accounting.planning import LEAST_SIGNAL
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -17,17 +18,21 @@ from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.noise_aware.weights import Weights
 from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.checkpoint import checked_path
 from dpppl.runs.provenance import Provenance
 from dpppl.runs.unit import Unit
-from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 WIDTHS = ("model", "sandwich")
-LEAST_SIGNAL = 5.0  # rows, in units of the noise of all releases together
 
 
 class NoiseAwareSettings(Fixed):
     """The arguments of `dpppl.NoiseAware`, checked, and what changes: what the last run has released and found."""
+
+    _NO_ARGUMENT: ClassVar = {
+        "subsampling": "every access of NoiseAware looks at all rows, since at equal epsilon subsampling would only raise the "
+        "noise of its averaged gradients; leave subsampling out."
+    }
 
     @checked_call
     def __init__(
@@ -40,7 +45,6 @@ class NoiseAwareSettings(Fixed):
         clipping_norm: float | None = None,
         curvature_bound: float | None = None,
         coordinates: Sequence[str] | None = None,
-        subsampling: Subsampling | None = None,
         num_samples: int = 2_000,
         num_draws: int = NUM_DRAWS,
         num_data: int | None = None,
@@ -49,6 +53,7 @@ class NoiseAwareSettings(Fixed):
         unit: str | None = None,
         max_rows_per_unit: int | None = None,
         reserve: float = 0.0,
+        checkpoint: str | os.PathLike[str] | None = None,
         print_cost: bool = True,
         progress_bar: bool = True,
         mesh: Any = None,
@@ -56,15 +61,10 @@ class NoiseAwareSettings(Fixed):
         weights: str | None = None,
         max_weight: float | None = None,
     ) -> None:
-        if not (subsampling is None or isinstance(subsampling, FullBatch)):
-            raise ConfigurationError(
-                "NoiseAware looks at all rows in every access: at equal epsilon, subsampling would only raise the noise of "
-                "its averaged gradients. Leave subsampling out."
-            )
         if (target_epsilon is None) == (noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
         self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
-        self.mesh = checked_mesh(mesh)
+        self.mesh, self.checkpoint = checked_mesh(mesh), checked_path(checkpoint)
         self._placement: str | None = None
         self.weights = Weights.of(weights, max_weight)
         self.width = chosen_width(width, self.weights, unit)
@@ -113,10 +113,12 @@ class NoiseAwareSettings(Fixed):
         plan = default_plan if dimension <= MOST_FULL else wide_plan
         return plan(None in (self.bounds.norm, self.bounds.curvature))
 
-    def _charge(self, dimension: int = 1) -> tuple[Charge, float]:
-        """A run's charge at the noise that the budget gives, and that noise as 1 / mu. Looks at no data."""
+    def _charge(self, dimension: int = 1, run_id: str | None = None) -> tuple[Charge, float]:
+        """A run's charge at the noise that the budget gives, and that noise as 1 / mu; `run_id`: of a run that is resumed. Looks
+        at no data."""
         charge_at = lambda scale: Charge(MECHANISM, self._plan(dimension).noise_multipliers(scale))  # noqa: E731
-        scale = self.budget.calibrate(charge_at) if self.noise_multiplier is None else self.noise_multiplier
+        noise = self.noise_multiplier
+        scale = self.budget.calibrate(charge_at, run_id) if noise is None else noise
         return charge_at(scale), scale
 
 

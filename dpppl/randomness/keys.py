@@ -111,6 +111,12 @@ def stream(key: Any, name: str) -> Any:
     return jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
 
 
+def threefry(key: Any) -> Any:
+    """A threefry key made of two random words of `key`, for draws that need not be secret: NumPyro and JAX draw counts, among
+    others, with no other generator."""
+    return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl="threefry2x32")
+
+
 def _digest(key: Any) -> str:
     data = np.asarray(jax.random.key_data(key))
     return hashlib.sha256(data.tobytes()).hexdigest()

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import hmac
 import io
+import itertools
 import json
 import os
 import zipfile
@@ -97,6 +98,11 @@ class Checkpoint:
                 "Run what it is of, or delete it to start anew; what it has run stays charged."
             )
 
+    @property
+    def leaves(self) -> list[np.ndarray]:
+        """The arrays that the file holds, in order; none of a new run."""
+        return [self._arrays[f"a{number}"] for number in range(self._header.get("count", 0))]
+
     def begun(self, recorded: Any, groups: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
         """Where to go on.
 
@@ -107,8 +113,8 @@ class Checkpoint:
         if not self.resumed:
             return Progress(0, 0, groups[0], [])
         records = jax.tree.structure(recorded)
-        leaves = iter(range(self._header["count"]))
-        take = lambda tree: jax.tree.unflatten(tree, [self._arrays[f"a{next(leaves)}"] for _ in range(tree.num_leaves)])  # noqa: E731
+        leaves = iter(self.leaves)
+        take = lambda tree: jax.tree.unflatten(tree, list(itertools.islice(leaves, tree.num_leaves)))  # noqa: E731
         group, done = self._header["leg"], self._header["done"]
         for state in groups[:group]:
             finished.append((_as(state, take(jax.tree.structure(state))), take(records)))
@@ -123,16 +129,23 @@ class Checkpoint:
         - **progress** - how far the run has got.
         - **finished** - states and records of the groups of chains that are over.
         """
-        if not messages.leads():
-            return
         axis = 0 if np.ndim(progress.state.i) == 0 else 1
         recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *progress.parts)
-        leaves = [_plain(leaf) for leaf in jax.tree.leaves([*finished, progress.state, recorded])]
+        self.write(jax.tree.leaves([*finished, progress.state, recorded]), progress.group, progress.done)
+
+    def write(self, leaves: Sequence[Any], group: int = 0, done: int = 0) -> None:
+        """Write arrays, atomically; process 0 alone does.
+
+        - **leaves** - the arrays, in order: `leaves` of a resumed run.
+        - **group**, **done** - as in `Progress`.
+        """
+        if not messages.leads():
+            return
         header = {
-            "format": _FORMAT, "digest": self._digest, "run_id": self.run_id, "leg": progress.group, "done": progress.done,
+            "format": _FORMAT, "digest": self._digest, "run_id": self.run_id, "leg": group, "done": done,
             "count": len(leaves), "generator": str(jax.random.key_impl(self.key)),
         }  # fmt: skip
-        arrays = {f"a{number}": leaf for number, leaf in enumerate(leaves)}
+        arrays = {f"a{number}": _plain(leaf) for number, leaf in enumerate(leaves)}
         self._remove(self._temporary)
         descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:

@@ -121,9 +121,9 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
     request = Request(
         what="clipping norm", charges=[histogram], rows=phase.rows, program=program.digest,
         shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.start), begin=begin,
-        notes=phase.notes, print_cost=phase.print_cost, later=(phase.what, phase.charges),
+        notes=phase.notes, print_cost=phase.print_cost, later=(run.run_id, phase.what, phase.charges),
     )  # fmt: skip
-    with session(run, request, budget) as opened:
+    with session(replace(run, run_id=f"{run.run_id}.norms"), request, budget) as opened:
         opened.charge(0, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
         phase.choose(*phase.found(counts, noise))

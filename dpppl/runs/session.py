@@ -74,7 +74,8 @@ class Request:
     - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
     - **notes** - lines printed with the cost.
     - **print_cost** - whether to print the cost.
-    - **later** - charges of accesses after this session: reserved first, and kept if the session succeeds.
+    - **later** - accesses after this session: their run's name, what a ledger calls it, and their charges. They are reserved
+      first, and stay so if the session succeeds.
     """
 
     what: str
@@ -85,7 +86,7 @@ class Request:
     begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
     notes: Sequence[str] = ()
     print_cost: bool = True
-    later: tuple[str, Sequence[Charge]] | None = None
+    later: tuple[str, str, Sequence[Charge]] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,14 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     together = Together.of(request.rows, budget)
     together.agree(run.key, request.program, **request.shared)
     before, is_first = budget.events, run.reservation is None
-    costs = [*request.charges, *(request.later[1] if request.later else ())]
+    costs = [*request.charges, *(request.later[2] if request.later else ())]
     reading = reading_line(request.rows, costs) if is_first and request.print_cost else None
     with together.watched(), contextlib.ExitStack() as held:
         later = None
         if request.later is not None:
-            reserve = partial(budget.reserve_for, request.later[1], request.later[0], run.run_id)
+            name, what, charges = request.later
+            reserve = partial(budget.reserve_for, charges, what, name)
             later = held.enter_context(together.enter("reservation", reserve))
-            run = Run(run.key, f"{run.run_id}.norms", run.checkpoint)
         reserve = partial(run.reserved, budget, request.charges, request.what)
         with together.enter("reservation", reserve) as reservation:
             report = request.begin(together.enter("key", partial(claim, run.key, again=run.goes_on)))

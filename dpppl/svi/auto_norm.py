@@ -34,10 +34,10 @@ def choose_norm(
     run: Run,
     charges: Sequence[Charge],
     begin: Callable[[KeyOrigin], PrivacyReport],
-) -> tuple[Run, float]:
+) -> Run:
     """Choose the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits.
 
-    Returns the run, which has its steps reserved, and the norm.
+    Returns the run, which has its steps reserved.
 
     - **svi** - the SVI.
     - **objective** - its objective.
@@ -52,13 +52,11 @@ def choose_norm(
         scales, known = prior_scales(split, public), codes(split)
 
     def choose(norms: Norms, counted: CountedRows) -> None:
-        norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
-        svi._mechanism, svi._has_auto_norm, svi._counted = svi._mechanism.with_norm(norm), False, counted
+        svi._chosen(float(f"{norms.high_quantile(QUANTILE):.4g}"), counted)
 
     phase = NormPhase(
         statistic=gradient_norm(split.log_likelihood, partial(is_outside, split)), start=z, scales=scales, codes=known,
         rows=rows, public=public, histogram=histogram, charges=steps, choose=choose, what="SVI", notes=split.notes,
         print_cost=svi.print_cost,
     )  # fmt: skip
-    run = measure_norms(run, phase, svi.budget, begin)
-    return run, svi._mechanism.clipping.clipping_norm
+    return measure_norms(run, phase, svi.budget, begin)

@@ -54,7 +54,7 @@ def bind(
     with TRACING:
         objective, phi = bind_objective(svi, keys.stream(key, "initial values"), args, kwargs, init_params)
         captured = optimizers.check_without_loss(svi.optim, phi, objective.split.num_rows)
-        svi._captured = tuple(dict.fromkeys((*svi._captured, *captured)))
+        svi._also_captured(captured)
         adaptive = isinstance(svi.mechanism.clipping, Adaptive)
         norm = jnp.float32(svi.mechanism.clipping.clipping_norm) if adaptive else None
         init = proved(svi.optim.init, phi, num_rows=objective.split.num_rows)

@@ -66,7 +66,7 @@ def update(svi: SVISettings, state: SVIState, *args: Any, **kwargs: Any) -> tupl
     charge, take = Charge(svi.mechanism, np.array([noise])), partial(single_steps.take, key, count)
     svi.budget.charge_one(charge, "SVI.update", single_steps.name_of(key), take)
     for origin in (KeyOrigin.of(key), KeyOrigin(KeySource.STATE, "as init was given")):
-        svi._provenance = svi._provenance.and_now(Status.BY_HAND, origin, svi._start)
+        svi._noted(Status.BY_HAND, origin, svi._start)
     return svi._programs[shapes](*arguments), None
 
 
@@ -87,6 +87,5 @@ def set_up(
 ) -> SVIState:
     """See `init`, without its claim of the key."""
     objective, state = bind(svi, key, args, kwargs, init_params)
-    svi._objective, svi._programs = objective, {}
-    svi._start = svi._start if init_params is None else Start.SUPPLIED
+    svi._bound(objective, None if init_params is None else Start.SUPPLIED)
     return state

@@ -10,7 +10,7 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
-from dpppl.model.initialization import initial_values
+from dpppl.model.prior_draws import drawn_from_prior
 from dpppl.svi.elbo import Objective
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -72,8 +72,7 @@ def _warn_of_wandering(objective: Objective, trajectory: Mapping[str, Any]) -> N
 
 def _prior_moments(objective: Objective, public: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
     """Mean and variance of the unconstrained prior, by the name of the location parameter; 1,000 prior draws."""
-    keys, guide = jax.random.split(jax.random.key(0), _PRIOR_DRAWS), objective.guide
-    draws = jax.vmap(lambda key: initial_values(objective.split, dict(public), key, "prior_sample"))(keys)
+    guide, draws = objective.guide, drawn_from_prior(objective.split, dict(public), jax.random.key(0), _PRIOR_DRAWS)
     named: dict[str, Any] = {}
     if isinstance(guide, autoguide.AutoNormal):
         named = {f"{site}_{guide.prefix}_loc": draw for site, draw in draws.items()}

@@ -34,7 +34,7 @@ def noisy_sum_of(
 
     def begin(origin: KeyOrigin) -> None:
         status = Status.COMPLETE if svi._provenance.status is Status.NOTHING else svi._provenance.status
-        svi._provenance = svi._provenance.and_now(status, origin, None if svi._provenance.starts else svi._start)
+        svi._noted(status, origin, None if svi._provenance.starts else svi._start)
 
     return float(noisy_query(query, query_charge(query, svi.budget, noise_multiplier), key, svi.budget, begin))
 
@@ -101,7 +101,8 @@ def estimate_accuracy(
     row = objective.split.row
     with TRACING:
         samples = objective.sample(params, keys.stream(key, "guide"), num_particles)
-        svi._captured += check_captured(jax.make_jaxpr(is_correct)(row, (public, samples)), {objective.split.num_rows})
+        program = jax.make_jaxpr(is_correct)(row, (public, samples))
+        svi._also_captured(check_captured(program, {objective.split.num_rows}))
     everything = (public, samples)
     total = noisy_sum_of(svi, "estimate_accuracy", is_correct, rows, everything, key, 1.0, noise_multiplier)
     return total / svi.num_data

@@ -170,8 +170,8 @@ class SVI(SVISettings):
             if histogram:
                 zero, both = np.asarray(0, np.int32), [*histogram, charge]
                 prove(method_at(charge.mechanism).mapped_chunk, (state, rows, public, zero, zero), rows=1)
-                run, norm = choose_norm(self, objective, self._phi(state), rows, public, run, both, begin(*both))
-                charge = replace(charge, mechanism=charge.mechanism.with_norm(norm))
+                run = choose_norm(self, objective, self._phi(state), rows, public, run, both, begin(*both))
+                charge = replace(charge, mechanism=charge.mechanism.with_norm(self.mechanism.clipping.clipping_norm))
         plan = Plan(
             method=method_at(charge.mechanism), chain_groups=[state], rows=rows, public=public, charges=[charge], what="SVI",
             settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
@@ -198,8 +198,9 @@ class SVI(SVISettings):
 
     def _begun(self, objective: Objective, charges: Sequence[Charge], origin: KeyOrigin, start: Start) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""
-        self._objective, self._programs, self._clipped = objective, {}, None
-        self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, start)
+        self._bound(objective)
+        self._clipped = None
+        self._noted(Status.INTERRUPTED, origin, start)
         return svi_report(self, charges, self._provenance)
 
     def _phi(self, state: SVIState) -> Any:

@@ -1,7 +1,7 @@
 """The arguments of `dpppl.SVI`, checked; its budget, and what its runs have left."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import Program
 from dpppl.runs.prelude import histogram_charge
-from dpppl.runs.provenance import Provenance
+from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.unit import Unit
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import defaults, optimizers
@@ -126,6 +126,23 @@ class SVISettings(Fixed):
         if self._objective is None:
             raise ConfigurationError("call init or run first: the guide is not set up yet.")
         return self._objective
+
+    def _noted(self, status: Status, origin: KeyOrigin, start: Start | None = None) -> None:
+        """Note in the report how far a run has got, where its key comes from, and its start."""
+        self._provenance = self._provenance.and_now(status, origin, start)
+
+    def _bound(self, objective: Objective, start: Start | None = None) -> None:
+        """Take up an objective, and another start, where one is given."""
+        self._objective, self._programs = objective, {}
+        self._start = self._start if start is None else start
+
+    def _chosen(self, norm: float, counted: CountedRows) -> None:
+        """Take the clipping norm that a histogram gave, and its counts of rows."""
+        self._mechanism, self._has_auto_norm, self._counted = self._mechanism.with_norm(norm), False, counted
+
+    def _also_captured(self, names: Iterable[str]) -> None:
+        """Note arrays, in words, that functions of this object captured: the report tells that they are taken for public."""
+        self._captured = tuple(dict.fromkeys((*self._captured, *names)))
 
     def _charges(self, num_steps: int, first: int, run_id: str | None = None) -> list[Charge]:
         """A run's charges at the noise multiplier that the budget gives, the last that of its steps. Looks at no data.

@@ -8,6 +8,7 @@ import numpy as np
 from numpyro.infer import Predictive
 
 from dpppl.errors import ConfigurationError
+from dpppl.randomness import keys
 from dpppl.synthetic.schema import Schema
 from dpppl.validation import positive_integer
 
@@ -46,8 +47,7 @@ def datasets(
             f"{num_datasets} tables need as many posterior draws, and samples hold {draws}: give num_samples={num_datasets} or "
             "more to the run, or ask for fewer tables."
         )
-    words = jax.random.bits(rng_key, (2,), "uint32")  # NumPyro and JAX's counts draw with threefry keys
-    chosen_key, draw_key = jax.random.split(jax.random.wrap_key_data(words, impl="threefry2x32"))
+    chosen_key, draw_key = jax.random.split(keys.threefry(rng_key))
     chosen = np.asarray(jax.random.choice(chosen_key, draws, (num_datasets,), replace=False))
     posterior = {site: np.asarray(value)[chosen] for site, value in samples.items()}
     names = [column.name for column in schema.columns]

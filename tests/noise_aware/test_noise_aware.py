@@ -405,7 +405,9 @@ def improper(y):
 
 def test_what_it_cannot_do_is_refused_before_anything_is_charged():
     y = data(0)[1]
-    with pytest.raises(ConfigurationError, match="all rows in every access"):
+    with pytest.raises(
+        ConfigurationError, match="no argument subsampling: every access of NoiseAware looks at all rows"
+    ):
         noise_aware(subsampling=dpppl.Poisson(0.1))
     with pytest.raises(ConfigurationError, match="either noise_multiplier or target_epsilon"):
         noise_aware(noise_multiplier=2.0)

@@ -1,0 +1,96 @@
+"""A run of NoiseAware that is killed between accesses goes on: the same bits, and the price of one run."""
+
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import dpppl
+from dpppl.errors import CheckpointError
+from dpppl.runs import driver
+
+Y = np.random.default_rng(1).normal(0.4, 1.0, 400).astype(np.float32)
+
+
+def model(y, scale=2.0):
+    mu = numpyro.sample("mu", dist.Normal(0.0, scale))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def noise_aware(checkpoint=None, ledger=None, **settings):
+    settings = {"target_epsilon": 2.0, "target_delta": 1e-5, "num_samples": 50} | settings
+    return dpppl.NoiseAware(
+        model, checkpoint=checkpoint, ledger=ledger, print_cost=False, progress_bar=False, **settings
+    )
+
+
+class Killed(BaseException):
+    pass
+
+
+def counted_calls(monkeypatch):
+    """The programs that were called, and `calls.last`: the number of the call in which the run is killed, if any."""
+
+    class Calls(list):
+        last = 0
+
+    found, call = Calls(), driver.Program.__call__
+
+    def counted(program, *arguments):
+        found.append(program)
+        released = call(program, *arguments)
+        if len(found) == found.last:
+            raise Killed  # the data were looked at, and nothing was saved
+        return released
+
+    monkeypatch.setattr(driver.Program, "__call__", counted)
+    return found
+
+
+def found(private):
+    return private.get_samples(allow_unconverged=True)["mu"], str(private.verdict), private.privacy_report().epsilon
+
+
+def test_a_killed_run_goes_on_with_the_same_bits_at_the_price_of_one(tmp_path, monkeypatch, claimed):
+    """In its object and in another; the killed access is made again under its key, and is one access in the ledger, too."""
+    calls, path, key = counted_calls(monkeypatch), tmp_path / "run.ckpt", dpppl.secret_key()
+    alone, ledger = (dpppl.PrivacyLedger(tmp_path / name, 3.0, 1e-5) for name in ("alone", "ledger"))
+    whole = noise_aware(ledger=alone)
+    whole.run(key, Y)
+    asked, accesses = len(calls), whole.privacy_report().num_accesses
+    cut = noise_aware(path, ledger)
+    for first, last in ((0, 3), (2, asked - 1)):
+        calls.clear()
+        claimed.clear()
+        calls.last = last - first
+        with pytest.raises(Killed):
+            cut.run(key if first == 0 else dpppl.secret_key(), Y)
+        assert path.stat().st_mode & 0o777 == 0o600
+        spent = cut.privacy_report().num_accesses
+        assert last <= spent < accesses
+    calls.clear()
+    claimed.clear()
+    calls.last = 0
+    again = noise_aware(path, ledger)
+    again.run(dpppl.secret_key(), Y)
+    assert len(calls) == 2 and not path.exists()
+    np.testing.assert_array_equal(*(found(private)[0] for private in (again, whole)))
+    assert found(again)[1:] == found(whole)[1:]
+    assert again.privacy_report().num_accesses == accesses
+    assert ledger.remaining() == alone.remaining()
+
+
+def test_a_checkpoint_of_another_run_is_refused_before_anything_is_charged(tmp_path, monkeypatch, claimed):
+    calls, path = counted_calls(monkeypatch), tmp_path / "run.ckpt"
+    calls.last = 3
+    with pytest.raises(Killed):
+        noise_aware(path).run(dpppl.secret_key(), Y)
+    kept, used = path.read_bytes(), set(claimed)
+    changed = np.where(np.arange(len(Y)) == 7, 0.0, Y).astype(np.float32)
+    others = {"rows": ({}, (changed,)), "prior": ({}, (Y, 3.0)), "bound": ({"clipping_norm": 2.0}, (Y,))}
+    for settings, arguments in others.values():
+        other = noise_aware(path, **settings)
+        with pytest.raises(CheckpointError, match="of another run"):
+            other.run(dpppl.secret_key(), *arguments)
+        assert not other.budget.charged and path.read_bytes() == kept and claimed == used

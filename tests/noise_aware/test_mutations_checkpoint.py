@@ -1,0 +1,27 @@
+"""What a resumed run of NoiseAware rests on, one bug at a time: a named test fails with it."""
+
+import functools
+
+import pytest
+from test_mutations import Mutation, check_that_it_is_caught
+
+ASKED, RUN = "dpppl.noise_aware.releases:Releases.asker", "dpppl.noise_aware.runner:NoiseAware.run"
+GOES_ON = "test_checkpoint:test_a_killed_run_goes_on_with_the_same_bits_at_the_price_of_one"
+REFUSED = "test_checkpoint:test_a_checkpoint_of_another_run_is_refused_before_anything_is_charged"
+bug = functools.partial(Mutation, arguments=("tmp_path", "monkeypatch", "claimed"), cached=False)
+
+MUTATIONS = [
+    bug("what is replayed is not charged", ASKED, "self.before(done + repeats)",
+        "self.before(done + repeats) if place >= len(kept) else None", GOES_ON),
+    bug("what is replayed is asked again", ASKED, "if place <= len(kept):", "if False:", GOES_ON),
+    bug("a resumed run counts beside itself", RUN, "self._charge(dimension, run.run_id)", "self._charge(dimension)", GOES_ON),
+    bug("the file stays", RUN, 'opened.together.enter("end", run.forget)', "pass", GOES_ON),
+    bug("rows may be others", RUN, "placing.contents(rows)", "0", REFUSED),
+    bug("the prior may be another", RUN, "public, prior, settings", "public, settings", REFUSED),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_a_bug_is_caught(mutation, request, claimed):
+    check_that_it_is_caught(mutation, request, claimed)
