@@ -30,6 +30,7 @@ from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
 from dpppl.model.arguments import Public as Public
 from dpppl.noise_aware.runner import NoiseAware as NoiseAware
 from dpppl.randomness.keys import secret_key as secret_key
+from dpppl.runs.private_runner import Privacy as Privacy
 from dpppl.runs.report import PrivacyReport as PrivacyReport
 from dpppl.runs.version import VERSION as _VERSION
 from dpppl.subsampling import FullBatch as FullBatch
@@ -73,6 +74,7 @@ __all__ = [
     "NoiseAware",
     "Partition",
     "Poisson",
+    "Privacy",
     "PrivacyLeakError",
     "PrivacyLedger",
     "PrivacyReport",

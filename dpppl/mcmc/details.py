@@ -10,9 +10,8 @@ from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.verdict import Measured
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.clipped_rows import BIASED
-from dpppl.runs.provenance import Provenance
-from dpppl.runs.report import MechanismFacts, PrivacyReport, noise_range, show_range
-from dpppl.runs.unit import ROW, Unit
+from dpppl.runs.private_runner import Facts
+from dpppl.runs.report import MechanismFacts, noise_range, show_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,43 +155,18 @@ def _temperature(kernel: Dynamics, charges: Sequence[Charge], temperatures: np.n
     return line + f"rate * N * (1 - rate) / noise_multiplier^2 = {ratio:.3g}, so that noise is {verdict}"
 
 
-def chain_report(
-    kernel: Dynamics,
-    charges: Sequence[Charge],
-    provenance: Provenance,
-    *,
-    delta: float | None,
-    num_chains: int,
-    failed_chains: tuple[int, ...] = (),
-    measured: Measured | None = None,
-    num_rows: int | None = None,
-    assumed_public: tuple[str, ...] = (),
-    ledger: str | None = None,
-    left_out: tuple[str, ...] = (),
-    unit: Unit = ROW,
-    placement: str | None = None,
-) -> PrivacyReport:
-    """The report of chains.
+def chain_facts(
+    kernel: Dynamics, charges: Sequence[Charge], num_chains: int, num_rows: int | None = None,
+    assumed_public: tuple[str, ...] = (), failed_chains: tuple[int, ...] = (), measured: Measured | None = None,
+) -> Facts:  # fmt: skip
+    """What a report of chains says of them.
 
     - **kernel** - the calibrated kernel.
     - **charges** - what has been charged.
     - **num_chains** - number of chains.
+    - **num_rows**, **assumed_public** - as in `PrivacyReport`.
     - **failed_chains**, **measured** - as in `ChainDetails`.
-    - **provenance**, **delta**, **num_rows**, **assumed_public**, **ledger**, **left_out**, **unit**, **placement** - as in
-      `PrivacyReport`.
     """
-    return PrivacyReport(
-        method=type(kernel).__name__,
-        events=events_of(charges),
-        delta=delta,
-        mechanism=MechanismFacts.of(kernel.mechanism, num_rows),
-        provenance=provenance,
-        details=ChainDetails.of(kernel, charges, num_chains, failed_chains, measured),
-        num_data=kernel.num_data,
-        num_rows=num_rows,
-        assumed_public=assumed_public,
-        ledger=ledger,
-        left_out=left_out,
-        unit=unit,
-        placement=placement,
-    )
+    details = ChainDetails.of(kernel, charges, num_chains, failed_chains, measured)
+    mechanism = MechanismFacts.of(kernel.mechanism, num_rows)
+    return Facts(type(kernel).__name__, mechanism, details, num_rows, assumed_public)

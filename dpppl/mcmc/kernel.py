@@ -14,7 +14,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import of_one_process
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.bound import BoundKernel
-from dpppl.mcmc.details import chain_report
+from dpppl.mcmc.details import chain_facts
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.preconditioning import diagonal_of
 from dpppl.model.arguments import Public, name_of
@@ -204,10 +204,8 @@ class DPKernel(Dynamics, MCMCKernel):
         key = KeyOrigin(KeySource.STATE, "as NumPyro was given")
         provenance = Provenance().and_now(Status.UNDER_NUMPYRO, key, self.start)
         split = self._last_bound().split
-        return chain_report(
-            self, charges, provenance, delta=delta, num_chains=len(counters), num_rows=split.num_rows,
-            assumed_public=split.assumed_public, left_out=(_COUNTED,),
-        )  # fmt: skip
+        facts = chain_facts(self, charges, len(counters), split.num_rows, split.assumed_public)
+        return facts.report(charges, provenance, delta=delta, num_data=self.num_data, left_out=(_COUNTED,))
 
 
 def _check(auto_norm: bool, step_size: Any, subsampling: Any, init_strategy: Any) -> None:

@@ -8,12 +8,15 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Plan
 from dpppl.runs.prelude import histogram_charge
+from dpppl.runs.private_runner import Privacy
 
 
-def check_kernel(kernel: Any, target_epsilon: Any, checkpoint: Any) -> None:
-    """Raises ConfigurationError for a kernel that `dpppl.MCMC` does not run, or not with these settings.
+def checked_kernel(kernel: Any, privacy: Privacy, checkpoint: Any) -> DPKernel:
+    """The kernel, with what `privacy` sets of it: noise multiplier and number of rows.
 
-    - **kernel**, **target_epsilon**, **checkpoint** - arguments of `dpppl.MCMC`.
+    Raises ConfigurationError for a kernel that `dpppl.MCMC` does not run, or not with these settings.
+
+    - **kernel**, **privacy**, **checkpoint** - arguments of `dpppl.MCMC`.
     """
     if not isinstance(kernel, DPKernel):
         what = f"the class {kernel.__name__}" if isinstance(kernel, type) else f"a {type(kernel).__name__}"
@@ -22,10 +25,19 @@ def check_kernel(kernel: Any, target_epsilon: Any, checkpoint: Any) -> None:
             "privacy noise. NumPyro's kernels, such as NUTS, read the data without noise; dpppl.NoiseAware(model, ...) "
             "runs NUTS on what was released."
         )
-    if target_epsilon is not None and kernel.noise_multiplier is not None:
+    given = {"noise_multiplier": privacy.noise_multiplier, "num_data": privacy.num_data}
+    for name, value in given.items():
+        if value is not None and getattr(kernel, name) not in (None, value):
+            raise ConfigurationError(f"{name} is given to the kernel and to MCMC, and differs: give it to one of them.")
+    if privacy.num_data is not None:
+        kernel = kernel.copy(num_data=privacy.num_data)
+    if privacy.noise_multiplier is not None:
+        kernel = kernel.with_noise(privacy.noise_multiplier)
+    if privacy.epsilon is not None and kernel.noise_multiplier is not None:
         raise ConfigurationError("give noise_multiplier or target_epsilon, not both: one follows from the other.")
     if checkpoint is not None and kernel.auto_norm:
         raise ConfigurationError('a run with clipping_norm="auto" takes no checkpoint; give it the norm as a number.')
+    return kernel
 
 
 def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int) -> DPKernel:

@@ -35,9 +35,11 @@ class MCMC(ChainResults):
     - **num_samples** - further steps of each chain.
     - **num_chains** - number of chains.
     - **thinning** - keep one sample in so many.
+    - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **target_epsilon**, **target_delta** - the budget of this object for everything it runs. The first call is calibrated to
       use all of it over num_chains * (num_warmup + num_samples) steps, and a later call that would exceed it is refused.
       Without a target the kernel's own step size and noise decide, and the report says what that cost.
+    - **noise_multiplier**, **num_data** - those of the kernel, where it has none.
     - **ledger** - a dpppl.PrivacyLedger, or the path of one: it counts all that is run on the same data and must agree, too.
     - **reserve** - share of the target, in [0, 1), that calibrated runs leave for later.
     - **checkpoint** - path of a file that lets a run that was killed go on where it was, with the same numbers and no second
@@ -159,7 +161,7 @@ class MCMC(ChainResults):
     def _begun(self, chains: Chains, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""
         split = chains.bound.split
-        self._ran_on = split.num_rows, split.assumed_public, described(chains.rows)
+        self._ran_on, self._placement = (split.num_rows, split.assumed_public), described(chains.rows)
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, chains.start_values)
         cleared: Any = None
         self._outcome = self._states = self._states_flat = self._last_state = cleared

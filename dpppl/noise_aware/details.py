@@ -1,14 +1,12 @@
 """The report's lines about a noise-aware run."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dpppl.model.split import SplitModel
 from dpppl.noise_aware.releases import MECHANISM
-from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import Verdict
-from dpppl.runs.budget import Charge, events_of
-from dpppl.runs.provenance import Provenance
-from dpppl.runs.report import MechanismFacts, PrivacyReport
+from dpppl.runs.private_runner import Facts
+from dpppl.runs.report import MechanismFacts
 
 CLIPPING = "centred on what the model expects of a row; every release in units of its bound, so at most 1 a row"
 
@@ -45,23 +43,13 @@ class NoiseAwareDetails:
         ]
 
 
-def noise_aware_report(
-    settings: NoiseAwareSettings, charges: Sequence[Charge], provenance: Provenance, verdict: Verdict | None = None
-) -> PrivacyReport:
-    """The report of what was charged."""
-    split = None if settings._coordinates is None else settings._coordinates.split
+def noise_aware_facts(split: SplitModel | None, num_accesses: int, verdict: Verdict | None) -> Facts:
+    """What a report says of runs of a model, with the verdict on the last one.
+
+    - **split** - the model of the last run.
+    - **num_accesses** - of one run.
+    - **verdict** - on the last run, where it has ended."""
     num_rows = None if split is None else split.num_rows
-    return PrivacyReport(
-        method="NoiseAware",
-        events=events_of(charges),
-        delta=settings.budget.target_delta,
-        mechanism=replace(MechanismFacts.of(MECHANISM, num_rows), clipping=CLIPPING),
-        provenance=provenance,
-        details=NoiseAwareDetails(num_accesses=settings._plan().num_accesses, verdict=verdict),
-        num_data=settings.num_data,
-        num_rows=num_rows,
-        assumed_public=() if split is None else split.assumed_public,
-        ledger=settings.budget.ledger_line(),
-        unit=settings.unit,
-        placement=settings._placement,
-    )
+    mechanism = replace(MechanismFacts.of(MECHANISM, num_rows), clipping=CLIPPING)
+    details = NoiseAwareDetails(num_accesses=num_accesses, verdict=verdict)
+    return Facts("NoiseAware", mechanism, details, num_rows, () if split is None else split.assumed_public)

@@ -11,7 +11,6 @@ from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import conclusion, progress, savage_dickey
 from dpppl.noise_aware.binding import Bound, bind
-from dpppl.noise_aware.details import noise_aware_report
 from dpppl.noise_aware.releases import Released, Releases, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget, checked_width
 from dpppl.noise_aware.statistics import RowStatistics
@@ -38,6 +37,7 @@ class NoiseAware(NoiseAwareSettings):
 
     - **model** - a NumPyro model with one data plate, proper priors, at most 10,000 coordinates (above 200, curvatures are
       released in blocks), and responses that can be simulated (no factor in the data plate).
+    - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which one run uses but for `reserve`.
     - **noise_multiplier** - instead of a target: 1 / mu of mu-Gaussian differential privacy, for each run.
     - **clipping_norm**, **curvature_bound** - bounds on a row's score and curvature, in the coordinates of each stage, in the
@@ -88,12 +88,7 @@ class NoiseAware(NoiseAwareSettings):
 
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 12 accesses fewer."""
-        charges = [*self.budget.charged, self._charge()[0]]
-        return noise_aware_report(self, charges, self._provenance.and_now(Status.PLANNED, start=Start.PRIOR_MEAN))
-
-    def privacy_report(self) -> PrivacyReport:
-        """What everything run so far has cost, an interrupted run included; its details hold the verdict."""
-        return noise_aware_report(self, self.budget.charged, self._provenance, self._verdict)
+        return self._planned([self._charge()[0]])
 
     @on_host
     def run(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
@@ -165,7 +160,7 @@ class NoiseAware(NoiseAwareSettings):
         self._coordinates, self._samples, self._verdict, self._mixture = bound.coordinates, None, None, None
         self._placement = described(bound.rows)
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
-        return noise_aware_report(self, [charge], self._provenance)
+        return self._report([charge], self._provenance)
 
     def _conclude(self, bound: Bound, found: Any, key: Any, is_modelled: bool = False) -> None:
         """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""

@@ -1,32 +1,29 @@
 """The arguments of `dpppl.NoiseAware`, checked; its budget, and what its runs have left."""
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from dpppl.accounting.planning import LEAST_SIGNAL
-from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
-from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
+from dpppl.noise_aware.details import noise_aware_facts
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Bounds
 from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.noise_aware.weights import Weights
-from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.checkpoint import checked_path
-from dpppl.runs.provenance import Provenance
-from dpppl.runs.unit import Unit
+from dpppl.runs.budget import Charge
+from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.runs.provenance import Start, Status
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 WIDTHS = ("model", "sandwich")
 
 
-class NoiseAwareSettings(Fixed):
+class NoiseAwareSettings(Fixed, PrivateRunner):
     """The arguments of `dpppl.NoiseAware`, checked, and what changes: what the last run has released and found."""
 
     _NO_ARGUMENT: ClassVar = {
@@ -39,36 +36,23 @@ class NoiseAwareSettings(Fixed):
         self,
         model: Callable[..., Any],
         *,
-        target_epsilon: float | None = None,
-        target_delta: float | None = None,
-        noise_multiplier: float | None = None,
         clipping_norm: float | None = None,
         curvature_bound: float | None = None,
         coordinates: Sequence[str] | None = None,
         num_samples: int = 2_000,
         num_draws: int = NUM_DRAWS,
-        num_data: int | None = None,
         data_plate: str | None = None,
-        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
-        unit: str | None = None,
-        max_rows_per_unit: int | None = None,
-        reserve: float = 0.0,
-        checkpoint: str | os.PathLike[str] | None = None,
-        print_cost: bool = True,
         progress_bar: bool = True,
-        mesh: Any = None,
         width: str | None = None,
         weights: str | None = None,
         max_weight: float | None = None,
+        **common: Any,
     ) -> None:
-        if (target_epsilon is None) == (noise_multiplier is None):
-            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
-        self.model, self.data_plate, self.print_cost, self.progress_bar = model, data_plate, print_cost, progress_bar
-        self.mesh, self.checkpoint = checked_mesh(mesh), checked_path(checkpoint)
-        self._placement: str | None = None
+        super().__init__(**common)
+        self.check_one_noise()
+        self.model, self.data_plate, self.progress_bar = model, data_plate, progress_bar
         self.weights = Weights.of(weights, max_weight)
-        self.width = chosen_width(width, self.weights, unit)
-        self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
+        self.width = chosen_width(width, self.weights, self.unit.ids)
         self.bounds = Bounds(
             norm=optional(positive, clipping_norm, name="clipping_norm"),
             curvature=optional(positive, curvature_bound, name="curvature_bound"),
@@ -76,10 +60,6 @@ class NoiseAwareSettings(Fixed):
         self.coordinates = _names_of_sites(coordinates)
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
-        self.num_data = optional(positive_integer, num_data, name="num_data")
-        self.unit = Unit.of(unit, max_rows_per_unit)
-        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
-        self._provenance = Provenance()
         self._coordinates: Coordinates | None = None
         self._samples: dict[str, Any] | None = None
         self._verdict: Verdict | None = None
@@ -108,6 +88,15 @@ class NoiseAwareSettings(Fixed):
     @property
     def _rows_per_unit(self) -> int:
         return 1 if self.unit.ids is None else self.unit.max_rows
+
+    @property
+    def _first_start(self) -> Start:
+        return Start.PRIOR_MEAN
+
+    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+        split = None if self._coordinates is None else self._coordinates.split
+        verdict = None if status is Status.PLANNED else self._verdict
+        return noise_aware_facts(split, self._plan().num_accesses, verdict)
 
     def _plan(self, dimension: int = 1) -> Plan:
         plan = default_plan if dimension <= MOST_FULL else wide_plan

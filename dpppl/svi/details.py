@@ -8,11 +8,11 @@ import numpy as np
 
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import codes
-from dpppl.runs.budget import Charge, events_of
+from dpppl.runs.budget import Charge
 from dpppl.runs.clipped_rows import BIASED, ClippedRows, rows_of
 from dpppl.runs.counted_rows import CountedRows
-from dpppl.runs.provenance import Provenance
-from dpppl.runs.report import MechanismFacts, PrivacyReport
+from dpppl.runs.private_runner import Facts
+from dpppl.runs.report import MechanismFacts
 from dpppl.svi.convergence import TAIL, tail_of
 from dpppl.svi.settings import SVISettings
 
@@ -68,25 +68,18 @@ class SVIDetails:
         return ["Guides are set up on made-up rows."]
 
 
-def svi_report(svi: SVISettings, charges: Sequence[Charge], provenance: Provenance) -> PrivacyReport:
-    """The report of what `svi` was charged."""
+def svi_facts(svi: SVISettings, charges: Sequence[Charge]) -> Facts:
+    """What a report of the `charges` of `svi` says of it."""
     objective = svi._objective
     num_rows = None if objective is None else objective.split.num_rows
     steps = [charge.mechanism for charge in charges if not charge.is_query]
     captured = () if objective is None else objective.captured
-    return PrivacyReport(
+    return Facts(
         method=f"SVI ({getattr(type(svi.guide), '__name__', 'guide')}, {svi.gradient})",
-        events=events_of(charges),
-        delta=svi.budget.target_delta,
         mechanism=MechanismFacts.of(steps[-1] if steps else svi.mechanism, num_rows),
-        provenance=provenance,
         details=SVIDetails.of(charges, svi.num_particles, svi._clipped, svi._counted),
-        num_data=svi.num_data,
         num_rows=num_rows,
         assumed_public=tuple(dict.fromkeys((*captured, *svi._captured))),
-        ledger=svi.budget.ledger_line(),
-        unit=svi.unit,
-        placement=svi._placement,
     )
 
 

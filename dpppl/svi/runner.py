@@ -16,13 +16,14 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Charge, counted
 from dpppl.runs.driver import TRACING, Method, Plan, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram
+from dpppl.runs.private_runner import Facts
 from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Run
 from dpppl.svi import by_hand, defaults, queries
 from dpppl.svi.auto_norm import choose_norm
 from dpppl.svi.binding import bind
-from dpppl.svi.details import counted_rows, svi_report
+from dpppl.svi.details import counted_rows, svi_facts
 from dpppl.svi.elbo import Objective
 from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings
@@ -49,6 +50,7 @@ class SVI(SVISettings):
     - **clipping** - "centred", the default where the norm is "auto", shrinks what a row's gradient has beyond its
       expectation under the model, so that the posterior is unbiased however many rows are clipped; "flat", the default
       where you give a norm, shrinks the gradient, and works for every model and guide; "normalised"; dpppl.Adaptive(...).
+    - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **noise_multiplier** - noise sd in units of the norm, instead of a target.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which the first `run` uses but for `reserve`.
     - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
@@ -91,10 +93,9 @@ class SVI(SVISettings):
         """The report that a `run` of `num_steps` more steps would add up to, without data.
 
         - **num_steps** - steps of the run."""
-        charged = self.budget.charged
-        charges = self._charges(positive_integer(num_steps, name="num_steps"), sum(c.num_steps for c in charged))
-        start = None if self._provenance.starts else self._start
-        return svi_report(self, [*charged, *charges], self._provenance.and_now(Status.PLANNED, start=start))
+        first = sum(charge.num_steps for charge in self.budget.charged)
+        charges = self._charges(positive_integer(num_steps, name="num_steps"), first)
+        return self._planned(charges)
 
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
         """What everything run so far has cost: runs, interrupted ones too, queries, and steps by `update`.
@@ -104,9 +105,8 @@ class SVI(SVISettings):
         if state is not None:
             charges = [Charge(self.mechanism, np.full(counted(state.i), by_hand.fixed_noise(self)))]
             origin = KeyOrigin(KeySource.STATE, "as init was given")
-            return svi_report(self, charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
-        start = None if self._provenance.starts else self._start
-        return svi_report(self, self.budget.charged, self._provenance.and_now(self._provenance.status, start=start))
+            return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
+        return super().privacy_report()
 
     def get_params(self, state: SVIState) -> dict[str, Any]:
         """The constrained parameters, by name, of a state that `init`, `update` or a result holds.
@@ -201,7 +201,14 @@ class SVI(SVISettings):
         self._bound(objective)
         self._clipped = None
         self._noted(Status.INTERRUPTED, origin, start)
-        return svi_report(self, charges, self._provenance)
+        return self._report(charges, self._provenance)
+
+    @property
+    def _first_start(self) -> Start:
+        return self._start
+
+    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+        return svi_facts(self, charges)
 
     def _phi(self, state: SVIState) -> Any:
         """The unconstrained parameters of a state."""

@@ -1,6 +1,5 @@
 """The arguments of `dpppl.SVI`, checked; its budget, and what its runs have left."""
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -10,26 +9,23 @@ import numpy as np
 
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
-from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
-from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import name_of
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
-from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.checkpoint import checked_path
+from dpppl.runs.budget import Charge
 from dpppl.runs.clipped_rows import ClippedRows, count_share_of
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import Program
 from dpppl.runs.prelude import histogram_charge
-from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
-from dpppl.runs.unit import Unit
+from dpppl.runs.private_runner import PrivateRunner
+from dpppl.runs.provenance import KeyOrigin, Start, Status
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import defaults, optimizers
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide
 from dpppl.svi.step import svi_clipping_of, svi_step
-from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
+from dpppl.validation import Fixed, checked_call, positive_integer
 
 
 def _scheme(subsampling: Any) -> Subsampling:
@@ -40,7 +36,7 @@ def _scheme(subsampling: Any) -> Subsampling:
     return subsampling
 
 
-class SVISettings(Fixed):
+class SVISettings(Fixed, PrivateRunner):
     """The arguments of `dpppl.SVI`, checked, and what changes: the norm that a run chose, and what the last run was."""
 
     @checked_call
@@ -56,22 +52,13 @@ class SVISettings(Fixed):
         gradient: str = "aligned",
         num_particles: int = 1,
         clipping: str | Adaptive | None = None,
-        noise_multiplier: float | None = None,
-        target_epsilon: float | None = None,
-        target_delta: float | None = None,
-        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
-        reserve: float = 0.0,
-        checkpoint: str | os.PathLike[str] | None = None,
-        unit: str | None = None,
-        max_rows_per_unit: int | None = None,
-        num_data: int | None = None,
         data_plate: str | None = None,
         gradient_strategy: str = "auto",
         discretise: bool = False,
         measure_clipping: bool = True,
-        print_cost: bool = True,
-        mesh: Any = None,
+        **common: Any,
     ) -> None:
+        super().__init__(**common)
         if gradient not in ("aligned", "per_parameter"):
             raise ConfigurationError('gradient must be "aligned" or "per_parameter".')
         check_guide(guide)
@@ -80,24 +67,17 @@ class SVISettings(Fixed):
         if self._optim is None:
             defaults.start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
-        self.num_data = optional(positive_integer, num_data, name="num_data")
         self.loss = checked_loss(guide, loss)
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         if self._has_auto_norm:
-            defaults.check_auto(gradient, clipping, checkpoint)
-        rule = svi_clipping_of(clipping, clipping_norm, num_data)
+            defaults.check_auto(gradient, clipping, self.checkpoint)
+        rule = svi_clipping_of(clipping, clipping_norm, self.num_data)
         self._mechanism = Mechanism(
             clipping=rule, subsampling=_scheme(subsampling), strategy=gradient_strategy, discretise=discretise
         )
         self._count_share = count_share_of(rule, measure_clipping, self._has_auto_norm)
-        self.unit = Unit.of(unit, max_rows_per_unit)
-        self.budget = Budget(target_epsilon, target_delta, ledger=ledger, reserve=reserve, unit=self.unit)
-        if (target_epsilon is None) == (noise_multiplier is None):
-            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
-        self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
-        self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)
-        self._placement: str | None = None
-        self._provenance, self._start = Provenance(), defaults.start_of(guide)
+        self.check_one_noise()
+        self._start = defaults.start_of(guide)
         self._objective: Objective | None = None
         self._clipped: ClippedRows | None = None
         self._counted: CountedRows | None = None

@@ -52,6 +52,7 @@ def found(private):
     return private.get_samples(allow_unconverged=True)["mu"], str(private.verdict), private.privacy_report().epsilon
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_same_bits_at_the_price_of_one(tmp_path, monkeypatch, claimed):
     """In its object and in another; the killed access is made again under its key, and is one access in the ledger, too."""
     calls, path, key = counted_calls(monkeypatch), tmp_path / "run.ckpt", dpppl.secret_key()
@@ -81,6 +82,7 @@ def test_a_killed_run_goes_on_with_the_same_bits_at_the_price_of_one(tmp_path, m
     assert ledger.remaining() == alone.remaining()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused_before_anything_is_charged(tmp_path, monkeypatch, claimed):
     calls, path = counted_calls(monkeypatch), tmp_path / "run.ckpt"
     calls.last = 3

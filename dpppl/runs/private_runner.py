@@ -1,0 +1,160 @@
+"""What `dpppl.MCMC`, `dpppl.SVI` and `dpppl.NoiseAware` share: a budget, its report, and where rows and files lie."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dpppl.data.sharded import checked_mesh
+from dpppl.errors import ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.runs.budget import Budget, Charge, events_of
+from dpppl.runs.checkpoint import checked_path
+from dpppl.runs.provenance import Provenance, Start, Status
+from dpppl.runs.report import Details, MechanismFacts, PrivacyReport
+from dpppl.runs.unit import Unit
+from dpppl.validation import checked_call, checked_type, full_signature, optional, positive, positive_integer
+
+
+@checked_type
+@dataclass(frozen=True, kw_only=True)
+class Privacy:
+    """The privacy of all that one object runs: `privacy=dpppl.Privacy(...)` of `MCMC`, `SVI` and `NoiseAware`.
+
+    Each has the same settings as keywords of its own, with `target_epsilon` and `target_delta` for the first two.
+
+    - **epsilon**, **delta** - the budget: the object's runs and queries together are (epsilon, delta)-differentially private.
+    - **noise_multiplier** - instead of a budget: noise sd in units of the clipping norm (of `NoiseAware`: 1 / mu).
+    - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
+    - **reserve** - the share of epsilon, in [0, 1), that calibrated runs leave for queries and later runs.
+    - **unit** - name under which `run` gets one id a row: all rows with one id are then one record. None: a row is one.
+    - **max_rows_per_unit** - how many rows of a unit are used at most. Without `unit`, a declaration that nobody has more rows.
+    - **num_data** - the number of rows (of units), if it may be public.
+
+    >>> privacy = Privacy(epsilon=1.0, delta=1e-5, unit="person", max_rows_per_unit=10)
+    >>> privacy.reserve
+    0.0
+    """
+
+    epsilon: float | None = None
+    delta: float | None = None
+    noise_multiplier: float | None = None
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None
+    reserve: float = 0.0
+    unit: str | None = None
+    max_rows_per_unit: int | None = None
+    num_data: int | None = None
+
+
+class Facts(NamedTuple):
+    """What a report says of a method.
+
+    - **method** - its name.
+    - **mechanism** - the mechanism of an access.
+    - **details** - what the method adds.
+    - **num_rows** - number of rows of the last run, None before it.
+    - **assumed_public** - what is taken for public, in words."""
+
+    method: str
+    mechanism: MechanismFacts
+    details: Details
+    num_rows: int | None = None
+    assumed_public: tuple[str, ...] = ()
+
+    def report(self, charges: Sequence[Charge], provenance: Provenance, **rest: Any) -> PrivacyReport:
+        """The report of some charges; `rest`: its other fields."""
+        return PrivacyReport(**self._asdict(), events=events_of(charges), provenance=provenance, **rest)
+
+
+class PrivateRunner(ABC):
+    """Base of what runs private inference. Its arguments mean the same in each.
+
+    - **privacy** - a `Privacy`; or, instead of it, its settings one by one:
+    - **target_epsilon**, **target_delta**, **noise_multiplier** - see `Privacy`.
+    - **ledger**, **reserve**, **unit**, **max_rows_per_unit**, **num_data** - see `Privacy`.
+    - **checkpoint** - path of a file that lets a run that was killed go on where it was, with the same numbers and no second
+      charge. It holds the run's keys: keep it secret.
+    - **print_cost** - whether to print a line with the cost before a run.
+    - **mesh** - a jax.sharding.Mesh to shard rows over.
+
+    Raises ConfigurationError for settings that do not fit together."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
+
+    @checked_call
+    def __init__(
+        self,
+        *,
+        privacy: Privacy | None = None,
+        target_epsilon: float | None = None,
+        target_delta: float | None = None,
+        noise_multiplier: float | None = None,
+        ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+        reserve: float = 0.0,
+        unit: str | None = None,
+        max_rows_per_unit: int | None = None,
+        num_data: int | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        print_cost: bool = True,
+        mesh: Any = None,
+    ) -> None:
+        short = Privacy(
+            epsilon=target_epsilon, delta=target_delta, noise_multiplier=noise_multiplier, ledger=ledger, reserve=reserve,
+            unit=unit, max_rows_per_unit=max_rows_per_unit, num_data=num_data,
+        )  # fmt: skip
+        self.privacy = short if privacy is None else _alone(privacy, short)
+        self.unit = Unit.of(self.privacy.unit, self.privacy.max_rows_per_unit)
+        target = self.privacy.epsilon, self.privacy.delta
+        self.budget = Budget(*target, ledger=self.privacy.ledger, reserve=self.privacy.reserve, unit=self.unit)
+        self.noise_multiplier = optional(positive, self.privacy.noise_multiplier, name="noise_multiplier")
+        self.num_data = optional(positive_integer, self.privacy.num_data, name="num_data")
+        self.checkpoint, self.print_cost, self.mesh = checked_path(checkpoint), print_cost, checked_mesh(mesh)
+        self._placement: str | None = None
+        self._provenance = Provenance()
+
+    def check_one_noise(self) -> None:
+        """Raise ConfigurationError unless either a target or a noise multiplier is given."""
+        if (self.privacy.epsilon is None) == (self.noise_multiplier is None):
+            raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")
+
+    @abstractmethod
+    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+        """What a report of these charges, of runs at this status, says of the method."""
+
+    @property
+    @abstractmethod
+    def _first_start(self) -> Start:
+        """Where the first values of a first run come from."""
+
+    def _report(self, charges: Sequence[Charge], provenance: Provenance) -> PrivacyReport:
+        """The report of some charges."""
+        return self._facts(charges, provenance.status).report(
+            charges, provenance, delta=self.budget.target_delta, num_data=self.num_data, ledger=self.budget.ledger_line(),
+            unit=self.unit, placement=self._placement,
+        )  # fmt: skip
+
+    def _planned(self, charges: Sequence[Charge]) -> PrivacyReport:
+        """The report that a next run with these charges would add up to."""
+        provenance = self._provenance.and_now(Status.PLANNED, start=self._first_start)
+        return self._report([*self.budget.charged, *charges], provenance)
+
+    def privacy_report(self) -> PrivacyReport:
+        """The cost of everything run so far: interrupted runs and queries included."""
+        start = None if self._provenance.starts else self._first_start
+        return self._report(self.budget.charged, self._provenance.and_now(self._provenance.status, start=start))
+
+
+def _alone(privacy: Any, short: Privacy) -> Privacy:
+    """The privacy. Raises ConfigurationError where its settings are given one by one, too."""
+    if not isinstance(privacy, Privacy):
+        raise ConfigurationError(
+            f"privacy is a {type(privacy).__name__}; give privacy=dpppl.Privacy(epsilon=1.0, delta=1e-5)."
+        )
+    if short != Privacy():
+        raise ConfigurationError(
+            "privacy=dpppl.Privacy(...) is given, and settings of it by themselves as well: give them all to Privacy."
+        )
+    return privacy
