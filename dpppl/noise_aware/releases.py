@@ -60,14 +60,15 @@ class Releases:
                 name, state["of_curvature"] = "bin", np.bool_(kind == "curvature_bin")
             self.before(done + repeats)
             done += repeats
-            leaves, tree = jax.tree.flatten(self.programs[name].outputs)
-            first, place = place, place + len(leaves)
-            if place <= len(kept):
-                found = jax.tree.unflatten(tree, kept[first:place])
+            program = self.programs[name]
+            if place < len(kept):
+                leaves, tree = jax.tree.flatten(program.outputs)
+                found, place = jax.tree.unflatten(tree, kept[place : place + len(leaves)]), place + len(leaves)
             else:
-                found = jax.device_get(self.programs[name](state, self.rows, self.public))
+                found = jax.device_get(program(state, self.rows, self.public))
                 if self.checkpoint is not None:
                     kept.extend(jax.tree.leaves(found))
+                    place = len(kept)
                     self.checkpoint.write(kept, done=done)
             return jax.tree.map(lambda x: np.asarray(x, np.float64), found)
 

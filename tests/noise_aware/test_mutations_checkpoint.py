@@ -13,7 +13,7 @@ bug = functools.partial(Mutation, arguments=("tmp_path", "monkeypatch", "claimed
 MUTATIONS = [
     bug("what is replayed is not charged", ASKED, "self.before(done + repeats)",
         "self.before(done + repeats) if place >= len(kept) else None", GOES_ON),
-    bug("what is replayed is asked again", ASKED, "if place <= len(kept):", "if False:", GOES_ON),
+    bug("what is replayed is asked again", ASKED, "if place < len(kept):", "if False:", GOES_ON),
     bug("a resumed run counts beside itself", RUN, "self._charge(dimension, run.run_id)", "self._charge(dimension)", GOES_ON),
     bug("the file stays", RUN, 'opened.together.enter("end", run.forget)', "pass", GOES_ON),
     bug("rows may be others", RUN, "placing.contents(rows)", "0", REFUSED),
