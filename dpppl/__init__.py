@@ -20,6 +20,7 @@ from dpppl.errors import LedgerError as LedgerError
 from dpppl.errors import PrivacyLeakError as PrivacyLeakError
 from dpppl.errors import PrivacyWarning as PrivacyWarning
 from dpppl.errors import ProcessError as ProcessError
+from dpppl.errors import UnconvergedWarning as UnconvergedWarning
 from dpppl.errors import UnsupportedModelError as UnsupportedModelError
 from dpppl.ledger.privacy_ledger import PrivacyLedger as PrivacyLedger
 from dpppl.mcmc.hamiltonian import DPSGHMC as DPSGHMC
@@ -85,6 +86,7 @@ __all__ = [
     "Public",
     "SVIResult",
     "Tuned",
+    "UnconvergedWarning",
     "UnsupportedModelError",
     "WithoutReplacement",
     "accounting",

@@ -38,6 +38,10 @@ class PrivacyWarning(UserWarning):
     """Something weakens the privacy guarantee; the run continues."""
 
 
+class UnconvergedWarning(UserWarning):
+    """Results are returned that their verdict refuses: see its `line()`, or say `allow_unconverged=True`."""
+
+
 class DataReadError(DPPPLError, OSError):
     """Rows could not be read from disk: mend the file. Earlier charges stay, and nothing is returned."""
 
@@ -103,9 +107,9 @@ def _forget(error: BaseException, before: BaseException | None) -> None:
             error.__context__ = None
 
 
-def warn(message: str) -> None:
-    """A PrivacyWarning at the line outside of dpppl that led to it."""
+def warn(message: str, category: type[Warning] = PrivacyWarning) -> None:
+    """A warning at the line outside of dpppl that led to it."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INSIDE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, PrivacyWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

@@ -13,7 +13,7 @@ import numpy as np
 from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.verdict import Measured, Reading, measure, reading
+from dpppl.mcmc.verdict import Measured, Reading, measure, reading, refused_alone
 from dpppl.model.prior_draws import prior_draws
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
@@ -83,6 +83,11 @@ class Outcome:
         assert self.prior is not None
         with TRACING:
             return reading(self.sites, self.measured, self.arrival, self.prior())
+
+    @cached_property
+    def refused(self) -> list[str]:
+        """The sites that should not be read by themselves: see `refused_alone`."""
+        return refused_alone(self.sites, self.measured, self.arrival)
 
     def __getstate__(self) -> dict[str, Any]:
         assert self.reading  # a pickle holds it instead of the model

@@ -11,6 +11,7 @@ from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.settings import MCMCSettings
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Reading, verdict_lines
+from dpppl.runs.readable import warn_of
 from dpppl.runs.to_arviz import to_inference_data
 
 
@@ -22,12 +23,20 @@ class ChainResults(MCMCSettings):
             raise ConfigurationError(f"`run` must be called before `{method}`.")
         return self._outcome
 
-    def get_samples(self, group_by_chain: bool = False) -> dict[str, Any]:
+    @property
+    def verdict(self) -> Reading:
+        """Whether the samples may be read: `.line()`, `.by_site`, `.refusals`. Free."""
+        return self._ended("verdict").reading
+
+    def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:
         """Samples by site, constrained, (num_samples, ...). As in NumPyro.
 
         - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).
+        - **allow_unconverged** - whether to return samples with elements that have not arrived without an UnconvergedWarning.
         """
-        self._ended("get_samples")
+        refused = self._ended("get_samples").refused
+        lines = [f"elements of {', '.join(refused[:6])} have not arrived; see mcmc.verdict."] if refused else []
+        warn_of(lines, "get_samples(allow_unconverged=True)", allow_unconverged)
         return super().get_samples(group_by_chain)
 
     def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Any]:
@@ -54,7 +63,7 @@ class ChainResults(MCMCSettings):
         "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
         "do not read: depends on ..." or "do not read: unstable". Computed from what was released, and from prior draws."""
         ended = self._ended("verdicts")
-        return {site: ended.reading.words[site] for site in self.get_samples()}
+        return {site: ended.reading.words[site] for site in self.get_samples(allow_unconverged=True)}
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
         """Print a table of elements with their verdicts, then the verdicts of all in words.
@@ -64,14 +73,15 @@ class ChainResults(MCMCSettings):
         - **max_rows** - elements in the table.
         """
         ended = self._ended("print_summary")
-        samples, words = self.get_samples(group_by_chain=True), self.verdicts()
+        samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), self.verdicts()
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
         print_table(samples, self.get_weights(), prob, words, max_rows)
-        found = Reading(words={s: words[s] for s in samples}, learned={s: ended.reading.learned[s] for s in samples})
+        learned = {s: ended.reading.learned[s] for s in samples}
+        found = Reading(words={s: words[s] for s in samples}, learned=learned, measured=ended.measured)
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
-        for line in verdict_lines(found, ended.measured):
+        for line in verdict_lines(found):
             print(line)
         print(f"mixing budget: {details.mixing_line()}")
 
@@ -79,10 +89,13 @@ class ChainResults(MCMCSettings):
     def _args(self) -> Any:  # arviz.from_numpyro reads it
         raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
 
-    def to_arviz(self) -> Any:
+    def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
         """InferenceData (ArviZ 1: a DataTree) of the samples and their weights, with the privacy report as attributes.
 
-        It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra."""
+        It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra.
+
+        - **allow_unconverged** - as for `get_samples`.
+        """
         self._ended("to_arviz")
-        samples = jax.tree.map(np.asarray, self.get_samples(group_by_chain=True))
+        samples = jax.tree.map(np.asarray, self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged))
         return to_inference_data(samples, self.privacy_report(), sample_stats={"weight": self.get_weights()})

@@ -13,10 +13,12 @@ from dpppl.model.supports import codes
 from dpppl.runs.clipped_rows import BIASED, ClippedRows, rows_of
 from dpppl.runs.counted_rows import IGNORED, CountedRows
 from dpppl.runs.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
+from dpppl.runs.readable import line_of
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
-DEPENDS = "do not read: depends on "
+DEPENDS, _REFUSED = "do not read: depends on ", "do not read: "
+_MOST_ALONE = 10_000
 _FEWEST, _LEAST, _DRIFT = 50, 10, 8
 SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 0.5, 10.0
 LARGEST_SHIFT, LARGEST_SHIFT_TO_READ = 1.0, 0.5
@@ -142,10 +144,31 @@ class Reading:
 
     - **words** - by site, the verdict on each element, constrained.
     - **learned** - by site, "learned", "partly" or "prior" for each element that has arrived, else "".
+    - **measured** - of the run.
     """
 
     words: dict[str, Array]
     learned: dict[str, Array]
+    measured: Measured
+
+    @property
+    def by_site(self) -> dict[str, Array]:
+        """A word for each element of each site: see `reading`."""
+        return self.words
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why elements should not be read, a line for each reason."""
+        return [line.removeprefix(_REFUSED) for line in verdict_lines(self) if line.startswith(_REFUSED)]
+
+    @property
+    def doubts(self) -> list[str]:
+        """Lines on the elements of which only a part may be read."""
+        return [line for line in verdict_lines(self) if line.startswith((MEAN, CLIPPED, PRIOR))]
+
+    def line(self) -> str:
+        """The worst of all findings, in one line."""
+        return line_of(self.refusals, self.doubts, "all elements have arrived")
 
 
 def reading(samples: Mapping[str, Any], measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
@@ -185,7 +208,24 @@ def reading(samples: Mapping[str, Any], measured: Measured, arrival: Arrival, pr
         learned[site][~_has_arrived(words[site])] = ""
     shapes = {site: np.shape(value)[2:] for site, value in samples.items()}
     by_shape = lambda found: {site: value.reshape(shapes[site]) for site, value in found.items()}  # noqa: E731
-    return Reading(words=by_shape(words), learned=by_shape(learned))
+    return Reading(words=by_shape(words), learned=by_shape(learned), measured=measured)
+
+
+def refused_alone(samples: Mapping[str, Any], measured: Measured, arrival: Arrival) -> list[str]:
+    """The sites with an element that should not be read, by itself; of more than 10,000 elements only whether they move.
+
+    What `reading` finds without a look at other elements and the prior, and so in a moment.
+
+    - **samples**, **measured**, **arrival** - as for `reading`."""
+    found = []
+    for site, value in samples.items():
+        shape, is_small = np.shape(value)[2:], np.size(value) <= _MOST_ALONE * np.shape(value)[0] * np.shape(value)[1]
+        value = np.asarray(value, np.float64)
+        size, r_hat = _mixing(value) if is_small else (np.full(shape, np.inf), np.ones(shape))
+        words = _alone(site, value, size, r_hat, measured, arrival)
+        if not np.all(_has_arrived(words)):
+            found.append(site)
+    return found
 
 
 def _alone(site: str, value: Array, size: Array, r_hat: Array, measured: Measured, arrival: Arrival) -> Array:
@@ -229,8 +269,9 @@ def _mixing(value: Array) -> tuple[Array, Array]:
     return np.where(still, np.inf, size), np.where(still, 1.0, r_hat)
 
 
-def verdict_lines(found: Reading, measured: Measured) -> list[str]:
+def verdict_lines(found: Reading) -> list[str]:
     """The verdicts in some sentences, with what to do about them."""
+    measured = found.measured
     words = np.concatenate([np.ravel(v) for v in found.words.values()])
     norm = "" if measured.is_biased else " or a smaller clipping_norm"
     longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"

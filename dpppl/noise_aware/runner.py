@@ -21,6 +21,7 @@ from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.provenance import KeyOrigin, Start, Status
+from dpppl.runs.readable import warn_of
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, session
 from dpppl.runs.to_arviz import to_inference_data
@@ -182,13 +183,9 @@ class NoiseAware(NoiseAwareSettings):
         """Samples by site, (num_samples, ...), as `numpyro.infer.MCMC.get_samples`; deterministic sites of latents too.
 
         - **group_by_chain** - whether to put an axis of length 1 first.
-        - **allow_unconverged** - whether to return samples that the verdict refuses; else ConfigurationError."""
+        - **allow_unconverged** - whether to return samples that the verdict refuses without an UnconvergedWarning."""
         found = _found(self._samples, "get_samples")
-        if self.verdict.refusals and not allow_unconverged:
-            raise ConfigurationError(
-                f"the samples should not be read: {self.verdict.refusals[0]} get_samples(allow_unconverged=True) returns "
-                "them all the same."
-            )
+        warn_of(self.verdict.refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return jax.tree.map(lambda x: x[None] if group_by_chain else x, found)
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
@@ -206,7 +203,7 @@ class NoiseAware(NoiseAwareSettings):
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
         log likelihood, which would be private rows. Needs the [arviz] extra.
 
-        - **allow_unconverged** - whether to take samples that the verdict refuses; else ConfigurationError."""
+        - **allow_unconverged** - whether to take samples that the verdict refuses without an UnconvergedWarning."""
         _found(self._samples, "to_arviz")
         found = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
         return to_inference_data(jax.tree.map(np.asarray, found), self.privacy_report())

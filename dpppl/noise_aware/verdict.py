@@ -13,6 +13,7 @@ from dpppl.noise_aware.scales import blurred, unknown_scale
 from dpppl.noise_aware.sides import findings
 from dpppl.noise_aware.widths import MODELLED, PSEUDO_TRUE, Widths
 from dpppl.runs.counted_rows import STANDS_OUT, CountedRows
+from dpppl.runs.readable import Array, line_of
 from dpppl.runs.render import table
 
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
@@ -305,12 +306,15 @@ class Verdict:
 
     def line(self) -> str:
         """The worst of all findings, in one line."""
-        found = self.refusals or self.doubts
-        if not found:
-            return "read: the releases agree with each other and with the model"
-        more = len(self.refusals) + len(self.doubts) - 1
-        rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
-        return f"{'do not read' if self.refusals else 'read with care'}: {found[0]}{rest}"
+        return line_of(self.refusals, self.doubts, "the releases agree with each other and with the model")
+
+    @property
+    def by_site(self) -> dict[str, Array]:
+        """For each element of each site of the coordinates "prior", "partly" or "learned", in order, (elements,)."""
+        found: dict[str, list[str]] = {}
+        for name, word in self.share_learned():
+            found.setdefault(name.split("[")[0], []).append(word)
+        return {site: np.array(words, dtype=object) for site, words in found.items()}
 
     def rows(self) -> list[tuple[str, str]]:
         """Lines of the report: pairs of a name and a text."""

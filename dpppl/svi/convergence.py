@@ -18,9 +18,11 @@ from dpppl.errors import ConfigurationError
 from dpppl.runs.clipped_rows import BIASED, ClippedRows
 from dpppl.runs.counted_rows import IGNORED, CountedRows
 from dpppl.runs.learned import LEARNED, PARTLY, PRIOR
+from dpppl.runs.readable import line_of
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
 IN_PART, HIDDEN = "hidden in part", "hidden by noise"
+_REFUSED = (IGNORED, MOVING, UNDECIDED, DIVERGED, HIDDEN)
 FALSE_ALARM, TAIL = 0.01, 0.5
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 
@@ -65,6 +67,26 @@ class Convergence:
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the parameters should not be read; empty where they may be."""
+        return [self._first] if self.verdict in _REFUSED else []
+
+    @property
+    def _first(self) -> str:
+        """The first line of the text."""
+        return self._text().split("\n")[0].removeprefix("convergence: ").removeprefix("do not read: ")
+
+    @property
+    def by_site(self) -> Mapping[str, Array]:
+        """What was learned of each unconstrained element: `latents`."""
+        return self.latents
+
+    def line(self) -> str:
+        """The worst finding, in one line."""
+        doubts = [] if self.verdict in (ARRIVED, *_REFUSED) else [self._first]
+        return line_of(self.refusals, doubts, "nothing moves beyond its noise")
 
     def __str__(self) -> str:
         counted = [] if self.counted is None else self.counted.lines

@@ -16,6 +16,7 @@ from dpppl.information_flow.row_free import proved
 from dpppl.runs.clipped_rows import ClippedRows
 from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
+from dpppl.runs.readable import warn_of
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.to_arviz import to_inference_data
 from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
@@ -25,6 +26,7 @@ from dpppl.svi.latents import learned_latents
 from dpppl.svi.noise_aware import noise_aware_params
 from dpppl.validation import positive_integer
 
+_MOST_NUMBERS = 10_000_000
 _FUNCTIONS = ("guide", "objective", "public")
 """Fields that a pickle of a result leaves out: functions, and the public arrays that they use."""
 
@@ -79,6 +81,18 @@ class SVIResult:
         )
 
     @property
+    def verdict(self) -> Convergence:
+        """Whether the parameters may be read: `.line()`, `.by_site`, `.refusals`; the same as `convergence`."""
+        return self.convergence
+
+    @cached_property
+    def _refusals(self) -> list[str]:
+        """Those of the noisy gradients alone, without a look at guide and prior; none of very many numbers."""
+        if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
+            return []
+        return convergence(self.gradients, clipped=self.clipped, counted=self.counted).refusals
+
+    @property
     def losses(self) -> Any:
         """There are none."""
         raise AttributeError(
@@ -90,15 +104,18 @@ class SVIResult:
         """What everything its SVI object had run, when this run ended, has cost."""
         return self.report
 
-    def averaged_params(self, tail: float = 0.5) -> dict[str, Any]:
+    def averaged_params(self, tail: float = 0.5, *, allow_unconverged: bool = False) -> dict[str, Any]:
         """Constrained parameters, averaged unconstrained over the last share `tail` of the trajectory.
 
         - **tail** - the share of the trajectory, in (0, 1].
+        - **allow_unconverged** - whether to return parameters of a run that has not arrived without an UnconvergedWarning. (Of a
+          run that keeps more than ten million numbers `verdict` alone says it.)
 
         Averaging is free and takes out most of the privacy noise, if the optimiser has arrived (Polyak, Juditsky 1992).
         Where it still moves, the average is behind the last iterate. Networks and flows are averaged like the rest: all
         iterates of a tail lie in one basin, unless the learning rate is large enough to leave it."""
         averages = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, tail))
+        warn_of(self._refusals, "averaged_params(allow_unconverged=True)", allow_unconverged)
         constrain = proved(
             lambda phi: dict(transform_fn(self.transforms, phi)), averages, num_rows=self.report.num_rows
         )

@@ -182,19 +182,19 @@ class SVI(SVISettings):
         params = constrained(state.optim_state)
         with TRACING:
             self._clipped, counted = counted_rows(shares, charge, num_steps, objective.split)
-        if counted is not None and (
-            self._counted is None or self._counted.outside is None
-        ):  # else the histogram knows more
+        # Where there was a histogram, it knows more.
+        if counted is not None and (self._counted is None or self._counted.outside is None):
             self._counted = counted
         finite = all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(params))
         self._provenance = self._provenance.ended(Status.COMPLETE if finite else Status.NOT_FINITE)
         if not finite:
             warnings.warn("parameters are not finite: lower the learning rate. The run stays charged.", stacklevel=3)
-        return SVIResult(
+        self._result = SVIResult(
             last_params=params, state=state, trajectory=trajectory, gradients=gradients, clipped=self._clipped,
             counted=self._counted, transforms=objective.transforms, guide=objective.guide, objective=objective, public=public,
             report=self.privacy_report(),
         )  # fmt: skip
+        return self._result
 
     def _begun(self, objective: Objective, charges: Sequence[Charge], origin: KeyOrigin, start: Start) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""

@@ -22,8 +22,10 @@ from dpppl.runs.private_runner import PrivateRunner
 from dpppl.runs.provenance import KeyOrigin, Start, Status
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import defaults, optimizers
+from dpppl.svi.convergence import Convergence
 from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide
+from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.validation import Fixed, checked_call, positive_integer
 
@@ -83,6 +85,7 @@ class SVISettings(Fixed, PrivateRunner):
         self._counted: CountedRows | None = None
         self._captured: tuple[str, ...] = ()  # by functions of queries
         self._programs: dict[Any, Program] = {}  # of single steps
+        self._result: SVIResult | None = None
 
     @property
     def optim(self) -> Any:
@@ -100,6 +103,13 @@ class SVISettings(Fixed, PrivateRunner):
     def mechanism(self) -> Mechanism:
         """The mechanism of an access; with clipping_norm="auto" at norm 1 until a run has chosen it."""
         return self._mechanism
+
+    @property
+    def verdict(self) -> Convergence:
+        """Whether the parameters of the last run may be read: `.line()`, `.by_site`, `.refusals`. Free; a pickle has none."""
+        if self._result is None:
+            raise ConfigurationError("`run` must be called before `verdict`.")
+        return self._result.verdict
 
     def objective(self) -> Objective:
         """The ELBO, split, for the arguments of the last init or run."""
@@ -148,7 +158,7 @@ class SVISettings(Fixed, PrivateRunner):
         return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_programs": {}, "_optim": optimizers.Pickled(self._optim)}
+        return vars(self) | {"_programs": {}, "_result": None, "_optim": optimizers.Pickled(self._optim)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state | {"_optim": state["_optim"].optim})

@@ -196,9 +196,7 @@ def test_the_sites_that_are_waited_for_are_named():
     found = reading(samples, measured, Arrival(), prior)
     assert found.words["level"] == SHORT and found.words["slope"] == found.words["sum"] == f"{DEPENDS}level"
     assert found.words["other"] == f"{DEPENDS}level" or found.words["other"] == PRIOR
-    assert any(
-        "depends on level: 2 of 4 (slope, sum); these latents" in text for text in verdict_lines(found, measured)
-    )
+    assert any("depends on level: 2 of 4 (slope, sum); these latents" in text for text in verdict_lines(found))
     fixed = reading(
         samples, measured, Arrival(), prior | {"level": np.zeros(1_000)}
     )  # an improper prior excludes nothing

@@ -1,0 +1,44 @@
+"""One answer to "may these results be read?", which MCMC, SVI and NoiseAware give alike."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dpppl.errors import UnconvergedWarning, warn
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Verdict(Protocol):
+    """What the results of a run say of themselves. Computed from what was released: free."""
+
+    @property
+    def refusals(self) -> Sequence[str]:
+        """Why the results should not be read, the cause of others first; empty where they may be."""
+
+    @property
+    def by_site(self) -> Mapping[str, Array]:
+        """A word for each element of each site."""
+
+    def line(self) -> str:
+        """The worst of all findings, in one line."""
+
+
+def line_of(refusals: Sequence[str], doubts: Sequence[str], otherwise: str) -> str:
+    """The line of a verdict: "do not read: ...", "read with care: ..." or, without a finding, "read: ..."."""
+    found = refusals or doubts
+    if not found:
+        return f"read: {otherwise}"
+    more = len(refusals) + len(doubts) - 1
+    rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
+    return f"{'do not read' if refusals else 'read with care'}: {found[0]}{rest}"
+
+
+def warn_of(refusals: Sequence[str], call: str, allow_unconverged: bool) -> None:
+    """Warn where results are refused; `call`: what returns them without a warning."""
+    if refusals and not allow_unconverged:
+        warn(
+            f"these results should not be read: {refusals[0]} {call} returns them without this warning.",
+            UnconvergedWarning,
+        )

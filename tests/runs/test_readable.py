@@ -1,0 +1,59 @@
+"""One answer to "may I read this?" of MCMC, SVI and NoiseAware, and a warning where results are refused."""
+
+import warnings
+
+import jax
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import AutoNormal
+
+import dpppl
+
+Y = np.random.default_rng(1).normal(0.4, 1.0, 400).astype(np.float32)
+
+
+def model(y):
+    mu = numpyro.sample("mu", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
+
+
+def chain(num_samples):
+    kernel = dpppl.DPSGLD(model, clipping_norm=2.0, step_size=1e-3)
+    mcmc = dpppl.MCMC(kernel, num_warmup=100, num_samples=num_samples, print_cost=False, progress_bar=False)
+    mcmc.run(dpppl.secret_key(), Y)
+    return mcmc, mcmc.get_samples
+
+
+def variational(num_steps):
+    svi = dpppl.SVI(
+        model, AutoNormal(model), clipping_norm=1.0, target_epsilon=8.0, target_delta=1e-5, print_cost=False
+    )
+    result = svi.run(dpppl.secret_key(), num_steps, Y, progress_bar=False)
+    return svi, result.averaged_params
+
+
+@pytest.mark.parametrize(("run", "short", "long"), [(chain, 3, 2_000), (variational, 30, 1_000)], ids=["MCMC", "SVI"])
+def test_results_that_are_refused_are_returned_with_a_warning(run, short, long):
+    runner, results = run(short)
+    assert runner.verdict.refusals and runner.verdict.line().startswith("do not read: ")
+    assert runner.verdict.line().count("do not read") == 1
+    with pytest.warns(dpppl.UnconvergedWarning, match="should not be read: .*allow_unconverged=True"):
+        refused = results()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        jax.tree.map(np.testing.assert_array_equal, refused, results(allow_unconverged=True))
+        runner, results = run(long)
+        assert not runner.verdict.refusals and runner.verdict.line().startswith("read")
+        results()
+    assert set(runner.verdict.by_site) == {"mu"}
+
+
+def test_before_a_run_there_is_no_verdict():
+    common = {"target_epsilon": 1.0, "target_delta": 1e-5}
+    mcmc = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=10, num_samples=10, **common)
+    for runner in (mcmc, dpppl.SVI(model, AutoNormal(model), **common), dpppl.NoiseAware(model, **common)):
+        with pytest.raises(dpppl.ConfigurationError, match="`run` must be called before `verdict`"):
+            _ = runner.verdict
