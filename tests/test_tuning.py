@@ -69,13 +69,14 @@ def test_the_better_setting_wins_and_the_cost_is_that_of_a_selection(capsys, tmp
     assert "tune" in str(ledger.report()) and found.report.to_html().startswith("<!doctype html>")
 
 
-def test_a_poisson_number_of_runs_may_be_none():
+def test_a_poisson_number_of_runs_may_be_none(tmp_path):
+    settings = ASKED | {"mean_runs": 1.0, "shape": None, "print_cost": False}
+    ledgers = [dpppl.PrivacyLedger(tmp_path / str(seed), 90.0, 1e-5) for seed in range(10, 14)]
     found = [
-        dpppl.tune(
-            jax.random.key(seed), [5.0], make, score, data(), shape=None, print_cost=False, **ASKED | {"mean_runs": 1.0}
-        )
-        for seed in range(10, 14)
+        dpppl.tune(jax.random.key(seed), [5.0], make, score, data(), ledger=ledger, **settings)
+        for seed, ledger in zip(range(10, 14), ledgers)
     ]
+    assert [ledger.events for ledger in ledgers] == [f.report.events for f in found]
     assert {f.settings for f in found} == {5.0, None}
     assert len({f.report.events for f in found}) == 1  # the account tells nothing of how many there were
 

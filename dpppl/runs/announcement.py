@@ -4,16 +4,16 @@ from collections.abc import Sequence
 from functools import partial
 
 from dpppl import accounting
-from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import warn
+from dpppl.ledger.book import Events
 from dpppl.processes import messages
 from dpppl.runs.report import PrivacyReport
 from dpppl.runs.unit import ROW, Unit
 
 
 def cost_line(
-    before: tuple[GaussianEvent, ...],
-    run: tuple[GaussianEvent, ...],
+    before: Events,
+    run: Events,
     delta: float | None,
     relation: str,
     unit: Unit = ROW,
@@ -28,7 +28,7 @@ def cost_line(
 
 
 def announce(
-    report: PrivacyReport, before: tuple[GaussianEvent, ...], notes: Sequence[str], print_cost: bool,
+    report: PrivacyReport, before: Events, notes: Sequence[str], print_cost: bool,
     reading: str | None = None,
 ) -> None:  # fmt: skip
     """Before a run: what it will spend, and what its user should know and may not expect. `report`: of this run alone;

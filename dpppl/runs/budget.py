@@ -13,7 +13,9 @@ import numpy as np
 from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
+from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
+from dpppl.ledger.book import Events
 from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import watching
@@ -31,6 +33,7 @@ class Charge:
     - **first**, **chains** - number of the first step, and how many chains take these steps.
     - **is_query** - whether it may use what was kept for queries.
     - **neighboring_relation** - that of the account it belongs to, where it is not the mechanism's own.
+    - **selection** - the event of a random number of runs, of whose scores this is one access: it stands for them all.
     """
 
     mechanism: Mechanism
@@ -39,6 +42,7 @@ class Charge:
     chains: int = 1
     is_query: bool = False
     neighboring_relation: str | None = None
+    selection: SelectionEvent | None = None
 
     @property
     def num_steps(self) -> int:
@@ -46,8 +50,10 @@ class Charge:
         return len(self.noise_multipliers)
 
     @property
-    def event(self) -> GaussianEvent:
+    def event(self) -> GaussianEvent | SelectionEvent:
         """The event for the accountant."""
+        if self.selection is not None:
+            return self.selection
         event = self.mechanism.event(self.noise_multipliers, self.first, self.chains)
         relation = self.neighboring_relation
         return event if relation is None else replace(event, neighboring_relation=relation)
@@ -57,12 +63,13 @@ class Charge:
         return replace(self, noise_multipliers=self.noise_multipliers[:count])
 
 
-def events_of(charges: Sequence[Charge]) -> tuple[GaussianEvent, ...]:
+def events_of(charges: Sequence[Charge]) -> Events:
     """What the accountant composes: one event for charges that are alike but for the number of chains."""
     alike: dict[tuple[Any, ...], Charge] = {}
     for charge in charges:
         if charge.num_steps:
-            key = (charge.mechanism, charge.neighboring_relation, charge.first, charge.noise_multipliers.tobytes())
+            noise = charge.noise_multipliers.tobytes()
+            key = (charge.mechanism, charge.neighboring_relation, charge.selection, charge.first, noise)
             before = alike.get(key)
             alike[key] = charge if before is None else replace(charge, chains=before.chains + charge.chains)
     return tuple(charge.event for charge in alike.values())
@@ -138,7 +145,7 @@ class Budget:
         return tuple(charge for run in tuple(self._runs.values()) for charge in run.charged)
 
     @property
-    def events(self) -> tuple[GaussianEvent, ...]:
+    def events(self) -> Events:
         """What has been charged, for the accountant."""
         return events_of(self.charged)
 
@@ -245,7 +252,7 @@ class Budget:
         limit = share * self.target_epsilon * (1.0 - 1e-3)
         return bool(charges) and self._epsilon(events_of(charges)) >= limit
 
-    def _epsilon(self, events: Sequence[GaussianEvent]) -> float:
+    def _epsilon(self, events: Events) -> float:
         """Epsilon at the target's delta, for the unit of privacy."""
         assert self.target_delta is not None
         return accounting.group_epsilon(events, self.target_delta, self.unit.group_size)
@@ -310,7 +317,7 @@ class Reservation:
             if until <= first:
                 return  # a chunk that is run again under the same keys: one access
             run.begun[number] = until
-            if (audit := watching.watcher()) is not None:
+            if planned.selection is None and (audit := watching.watcher()) is not None:
                 audit.charged((self.run_id, number), planned, first, until)
             if budget.ledger is not None and sum(run.begun) > self._known:
                 budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))

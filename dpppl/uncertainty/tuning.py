@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import uuid
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,11 +21,11 @@ from dpppl.model.arguments import Public
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.processes import messages
 from dpppl.randomness import keys
-from dpppl.runs.announcement import cost_line
-from dpppl.runs.budget import Budget
+from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import on_host
-from dpppl.runs.provenance import Provenance, Start, Status, claim
+from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.report import PrivacyReport
+from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
 from dpppl.uncertainty.private_score import private_score
@@ -144,10 +143,11 @@ def tune(
     if not runners:
         raise ConfigurationError("candidates is empty: there is nothing to choose from.")
     noise = positive(score_noise, name="score_noise")
-    scored = Mechanism(clipping=Flat(1.0), subsampling=FullBatch()).event(np.array([noise]))
+    scored = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
+    of_score = scored.event(np.array([noise]))
     plans = [runner.privacy_plan() for runner in runners]
     event = SelectionEvent(
-        candidates=tuple(dict.fromkeys((*plan.events, scored) for plan in plans)), mean=float(mean_runs), shape=shape
+        candidates=tuple(dict.fromkeys((*plan.events, of_score) for plan in plans)), mean=float(mean_runs), shape=shape
     )
     report = PrivacyReport(
         method="tune", events=(event,), delta=target_delta, mechanism=plans[0].mechanism, provenance=Provenance(),
@@ -159,12 +159,19 @@ def tune(
             f"the selection costs epsilon {report.epsilon:.4g} at delta {target_delta:g}, and the target is {target_epsilon:g}: "
             "give the candidates or the score more noise, or expect fewer runs. Nothing was run and nothing was charged."
         )
-    if print_cost:
-        print(cost_line((), report.events, target_delta, plans[0].mechanism.neighboring_relation))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(keys.stream(key, "selection"))).ravel())
     best: tuple[float, Any, Any] = (-np.inf, None, None)
-    with _charged(budget.ledger, event):
-        origin = claim(key)
+    provenance = Provenance()
+
+    def begin(origin: KeyOrigin) -> PrivacyReport:
+        nonlocal provenance
+        provenance = provenance.and_now(Status.COMPLETE, origin, Start.SUPPLIED)
+        return report
+
+    charge = Charge(scored, np.array([noise]), selection=event)
+    request = Request(what="tune", charges=[charge], rows=None, program="", begin=begin, print_cost=print_cost)
+    with session(Run.opened(key), request, budget) as opened:
+        opened.charge(0, 1)
         for number in range(event.draw(rng)):
             chosen = int(rng.integers(len(candidates)))
             own = jax.random.fold_in(keys.stream(key, "runs"), number)
@@ -181,7 +188,6 @@ def tune(
                 )
             if found.mean > best[0]:
                 best = found.mean, candidates[chosen], samples
-    provenance = Provenance().and_now(Status.COMPLETE, origin, Start.SUPPLIED)
     done = replace(report, provenance=provenance, ledger=budget.ledger_line())
     return Tuned(settings=best[1], samples=best[2], score=best[0], report=done)
 
@@ -206,24 +212,7 @@ def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         result: Any = runner.run(key, None, *args, **kwargs)
         return dict(result.objective.sample(result.params, keys.stream(key, "samples"), 1_000))
     runner.run(key, *args, **kwargs)
-    if isinstance(runner, NoiseAware):
-        return runner.get_samples(allow_unconverged=True)
-    return runner.get_samples()
-
-
-@contextlib.contextmanager
-def _charged(ledger: Any, event: Any) -> Iterator[None]:
-    """Charge all of it, before it runs."""
-    if ledger is None:
-        yield
-        return
-    name = uuid.uuid4().hex
-    ledger.reserve(name, [event], "tune")
-    try:
-        ledger.charge(name, [event], 0, 1)
-        yield
-    finally:
-        ledger.release(name, "complete")
+    return runner.get_samples(allow_unconverged=True)
 
 
 @contextlib.contextmanager

@@ -73,10 +73,12 @@ MUTATIONS = [
     Mutation("a selection priced without its second order", SELECT, "(1 + event.shape) * np.min(", "0.0 * np.min(", TUNED, (5.0, 1.0)),
     Mutation("a Poisson number of runs priced as one", SELECT, "one + more + event.mean * np.array(deltas)", "one", SELECTED, (10.0, None)),
     Mutation("a selection priced as the cheapest candidate", SELECT, "one = np.max(", "one = np.min(", TUNED, (5.0, 1.0)),
-    Mutation("scores for nothing", TUNE, "(*plan.events, scored)", "plan.events", TUNED, (5.0, 1.0)),
+    Mutation("scores for nothing", TUNE, "(*plan.events, of_score)", "plan.events", TUNED, (5.0, 1.0)),
     Mutation("the first candidate's price for all", TUNE, "for plan in plans)), mean=", "for plan in plans[:1])), mean=", TUNED, (20.0, 0.5)),
     Mutation("scores with less noise than is charged", TUNE, "noise_multiplier=noise,", "noise_multiplier=0.1 * noise,",
              f"{ACCOUNTS}the_index_of_the_winner_tells_no_more_than_is_charged", ("monkeypatch",)),
+    Mutation("a selection that the ledger is not charged", TUNE, "opened.charge(0, 1)", "pass",
+             "test_tuning:test_a_poisson_number_of_runs_may_be_none", ("tmp_path",)),
     # Noise without end
     Mutation("a root where there is none", "dpppl.accounting.curves:gaussian_epsilon", "mu == 0 or _gaussian_log_delta(mu, 0.0) <= target", "mu == 0",
              PRICES, ("full batch", 1, 1e-5)),
