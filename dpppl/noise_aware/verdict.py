@@ -21,8 +21,7 @@ EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .0
 HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
-IMPOSSIBLE = 0.002
-CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 3.0, 0.2, 0.1, 0.7
+IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,9 +237,8 @@ class Verdict:
         )
 
     def _unlearned(self) -> str | None:
-        if not self.learned or max(self.learned.values()) >= LEARNED:
-            return None
-        return "nothing was learned: the samples are the prior's; raise the budget."
+        is_prior = bool(self.learned) and max(self.learned.values()) < LEARNED
+        return "nothing was learned: the samples are the prior's; raise the budget." if is_prior else None
 
     def _forgotten(self) -> str | None:
         before, after = self.stages_learned
@@ -311,10 +309,8 @@ class Verdict:
     @property
     def by_site(self) -> dict[str, Array]:
         """For each element of each site of the coordinates "prior", "partly" or "learned", in order, (elements,)."""
-        found: dict[str, list[str]] = {}
-        for name, word in self.share_learned():
-            found.setdefault(name.split("[")[0], []).append(word)
-        return {site: np.array(words, dtype=object) for site, words in found.items()}
+        found = [(name.split("[")[0], word) for name, word in self.share_learned()]
+        return {site: np.array([w for s, w in found if s == site], dtype=object) for site in dict(found)}
 
     def rows(self) -> list[tuple[str, str]]:
         """Lines of the report: pairs of a name and a text."""
