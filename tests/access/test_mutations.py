@@ -297,7 +297,7 @@ MUTATIONS = [
     Mutation("resumed under another key", "dpppl.runs.checkpoint:Checkpoint.__init__",
              'key = _key(self._arrays["key"], self._header["generator"])', "pass",
              "test_runs:test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been", (_chain, 4, "tmp_path", "monkeypatch", "claimed")),
-    Mutation("a checkpoint that others can read", "dpppl.runs.checkpoint:Checkpoint.save", "0o600", "0o644",
+    Mutation("a checkpoint that others can read", "dpppl.runs.checkpoint:Checkpoint.write", "0o600", "0o644",
              "test_runs:test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been", (_chain, 4, "tmp_path", "monkeypatch", "claimed")),
     Mutation("replayed on other rows", "dpppl.runs.checkpoint:Checkpoint.bind", "tag.update(np.ascontiguousarray(array).data",
              "(np.ascontiguousarray(array).data", "test_runs:test_a_checkpoint_of_another_run_is_refused",

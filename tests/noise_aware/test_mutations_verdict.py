@@ -24,7 +24,7 @@ bug = functools.partial(Mutation, cached=False)
 MUTATIONS = [
     bug("a wrong model is not refused", f"{VERDICT}refusals", "far, self.misfit]", "far]",
         FOUND, (lambda: WRONG, "do not read: the model is wrong")),
-    bug("the mildest finding comes first", f"{VERDICT}line", "self.refusals or self.doubts", "self.doubts or self.refusals",
+    bug("the mildest finding comes first", "dpppl.runs.readable:line_of", "refusals or doubts", "doubts or refusals",
         FOUND, (lambda: WRONG, "do not read: the model is wrong")),
     bug("a departure that harms nothing", f"{VERDICT}_against", "self.harm[0] >= HARM and", "",
         CHANCE, (lambda: {"fit": (0.01, 50.0), "harm": (0.9, 0.0)},)),

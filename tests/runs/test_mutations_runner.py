@@ -1,0 +1,34 @@
+"""What runners share, one bug at a time: a named test fails with it."""
+
+import functools
+
+import pytest
+import test_private_runner
+import test_readable
+from test_mutations import Mutation, check_that_it_is_caught
+
+RUNNER, KERNEL, READ = (f"dpppl.{module}:" for module in ("runs.private_runner", "mcmc.planning", "runs.readable"))
+SAME = "test_private_runner:test_a_privacy_is_the_same_as_its_settings_by_themselves"
+REFUSED = "test_private_runner:test_a_privacy_that_does_not_fit_is_refused"
+APART = "test_private_runner:test_a_kernel_and_its_runner_do_not_contradict_each_other"
+WARNED = "test_readable:test_results_that_are_refused_are_returned_with_a_warning"
+MCMC, SVI = (lambda name=name: test_private_runner.WAYS[name] for name in ("MCMC", "SVI"))
+bug = functools.partial(Mutation, cached=False)
+
+MUTATIONS = [
+    bug("a reserve of Privacy is not kept", f"{RUNNER}PrivateRunner.__init__", "reserve=self.privacy.reserve", "reserve=0.0", SAME, (SVI,)),
+    bug("the number of rows of Privacy is dropped", f"{KERNEL}checked_kernel", "kernel.copy(num_data=privacy.num_data)", "kernel",
+        SAME, (MCMC,)),
+    bug("settings by themselves are ignored", f"{RUNNER}_alone", "short != Privacy()", "False", REFUSED, (SVI, "tmp_path")),
+    bug("the kernel's noise is overruled", f"{KERNEL}checked_kernel", "getattr(kernel, name) not in (None, value)", "False", APART),
+    bug("refused results come without a word", f"{READ}warn_of", "if refusals and not allow_unconverged:", "if False:",
+        WARNED, (lambda: test_readable.chain, 3, 2_000)),
+    bug("results are refused in every case", "dpppl.mcmc.verdict:refused_alone", "if not np.all(_has_arrived(words)):", "if True:",
+        WARNED, (lambda: test_readable.chain, 3, 2_000)),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
+def test_a_bug_is_caught(mutation, request, claimed):
+    check_that_it_is_caught(mutation, request, claimed)
