@@ -141,7 +141,11 @@ def _methods(model: Any, split: SplitModel, args: Any, kwargs: Any, epsilon: flo
             yield name, f"runs, but epsilon {epsilon:g} shows nothing: {found.reason}"
             continue
         width = option.interval / found.interval_without_privacy
-        cover = "" if option.coverage is None else f"; its own 90 % intervals cover about {option.coverage:.2f}"
+        cover = (
+            "; a chain this short shows no spread"
+            if option.coverage is None
+            else f"; its own 90 % intervals cover about {option.coverage:.2f}"
+        )
         yield (
             name,
             f"runs; about {option.seconds:.1f} s; an honest interval is {width:.2g} times as wide as without privacy{cover}",
