@@ -217,7 +217,7 @@ def by_mcmc(model, args, epsilon):
     mcmc = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=1_000, num_samples=1_000, target_epsilon=epsilon,
                       target_delta=DELTA, progress_bar=False, print_cost=False)  # fmt: skip
     mcmc.run(dpppl.secret_key(), *args)
-    return mcmc.get_samples(), mcmc.verdicts()
+    return mcmc.get_samples(), mcmc.verdict.by_site
 
 
 def by_svi(model, args, epsilon):

@@ -116,7 +116,7 @@ def svi(made, x, y):
 def langevin(made, x, y):
     mcmc = dpppl.MCMC(dpppl.DPSGLD(made), num_warmup=1_000, num_samples=1_000, progress_bar=False, **BUDGET)
     mcmc.run(dpppl.secret_key(), x, y)
-    return flat(mcmc.get_samples()), any(np.any(np.ravel(v) != "read") for v in mcmc.verdicts().values())
+    return flat(mcmc.get_samples()), any(np.any(np.ravel(v) != "read") for v in mcmc.verdict.by_site.values())
 
 
 def sums(made, x, y):

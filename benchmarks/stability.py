@@ -168,7 +168,7 @@ def main():
                 z = unconstrained(mcmc, model, arrays)
                 error, ratio = np.abs(z.mean(0) - mean) / sd, z.std(0) / sd
                 right = bool(np.all(error < 0.5) and np.all(np.abs(ratio - 1.0) < 0.15))
-                found = mcmc.verdicts()
+                found = mcmc.verdict.by_site
                 words = np.concatenate([np.ravel(found[site]) for site in sorted(mcmc.last_state.z)])
                 read = words == "read"  # every site here has as many elements as coordinates
                 of_read = (

@@ -47,7 +47,7 @@ def chain(x, y, *, kernel, clipping):
         **BUDGET,
     )  # fmt: skip
     mcmc.run(dpppl.secret_key(), x, y)
-    words = np.concatenate([np.ravel(v) for v in mcmc.verdicts().values()])
+    words = np.concatenate([np.ravel(v) for v in mcmc.verdict.by_site.values()])
     return mcmc.get_samples(), np.mean(words == "read")
 
 

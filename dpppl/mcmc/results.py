@@ -1,5 +1,6 @@
 """Samples, weights and verdicts of the last run of `dpppl.MCMC`."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -25,7 +26,11 @@ class ChainResults(MCMCSettings):
 
     @property
     def verdict(self) -> Reading:
-        """Whether the samples may be read: `.line()`, `.by_site`, `.refusals`. Free."""
+        """Whether the samples may be read: `.line()`, `.refusals`, and `.by_site`, a word for each element of each site.
+
+        "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
+        "do not read: depends on ..." or "do not read: unstable", in constrained space. Computed from what was released, and from
+        prior draws: free."""
         return self._ended("verdict").reading
 
     def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:
@@ -58,12 +63,10 @@ class ChainResults(MCMCSettings):
         return np.tile(weights / weights.sum(), (np.size(ended.last_state.i), 1))
 
     def verdicts(self) -> dict[str, np.ndarray]:
-        """Whether each element of each site may be read, in constrained space: arrays of words, by site.
-
-        "read", "read the mean only", "biased by clipping", "prior", "do not read: too short", "do not read: still moving",
-        "do not read: depends on ..." or "do not read: unstable". Computed from what was released, and from prior draws."""
-        ended = self._ended("verdicts")
-        return {site: ended.reading.words[site] for site in self.get_samples(allow_unconverged=True)}
+        """Return `verdict.by_site`, the name of which it will have from the next release on."""
+        found = self._ended("verdicts").reading.by_site
+        warnings.warn("mcmc.verdicts() is now mcmc.verdict.by_site.", DeprecationWarning, stacklevel=2)
+        return found
 
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
         """Print a table of elements with their verdicts, then the verdicts of all in words.
@@ -73,7 +76,7 @@ class ChainResults(MCMCSettings):
         - **max_rows** - elements in the table.
         """
         ended = self._ended("print_summary")
-        samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), self.verdicts()
+        samples, words = self.get_samples(group_by_chain=True, allow_unconverged=True), ended.reading.words
         if exclude_deterministic:
             samples = {site: value for site, value in samples.items() if site in ended.last_state.z}
         print_table(samples, self.get_weights(), prob, words, max_rows)

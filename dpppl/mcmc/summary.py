@@ -37,7 +37,7 @@ def print_table(
     for name, *numbers, verdict in lines:
         print(f"{name:>{width}}" + "".join(f"{number:>10}" for number in numbers) + f"  {verdict}")
     if left:
-        print(f"... and {left} more: print_summary(max_rows=...), verdicts()")
+        print(f"... and {left} more: print_summary(max_rows=...), verdict.by_site")
     if np.ptp(weights) > 1e-6 * weights.max():
         print("mean, std and quantiles are weighted; n_eff and r_hat are not")
     print()

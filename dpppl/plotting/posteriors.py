@@ -83,7 +83,7 @@ def mixing(
     """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
 
     - **samples**: by site, (chains, draws, ...): `mcmc.get_samples(group_by_chain=True)`.
-    - **verdicts**: by site, words by element: `mcmc.verdicts()`; written beside each band. Or None.
+    - **verdicts**: by site, words by element: `mcmc.verdict.by_site`; written beside each band. Or None.
     - **weights**: (chains, draws) `mcmc.get_weights()`, so that the horizontal axis is time and not steps; or None.
     - **max_elements**: so many elements are drawn, the first ones.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.

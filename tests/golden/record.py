@@ -93,7 +93,7 @@ def chains(kernel, number, *, twice=False, model_args=(X, Y), key=key_of, **sett
         mcmc.post_warmup_state = mcmc.last_state
         mcmc.run(key(number + 1000), *model_args)
     last = mcmc.last_state._replace(rng_key=None)
-    verdicts = {site: [str(word) for word in np.ravel(words)] for site, words in mcmc.verdicts().items()}
+    verdicts = {site: [str(word) for word in np.ravel(words)] for site, words in mcmc.verdict.by_site.items()}
     values = mcmc.get_samples(), mcmc.get_extra_fields(), last, mcmc.get_weights()
     return facts_of(values, mcmc.privacy_report()) | {"verdicts": verdicts}
 

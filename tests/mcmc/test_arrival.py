@@ -125,7 +125,7 @@ def test_the_noise_is_that_of_the_chain(kernel):
     assert np.mean(ways**2 / noise.ways[:, :, None]) == pytest.approx(
         1.0, abs=0.15 if kernel.friction_at(1.0) < 1 else 0.05
     )
-    assert set(mcmc.verdicts()["z"]) == {SHORT}
+    assert set(mcmc.verdict.by_site["z"]) == {SHORT}
 
 
 def mean_of(y):
@@ -144,7 +144,7 @@ def test_a_run_says_that_its_mean_has_not_arrived_and_how_to_steady_it(capsys):
     far.run(dpppl.secret_key(), y)
     samples = far.get_samples()["mu"]
     assert abs(samples.mean() - 3.0) > 10.0 * samples.std()
-    assert far.verdicts()["mu"] == MOVING and "had not arrived in mu" in str(far.privacy_report())
+    assert far.verdict.by_site["mu"] == MOVING and "had not arrived in mu" in str(far.privacy_report())
     few = dpppl.MCMC(
         dpppl.DPSGLD(mean_of, clipping_norm=5.0), num_warmup=20, num_samples=20, target_epsilon=40.0, **settings
     )

@@ -145,7 +145,7 @@ def test_a_run_whose_samples_are_the_priors_says_prior(capsys):
     """A norm far below every gradient, half of the rows masked: the posterior is the prior, whatever the data are."""
     y, ok = 1.0 + np.random.default_rng(0).standard_normal(400), np.arange(400) % 2 == 0
     mcmc = ran(dpppl.DPSGLD(masked, clipping_norm=6e-5, clipping="centred"), y, ok)
-    assert mcmc.verdicts() == {"mu": PRIOR, "twice": PRIOR} and abs(mcmc.get_samples()["mu"].std() - 1.0) < 0.3
+    assert mcmc.verdict.by_site == {"mu": PRIOR, "twice": PRIOR} and abs(mcmc.get_samples()["mu"].std() - 1.0) < 0.3
     mcmc.print_summary()
     printed = capsys.readouterr().out
     assert "prior: 1 of 1 (mu); the data changed" in printed and "from the data: prior 1 of 1 (mu)" in printed
@@ -157,7 +157,7 @@ def test_one_column_that_says_nothing_does_not_spoil_the_others():
     x = rng.standard_normal((20, 7)) * np.array([1.0] * 6 + [0.0])
     mcmc = ran(dpppl.DPSGLD(weights, clipping_norm=3.0, clipping="centred"), x, x.sum(1) + rng.standard_normal(20),
                steps=(300, 2_000), epsilon=200.0)  # fmt: skip
-    assert [str(word) for word in mcmc.verdicts()["w"]] == [READ] * 6 + [PRIOR]
+    assert [str(word) for word in mcmc.verdict.by_site["w"]] == [READ] * 6 + [PRIOR]
 
 
 CASES = {
@@ -181,7 +181,7 @@ def test_no_mean_far_from_the_truth_is_readable(case, kernel):
     mcmc = ran(kernel(model), x, linear + rng.standard_normal(5_000), steps=(1_000, 1_000))
     samples = mcmc.get_samples()
     drawn = np.stack([samples["a"], samples["b"]], 1) if model is line else np.asarray(samples["w"])
-    words = np.concatenate([np.ravel(v) for v in mcmc.verdicts().values()])
+    words = np.concatenate([np.ravel(v) for v in mcmc.verdict.by_site.values()])
     off = np.abs(drawn.mean(0) - truth) > 5.0 * drawn.std(0)
     assert not np.any(off & np.isin(words.astype(str), (*READABLE, PRIOR)))
 

@@ -85,7 +85,7 @@ def test_samples_are_right_at_a_large_epsilon(kernel):
     assert np.all(np.abs(samples.std(0) * 5_001**0.5 - 1) < 0.15)
     positions = np.asarray(mcmc.get_extra_fields()["z"]["mean"], np.float64)
     assert np.mean(positions.std(0)) > 1.05 * np.mean(samples.std(0))  # it would see the wrong one of the two
-    assert set(mcmc.verdicts()["mean"]) == {READ} and "of rows were clipped" in str(report)
+    assert set(mcmc.verdict.by_site["mean"]) == {READ} and "of rows were clipped" in str(report)
     clipped = report.details.measured.clipped
     assert abs(clipped.share) < 4 * clipped.error < 0.01
 
@@ -109,7 +109,7 @@ def test_unstable_steps_are_named():
     mcmc = dpppl.MCMC(kernel, num_warmup=50, num_samples=300, progress_bar=False, print_cost=False)
     with pytest.warns(UserWarning, match="too long for mean: raise num_samples"):
         mcmc.run(dpppl.secret_key(), Y)
-    assert set(mcmc.verdicts()["mean"]) == {UNSTABLE}
+    assert set(mcmc.verdict.by_site["mean"]) == {UNSTABLE}
     assert "too long for mean" in str(mcmc.privacy_report())
 
 

@@ -160,7 +160,7 @@ def test_models_are_traced_by_one_thread_at_a_time():
 
     mcmc, svi = mcmc_of(watched, print_cost=False), svi_of(watched, print_cost=False, reserve=0.5)
     run(mcmc)
-    mcmc.get_samples(), mcmc.verdicts(), mcmc.get_weights(), mcmc.privacy_report()
+    mcmc.get_samples(), mcmc.verdict.by_site, mcmc.get_weights(), mcmc.privacy_report()
     result = run(svi)
     result.sample_posterior(dpppl.secret_key("threefry"), 2)
     params = result.params

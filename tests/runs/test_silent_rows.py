@@ -117,7 +117,7 @@ def run(method, model, args, epsilon=3.0, steps=500):
         found.run(dpppl.secret_key(), *args)
         return (
             found,
-            {word for words in found.verdicts().values() for word in np.ravel(words)},
+            {word for words in found.verdict.by_site.values() for word in np.ravel(words)},
             str(found.privacy_report()),
         )
     found = dpppl.SVI(model, AutoNormal(model), **target)
