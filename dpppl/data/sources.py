@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,7 +36,10 @@ class Opened(ABC):
 class Table(ABC):
     """Records in storage. Tables are hashable, and equal where they are the same records of the same file."""
 
-    num_rows: int
+    if TYPE_CHECKING:  # a field of some tables, a property of others
+
+        @property
+        def num_rows(self) -> int: ...
 
     @abstractmethod
     def opened(self, sources: Sequence["Source"]) -> Opened:

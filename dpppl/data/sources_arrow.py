@@ -51,7 +51,7 @@ class ArrowTable(Table):
         return hash((self.files, self.kind, *map(id, self.given)))
 
     @cached_property
-    def num_rows(self) -> int:  # type: ignore[override]
+    def num_rows(self) -> int:
         """N."""
         return int(self._table().num_rows)
 
@@ -153,7 +153,7 @@ class ParquetTable(Table):
     file: FileState
 
     @cached_property
-    def num_rows(self) -> int:  # type: ignore[override]
+    def num_rows(self) -> int:
         """N."""
         return int(_pyarrow().parquet.read_metadata(self.file.path).num_rows)
 

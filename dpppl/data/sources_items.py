@@ -31,7 +31,7 @@ class InMemory(Table, Opened):
         return Source(cls(array), None, array.shape, array.dtype)
 
     @property
-    def num_rows(self) -> int:  # type: ignore[override]
+    def num_rows(self) -> int:
         """N."""
         return len(self.array)
 
@@ -63,7 +63,7 @@ class Items(Table):
         return id(self.dataset)
 
     @cached_property
-    def num_rows(self) -> int:  # type: ignore[override]
+    def num_rows(self) -> int:
         """N."""
         return len(self.dataset)
 

@@ -63,7 +63,9 @@ class ChainDetails:
         time = 0.0
         if charges:  # a restart begins anew, whatever ran and was charged
             time = kernel.total_time(charges[-1].first + charges[-1].num_steps, longest)
-        curved = kernel.row_curvature is not None and kernel.num_data is not None
+        curvature = (
+            0.0 if kernel.row_curvature is None or kernel.num_data is None else kernel.num_data * kernel.row_curvature
+        )
         return cls(
             num_chains=num_chains,
             num_steps=sum(charge.num_steps * charge.chains for charge in charges),
@@ -72,7 +74,7 @@ class ChainDetails:
             temperature=_temperature(kernel, charges, temperatures) if note is None else note,
             diffusion_time=time,
             preconditioned=kernel.preconditioner is not None,
-            stability=float(h.max()) * kernel.num_data * kernel.row_curvature if curved else None,  # type: ignore[operator]
+            stability=float(h.max()) * curvature if curvature else None,
             failed_chains=failed_chains,
             measured=measured,
             norm_is_chosen=num_queries > 0,

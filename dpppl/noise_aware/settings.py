@@ -49,7 +49,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         **common: Any,
     ) -> None:
         super().__init__(**common)
-        self.check_one_noise()
+        self._check_one_noise()
         self.model, self.data_plate, self.progress_bar = model, data_plate, progress_bar
         self.weights = Weights.of(weights, max_weight)
         self.width = chosen_width(width, self.weights, self.unit.ids)

@@ -1,10 +1,11 @@
 """What `dpppl.MCMC`, `dpppl.SVI` and `dpppl.NoiseAware` share: a budget, its report, and where rows and files lie."""
 
+import inspect
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
@@ -80,9 +81,11 @@ class PrivateRunner(ABC):
 
     Raises ConfigurationError for settings that do not fit together."""
 
+    __signature__: ClassVar[inspect.Signature]
+
     def __init_subclass__(cls, **settings: Any) -> None:
         super().__init_subclass__(**settings)
-        cls.__signature__ = full_signature(cls)  # type: ignore[attr-defined]
+        cls.__signature__ = full_signature(cls)
 
     @checked_call
     def __init__(
@@ -115,7 +118,7 @@ class PrivateRunner(ABC):
         self._placement: str | None = None
         self._provenance = Provenance()
 
-    def check_one_noise(self) -> None:
+    def _check_one_noise(self) -> None:
         """Raise ConfigurationError unless either a target or a noise multiplier is given."""
         if (self.privacy.epsilon is None) == (self.noise_multiplier is None):
             raise ConfigurationError("give either noise_multiplier or target_epsilon with target_delta.")

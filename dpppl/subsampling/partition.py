@@ -33,7 +33,7 @@ class Partition(Subsampling):
         object.__setattr__(self, "num_batches", positive_integer(self.num_batches, name="Partition: num_batches"))
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """The share of the rows that a step uses."""
         return 1.0 / self.num_batches
 

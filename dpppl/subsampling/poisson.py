@@ -55,7 +55,7 @@ class Poisson(Subsampling):
         return cls(batch_size / num_data)
 
     @property
-    def failure_probability(self) -> float:  # type: ignore[override]
+    def failure_probability(self) -> float:
         """Bound on the total variation between a step's rows and exact Poisson sampling, for any number of rows.
 
         Exact means at `rate`, or less than 2^-64 below it, which costs no more. 2^-160 bounds the rounding of the

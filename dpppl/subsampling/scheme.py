@@ -1,7 +1,7 @@
 """The interface of subsampling schemes: which rows a step draws, and what the accountant must know."""
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,8 +30,15 @@ class Subsampling(ABC):
     from the stated distribution. `neighboring_relation`: the relation that the accounts hold under.
     """
 
-    rate: float
-    failure_probability: float = 0.0
+    if TYPE_CHECKING:  # fields of some schemes, properties of others
+
+        @property
+        def rate(self) -> float: ...
+
+        @property
+        def failure_probability(self) -> float: ...
+    else:
+        failure_probability = 0.0
     neighboring_relation: str = "zero_out"
 
     @abstractmethod

@@ -53,7 +53,7 @@ class WithoutReplacement(Subsampling):
         )
 
     @property
-    def rate(self) -> float:  # type: ignore[override]
+    def rate(self) -> float:
         """The share of the rows that a step uses."""
         return self.batch_size / self.num_data
 

@@ -78,7 +78,7 @@ class SVISettings(Fixed, PrivateRunner):
             clipping=rule, subsampling=_scheme(subsampling), strategy=gradient_strategy, discretise=discretise
         )
         self._count_share = count_share_of(rule, measure_clipping, self._has_auto_norm)
-        self.check_one_noise()
+        self._check_one_noise()
         self._start = defaults.start_of(guide)
         self._objective: Objective | None = None
         self._clipped: ClippedRows | None = None
