@@ -11,8 +11,7 @@ REFUSED = "test_checkpoint:test_a_checkpoint_of_another_run_is_refused_before_an
 bug = functools.partial(Mutation, arguments=("tmp_path", "monkeypatch", "claimed"), cached=False)
 
 MUTATIONS = [
-    bug("what is replayed is not charged", ASKED, "self.before(done + repeats)",
-        "self.before(done + repeats) if place >= len(kept) else None", GOES_ON),
+    bug("accesses are charged as if each were the first", ASKED, "self.before(done + repeats)", "self.before(repeats)", GOES_ON),
     bug("what is replayed is asked again", ASKED, "if place < len(kept):", "if False:", GOES_ON),
     bug("a resumed run counts beside itself", RUN, "self._charge(dimension, run.run_id)", "self._charge(dimension)", GOES_ON),
     bug("the file stays", RUN, 'opened.together.enter("end", run.forget)', "pass", GOES_ON),
