@@ -55,8 +55,8 @@ def neighbour(x_value, y_value, rows=7):
 
 def chains(key, x, y, kernel=dpppl.DPSGLD, chain_method="vectorized", mesh=None, run=None, **settings):
     made = kernel(model, noise_multiplier=8.0, **settings)
-    options = dict(num_chains=2, chain_method=chain_method, progress_bar=False, mesh=mesh)
-    mcmc = dpppl.MCMC(made, num_warmup=4, num_samples=6, **options, **(run or {}))
+    options = dict(num_warmup=4, num_samples=6, num_chains=2, chain_method=chain_method, progress_bar=False, mesh=mesh)
+    mcmc = dpppl.MCMC(made, **options | (run or {}))
     mcmc.run(key, x, y)
     mcmc.print_summary()
     return mcmc

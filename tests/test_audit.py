@@ -9,7 +9,7 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
-from dpppl.audit import audit
+from dpppl.audit import audit, bounds
 
 Y = np.arange(1.0, 5.0, dtype=np.float32)
 NUM_STEPS = 4
@@ -56,13 +56,13 @@ def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate
     """10,000 runs with and without the canary: rates are known to .005, four times that is tolerated (false alarms below 1e-3).
     With all rows the attack is optimal and reaches the curve; that of noise a quarter larger is crossed."""
     seen = []
-    monkeypatch.setattr("dpppl.audit.attacks._lower_bound", lambda *scores, **_: seen.append(scores) or 0.0)
+    monkeypatch.setattr("dpppl.audit.bounds.many_runs", lambda *scores, **_: seen.append(scores) or 0.0)
     kernel = dpppl.DPSGLD(
         model, clipping_norm=1.0, noise_multiplier=3.75, subsampling=dpppl.Poisson(rate) if rate < 1 else None,
         measure_clipping=False,
     )  # fmt: skip
     audit(kernel, Y, num_steps=NUM_STEPS, delta=1e-5, rng_key=jax.random.key(0), num_trials=20_000)
-    [(present, absent)] = seen
+    (present, absent), _ = seen
     for false_positives in (0.05, 0.2, 0.5, 0.8):
         threshold = np.quantile(absent, 1.0 - false_positives)
         measured = np.mean(present > threshold)
@@ -125,14 +125,62 @@ def test_arguments_out_of_range_are_refused(options):
 
 def test_what_cannot_be_attacked_is_refused():
     adaptive = {"clipping": dpppl.Adaptive(), "num_data": 4}
-    with pytest.raises(dpppl.ConfigurationError, match="except with adaptive"):
+    with pytest.raises(dpppl.ConfigurationError, match='with attack="one_run" only'):
         attack(svi, options=adaptive)
-    mcmc = dpppl.MCMC(dpppl.DPSGLD(model, clipping_norm=1.0), num_warmup=1, num_samples=1)
     with pytest.raises(dpppl.ConfigurationError, match="audit attacks dpppl's kernels"):
-        audit(mcmc, Y, num_steps=1, delta=1e-5)
+        audit(7, Y, delta=1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match="give num_steps with a kernel"):
+        audit(mcmc(), Y, num_steps=1, delta=1e-5)
+    with pytest.raises(dpppl.ConfigurationError, match='use "white_box" or "one_run"'):
+        audit(mcmc(), Y, attack="black_box", delta=1e-5)
     unfixed = svi(model, clipping_norm=1.0, target_epsilon=1.0, target_delta=1e-5)
     with pytest.raises(dpppl.ConfigurationError, match="give noise_multiplier"):
-        audit(unfixed, Y, num_steps=1, delta=1e-5)
+        audit(unfixed, Y, num_steps=1, delta=1e-5, attack="black_box")
+    with pytest.raises(dpppl.ConfigurationError, match="made no access"):
+        audit(lambda key, y: None, Y, delta=1e-5)
+
+
+def mcmc(epsilon=4.0, **settings):
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, subsampling=dpppl.FullBatch(), **settings)
+    return dpppl.MCMC(
+        kernel, num_warmup=0, num_samples=500, target_epsilon=epsilon, target_delta=1e-5, progress_bar=False
+    )
+
+
+def test_a_one_run_bound_finds_half_of_a_tight_mechanism_and_not_more():
+    """Scores of 2,000 canaries of a Gaussian mechanism with epsilon 4, 20 runs: median above .5; above 4 with probability .05 at
+    most in each run. Noise that is halved is seen."""
+    rng, coins = np.random.default_rng(0), np.random.default_rng(1).random((20, 2000)) < 0.5
+    settings = dict(delta=1e-5, confidence=0.95, gaussian=True, reported=4.0)
+    noise = rng.standard_normal(coins.shape)
+    found = [bounds.one_run(x + 0.925 * c, c, **settings) for x, c in zip(noise, coins)]
+    assert 2.0 < np.median([lower for lower, _ in found]) and max(lower for lower, _ in found) < 4.0
+    assert all(6.0 < strongest < 20.0 for _, strongest in found)
+    assert bounds.one_run(noise[0] + 2 * 0.925 * coins[0], coins[0], **settings)[0] > 4.0
+    pure = bounds.one_run(noise[0] + 0.925 * coins[0], coins[0], **settings | {"gaussian": False})[0]
+    assert 1.0 < pure < found[0][0]
+
+
+METHODS = {
+    "MCMC": (mcmc, None),
+    "SVI": (lambda: svi(model, clipping_norm=1.0, target_epsilon=4.0, target_delta=1e-5), 500),
+    "NoiseAware": (lambda: dpppl.NoiseAware(model, target_epsilon=4.0, target_delta=1e-5, num_samples=20), None),
+    "runner": (lambda: lambda key, y: mcmc().run(key, y), None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize(("attack", "least"), [("one_run", 0.05), ("white_box", 0.5)])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_attacked_as_it_runs(method, attack, least):
+    """False-alarm rate: 1 - confidence, with a fixed key."""
+    make, steps = METHODS[method]
+    y = np.random.default_rng(0).standard_normal(600).astype(np.float32)
+    trials = {"num_trials": 4_000, "rng_key": jax.random.key(0)}
+    found = audit(make(), y, num_steps=steps, delta=1e-5, attack=attack, **trials)
+    assert 3.5 < found.epsilon_reported < 4.1 and found.num_canaries == (1 if attack == "white_box" else 600)
+    assert least * found.epsilon_reported < found.epsilon_lower <= found.epsilon_reported < found.epsilon_strongest
 
 
 def test_the_example_prints_a_table(monkeypatch, capsys):

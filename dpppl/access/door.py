@@ -120,7 +120,7 @@ class Access:
             of_rows, of_chains = [k in self.roles.rows for k in range(len(operands))], None
             if self.chains and devices.chains_of(_lead(operands, self.chains)[0]):
                 of_chains = self.chains[-1]
-                every = _one_by_one(_mapped(self._one, self.chains[:-1]), of_chains)
+                every = one_by_one(_mapped(self._one, self.chains[:-1]), of_chains)
             every = devices.on_devices(every, of_rows, of_chains)
         with jax.enable_x64(self.x64):
             return every(*operands)
@@ -248,8 +248,11 @@ def _mapped(function: Callable[..., Any], maps: Maps) -> Callable[..., Any]:
     return function
 
 
-def _one_by_one(function: Callable[..., Any], level: Sequence[bool]) -> Callable[..., Any]:
-    """`jax.vmap`, chain after chain: what a chain computes depends on no number of chains beside it."""
+def one_by_one(function: Callable[..., Any], level: Sequence[bool]) -> Callable[..., Any]:
+    """Return the function for all chains, one after another: results of a chain depend on no number of chains.
+
+    - **function** - of one chain's operands.
+    - **level** - which operands have a leading axis for the chains."""
 
     def every(*operands: Any) -> Any:
         mapped = [x for x, batched in zip(operands, level) if batched]

@@ -1,29 +1,34 @@
-"""Empirical lower bounds on epsilon: attack a kernel or SVI on your own model, and compare with what the report says."""
+"""Empirical lower bounds on epsilon: attack a method on your own model, and compare with what the report says."""
 
+import contextlib
 import copy
-import math
+import inspect
+import io
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from dpppl import accounting
 from dpppl.access.clipping import Adaptive
-from dpppl.access.mechanism import Mechanism
-from dpppl.data.disk import in_memory
+from dpppl.audit import bounds
+from dpppl.audit.by_hand import by_hand
+from dpppl.audit.canaries import ManyCanaries, Recorded
+from dpppl.audit.result import AuditResult
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.runner import MCMC
 from dpppl.model.units import grouped
-from dpppl.randomness.keys import as_key, secret_key, stream
+from dpppl.noise_aware.runner import NoiseAware
+from dpppl.randomness.keys import as_key, claims_apart, secret_key, stream
 from dpppl.runs.driver import forgetful
 from dpppl.runs.unit import Unit
-from dpppl.subsampling import FullBatch
-from dpppl.svi.by_hand import set_up
+from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
 
+<<<<<<< HEAD
 _CANARY, _CANARY_WEIGHT = "(canary)", 1e6
 _BATCH = 10_000
 
@@ -57,14 +62,17 @@ class AuditResult:
         """Whether the lower bound stays below what is reported."""
         return self.epsilon_lower <= self.epsilon_reported
 
+=======
+>>>>>>> b283210 (Audit: one-run and many-run attacks of MCMC, SVI, NoiseAware and queries; tables, pages and pictures; planted faults)
 
 @forgetful
 def audit(
-    audited: DPKernel | SVI,
+    audited: DPKernel | SVI | MCMC | NoiseAware | Callable[..., Any],
     *args: Any,
-    num_steps: int,
+    num_steps: int | None = None,
     delta: float,
     attack: str = "white_box",
+    canaries: str = "gradient",
     num_trials: int = 20_000,
     confidence: float = 0.95,
     rng_key: Any = None,
@@ -72,29 +80,34 @@ def audit(
     max_rows_per_unit: int | None = None,
     **kwargs: Any,
 ) -> AuditResult:
-    """Attack `num_steps` steps of a kernel, or of SVI, on the model called with these arguments.
+    """Attack a method on the model called with these arguments.
 
-    The first row becomes a canary whose gradient always reaches the clipping norm; all others contribute nothing, the
-    worst case for the canary. Half of the runs hold the canary and half have it zeroed out.
+    Canaries are rows whose gradient always reaches the clipping norm; all other rows contribute nothing, the worst case for a
+    canary. Many-run attacks have one canary, the first row, which half of the runs hold; the other half has it zeroed out. A
+    one-run attack has a canary in every row, in or out by a fair coin of its own.
 
-    - **audited** - a kernel, or an SVI.
-    - **args**, **kwargs** - the model's arguments, with made-up rows.
-    - **num_steps** - steps of a run.
+    - **audited** - a kernel, or an SVI, for `num_steps` steps; an MCMC or a NoiseAware; or `runner(rng_key, *args)`, which makes
+      new objects and runs them, queries included.
+    - **args**, **kwargs** - the model's arguments, with made-up rows, or with rows of the auditor's own.
+    - **num_steps** - steps of a run of a kernel or an SVI.
     - **delta** - delta of the bound.
-    - **attack** - "white_box": the attacker sees what the door returns at every step, taken from the starting values, and
-      uses the likelihood ratio; "black_box": the latents, or SVI's parameters, after the last step only.
-    - **num_trials** - number of runs.
+    - **attack** - "white_box": the attacker sees what the door returns at every step and uses the likelihood ratio. "black_box":
+      the latents, or SVI's parameters, after the last step only; for kernels and SVI with a noise multiplier. "one_run": as
+      white_box, with many canaries in one run (Steinke, Nasr, Jagielski 2023).
+    - **canaries** - of a one-run attack: "gradient", or "row", where rows add their own clipped gradients.
+    - **num_trials** - number of runs of the other attacks.
     - **confidence** - probability that the bound is true.
     - **rng_key** - key of the trials; None: a new one.
-    - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: all rows of the first id are the canary.
+    - **unit**, **max_rows_per_unit** - of a kernel or an SVI, as for `dpppl.MCMC`: all rows of an id are a canary. Other objects
+      have their own.
 
-    Returns a lower bound on epsilon at `delta` that holds with probability `confidence` (Clopper-Pearson intervals on
-    held-out trials). Where every step sees every row, the white-box bound is on the parameter of Gaussian DP, converted
-    to epsilon (Nasr et al. 2023, section 4): far tighter with few trials, and exact for a Gaussian mechanism.
+    Returns a lower bound on epsilon at `delta` that holds with probability `confidence`: Clopper-Pearson intervals on held-out
+    trials, or the bound of Mahloujifar, Melis, Chaudhuri (2025) for one run. Where every step sees every row, the bound is on the
+    parameter of Gaussian DP, converted to epsilon (Nasr et al. 2023, section 4).
 
-    Needs noise that is fixed, not to be found from a target: use `mcmc.calibrated_kernel()`, or give `noise_multiplier`
-    to SVI. An audit can refute an account and never prove one. It looks at the rows outside the door: use made-up rows.
-    Raises ConfigurationError for arguments out of range, and for adaptive clipping.
+    An audit can refute an account and never prove one. It looks at the rows outside the door: never publish what it finds on
+    private rows. White-box attacks of kernels, and of SVI without a target, take the starting values of all steps.
+    Raises ConfigurationError for arguments out of range, for rows on disk or sharded, for objects with a ledger.
 
     >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> def model(y):
@@ -106,168 +119,93 @@ def audit(
     >>> 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
     True
     """
-    if attack not in ("white_box", "black_box"):
-        raise ConfigurationError('attack must be "white_box" or "black_box".')
-    if not 0.5 < confidence < 1.0 or num_trials < 100 or num_steps < 1:
-        raise ConfigurationError("audit needs confidence in (0.5, 1), at least 100 trials and at least one step.")
-    if not isinstance(audited, DPKernel | SVI) or isinstance(audited.mechanism.clipping, Adaptive):
-        raise ConfigurationError("audit attacks dpppl's kernels and dpppl.SVI, except with adaptive clipping.")
+    _check(audited, attack, canaries, num_trials, confidence, num_steps)
     key = secret_key() if rng_key is None else as_key(rng_key)
     of = Unit.of(unit, max_rows_per_unit)
-    args, kwargs = grouped(audited.model, args, kwargs, of.ids, of.max_rows, stream(key, "units"))
-    target = _target(audited, args, kwargs, stream(key, "start"))
-    reported = target.audited.privacy_report(target.state._replace(i=np.int32(num_steps))).epsilon_at(delta)
-    score = partial(_white_box if attack == "white_box" else _black_box, target, num_steps)
-    batched = jax.jit(jax.vmap(score, in_axes=(None, 0)))
-    keys = jax.random.split(stream(key, "trials"), (2, num_trials // 2))
-    scores = [
-        np.concatenate([batched(present, half[i : i + _BATCH]) for i in range(0, len(half), _BATCH)])
-        for present, half in zip((1.0, 0.0), keys)
-    ]
-    gaussian = attack == "white_box" and target.mechanism.subsampling.rate == 1.0
+    is_fixed = isinstance(audited, DPKernel | SVI) and audited.noise_multiplier is not None
+    canary = None
+    if isinstance(audited, DPKernel | SVI) and (attack == "black_box" or (attack == "white_box" and is_fixed)):
+        args, kwargs = grouped(audited.model, args, kwargs, of.ids, of.max_rows, stream(key, "units"))
+        events, gaussian, scores = by_hand(audited, args, kwargs, key, num_steps, attack, num_trials)
+    else:
+        seed = int(np.asarray(jax.random.key_data(stream(key, "canaries"))).ravel()[0])
+        watcher: Any = ManyCanaries(kind=canaries, seed=seed) if attack == "one_run" else Recorded()
+        _watched(watcher, _runner(audited, num_steps, of), stream(key, "run"), args, kwargs)
+        events, gaussian = watcher.events, watcher.sees_all
+        if attack == "one_run":
+            canary, scores = watcher.coins, (watcher.scores[watcher.coins], watcher.scores[~watcher.coins])
+        else:
+            scores = watcher.attacked(num_trials, seed)
+    settings: Any = dict(delta=delta, confidence=confidence, gaussian=gaussian and attack != "black_box")
+    reported = accounting.epsilon(events, delta)
+    if canary is not None:
+        lower, strongest = bounds.one_run(watcher.scores, canary, reported=reported, **settings)
+    else:
+        perfect = np.ones_like(scores[0]), np.zeros_like(scores[1])
+        lower, strongest = (bounds.many_runs(*pair, **settings) for pair in (scores, perfect))
     return AuditResult(
-        epsilon_lower=_lower_bound(*scores, delta=delta, confidence=confidence, gaussian=gaussian),
-        epsilon_reported=reported,
-        delta=delta,
-        confidence=confidence,
-        num_trials=num_trials,
-        attack=attack,
-    )
+        epsilon_lower=lower, epsilon_reported=reported, epsilon_strongest=strongest, delta=delta, confidence=confidence,
+        num_trials=num_trials if canary is None else 1, num_canaries=1 if canary is None else len(canary), attack=attack,
+        audited="runner" if inspect.isfunction(audited) else type(audited).__name__, events=tuple(events),
+        points=_points(*scores),
+    )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The attacked method: its mechanism, first state and step, and what its last state shows an attacker."""
-
-    audited: Any
-    mechanism: Mechanism
-    state: Any
-    step: Callable[..., Any]
-    position: Callable[..., Any]
-
-    def attacked(self, state: Any, present: Any, **changes: Any) -> Any:
-        """The next state where only the canary speaks, if it is `present`, and what was seen: see `_Canary`."""
-        seen: list[tuple[Any, ...]] = []
-        canary = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
-        return self.step(canary, state), *seen[0]
-
-
-def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Target:
-    own = copy.copy(audited)
-    if isinstance(own, SVI):
-        start, noise = set_up(own, key, args, kwargs), own.noise_multiplier
-        objective = own.objective()
-        rows, public = objective.arrays(args, kwargs)
-        in_memory(rows, "an audit")
-
-        def step(mechanism: Any, state: Any) -> Any:
-            return own._step(objective, mechanism, noise)(state, rows, public)[0]
-
-        return _Target(own, own.mechanism, start, step, own.get_params)
-    own.check_norm()
-    start, bound = own.init(key, 0, None, args, kwargs), own.bind(args, kwargs)
-    rows, public = bound.split.arrays(args, kwargs)
-    in_memory(rows, "an audit")
-
-    def move(mechanism: Any, state: Any) -> Any:
-        return replace(bound, kernel=own.copy(mechanism=mechanism)).step(state, rows=rows, public=public)
-
-    return _Target(own, own.mechanism, start, move, lambda state: state.z)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Canary(Mechanism):
-    """A mechanism to which only the first row, the canary, contributes: a gradient that is always clipped.
-
-    - **present** - whether it does.
-    - **seen** - takes what each access returned, along the canary's gradient and in units of the norm, and its noise.
-    """
-
-    present: Any
-    seen: list[Any]
-
-    def noisy_sum(self, log_likelihood: Any, z: Any, rows: Any, public: Any, **settings: Any) -> Any:
-        return self._attacked(super().noisy_sum, log_likelihood, jax.grad(log_likelihood), z, rows, public, **settings)
-
-    def noisy_statistic(self, statistic: Any, z: Any, rows: Any, public: Any, **settings: Any) -> Any:
-        if _CANARY in rows:  # from `noisy_sum`
-            return super().noisy_statistic(statistic, z, rows, public, **settings)
-        return self._attacked(super().noisy_statistic, statistic, statistic, z, rows, public, **settings)
-
-    def _attacked(
-        self, access: Any, function: Any, direction: Any, z: Any, rows: Any, public: Any, **settings: Any
-    ) -> Any:
-        """`access` of `function(z, row, public)`, times the canary's weight; `direction`: where the canary pushes."""
-
-        def canary(z: Any, row: Any, public: Any) -> Any:
-            row = dict(row)
-            weight = row.pop(_CANARY)
-            return jax.tree.map(lambda leaf: weight * leaf, function(z, row, public))
-
-        weights = jnp.zeros(len(next(iter(rows.values())))).at[0].set(_CANARY_WEIGHT * self.present)
-        noisy = access(canary, z, {**rows, _CANARY: weights}, public, **settings)
-        number = settings.get("number")
-        first = jax.tree.map(lambda x: x[0], rows) | ({} if number is None else {number: 0})
-        along = _along(direction(z, first, public), noisy.total)
-        self.seen.append((along / self.clipping.clipping_norm, settings["noise_multiplier"]))
-        return noisy
-
-
-def _along(direction: Any, value: Any) -> Any:
-    """The part of `value` in this direction; both are pytrees of one structure."""
-    inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
-    return inner(direction, value) / jnp.sqrt(inner(direction, direction))
-
-
-def _white_box(target: _Target, num_steps: int, present: Any, key: Any) -> Any:
-    """Log likelihood ratio of all that the door returned, at the starting values."""
-    state, rate = target.state._replace(rng_key=key), target.mechanism.subsampling.rate
-
-    def access(total: Any, number: Any) -> Any:
-        _, x, sigma = target.attacked(state._replace(i=number), present)
-        return total + jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / sigma**2), None
-
-    return jax.lax.scan(access, jnp.zeros(()), jnp.arange(num_steps))[0]
-
-
-def _black_box(target: _Target, num_steps: int, present: Any, key: Any) -> Any:
-    """How far the run went to where the canary pushes in the first step: there the noise, the same twice, cancels."""
-    state = target.state._replace(rng_key=key)
-    pushed, free = (target.position(target.attacked(state, p, subsampling=FullBatch())[0]) for p in (1.0, 0.0))
-    run = jax.lax.scan(lambda state, _: (target.attacked(state, present)[0], None), state, length=num_steps)[0]
-    return _along(jax.tree.map(jnp.subtract, pushed, free), target.position(run))
-
-
-def _lower_bound(present: Any, absent: Any, *, delta: float, confidence: float, gaussian: bool) -> float:
-    """Choose the best threshold on one half of the scores and evaluate it on the other, at `confidence` in all."""
-    from scipy import stats
-
-    from dpppl import accounting
-
-    def rates(positive: Any, negative: Any, threshold: Any, level: Any) -> Any:
-        hits, alarms = int(np.sum(positive > threshold)), int(np.sum(negative > threshold))
-        low = stats.beta.ppf(1 - level, hits, len(positive) - hits + 1) if hits else 0.0
-        high = stats.beta.ppf(level, alarms + 1, len(negative) - alarms) if alarms < len(negative) else 1.0
-        return low, high
-
-    def bound(positive: Any, negative: Any, threshold: Any, level: Any) -> Any:
-        true_low, false_high = rates(positive, negative, threshold, level)
-        if not gaussian:
-            return math.log((true_low - delta) / false_high) if true_low > delta and false_high > 0 else 0.0
-        mu = stats.norm.isf(false_high) - stats.norm.isf(true_low) if 0 < true_low and false_high < 1 else 0.0
-        if mu <= 0:
-            return 0.0
-        return accounting.epsilon(accounting.GaussianEvent(noise_multipliers=((1.0 / mu, 1),)), delta, "gaussian")
-
-    level = 1 - (1 - confidence) / 2
-    best = 0.0
-    half_present, half_absent = len(present) // 2, len(absent) // 2
-    for positive, negative in ((present, absent), (-absent, -present)):
-        first, second = (
-            (positive[:half_present], positive[half_present:]),
-            (negative[:half_absent], negative[half_absent:]),
+def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence: float, num_steps: Any) -> None:
+    if attack not in ("white_box", "black_box", "one_run") or canaries not in ("gradient", "row"):
+        raise ConfigurationError(
+            'attack must be "white_box", "black_box" or "one_run", and canaries "gradient" or "row".'
         )
-        candidates = np.quantile(np.concatenate([first[0], second[0]]), np.linspace(0.02, 0.999, 50))
-        threshold = max(candidates, key=lambda t: bound(first[0], second[0], t, level))
-        best = max(best, bound(first[1], second[1], threshold, 1 - (1 - level) / 2))
-    return max(0.0, best)
+    if canaries == "row" and attack != "one_run":
+        raise ConfigurationError('canaries="row" is for attack="one_run".')
+    if not 0.5 < confidence < 1.0 or num_trials < 100 or not (num_steps is None or num_steps >= 1):
+        raise ConfigurationError("audit needs confidence in (0.5, 1), at least 100 trials and at least one step.")
+    is_stepped = isinstance(audited, DPKernel | SVI)
+    if not (is_stepped or isinstance(audited, MCMC | NoiseAware) or callable(audited)):
+        raise ConfigurationError(
+            "audit attacks dpppl's kernels, SVI, MCMC, NoiseAware, and a function runner(rng_key, *args)."
+        )
+    if is_stepped != (num_steps is not None):
+        raise ConfigurationError(
+            "give num_steps with a kernel or an SVI, and with nothing else: audit(kernel, y, num_steps=10, delta=1e-5)."
+        )
+    if attack == "black_box" and not is_stepped:
+        raise ConfigurationError('attack="black_box" is for kernels and SVI; use "white_box" or "one_run".')
+    if is_stepped and isinstance(audited.mechanism.clipping, Adaptive) and attack != "one_run":
+        raise ConfigurationError('audit attacks adaptive clipping with attack="one_run" only.')
+    if getattr(getattr(audited, "budget", None), "ledger", None) is not None:
+        raise ConfigurationError(
+            "an audit runs on made-up rows, which no ledger counts: make the object without ledger=."
+        )
+
+
+def _runner(audited: Any, num_steps: Any, of: Unit) -> Callable[..., Any]:
+    """`runner(rng_key, *args)` of anything that is audited."""
+    settings: Any = dict(unit=of.ids, max_rows_per_unit=of.max_rows) if of.ids is not None else {}
+    if isinstance(audited, DPKernel):
+        return MCMC(copy.copy(audited), num_warmup=0, num_samples=num_steps, progress_bar=False, **settings).run
+    if settings:
+        raise ConfigurationError("give unit= and max_rows_per_unit= to the object that is audited.")
+    if not isinstance(audited, SVI | MCMC | NoiseAware):
+        return audited
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a budget that is copied
+        own: Any = copy.deepcopy(audited)
+    return own.run if num_steps is None else lambda key, *args, **kwargs: own.run(key, num_steps, *args, **kwargs)
+
+
+def _watched(watcher: Any, runner: Callable[..., Any], key: Any, args: Any, kwargs: Any) -> None:
+    with (
+        watched_by(watcher), claims_apart(), warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),
+    ):  # fmt: skip
+        warnings.simplefilter("ignore")
+        runner(key, *args, **kwargs)
+    if not watcher.charges:
+        raise ConfigurationError("the runner made no access: it must make and run an MCMC, SVI, NoiseAware or query.")
+
+
+def _points(present: Any, absent: Any) -> tuple[tuple[float, float], ...]:
+    """(false positive rate, true positive rate) at 50 thresholds."""
+    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.0, 1.0, 50))
+    return tuple((float(np.mean(absent > t)), float(np.mean(present > t))) for t in thresholds)

@@ -65,7 +65,8 @@ def replay(
     """Run on one data set, then on a neighbour with the first run's releases, and compare all else bit for bit.
 
     Compared are results, printed text, warnings and errors, digests of programs, charges, and number, order, noise multipliers
-    and public operands of the accesses. An access's own clipped sums on both data sets may differ by what is charged.
+    and public operands of the accesses. An access's own clipped sums on both data sets may differ by what is charged. The noise
+    must be as large as its noise multiplier says (false alarms: one in a million), and other noise in each access.
 
     - **runner** - `runner(rng_key, *args)` makes new objects, runs them, and returns all that is to be published: an `MCMC`,
       a `NoiseAware`, an `SVIResult`, a number, or a dict, tuple or dataclass of these and of arrays. A `pathlib.Path` stands for
@@ -107,7 +108,7 @@ def replay(
         )
     second = _run(runner, key, neighbour_args, Tape(before=first.tape))
     tapes, moved = (first.tape, second.tape), second.tape.moved / allowed
-    found = [text for tape in tapes if (text := tape.missing_noise())]
+    found = [text for tape in tapes for text in tape.wrong_noise()]
     if moved > 1.0 + SLACK + 1e-5:
         found.append(f"a row moved an access's sum by {moved:.3g} times what is charged for")
     found += [*_compared(first, second), *(fault for tape in tapes for fault in tape.faults)]

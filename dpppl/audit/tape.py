@@ -2,11 +2,12 @@
 
 An audit compiles a run's proved programs with `taped_p` in place of the door. It computes the same access, and a callback on
 the host keeps the output (first run), or compares it and returns the output that was kept (second run). Both runs use the same
-noise, so the difference of two outputs is what one row changed: no sum leaves the door without its noise.
+noise, so the difference of two outputs is what one row changed. Each access is also made with twice its noise multiplier, and
+the difference is its noise.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
+from scipy import special
 
 from dpppl.access.clipping import Adaptive
 from dpppl.access.door import Access, door_p
@@ -28,6 +30,8 @@ taped_p.multiple_results = True
 OPERANDS = ("position", "rows", "public arrays", "captured arrays", "key", "noise multiplier", "step", "clipping norm")
 _ROUNDING = 2.0**-22
 """Of two float32 numbers, in units of each."""
+_CHANCE, _EQUAL = 1e-6, 1e-5
+"""Of a false alarm about the size of the noise; and how near each other noise is the same, in standard deviations."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,6 +61,7 @@ class Tape:
     - **charges** - charges in words, in order.
     - **digests** - of the programs as they were proved.
     - **faults** - what was wrong with accesses, in words without values.
+    - **drawn** - the noise of each access, in units of the standard deviation that it should have.
     - **moved** - largest change of an access's clipped sum, in units of the clipping norm."""
 
     before: "Tape | None" = None
@@ -66,6 +71,7 @@ class Tape:
     charges: list[str] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
+    drawn: list[Array] = field(default_factory=list)
     moved: float = 0.0
 
     # See runs.watching.Watcher
@@ -88,7 +94,7 @@ class Tape:
         - **closed** - the program.
         - **digest** - its digest."""
         self.digests.append(digest)
-        return closed.replace(jaxpr=_taped(closed.jaxpr, self))
+        return taped(closed, self)
 
     # While a program runs
 
@@ -98,22 +104,26 @@ class Tape:
         - **access** - the door's parameter.
         - **operands** - the door's operands."""
         outputs = access(*operands)
-        given, names = _for_host(access, operands)
+        noise_multiplier = jax.tree.leaves(access.parts[OPERANDS.index("noise multiplier")])[0]
+        louder = access(*(2 * x if k == noise_multiplier else x for k, x in enumerate(operands)))
+        given, names = for_host(access, operands)
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
-        return jax.pure_callback(partial(self._through, access, names), like, given, list(outputs))
+        return jax.pure_callback(partial(self._through, access, names), like, given, list(outputs), list(louder))
 
-    def _through(self, access: Access, names: Sequence[str], given: Any, outputs: Any) -> Any:
+    def _through(self, access: Access, names: Sequence[str], given: Any, outputs: Any, louder: Any) -> Any:
         """On the host, with NumPy only: keep or compare the access of each chain, and return what it releases."""
-        given, outputs = ([np.asarray(x) for x in values] for values in (given, outputs))
+        given, outputs, louder = ([np.asarray(x) for x in values] for values in (given, outputs, louder))
         lead = outputs[0].shape[: len(access.chains)]
         released = [np.array(x) for x in outputs]
         for chain in np.ndindex(*lead):
-            made = self._made(access, names, [x[chain] for x in given], [x[chain] for x in outputs])
+            made = self._made(access, names, *([x[chain] for x in values] for values in (given, outputs, louder)))
             for place, value in zip(released, made):
                 place[chain] = value
         return released
 
-    def _made(self, access: Access, names: Sequence[str], given: list[Array], outputs: list[Array]) -> Sequence[Array]:
+    def _made(
+        self, access: Access, names: Sequence[str], given: list[Array], outputs: list[Array], louder: list[Array]
+    ) -> Sequence[Array]:
         parts: dict[str, list[Array]] = {name: [] for name in OPERANDS if name != "rows"}
         for name, value in zip(names, given):
             parts[name].append(value)
@@ -121,6 +131,9 @@ class Tape:
         sigma, norm = float(parts["noise multiplier"][0]), float(parts["clipping norm"][0])
         made = Made({n: _digest(v) for n, v in parts.items()}, sigma, tuple(outputs), str(access.mechanism))
         number = len(self.accesses)
+        scales = _scales(access.mechanism, norm, len(outputs))
+        drawn = [np.ravel(b - a.astype(np.float64)) / (x * sigma) for x, a, b in zip(scales, outputs, louder)]
+        self.drawn.append(np.concatenate(drawn))
         if at in self.accesses:
             self.faults.append(f"access {number} has key and step of an earlier one")
         if number >= len(self.noise):
@@ -138,23 +151,34 @@ class Tape:
         if differing:
             self.faults.append(f"access {number} has another {' and '.join(differing)}")
         else:
-            self.moved = max(self.moved, _moved(access.mechanism, norm, kept.outputs, outputs))
+            self.moved = max(self.moved, _moved(scales, kept.outputs, outputs))
         return kept.outputs
 
-    def missing_noise(self) -> str | None:
-        """Return what is wrong where accesses had less noise than was charged, or others were charged than made; else None."""
+    def wrong_noise(self) -> Iterator[str]:
+        """Yield what is wrong: less noise than was charged, the same noise twice, other accesses charged than made."""
         made = np.sort([m.noise_multiplier for m in self.accesses.values()])
         charged = np.sort(self.noise)
         if len(made) != len(charged):
-            return f"{len(made)} accesses were made and {len(charged)} charged"
-        short = int(np.sum(made < charged * ACCOUNTED))
-        return f"{short} accesses have less noise than was charged" if short else None
+            yield f"{len(made)} accesses were made and {len(charged)} charged"
+        elif short := int(np.sum(made < charged * ACCOUNTED)):
+            yield f"{short} accesses have less noise than was charged"
+        every = np.concatenate([np.zeros(0), *self.drawn])
+        if every.size and special.gammainc(0.5 * every.size, 0.5 * np.sum(every**2)) < _CHANCE:
+            yield "the noise is smaller than its noise multiplier says"
+        several = [x for x in self.drawn if x.size > 1]
+        pairs = ((x, y) for n, x in enumerate(several) for y in several[:n] if x.shape == y.shape)
+        if any(np.max(np.abs(x - y)) < _EQUAL for x, y in pairs):
+            yield "two accesses have the same noise"
 
 
-def _moved(mechanism: Any, norm: float, one: Sequence[Array], other: Sequence[Array]) -> float:
-    """The change of an access's output under equal noise, in units of what its noise multiplier is charged for."""
+def _scales(mechanism: Any, norm: float, number: int) -> list[float]:
+    """The standard deviation of the noise in each output of an access, for a noise multiplier of 1."""
     share = mechanism.clipping.count_share if isinstance(mechanism.clipping, Adaptive) else mechanism.count_share
-    scales = [norm / (1.0 - share) ** 0.5] * (len(one) - mechanism.counts) + [mechanism.count_std] * mechanism.counts
+    return [norm / (1.0 - share) ** 0.5] * (number - mechanism.counts) + [mechanism.count_std] * mechanism.counts
+
+
+def _moved(scales: Sequence[float], one: Sequence[Array], other: Sequence[Array]) -> float:
+    """The change of an access's output under equal noise, in units of what its noise multiplier is charged for."""
     square = 0.0
     for scale, a, b in zip(scales, one, other):
         a, b = np.asarray(a, np.float64) / scale, np.asarray(b, np.float64) / scale
@@ -162,8 +186,11 @@ def _moved(mechanism: Any, norm: float, one: Sequence[Array], other: Sequence[Ar
     return square**0.5
 
 
-def _for_host(access: Access, operands: Sequence[Any]) -> tuple[list[Any], list[str]]:
-    """The operands but rows, keys as their data, each with the leading axes of all chains; and their names."""
+def for_host(access: Access, operands: Sequence[Any]) -> tuple[list[Any], list[str]]:
+    """Return the operands but rows, keys as their data, each with the leading axes of all chains; and their names.
+
+    - **access** - the door's parameter.
+    - **operands** - the door's operands."""
     names: dict[int, str] = {}
     for name, part in zip(OPERANDS, access.parts):
         names |= {number: name for number in jax.tree.leaves(part)}
@@ -185,7 +212,15 @@ def _for_host(access: Access, operands: Sequence[Any]) -> tuple[list[Any], list[
     return found, kept
 
 
-def _taped(jaxpr: Any, tape: Tape) -> Any:
+def taped(closed: Any, tape: Any) -> Any:
+    """Return a program with `tape.access` at its doors.
+
+    - **closed** - the program.
+    - **tape** - an object with a method `access(access, *operands)` that returns what a door does."""
+    return closed.replace(jaxpr=_taped(closed.jaxpr, tape))
+
+
+def _taped(jaxpr: Any, tape: Any) -> Any:
     """An open program with the tape at its doors, those of programs inside included."""
 
     def inside(value: Any) -> Any:
@@ -210,11 +245,11 @@ def _digest(values: Sequence[Array]) -> str:
 
 
 @taped_p.def_abstract_eval
-def _shapes(*operands: Any, access: Access, tape: Tape) -> Any:
+def _shapes(*operands: Any, access: Access, tape: Any) -> Any:
     return door_p.abstract_eval(*operands, access=access)[0]
 
 
-def _lower(context: Any, *operands: Any, access: Access, tape: Tape) -> Any:
+def _lower(context: Any, *operands: Any, access: Access, tape: Any) -> Any:
     with jax.enable_x64(True):  # as the door itself is lowered
         return mlir.lower_fun(partial(tape.access, access), multiple_results=True)(context, *operands)
 

@@ -200,13 +200,7 @@ def _plan(options: argparse.Namespace) -> Answer:
     if options.picture is not None:
         from dpppl import plotting
 
-        figure = plotting.plan_picture(found).figure
-        known = sorted(figure.canvas.get_supported_filetypes())
-        if options.picture.suffix[1:] not in known:
-            raise ConfigurationError(
-                f"--picture {options.picture}: end the file's name in one of .{', .'.join(known)}."
-            )
-        figure.savefig(options.picture)
+        models.save(plotting.plan_picture(found), options.picture)
     return asdict(found), str(found)
 
 

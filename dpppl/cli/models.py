@@ -4,22 +4,25 @@ import argparse
 import ast
 import re
 import runpy
+import zipfile
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.infer.autoguide import AutoNormal
 
 from dpppl import audit as auditing
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow import verify
 from dpppl.mcmc.langevin import DPSGLD
 from dpppl.model.arguments import Public
+from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
 from dpppl.subsampling import FullBatch, Poisson
+from dpppl.svi.runner import SVI
 
 Answer = tuple[dict[str, Any], str]
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d+)\[(?P<shape>[\d, ]*)\]")
@@ -33,7 +36,11 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
             _verify,
             "whether a NumPyro model can be run, and a proof that its rows leave through the mechanism only",
         ),
-        ("audit", _audit, "attack a DPSGLD chain on a model with made-up rows: a lower bound on epsilon"),
+        (
+            "audit",
+            _audit,
+            "attack a method on a model with made-up rows or rows of one's own: a lower bound on epsilon",
+        ),
     ):
         added = command(name, function, words)
         added.add_argument(
@@ -50,16 +57,23 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
         added.add_argument("--rate", type=float, default=1.0, help="Poisson sampling rate; 1, every row, unless given")
         if name == "audit":
             added.add_argument("--noise-multiplier", type=float, required=True)
-            added.add_argument("--steps", type=int, required=True)
+            added.add_argument("--steps", type=int, help="of a chain or SVI; noise-aware plans its own")
             added.add_argument("--delta", type=float, required=True)
-            added.add_argument("--attack", choices=("white_box", "black_box"), default="white_box")
+            added.add_argument("--method", choices=("dpsgld", "svi", "noise-aware"), default="dpsgld")
+            added.add_argument("--attack", choices=("white_box", "black_box", "one_run"), default="white_box")
+            added.add_argument("--canaries", choices=("gradient", "row"), default="gradient")
             added.add_argument("--trials", type=int, default=20_000)
+            added.add_argument(
+                "--data", type=Path, metavar="FILE", help="arguments of the model, an .npz file with arrays by name"
+            )
+            added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
+            added.add_argument("--picture", type=Path, metavar="FILE", help="draw it, with matplotlib")
 
 
 def _kernel(options: argparse.Namespace, noise_multiplier: float) -> tuple[DPSGLD, dict[str, Any]]:
     """The kernel, and the model's arguments made up."""
     rng = np.random.default_rng(0)
-    arguments = dict(_argument(item, rng) for item in options.argument)
+    arguments = _loaded(getattr(options, "data", None)) | dict(_argument(item, rng) for item in options.argument)
     for name in options.public:
         if name not in arguments:
             raise ConfigurationError(f"--public {name} is no --argument.")
@@ -101,21 +115,38 @@ def _verify(options: argparse.Namespace) -> Answer:
 
 
 def _audit(options: argparse.Namespace) -> Answer:
+    if (options.steps is None) != (options.method == "noise-aware"):
+        raise ConfigurationError("give --steps with dpsgld and svi, and not with noise-aware, which plans its own.")
     kernel, arguments = _kernel(options, options.noise_multiplier)
+    audited: Any = kernel
+    if options.method == "svi":
+        settings: Any = dict(clipping_norm=options.clipping_norm, subsampling=kernel.mechanism.subsampling)
+        audited = SVI(kernel.model, AutoNormal(kernel.model), noise_multiplier=options.noise_multiplier, **settings)
+    if options.method == "noise-aware":
+        audited = NoiseAware(kernel.model, noise_multiplier=options.noise_multiplier)
     found = auditing.audit(
-        kernel,
-        num_steps=options.steps,
-        delta=options.delta,
-        attack=options.attack,
-        num_trials=options.trials,
-        **arguments,
-    )
-    verdict = "consistent" if found.consistent else "REFUTED"
-    text = (
-        f"{verdict}: an attack ({found.attack}, {found.num_trials} trials) shows epsilon of at least {found.epsilon_lower:.4g} "
-        f"at delta {found.delta:g}; the account says {found.epsilon_reported:.4g}"
-    )
-    return asdict(found) | {"consistent": found.consistent}, text
+        audited, num_steps=options.steps, delta=options.delta, attack=options.attack, canaries=options.canaries,
+        num_trials=options.trials, **arguments,
+    )  # fmt: skip
+    if options.html is not None:
+        options.html.write_text(found.to_html(), encoding="utf-8")
+    if options.picture is not None:
+        from dpppl import plotting
+
+        save(plotting.attack_picture(found), options.picture)
+    document = {name: value for name, value in vars(found).items() if name != "events"}
+    return document | {"consistent": found.consistent}, str(found)
+
+
+def save(axes: Any, path: Path) -> None:
+    """Write a picture. Raises ConfigurationError for a kind of file that matplotlib does not write.
+
+    - **axes** - matplotlib's Axes.
+    - **path** - its file."""
+    known = sorted(axes.figure.canvas.get_supported_filetypes())
+    if path.suffix[1:] not in known:
+        raise ConfigurationError(f"--picture {path}: end the file's name in one of .{', .'.join(known)}.")
+    axes.figure.savefig(path)
 
 
 def _model(place: str) -> Any:
@@ -131,6 +162,17 @@ def _model(place: str) -> Any:
     if not callable(found.get(name)):
         raise ConfigurationError(f"{file} has no function {name}.")
     return found[name]
+
+
+def _loaded(path: Path | None) -> dict[str, Any]:
+    """The arrays of an .npz file by name."""
+    if path is None:
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (ValueError, TypeError, EOFError, zipfile.BadZipFile):
+        raise ConfigurationError(f"--data {path} is no .npz file; write one with np.savez(path, x=x, y=y).") from None
 
 
 def _argument(item: str, rng: np.random.Generator) -> tuple[str, Any]:

@@ -125,3 +125,22 @@ def budget_spent(ledger: PrivacyLedger, *, axes: Any = None) -> Any:
     axes.set_ylim(bottom=0.0)
     axes.legend(frameon=False, fontsize="small")
     return axes
+
+
+def attack_picture(result: Any, *, axes: Any = None) -> Any:
+    """Rates of an attack by its threshold, and the trade-off curve of the account that they stay under.
+
+    - **result**: of `dpppl.audit.audit`.
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    Returns the Axes. Rates are measured, so points cross a tight curve by chance: `result.consistent` counts that.
+    """
+    axes, rates = new_axes(axes, figsize=(4.5, 4.0)), np.linspace(0.0, 1.0, 201)
+    axes.plot(rates, 1.0 - result.curve.false_negative_rate(rates), color=BLUE, label="account")
+    axes.plot(
+        *zip(*result.points), color=ORANGE, marker="o", markersize=3, linestyle="", label=f"attack: {result.attack}"
+    )
+    axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="guessing")
+    axes.set(xlabel="false positive rate", ylabel="true positive rate")
+    axes.legend(frameon=False, fontsize="small")
+    return axes

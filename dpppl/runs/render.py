@@ -38,7 +38,8 @@ th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bo
 overflow-wrap:anywhere}th{font-weight:600;width:30%;min-width:8.4rem;overflow-wrap:normal}.charts{display:grid;gap:1.2rem;
 grid-template-columns:repeat(auto-fit,minmax(min(20rem,100%),1fr))}figure{margin:0}svg{width:100%;height:auto;
 fill:none;stroke:none}svg text{fill:var(--ink);font-size:12px}.grid{stroke:var(--rule)}.line{stroke:var(--mark);
-stroke-width:2.5}.guess{stroke:var(--soft);stroke-dasharray:5 4}.warnings li{color:var(--warn)}.open{color:var(--warn)}
+stroke-width:2.5}.guess{stroke:var(--soft);stroke-dasharray:5 4}.attack{stroke:var(--warn);stroke-width:2}
+.warnings li{color:var(--warn)}.open{color:var(--warn)}
 li{margin:.25rem 0}@media print{:root{--ink:#000;--paper:#fff;--soft:#333;--rule:#999;--mark:#000;--warn:#000}
 body{max-width:none;padding:0;font-size:10pt}figure,tr,li{break-inside:avoid}h2{break-after:avoid}}
 """
@@ -118,10 +119,39 @@ def page(document: Mapping[str, Any]) -> str:
         f'<p class="soft">{_NIST}</p>{_table(nist(document))}',
         f"<h2>Versions</h2>{_table(list(document['versions'].items()))}",
     ]
+    return _framed(f"Privacy report: {document['method']}", parts)
+
+
+def audit_page(
+    title: str,
+    headline: str,
+    rows: Rows,
+    curve: tuple[Sequence[float], Sequence[float]],
+    points: Sequence[tuple[float, float]],
+) -> str:
+    """A page of an audit, which needs nothing else.
+
+    - **title** - its title.
+    - **headline** - its finding, a sentence.
+    - **rows** - names and texts.
+    - **curve** - false and true positive rates of the account's trade-off curve.
+    - **points** - pairs of these rates of the attack."""
+    shares = [(i / 5, f"{20 * i} %") for i in range(6)]
+    alarms, found = zip(*sorted(points))
+    lines: Any = [("guess", (0, 1), (0, 1)), ("line", *curve), ("attack", alarms, found)]
+    chart = charts.line_chart(
+        "Rates of the attack and of the account", lines, ("false alarms", "canaries found"), (shares, shares)
+    )
+    figure = _figure(chart, "Thin: the attack. Thick: no attack is above it but by chance. Dashes: mere guessing.")
+    words = f'<h1>{html.escape(title)}</h1><p class="headline">{_words(headline)}</p>'
+    return _framed(title, [words, _table(rows), f'<div class="charts">{figure}</div>'])
+
+
+def _framed(title: str, parts: Sequence[str]) -> str:
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Privacy report: {html.escape(document['method'])}</title><style>{_STYLE}</style></head>"
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head>"
     )
     return f"{head}<body><main>{''.join(parts)}</main></body></html>"
 
