@@ -28,42 +28,6 @@ from dpppl.runs.unit import Unit
 from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
 
-<<<<<<< HEAD
-_CANARY, _CANARY_WEIGHT = "(canary)", 1e6
-_BATCH = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditResult:
-    """What an audit found. `consistent` is False only if the account is refuted.
-
-    - **epsilon_lower** - lower bound on epsilon, true with probability `confidence`.
-    - **epsilon_reported** - what the account says for the same accesses.
-    - **delta** - of both.
-    - **confidence** - probability that the bound is true.
-    - **num_trials** - runs that were attacked.
-    - **attack** - name of the attack.
-
-    >>> AuditResult(
-    ...     epsilon_lower=0.7, epsilon_reported=1.0, delta=1e-5, confidence=0.99, num_trials=1_000, attack="loss"
-    ... ).consistent
-    True
-    """
-
-    epsilon_lower: float
-    epsilon_reported: float
-    delta: float
-    confidence: float
-    num_trials: int
-    attack: str
-
-    @property
-    def consistent(self) -> bool:
-        """Whether the lower bound stays below what is reported."""
-        return self.epsilon_lower <= self.epsilon_reported
-
-=======
->>>>>>> b283210 (Audit: one-run and many-run attacks of MCMC, SVI, NoiseAware and queries; tables, pages and pictures; planted faults)
 
 @forgetful
 def audit(

@@ -26,6 +26,12 @@ class AuditResult:
     - **audited** - name of the method.
     - **events** - what was accounted.
     - **points** - pairs (false positive rate, true positive rate) of the attack, by its threshold.
+
+    >>> AuditResult(
+    ...     epsilon_lower=0.7, epsilon_reported=1.0, epsilon_strongest=5.0, delta=1e-5, confidence=0.99, num_trials=1_000,
+    ...     num_canaries=1, attack="white_box", audited="DPSGLD", events=(), points=()
+    ... ).consistent
+    True
     """
 
     epsilon_lower: float

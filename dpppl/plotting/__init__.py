@@ -6,13 +6,8 @@ of scores of private rows is a release that no report covers.
 """
 
 from dpppl.plotting.posteriors import learned_share, mixing, private_beside_prior
-<<<<<<< HEAD
 from dpppl.plotting.predictions import input_probability, predictive_band, reliability_diagram, survival_plot
-from dpppl.plotting.privacy import budget_spent, epsilon_against_utility, plan_picture
-=======
-from dpppl.plotting.predictions import input_probability, predictive_band, reliability_diagram
 from dpppl.plotting.privacy import attack_picture, budget_spent, epsilon_against_utility, plan_picture
->>>>>>> b283210 (Audit: one-run and many-run attacks of MCMC, SVI, NoiseAware and queries; tables, pages and pictures; planted faults)
 
 __all__ = [
     "attack_picture",
