@@ -1,0 +1,169 @@
+"""Habits of NumPyro's users: 60 models with defaults, by three methods: each runs, or is refused with a cure that was run.
+
+python benchmarks/habits.py --results FOLDER [--only NAME ...]     # runs what FOLDER lacks, a process for each model and method
+python benchmarks/habits.py --results FOLDER --table               # the table, in Markdown
+
+Epsilon 2, delta 1e-6, 2,000 simulated rows, seeds fixed but for secret keys. A run is *wrong* where its verdict refuses nothing and the
+mean of a latent lies more than 5 of its own posterior sds, and more than 5 of NUTS's, from NUTS's mean. *Raw* is an exception that is
+no DPPPLError. Seconds are of one process, with compilation, beside NUTS's (500 + 500 steps).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+METHODS = ("NoiseAware", "SVI", "MCMC")
+BUDGET = {"target_epsilon": 2.0, "target_delta": 1e-6, "print_cost": False}
+FAR = 5.0
+
+
+def private(method, model, arguments):
+    """Samples by site and the verdict's refusals of a run with defaults."""
+    import jax
+    from numpyro.infer.autoguide import AutoNormal
+
+    import dpppl
+
+    key = dpppl.secret_key()
+    if method == "NoiseAware":
+        run = dpppl.NoiseAware(model, progress_bar=False, **BUDGET)
+        run.run(key, *arguments)
+        return run.get_samples(allow_unconverged=True), list(run.verdict.refusals)
+    if method == "MCMC":
+        run = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=500, num_samples=500, progress_bar=False, **BUDGET)
+        run.run(key, *arguments)
+        return run.get_samples(allow_unconverged=True), list(run.verdict.refusals)
+    run = dpppl.SVI(model, AutoNormal(model), **BUDGET)
+    result = run.run(key, None, *arguments, progress_bar=False)
+    return result.sample_posterior(jax.random.key(0), 500), list(result.verdict.refusals)
+
+
+def nuts(model, arguments):
+    """Samples of NUTS without privacy."""
+    import jax
+    from numpyro.infer import MCMC, NUTS
+
+    chain = MCMC(NUTS(model), num_warmup=500, num_samples=500, progress_bar=False)
+    chain.run(jax.random.key(1), *arguments)
+    return chain.get_samples()
+
+
+def distance(samples, reference):
+    """The largest distance of means, in the larger of both sds."""
+    import numpy as np
+
+    found = [0.0]
+    for name in samples.keys() & reference.keys():
+        a, b = (np.asarray(s[name], float) for s in (samples, reference))
+        if a.shape[1:] == b.shape[1:]:
+            found.append(np.max(np.abs(a.mean(0) - b.mean(0)) / (np.maximum(a.std(0), b.std(0)) + 1e-9)))
+    return float(max(found))
+
+
+def tried(method, name):
+    """One row: what came of a model with a method."""
+    from benchmarks.habits_models import HABITS
+    from dpppl.errors import DPPPLError
+
+    habit = HABITS[name]
+    row = {"model": name, "source": habit.source, "method": method}
+    model, arguments = habit.model, habit.arguments
+    warnings.simplefilter("ignore")
+    start = time.perf_counter()
+    try:
+        samples, refusals = private(method, model, arguments)
+        row["outcome"] = "runs"
+    except DPPPLError as error:
+        row |= {"outcome": "refused", "error": str(error)}
+        if habit.cure is None:
+            return row
+        model, arguments = habit.cure
+        try:
+            samples, refusals = private(method, model, arguments)
+            row["outcome"] = "refused, cure runs"
+        except DPPPLError as again:
+            return row | {"outcome": "refused, and so is the cure", "error": str(again)}
+        except Exception as again:
+            return row | {"outcome": "raw", "error": repr(again)[:300]}
+    except Exception as error:
+        return row | {"outcome": "raw", "error": repr(error)[:300]}
+    row |= {"seconds": time.perf_counter() - start, "read": not refusals}
+    try:
+        start = time.perf_counter()
+        reference = nuts(model, arguments)
+        row |= {"nuts": time.perf_counter() - start, "distance": distance(samples, reference)}
+    except Exception as error:
+        row["nuts_error"] = repr(error)[:200]
+    row["wrong"] = bool(row["read"] and row.get("distance", 0.0) > FAR)
+    return row
+
+
+def table(folder):
+    """Markdown: a line a model, and the counts."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    by_model = {}
+    for row in found:
+        by_model.setdefault((row["source"], row["model"]), {})[row["method"]] = row
+    print(f"| source | model | {' | '.join(METHODS)} | NUTS, s |\n|---|---|{'---|' * (len(METHODS) + 1)}")
+    for (source, model), methods in sorted(by_model.items()):
+        cells = []
+        for method in METHODS:
+            row = methods.get(method, {"outcome": "not run"})
+            seconds = f", {row['seconds']:.0f} s" if "seconds" in row else ""
+            cells.append(
+                row["outcome"]
+                + seconds
+                + (", WRONG" if row.get("wrong") else "" if row.get("read", True) else ", not read")
+            )
+        times = [row["nuts"] for row in methods.values() if "nuts" in row]
+        print(f"| {source} | {model} | {' | '.join(cells)} | {f'{min(times):.0f}' if times else ''} |")
+    count = lambda test: sum(map(test, found))  # noqa: E731
+    print(f"\n{len(by_model)} models, {len(found)} runs: {count(lambda r: r['outcome'] == 'raw')} raw exceptions, "
+          f"{count(lambda r: r.get('wrong', False))} wrong posteriors called read, "
+          f"{count(lambda r: r['outcome'] in ('refused', 'refused, and so is the cure'))} refused without a cure that ran.")  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--only", nargs="+")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--one", nargs=2, metavar=("METHOD", "MODEL"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(tried(*args.one)))
+        return
+    if args.table:
+        table(args.results)
+        return
+    from benchmarks.habits_models import HABITS
+
+    args.results.mkdir(parents=True, exist_ok=True)
+    for name in args.only or HABITS:
+        for method in args.methods:
+            path = args.results / f"{name.replace(' ', '_').replace(',', '')}-{method}.json"
+            if path.exists():
+                continue
+            command = [sys.executable, __file__, "--results", str(args.results), "--one", method, name]
+            done = subprocess.run(command, capture_output=True, text=True)
+            lines = done.stdout.strip().splitlines()
+            row = {
+                "model": name,
+                "source": HABITS[name].source,
+                "method": method,
+                "outcome": "raw",
+                "error": done.stderr[-300:],
+            }
+            path.write_text(lines[-1] if done.returncode == 0 and lines else json.dumps(row))
+            print(path.read_text()[:300], flush=True)
+
+
+if __name__ == "__main__":
+    main()
