@@ -124,6 +124,14 @@ def measured(family, method, checkout):
     return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else [float("nan")] * 2
 
 
+def cells(numbers, has_other):
+    """The cells of a line: seconds of each, and ratios to those of NoiseAware here."""
+    pair = lambda a, digits: ", ".join(f"{x:.{digits}f}" for x in a)  # noqa: E731
+    ratio = lambda unit: pair([a / b for a, b in zip(numbers["NoiseAware"], numbers[unit])], 2)  # noqa: E731
+    found = [pair(numbers["NoiseAware"], 1), pair(numbers["NUTS"], 1), ratio("NUTS")]
+    return found + ([pair(numbers["other"], 1), ratio("other")] if has_other else [])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
@@ -148,10 +156,7 @@ def main():
             if name not in numbers:
                 numbers[name] = measured(family, method, checkout)
                 args.out.write_text(json.dumps(found, indent=1) + "\n")
-        pair = lambda a, digits: ", ".join(f"{x:.{digits}f}" for x in a)  # noqa: E731
-        ratio = lambda unit: pair([a / b for a, b in zip(numbers["NoiseAware"], numbers[unit])], 2)  # noqa: E731
-        line = f"| {family} | {pair(numbers['NoiseAware'], 1)} | {pair(numbers['NUTS'], 1)} | {ratio('NUTS')} |"
-        print(line + (f" {pair(numbers['other'], 1)} | {ratio('other')} |" if args.of else ""), flush=True)
+        print("|", " | ".join([family, *cells(numbers, bool(args.of))]), "|", flush=True)
 
 
 if __name__ == "__main__":

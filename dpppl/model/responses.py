@@ -33,13 +33,15 @@ class Responses:
     - **supports** - for each observed site its possible values, where they are few enough to list jointly; None where responses
       are drawn. Each is a dict by site, on a batch of one row.
     - **scaled** - sites whose log probability is scaled (`handlers.scale`).
-    - **observed** - the observed sites."""
+    - **observed** - the observed sites.
+    - **from_one_key** - whether all draws of a row are made from one key: those of a single site that is not censored."""
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
     supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
     scaled: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
+    from_one_key: bool = False
 
     @classmethod
     def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
@@ -83,9 +85,9 @@ class Responses:
         ):
             raise UnsupportedModelError(f"{problem}, or {FLAT}.")
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
-        return cls(
-            split, num_draws, None if scaled else _supports(split, sites), scaled, tuple(s["name"] for s in sites)
-        )
+        is_single = len(sites) == 1 and not split.discrete and not censoring.is_censored(sites[0]["fn"])
+        listed, names = None if scaled else _supports(split, sites), tuple(s["name"] for s in sites)
+        return cls(split, num_draws, listed, scaled, names, is_single)
 
     @property
     def is_binary(self) -> bool:
@@ -103,9 +105,7 @@ class Responses:
         All that are possible, with their probabilities, the real one weighing 0; otherwise draws, all weighing alike:
         the real one is exchangeable with them where z is the truth."""
         if self.supports is None:
-            keys = jax.random.split(key, self.num_draws)
-            values = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
-            return values, jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
+            return self._draws(z, row, public, key), jnp.full(1 + self.num_draws, 1.0 / (1 + self.num_draws))
         shapes = self._shapes(z, row, public)
         grid = np.meshgrid(*self.supports.values(), indexing="ij")
         values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
@@ -133,14 +133,23 @@ class Responses:
             total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
         return total
 
-    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
+    def _draws(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
+        """`num_draws` of a row's responses; of a single site all from one key, which is several times as fast."""
+        if self.from_one_key:
+            return self._draw(z, row, public, key, (self.num_draws,))
+        keys = jax.random.split(key, self.num_draws)
+        found: Arrays = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
+        return found
+
+    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any, count: tuple[int, ...] = ()) -> Arrays:
+        """One of a row's responses; with a `count`, of the last site so many."""
         found: Arrays = {}
         censored: dict[str, Site] = {}
 
         def draw(site: Site) -> Any:
             name, site_key = site["name"], jax.random.fold_in(key, len(found))
             if not censoring.is_censored(site["fn"]):
-                found[name] = drawn(site["fn"], site_key, site["kwargs"]["sample_shape"])
+                found[name] = drawn(site["fn"], site_key, (*count, *site["kwargs"]["sample_shape"]))
                 return found[name]
             found[name] = censoring.draw(site, site_key)
             censored[name] = dict(site)

@@ -99,11 +99,10 @@ class UnitResponses(Responses):
         each = jax.vmap(self.of_rows.totals, (None, 0, None, 1))(z, rows, public, values)
         return jnp.sum(jnp.where(mask[:, None], each, 0.0), axis=0)
 
-    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
+    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any, count: tuple[int, ...] = ()) -> Arrays:
         rows, mask = parts(self.of_rows.split, row)
-        draws: Arrays = jax.vmap(self.of_rows._draw, (None, 0, None, 0))(
-            z, rows, public, jax.random.split(key, mask.shape[0])
-        )
+        of_row = lambda row, key: self.of_rows._draw(z, row, public, key, count)  # noqa: E731
+        draws: Arrays = jax.vmap(of_row, out_axes=len(count))(rows, jax.random.split(key, mask.shape[0]))
         return draws
 
 
@@ -155,7 +154,9 @@ def responses_of(split: SplitModel, num_draws: int) -> Responses:
     if not isinstance(split, UnitSplit):
         return Responses.of(split, num_draws)
     responses = Responses.of(split.of_rows, num_draws)
-    return UnitResponses(split, num_draws, None, responses.scaled, responses.observed, of_rows=responses)
+    return UnitResponses(
+        split, num_draws, None, responses.scaled, responses.observed, responses.from_one_key, of_rows=responses
+    )
 
 
 def grouped(
