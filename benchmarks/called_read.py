@@ -1,6 +1,7 @@
 """Is a posterior that is far off ever called readable? Hard data sets, for MCMC, SVI and NoiseAware, by the calls of a user.
 
 python benchmarks/called_read.py --problems masked covariate_0 --rows 400 4000 --keys 2
+python benchmarks/called_read.py --problems odd --rows 400 4000    # benchmarks/odd_problems.py
 python benchmarks/called_read.py --summary
 
 A line: the largest distance of a posterior mean from the reference, in posterior sds, among the elements that the verdict calls
@@ -29,6 +30,7 @@ import numpyro.distributions as dist
 from numpyro import handlers, infer
 
 import dpppl
+from benchmarks.odd_problems import ODD
 from examples import data
 
 LIMIT, DELTA, UNLEARNED = 5.0, 1e-5, 0.1
@@ -298,7 +300,7 @@ def summary(path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=[*PROBLEMS, "odd"])
     parser.add_argument("--rows", type=int, nargs="+", default=[400, 4_000, 40_000])
     parser.add_argument("--epsilon", type=float, default=2.0)
     parser.add_argument("--keys", type=int, default=1)
@@ -315,7 +317,7 @@ def main():
             with options.out.open("a") as file:
                 file.write(json.dumps(found) + "\n")
         return None
-    for problem in options.problems:
+    for problem in ODD if options.problems == ["odd"] else options.problems:
         for n in options.rows:  # a process each: a process holds only so many programs
             command = [sys.executable, __file__, "--one", "--problems", problem, "--rows", str(n), "--epsilon",
                        str(options.epsilon), "--keys", str(options.keys), "--out", str(options.out), "--methods"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a sum of clipped gradients of networks costs, in units of the sum of gradients that are not clipped.
+"""The cost of a sum of clipped gradients of networks, in units of the sum of gradients that are not clipped.
 
 Each network's clipped sum by "ghost" and by "vmap" (chunk by chunk), and its plain gradient with the same rules for
 convolutions, in a scan, interleaved: ratios of medians and of processor times, which other work on the machine disturbs

@@ -1,4 +1,4 @@
-"""What a user would do otherwise: ten problems, epsilon 1, delta 1e-5, NoiseAware beside four other methods.
+"""Alternatives to NoiseAware: ten problems, epsilon 1, delta 1e-5, compared with four other methods.
 
 python benchmarks/otherwise.py --num-data-sets 3
 python benchmarks/otherwise.py --problems "linear, 5" "Abalone" --methods NoiseAware SVI

@@ -1,4 +1,4 @@
-"""What a private full-batch step costs where rows share work, in units of a gradient of the log posterior without privacy.
+"""The cost of a private full-batch step where rows share work, in units of a gradient of the log posterior without privacy.
 
 A Gaussian process with 8 inducing points, with a solution common to all rows and with one for each (FITC), and a
 multivariate normal distribution with an LKJ prior; 4,000 rows. Steps of `DPSGLD` on the full batch, with rows differentiated one by

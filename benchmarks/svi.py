@@ -1,4 +1,4 @@
-"""What private SVI reaches: tables for UCI Adult, a VAE and a mixture, and checks of its spread. More in docs/results.md.
+"""Results of private SVI: tables for UCI Adult, a VAE and a mixture, and checks of its spread. More in docs/results.md.
 
 python benchmarks/svi.py adult|spread|coverage|vae|mixture
 """

@@ -1,4 +1,4 @@
-"""What does NoiseAware's verdict see? Data that the model describes, and data that it does not; by `NoiseAware.run`.
+"""The power of NoiseAware's verdict: data that the model describes, and data that it does not; by `NoiseAware.run`.
 
 python benchmarks/verdict.py squared_logit squared outliers symmetric --epsilons .5 2 --num-data-sets 20
 python benchmarks/verdict.py logistic_4 logistic_10 linear poisson --compiled-once --num-data-sets 40

@@ -1,4 +1,4 @@
-"""What dpppl runs with: for each set of versions an environment of its own, in which short runs and README's code are tried.
+"""Versions that dpppl runs with: for each set of versions an environment of its own, in which short runs and README's code are tried.
 
 An environment takes dpppl from a wheel that is built first, the packages named from PyPI, and the others from the environment
 that runs this file: run it with each Python. `--resolve` asks PyPI which newest versions the pins in pyproject.toml allow a

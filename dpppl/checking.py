@@ -1,4 +1,4 @@
-"""What a run would keep private, make public, release, refuse and take, before any budget is spent."""
+"""Lists what a run would keep private, make public, release, refuse and take, before any budget is spent."""
 
 import math
 import time

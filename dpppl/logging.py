@@ -112,7 +112,7 @@ def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[st
     - **tracker** - the `mlflow` module (extra `mlflow`), or an object with its `set_tags`, `log_metrics` and `log_text`;
       None imports it.
 
-    Do not use MLflow's automatic logging beside it: it would log what it can reach. Returns the record. Raises
+    Do not use MLflow's automatic logging with it: it would log what it can reach. Returns the record. Raises
     ConfigurationError without MLflow, and as `record`.
     """
     found = record(finished, about)

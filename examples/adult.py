@@ -1,4 +1,4 @@
-"""What a private posterior looks like beside one without privacy: logistic regression on UCI Adult (or, where its files are
+"""A private posterior compared with NUTS on the raw data: logistic regression on UCI Adult (or, where its files are
 missing, on scikit-learn's breast cancer data), as a table and a picture; then a private chain on the same data.
 
     python examples/adult.py --epsilon 1.0

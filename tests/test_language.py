@@ -16,14 +16,23 @@ FORBIDDEN = {
     r"\bof what is no \w+": "name what it is",
     r"\bseveral beside each other\b": "several columns stacked",
     r"\bWhat can go wrong\b": "Exceptions",
+    r"\bis that of the way\b": "reflects the transient",
+    r"\bas it were\b": "leave it out",
+    r"\bwhat .{1,30} (?:is|are) to (?:say|tell)\b": "name the value",
 }
 """Patterns, and what to write instead."""
+FIRST = r'(?:"""|[.:;] |# |- )(?:What|That of|Of these|Of those|So many|Whoever|Beside)\b'
+"""No sentence of the code begins with these words: name the thing."""
+
+
+def flat(text):
+    """A text on one line."""
+    return re.sub(r"\s+", " ", re.sub(r'["\']\s*\n\s*f?["\']', "", text))
 
 
 def found_in(text):
     """The forbidden patterns of a text, over line ends."""
-    flat = re.sub(r"\s+", " ", re.sub(r'["\']\s*\n\s*f?["\']', "", text))
-    return [pattern for pattern in FORBIDDEN if re.search(pattern, flat)]
+    return [pattern for pattern in FORBIDDEN if re.search(pattern, flat(text))]
 
 
 @pytest.mark.parametrize("folder, kind", [("dpppl", "*.py"), ("docs", "*.md"), (".", "*.md")])
@@ -35,6 +44,12 @@ def test_forbidden_words_are_not_used(folder, kind):
     assert not found, {name: {word: FORBIDDEN[word] for word in words} for name, words in found.items()}
 
 
+def test_sentences_begin_with_the_thing_they_are_about():
+    found = {path.name: re.findall(FIRST + ".{30}", flat(path.read_text())) for path in (ROOT / "dpppl").rglob("*.py")}
+    assert not {name: sentences for name, sentences in found.items() if sentences}
+
+
 def test_they_would_be_found():
     assert found_in("rows are dealt\n    out over devices") and found_in('"a budget that " \n "is none"')
     assert not found_in("rows are sharded over devices")
+    assert re.search(FIRST, '"""What a run adds.') and not re.search(FIRST, "# Added by a run; what it costs")

@@ -65,7 +65,9 @@ def test_the_better_setting_wins_and_the_cost_is_that_of_a_selection(capsys, tmp
     assert printed.out.count("This run will spend") == 1 and printed.err == ""
     jsonschema.validate(found.report.to_dict(), SCHEMA)
     text = str(found.report)
-    assert "secret, drawn: truncated negative binomial, shape 1, 6 expected" in text and "running time tells it" in text
+    assert (
+        "secret, drawn: truncated negative binomial, shape 1, 6 expected" in text and "running time reveals it" in text
+    )
     assert "tune" in str(ledger.report()) and found.report.to_html().startswith("<!doctype html>")
 
 

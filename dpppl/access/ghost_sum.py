@@ -1,6 +1,6 @@
 """The clipped sum of rows whose gradients are given as factors, and why one row moves it by no more than it may.
 
-What a row adds is *defined* by stored numbers: with factors a_l, b_l of latent l (or its whole gradient g_l), row i adds
+A row's contribution is *defined* by stored numbers: with factors a_l, b_l of latent l (or its whole gradient g_l), row i adds
 c_i a_il b_il', in exact arithmetic, and its weight c_i is computed from the same stored bits. u = 2^-24.
 
 1. Stored bits. A compiler may compute a value twice, for its norm and for the sum, and round differently. So factors pass

@@ -1,4 +1,4 @@
-"""What a budget buys, before any data are touched: noise, steps, what is learned, how wide intervals will be, what it takes.
+"""Plans a budget before any data are touched: noise, steps, learning, widths of intervals, memory and time.
 
 One direction of the latents is followed. A row's log likelihood has curvature `row_curvature` along it, so the data have
 L = num_data * row_curvature. T accesses of noise multiplier s at rate q, clipping norm C, tell the gradient along it with

@@ -45,7 +45,7 @@ class Charged:
 
     @property
     def events(self) -> tuple[GaussianEvent, ...]:
-        """What was charged, for the accountant."""
+        """The charged events, for the accountant."""
         return events_of(list(self.charges.values()))
 
     @property

@@ -30,7 +30,7 @@ _MOST = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """What a replay found. `consistent` is False if a row entered anything but the releases, or moved these too far.
+    """The result of a replay. `consistent` is False if a row entered anything but the releases, or moved these too far.
 
     - **differences** - what differs between the two runs or breaks the charge, in words that hold no value.
     - **num_accesses** - accesses of the run.
@@ -147,7 +147,7 @@ def _run(runner: Callable[..., Any], key: Any, args: tuple[Any, ...], tape: Tape
 
 
 def _compared(first: _Ran, second: _Ran) -> Iterator[str]:
-    """What differs, in words."""
+    """The differences, in words."""
     one, other = first.tape, second.tape
     if one.digests != other.digests:
         number = next((n for n, (a, b) in enumerate(zip(one.digests, other.digests)) if a != b), None)

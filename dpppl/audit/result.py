@@ -1,4 +1,4 @@
-"""What an audit found, as numbers, a table and a page."""
+"""The result of an audit: numbers, a table and a page."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +12,7 @@ from dpppl.runs import render
 
 @dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """What an audit found. `consistent` is False only if the account is refuted.
+    """The result of an audit. `consistent` is False only if the account is refuted.
 
     - **epsilon_lower** - lower bound on epsilon, true with probability `confidence`.
     - **epsilon_reported** - what the account says for the same accesses.

@@ -1,4 +1,4 @@
-"""What the accesses of a run released, and the same accesses of another run with those releases in place of their own.
+"""Records the releases of a run's accesses, and replays them in place of another run's.
 
 An audit compiles a run's proved programs with `taped_p` in place of the door. It computes the same access, and a callback on
 the host keeps the output (first run), or compares it and returns the output that was kept (second run). Both runs use the same

@@ -26,7 +26,7 @@ class OnDisk:
     - **num_rows** - how many rows there are.
     - **sources** - of each argument its label, its source, and the type that JAX holds its values in.
 
-    What stands for the rows of an argument in a program is an array (N, 0, ...), which holds no numbers."""
+    In a program an array (N, 0, ...), which holds no numbers, stands for the rows of an argument."""
 
     num_rows: int
     sources: tuple[tuple[str, Source, np.dtype[Any]], ...] = field(repr=False)
@@ -50,7 +50,7 @@ class OnDisk:
         return max(1, min(_BLOCK_ROWS, 8 * _BLOCK_BYTES // max(1, self.row_bytes)))
 
     def rows_like(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and types of so many rows, by argument, as JAX holds them."""
+        """Shapes and types of this number of rows, by argument, as JAX holds them."""
         return {label: jax.ShapeDtypeStruct((count, *source.shape[1:]), dtype) for label, source, dtype in self.sources}
 
     def drawn_by(self, subsampling: Any) -> float | None:

@@ -191,7 +191,7 @@ def _lying(label: str, array: Any) -> tuple[Mesh, tuple[str, ...]] | None:
 
 
 def _sharded(array: Any, placement: Sharded, length: int) -> Any:
-    """An array of so many rows and padding; as it lies if it is sharded already."""
+    """An array of this number of rows and padding; as it is if it is sharded already."""
     if isinstance(array, jax.Array) and not array.sharding.is_fully_replicated:
         parts = [shard.data for shard in array.addressable_shards]
         return jax.make_array_from_single_device_arrays(array.shape, placement.of_rows, parts)

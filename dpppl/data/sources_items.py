@@ -1,4 +1,4 @@
-"""In-memory and indexable sources: arrays beside rows on disk, and data sets that return items by number."""
+"""In-memory and indexable sources: arrays used with rows on disk, and data sets that return items by number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from dpppl.data.sources_columns import Columns, arranged
 
 @dataclass(frozen=True, eq=False)
 class InMemory(Table, Opened):
-    """An array in memory, beside others that are on disk.
+    """An array in memory, used with others that are on disk.
 
     - **array** - (N, ...)."""
 

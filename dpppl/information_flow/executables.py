@@ -37,7 +37,7 @@ class Lowered:
     - **shardings** - arguments of `jax.jit` that say where arguments and results lie: then results are the same for any number
       of CPUs.
     - **kept** - whether the compiled program may be kept.
-    - **devices** - what the digest is to say of the devices; None: which they are.
+    - **devices** - text about the devices for the digest; None: the list of devices.
 
     `digest` is that of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
     devices."""

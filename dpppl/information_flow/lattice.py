@@ -87,7 +87,7 @@ def number_of(variable: Variable, offset: int = 0) -> Number:
 
 
 def unknown(rank: int) -> Number:
-    """New unknown integers, in an array with so many axes."""
+    """New unknown integers, in an array with this number of axes."""
     return number_of(Variable("unknown", next(_names), None, tuple(number_of(axis(k)) for k in range(rank))))
 
 

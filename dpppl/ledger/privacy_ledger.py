@@ -39,7 +39,7 @@ class PrivacyLedger:
       batches lose 2 to 5 % of epsilon, subsampled runs about 11 % (`PrivacyFilter` has the numbers).
 
     A *run* is planned, admitted and charged as one: `reserve` all that it will do, `charge` what it is about to do, `release`
-    it when it ends. What it reserved and did not charge is free again then, also when its process dies. A run that goes on
+    it when it ends. Reserved budget that it did not charge is free again then, also when its process dies. A run that goes on
     later reserves again under its own name; `charged_steps` says which of its steps are charged already.
 
     Guarantee: all that is ever charged is together (epsilon, delta)-DP for one row, also if each run was chosen after looking
@@ -48,7 +48,7 @@ class PrivacyLedger:
     pickled and forked.
 
     The file holds noise multipliers, counts, times and process numbers, no data value and no key (of a key that steps by hand a
-    digest); its mode follows the umask. Beside it stands `path`.head, a copy of its last line: move and restore both together.
+    digest); its mode follows the umask. `path`.head holds a copy of its last line: move and restore both together.
     Lines changed or lost, at the end too, are seen; an older copy of both files is not, nor what somebody who may write rewrites.
     Raises ConfigurationError for numbers that contradict the file, LedgerError for a file that is damaged.
 

@@ -70,7 +70,7 @@ class LedgerReport:
         return (
             f"All that is charged here is together ({self.epsilon:g}, {self.delta:g})-differentially private for one {self.unit} "
             f"({self._relation}), also where a run was chosen after looking at the results of those "
-            "before it: the budget and its rule were fixed first, and every access is charged before it happens. What is spent "
+            "before it: the budget and its rule were fixed first, and every access is charged before it happens. Budget spent "
             "so far is information, not a smaller guarantee. Not counted: whatever looked at the same data without this "
             "ledger."
         )

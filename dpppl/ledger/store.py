@@ -5,7 +5,7 @@ changed, lost, doubled or moved is seen. A line without its end was never comple
 over it, and the next writer cuts it off. The file holds public numbers only, so its mode follows the umask.
 
 The head, a second file, is a copy of the last line, replaced before anybody acts on the line. A file without the head's line has
-lost its end, or is an older copy. What cannot be seen: an older copy of both files, and lines cut by somebody who writes the
+lost its end, or is an older copy. It cannot see an older copy of both files, or lines cut by somebody who writes the
 head anew.
 """
 
@@ -196,7 +196,7 @@ def _agrees_with_head(path: str, head: str, start: int, checks: list[str]) -> bo
     if place >= len(checks) or (place >= 0 and checks[place] != check):
         raise LedgerError(
             f"{path} lacks line {number + 1}, which was its last: its end was cut off, or an older copy stands in its place. "
-            f"What was spent cannot be known, so nothing is admitted. {_cure(path)}"
+            f"The budget spent is unknown, so nothing is admitted. {_cure(path)}"
         )
     return True
 

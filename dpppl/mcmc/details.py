@@ -161,7 +161,7 @@ def chain_facts(
     kernel: Dynamics, charges: Sequence[Charge], num_chains: int, num_rows: int | None = None,
     assumed_public: tuple[str, ...] = (), failed_chains: tuple[int, ...] = (), measured: Measured | None = None,
 ) -> Facts:  # fmt: skip
-    """What a report of chains says of them.
+    """The report's lines about chains.
 
     - **kernel** - the calibrated kernel.
     - **charges** - what has been charged.

@@ -109,7 +109,7 @@ class Dynamics(Fixed, ABC):
         """
 
     def temperature_note(self, std: Any) -> str | None:
-        """What a report says of the temperature instead of the usual line, where something else sets it.
+        """The report's line about the temperature, if not the usual one.
 
         - **std** - standard deviations of the steps' Gaussian draws.
         """

@@ -44,7 +44,7 @@ class DPKernel(Dynamics, MCMCKernel):
     step, for all three kernels; the positions themselves are too wide by the factor 1 / (1 - h L / 2) in the
     overdamped case. A matched step that would be too long is shortened in the warmup: see `step_search`.
 
-    Settings are fixed when a kernel is made; they are those of `dpppl.DPSGLD`, which documents them. What a run adds is a
+    Settings are fixed when a kernel is made; they are those of `dpppl.DPSGLD`, which documents them. A run adds a
     `BoundKernel`; as NumPyro's own kernels do, this one remembers that of the last `init` for NumPyro's other calls.
 
     The state is a named tuple with at least

@@ -34,7 +34,7 @@ class MCMC(ChainResults):
     - **num_warmup** - steps of each chain that are not collected.
     - **num_samples** - further steps of each chain.
     - **num_chains** - number of chains.
-    - **thinning** - keep one sample in so many.
+    - **thinning** - keep one sample in this number.
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **target_epsilon**, **target_delta** - the budget of this object for everything it runs. The first call is calibrated to
       use all of it over num_chains * (num_warmup + num_samples) steps, and a later call that would exceed it is refused.

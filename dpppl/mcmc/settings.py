@@ -42,7 +42,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         kernel = checked_kernel(kernel, self.privacy, self.checkpoint)
         thinning = positive_integer(thinning, name="thinning")
         if positive_integer(num_samples, name="num_samples") < thinning:
-            raise ConfigurationError("num_samples must be at least thinning: one sample in so many is kept.")
+            raise ConfigurationError("num_samples must be at least thinning: one sample in this number is kept.")
         try:
             numpyro.infer.MCMC.__init__(
                 self,

@@ -214,7 +214,7 @@ def reading(samples: Mapping[str, Any], measured: Measured, arrival: Arrival, pr
 def refused_alone(samples: Mapping[str, Any], measured: Measured, arrival: Arrival) -> list[str]:
     """The sites with an element that should not be read, by itself; of more than 10,000 elements only whether they move.
 
-    What `reading` finds without a look at other elements and the prior, and so in a moment.
+    The part of `reading` that needs neither other elements nor the prior, and so takes a moment.
 
     - **samples**, **measured**, **arrival** - as for `reading`."""
     found = []
@@ -283,7 +283,7 @@ def verdict_lines(found: Reading) -> list[str]:
         "the data and clipping_norm",
         IGNORED: "the model cannot use all rows",
         SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
-        MOVING: "noisy gradients pull one way all along, so the mean is that of the way: raise num_warmup, or start nearer "
+        MOVING: "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start nearer "
         f"(init_strategy); {longer}",
         DEPENDS: "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre and "
         f"scale the columns; {longer}",

@@ -41,7 +41,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
 def _check_indices(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> None:
     """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
 
-    The refusal tells how two tables were put together, as one for their lengths does, and no value of either."""
+    The refusal shows how two tables were joined, as one for their lengths does, and no value of either."""
     found: list[tuple[str, Any]] = []
     for label, value in zip(labels, values):
         for path, leaf in jax.tree_util.tree_leaves_with_path(

@@ -19,7 +19,7 @@ from dpppl.model.handlers import user_line
 from dpppl.model.refusals import quoted
 
 Terms = Callable[[int], Callable[..., Any]]
-"""`terms(num_rows)(z, rows, public)`: all that a run on so many rows computes, by role and by site."""
+"""`terms(num_rows)(z, rows, public)`: all terms of a run on this number of rows, by role and by site."""
 _WHAT = {"likelihood": "log likelihood", "value": "observed value"}
 _HALF = (jnp.float16, jnp.bfloat16)
 _Kind = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray[Any, Any]]

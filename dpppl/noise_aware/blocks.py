@@ -113,7 +113,7 @@ class Frame(NamedTuple):
         """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, where both are those of the scaled and turned
         latents, of size 1 or so.
 
-        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. What stands out of it is
+        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is
         evened wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next
         release is in proportion to the trace, and would hide that direction."""
         prior, axes = np.linalg.eigh(covariance)

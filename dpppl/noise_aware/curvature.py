@@ -56,7 +56,7 @@ class Curvature(NamedTuple):
         return self._replace(ratio=np.eye(self.vectors.shape[-2]))
 
     def thinned(self, count: int) -> "Curvature":
-        """About so many of the draws."""
+        """About this number of the draws."""
         step = max(1, len(self.values) // count)
         ratio = self.ratio[::step] if self.ratio.ndim > self.values.ndim else self.ratio
         return self._replace(values=self.values[::step], vectors=self.vectors[::step], ratio=ratio)

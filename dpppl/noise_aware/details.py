@@ -44,7 +44,7 @@ class NoiseAwareDetails:
 
 
 def noise_aware_facts(split: SplitModel | None, num_accesses: int, verdict: Verdict | None) -> Facts:
-    """What a report says of runs of a model, with the verdict on the last one.
+    """The report's lines about runs of a model, with the verdict on the last one.
 
     - **split** - the model of the last run.
     - **num_accesses** - of one run.

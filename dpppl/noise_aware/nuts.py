@@ -156,7 +156,7 @@ class Sampler:
         return residual
 
     def _white(self, data: Any, points: Array, public: Any) -> Any:
-        """What `_place` needs for each chain; `points`: latents drawn from the prior, (m, n).
+        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n).
 
         Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
         linear residual around these, which needs no search."""
@@ -195,7 +195,7 @@ class Sampler:
         return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
     def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Any) -> Any:
-        """What `_wide_latents` needs, for all chains: a scale of its own for each latent around latents that fit; but where the
+        """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
         latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in
         their prior."""
         middle, width = (jnp.asarray(a, jnp.float32) for a in _prior_scales(points))

@@ -19,7 +19,7 @@ _PHASES = {
 
 
 def bar(num_accesses: int, *, visible: bool) -> Any:
-    """A bar of so many accesses, to be used as a context; without a rate, as phases differ too much."""
+    """A bar for a number of accesses, to be used as a context; without a rate, as phases differ too much."""
     shape = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
     return tqdm(total=num_accesses, disable=not (visible and messages.leads()), desc="compiling", bar_format=shape)
 

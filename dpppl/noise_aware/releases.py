@@ -34,8 +34,8 @@ class Releases:
     - **rows**, **public** - the model's arrays.
     - **before** - of the number of accesses so far: charges them; called before they are made.
     - **charged** - the noise multipliers that are charged, in order: no access is made with less. None: nothing is charged.
-    - **checkpoint** - the run's file, if one is kept. What it holds is not asked again, and is charged as if it were: the account
-      knows an access by its number, and counts it once."""
+    - **checkpoint** - the run's file, if one is kept. Its releases are not asked again, and are charged as if they were:
+      the account knows an access by its number, and counts it once."""
 
     programs: dict[str, Program]
     key: Any

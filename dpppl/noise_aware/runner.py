@@ -176,7 +176,7 @@ class NoiseAware(NoiseAwareSettings):
 
     @property
     def verdict(self) -> Verdict:
-        """What the releases say of the last run."""
+        """The verdict on the last run, from its releases."""
         return _found(self._verdict, "verdict")
 
     def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:

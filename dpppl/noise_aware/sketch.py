@@ -66,7 +66,7 @@ class Sketch(NamedTuple):
         if not self.columns.shape[1]:
             return np.zeros_like(inside), trace, 0.0
         residual, variances = self.unexplained(products, frame, curvature), self.variances / self.size**2
-        # What covariates that vary independently leave: rows' own entries, squared and summed.
+        # Independent covariates leave rows' own entries, squared and summed.
         least = inside * np.sum(inside * variances) / num_rows
         found = _variances(residual, noise + unsure, least)
         left, strength = self.directions(residual, noise)

@@ -42,7 +42,7 @@ class Surrogate(NamedTuple):
         return self.beside * (np.sum(h * spread) / self.trace)
 
     def noise_at(self, covariance: Array) -> Array:
-        """The variances (k, b) of noise, where u has this prior covariance: beside the blocks as the posterior has it."""
+        """The variances (k, b) of noise, where u has this prior covariance; off-block terms are those at the posterior."""
         noise = np.full(self.centre.shape, self.noise_variance)
         if not np.any(self.beside):
             return noise

@@ -26,7 +26,7 @@ IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the releases say of a run.
+    """The verdict on a run, from its releases.
 
     - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
     - **agreement** - that between the last two stages' means, in sd of the earlier.
@@ -186,7 +186,7 @@ class Verdict:
 
     @property
     def misfit(self) -> str | None:
-        """What the responses' ranks say against the model. None of a sandwich, where that is `pseudo_true`."""
+        """Findings against the model from the responses' ranks. Empty for a sandwich, which reports them as `pseudo_true`."""
         lines = self._against()
         if not lines or self.widths.is_sandwich:
             return None
@@ -196,7 +196,7 @@ class Verdict:
         )
 
     def _against(self) -> list[str]:
-        """What the responses' ranks say against the model, in parts of a sentence: by chance in less than two runs of 100."""
+        """Findings against the model from the responses' ranks, as parts of a sentence; by chance in less than 2 % of runs."""
         lines = []
         departure, chi_squared = self.fit
         # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.

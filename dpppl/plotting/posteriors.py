@@ -1,4 +1,4 @@
-"""Pictures of posteriors: what was learned, beside what was assumed, and how chains moved."""
+"""Pictures of posteriors: posterior and prior, and paths of chains."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -83,9 +83,9 @@ def mixing(
     """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
 
     - **samples**: by site, (chains, draws, ...): `mcmc.get_samples(group_by_chain=True)`.
-    - **verdicts**: by site, words by element: `mcmc.verdict.by_site`; written beside each band. Or None.
+    - **verdicts**: by site, words by element: `mcmc.verdict.by_site`; written next to each band. Or None.
     - **weights**: (chains, draws) `mcmc.get_weights()`, so that the horizontal axis is time and not steps; or None.
-    - **max_elements**: so many elements are drawn, the first ones.
+    - **max_elements**: the number of elements drawn, from the first.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     Each band is four standard deviations high, of all chains together. Returns the Axes. Raises ConfigurationError where there

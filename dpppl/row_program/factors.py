@@ -1,8 +1,8 @@
 """The program of one row that gives, for each latent, the row's gradient or two factors of it.
 
 Latents that meet the row in one matrix product with one position, or in one lookup, are differentiated no further than to
-what comes out of it: their gradient is never formed. That of convolutions, and of products in loops, is, by one matrix
-product over all positions and iterations.
+what comes out of it: their gradient is never formed. The gradient of convolutions, and of products in loops, is formed by
+one matrix product over all positions and iterations.
 All else is differentiated by JAX.
 """
 

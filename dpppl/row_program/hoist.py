@@ -169,8 +169,8 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
 
     A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
-    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved. What is made of
-    solutions of triangular systems lies behind the cut, unless they are factorised again (`_in_two`)."""
+    each row its `_work`; each variable at the cut costs each row its `_price`. Empty where little is saved. Functions of
+    solutions of triangular systems lie behind the cut, unless they are factorised again (`_in_two`)."""
     inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
     made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
     made_of |= {v: set() for v in program.jaxpr.constvars}

@@ -1,4 +1,4 @@
-"""What is printed before a run: its cost, and notes for its user."""
+"""The lines printed before a run: its cost, and notes for its user."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +18,7 @@ def cost_line(
     relation: str,
     unit: Unit = ROW,
 ) -> str:
-    """What a run will spend by itself, and what that brings its object's total to, in one line."""
+    """The cost of a run by itself, and its object's total after it, in one line."""
     delta = 1e-6 if delta is None else delta
     epsilon = partial(accounting.group_epsilon, delta=delta, group_size=unit.group_size)
     line = f"This run will spend epsilon = {epsilon(run):.4g}"

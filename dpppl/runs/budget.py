@@ -64,7 +64,7 @@ class Charge:
 
 
 def events_of(charges: Sequence[Charge]) -> Events:
-    """What the accountant composes: one event for charges that are alike but for the number of chains."""
+    """Events for the accountant: one for charges that differ in the number of chains only."""
     alike: dict[tuple[Any, ...], Charge] = {}
     for charge in charges:
         if charge.num_steps:
@@ -141,12 +141,12 @@ class Budget:
 
     @property
     def charged(self) -> tuple[Charge, ...]:
-        """What has been charged so far, interrupted runs included."""
+        """All charges so far, interrupted runs included."""
         return tuple(charge for run in tuple(self._runs.values()) for charge in run.charged)
 
     @property
     def events(self) -> Events:
-        """What has been charged, for the accountant."""
+        """All charges so far, as events for the accountant."""
         return events_of(self.charged)
 
     def affordable(self, mechanism: Mechanism, num_steps: int) -> Mechanism:
@@ -193,7 +193,7 @@ class Budget:
             raise self._exceeded(held, charges)
 
     def ledger_line(self) -> str | None:
-        """What a report says of the ledger."""
+        """The report's line about the ledger."""
         if self.ledger is None:
             return None
         name = self.ledger.name or os.path.basename(self.ledger.path)
@@ -275,7 +275,7 @@ class Budget:
 
 @dataclass(eq=False)
 class _Run:
-    """What one run may charge, and how many steps of each of its charges it has begun."""
+    """The charges that one run may make, and how many steps of each it has begun."""
 
     planned: tuple[Charge, ...]
     begun: list[int] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A number that tells whether rows are those of before, wherever they lie: against mistakes, not attacks.
+"""A number that identifies rows, wherever they lie: against mistakes, not attacks.
 
 Each row's bits are mixed into one number of 64 bits, this with the number of the row, and all are added up, modulo 2^64. So the
 sum depends on the rows and their order, and not on how they are sharded over devices and processes, none of which is sent a row

@@ -27,7 +27,7 @@ class ClippedRows:
 
     @property
     def is_biased(self) -> bool:
-        """Whether more rows were clipped than a posterior of so many hides: above N^(-1/2)."""
+        """Whether more rows were clipped than a posterior of N rows hides: above N^(-1/2)."""
         return self.share - 2.0 * self.error > self.num_rows**-0.5
 
     def __str__(self) -> str:

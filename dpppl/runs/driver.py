@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """What a method of inference supplies: how it steps, and what of it is kept.
+    """A method of inference, for the driver: how it steps, and which values are kept.
 
     - **step** - `step(state, rows, public)`: one access; returns the next state and anything else to record.
     - **num_steps** - steps of a run.
@@ -130,7 +130,7 @@ def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run does, fixed before any data are looked at.
+    """The plan of a run, fixed before any data are looked at.
 
     - **method** - how it steps, and what of it is kept.
     - **chain_groups** - first states of the chains that run together, for one group after another.
@@ -158,7 +158,7 @@ class Plan:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What several processes must have in common, by what it is called."""
+        """Values that all processes must share, by name."""
         settings = [self.what, repr(self.method.num_steps), repr(self.settings), *map(repr, self.charges)]
         noise = [charge.noise_multipliers for charge in self.charges]
         return dict(settings=[settings, noise], public_arrays=self.public, starting_values=list(self.chain_groups))
@@ -243,7 +243,7 @@ def forgetful(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_traced(arguments: Any) -> bool:
-    """Whether JAX traces this call. What is no tree of arrays, as a list of itself, is refused later."""
+    """Whether JAX traces this call. An argument that is no tree of arrays is refused later."""
     try:
         given = jax.tree.leaves(arguments)
     except Exception:

@@ -47,7 +47,7 @@ def placed(arguments: Any) -> list[Any]:
 
 
 def ran(call: Callable[..., Any], arguments: Any) -> Any:
-    """What a compiled program returns, given the leaves of its arguments. Rows on disk are open while it runs."""
+    """The result of a compiled program, given the leaves of its arguments. Rows on disk are open while it runs."""
     placement = _on_disk(arguments)
     if placement is None:
         return call(*placed(arguments))
@@ -56,7 +56,7 @@ def ran(call: Callable[..., Any], arguments: Any) -> Any:
 
 
 def on_one(tree: Any, rows: Any) -> Any:
-    """What a run leaves behind, no longer on the devices of its rows."""
+    """The results of a run, moved off the devices of its rows."""
     return tree if devices_of(placement_of(rows)) is None else jax.device_put(jax.device_get(tree))
 
 
@@ -78,14 +78,14 @@ def plain(arguments: Any) -> tuple[Any, ...]:
 
 
 def contents(rows: Any) -> Any:
-    """What tells whether rows are those of before, the same however they are sharded: see `checksum`."""
+    """A number that identifies rows, the same however they are sharded: see `checksum`."""
     if isinstance(placement_of(rows), OnDisk):
         return contents_of(rows.placement)
     return str(checksum(arrays_of(rows), number_of(rows)))
 
 
 def digest(program: Any, function: Callable[..., Any], arguments: Any) -> str:
-    """The digest of a program; of rows that are sharded, as it were on one device of this kind."""
+    """The digest of a program; for sharded rows, that of the program on one device of this kind."""
     if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)
     alone = jax.make_jaxpr(function)(*plain(arguments))

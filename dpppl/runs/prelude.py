@@ -45,7 +45,7 @@ def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechani
 
 @dataclass(frozen=True, kw_only=True)
 class NormPhase:
-    """What the histogram of a run looks at, and what it costs.
+    """The histogram of a run: its rows, and its cost.
 
     - **statistic** - `statistic(at, row, public)`, the bin of a row's gradient norm; see `norm_histogram.gradient_norm`.
     - **start** - latents where the run starts.
@@ -101,8 +101,8 @@ class NormPhase:
 def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> Run:
     """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved.
 
-    The program is proved before anything is charged, and the run's key is used up here. What the run itself may be refused
-    for is checked before, too. The caller goes on inside `after_histogram`.
+    The program is proved before anything is charged, and the run's key is used up here. Reasons to refuse the run itself
+    are checked before, too. The caller goes on inside `after_histogram`.
 
     - **run** - key and name.
     - **phase** - what is looked at, and what it costs.

@@ -1,4 +1,4 @@
-"""What `dpppl.MCMC`, `dpppl.SVI` and `dpppl.NoiseAware` share: a budget, its report, and where rows and files lie."""
+"""Base class of `dpppl.MCMC`, `dpppl.SVI` and `dpppl.NoiseAware`: a budget, its report, and where rows and files lie."""
 
 import inspect
 import os
@@ -49,7 +49,7 @@ class Privacy:
 
 
 class Facts(NamedTuple):
-    """What a report says of a method.
+    """A method's facts for a report.
 
     - **method** - its name.
     - **mechanism** - the mechanism of an access.
@@ -125,7 +125,7 @@ class PrivateRunner(ABC):
 
     @abstractmethod
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
-        """What a report of these charges, of runs at this status, says of the method."""
+        """The method's facts for a report of these charges, of runs at this status."""
 
     @property
     @abstractmethod

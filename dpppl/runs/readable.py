@@ -11,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Verdict(Protocol):
-    """What the results of a run say of themselves. Computed from what was released: free."""
+    """One verdict on the results of a run, for all methods. Computed from releases: free."""
 
     @property
     def refusals(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What a run on rows from disk will read, and how long that takes: said before it is charged."""
+"""Bytes that a run on rows from disk will read, and how long that takes: printed before it is charged."""
 
 import time
 from collections.abc import Callable, Sequence

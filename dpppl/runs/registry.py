@@ -13,7 +13,7 @@ _UNPROTECTED = "The number of rows, array shapes, hyperparameters, the model's c
 
 
 def card(document: Mapping[str, Any], curators: Sequence[str], region: str | None) -> dict[str, Any]:
-    """From a report's `to_dict()`. What nobody said is a text that begins with `TO_BE_STATED`."""
+    """From a report's `to_dict()`. A field that nobody stated is a text that begins with `TO_BE_STATED`."""
     about, product = document["about"], _product(document)
     if document["delta"] is None or not isinstance(document["epsilon"], float):
         raise ConfigurationError("a card states a finite epsilon at a delta: give the run target_delta, and noise.")
@@ -90,7 +90,7 @@ def _date(given: str | None) -> str:
 
 
 def _mechanisms(document: Mapping[str, Any]) -> str:
-    """What added the noise, in which library, and what was done against floating point."""
+    """The noise's mechanism, its library, and the measures against floating-point leaks."""
     noise = next(line for line in document["assumptions"] if "noise" in line)
     versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())
     facts = (document["mechanism"]["clipping"], document["mechanism"]["subsampling"])

@@ -17,14 +17,14 @@ ABOUT = {
     "preprocessing": "What was looked at before this run, and was it accounted for?",
     "date": "When was it run or published?",
 }
-"""What a report cannot know: names, and the questions that their texts answer."""
+"""Facts that a report cannot know: names, and the questions that their texts answer."""
 
 Rows = Sequence[Sequence[str]]
 Sections = Sequence[tuple[str, Sequence[str]]]
 
 _NIST = (
     "Near, Darais, Lefkovitz, Howarth: Guidelines for Evaluating Differential Privacy Guarantees (2025), the pyramid from the "
-    "guarantee to the collection of data. What a program cannot know is open."
+    "guarantee to the collection of data. Questions that a program cannot answer are open."
 )
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--paper:#fff;--soft:#57606a;--rule:#d0d7de;--mark:#0a58a8;--warn:#9a3412}
@@ -189,7 +189,7 @@ def nist(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _caption(document: Mapping[str, Any]) -> str:
-    """What ran, on which data, when."""
+    """The runs, their data, and when they ran."""
     about, status = document["about"], document["provenance"]["status"]
     return "; ".join([status[0].upper() + status[1:], *(about[name] for name in ("data_name", "date") if about[name])])
 

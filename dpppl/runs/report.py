@@ -34,7 +34,7 @@ SHOWN_DELTAS = (1e-5, 1e-6, 1e-8)
 
 
 class Details(Protocol):
-    """What a method adds to the report: a frozen dataclass with these."""
+    """A method's part of the report: a frozen dataclass with these."""
 
     def rows(self) -> list[tuple[str, str]]:
         """Lines of the report: pairs of a name and a text."""
@@ -149,12 +149,12 @@ class PrivacyReport:
 
     @property
     def risk(self) -> accounting.TradeOff:
-        """What an attack can achieve: error rates, advantage, mu."""
+        """Limits on attacks: error rates, advantage, mu."""
         return risk.trade_off(self.events, self.unit.group_size)
 
     @property
     def headline(self) -> str:
-        """What the guarantee means for one person, in a sentence."""
+        """The meaning of the guarantee for one person, in a sentence."""
         sentence = risk.headline(self.risk.advantage, self.mechanism.neighboring_relation, self.unit.max_rows)
         if self.status is Status.PLANNED:
             sentence = f"If it runs as planned: {sentence[0].lower()}{sentence[1:]}"
@@ -215,14 +215,14 @@ class PrivacyReport:
         return lines + self.details.warnings()
 
     def delta_warning(self) -> str | None:
-        """What is wrong with a delta that is not below 1 / number of rows, or None."""
+        """A warning about a delta that is not below 1 / number of rows, or None."""
         rows = self.num_rows if self.num_data is None else self.num_data
         if self.delta is None or rows is None or self.delta < 1.0 / rows:
             return None
         return f"delta is not below 1 / number of rows = {1 / rows:.2g}: a mechanism may publish whole rows."
 
     def not_covered(self) -> list[str]:
-        """What the guarantee does not cover."""
+        """Limits of the guarantee."""
         lines = [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
         return [
             _CENTRED if line == _CLIPPED and self.mechanism.clipping.startswith("centred") else line for line in lines
@@ -318,7 +318,8 @@ class PrivacyReport:
 
         - **about** - as for `to_html`; with a date. `curators`: who publishes. `region`: whose data, a country, say.
 
-        What nobody says begins with "To be stated". Raises ConfigurationError without a date, or without a finite epsilon.
+        A field that nobody stated begins with "To be stated". Raises ConfigurationError without a date, or without a
+        finite epsilon.
         """
         return registry.card(self.to_dict(about), curators, region)
 

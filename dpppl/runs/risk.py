@@ -1,4 +1,4 @@
-"""What a report says of attacks, in plain words and as plain numbers."""
+"""The report's lines about attacks, in plain words and as plain numbers."""
 
 import math
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _DRAWN_DELTAS = 10.0 ** np.arange(-1, -10.1, -0.25)
 
 @lru_cache(maxsize=64)
 def trade_off(events: Events, group_size: int = 1) -> TradeOff:
-    """The trade-off curve of events, for so many rows of a person; cached."""
+    """The trade-off curve of events, for a person's number of rows; cached."""
     return accounting.trade_off(events, group_size=group_size)
 
 
 def headline(advantage: float, relation: str, rows: int = 1) -> str:
-    """What the guarantee means for one person, who has so many `rows`, in one sentence."""
+    """The meaning of the guarantee for one person with this number of `rows`, in one sentence."""
     if advantage == 0:
         return "Nothing was asked of the data, so nothing can be told about anybody from it."
     words = relation_of(relation).can_tell

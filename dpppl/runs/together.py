@@ -53,7 +53,7 @@ class Together:
                 )
 
     def enter(self, what: str, act: Callable[[], T]) -> T:
-        """`act()`; of several processes, once all are here, and in process 0 first. What it raises there, all raise."""
+        """`act()`; of several processes, once all are here, and in process 0 first. An exception there is raised in all."""
         if not self.many:
             return act()
         ledger = self.budget.ledger

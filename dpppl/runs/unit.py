@@ -1,4 +1,4 @@
-"""What one unit of privacy is: a row, all rows of a person, or any rows of a person up to a declared number."""
+"""The unit of privacy: a row, all rows of a person, or any rows of a person up to a declared number."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +51,7 @@ class Unit:
 
     @property
     def noun(self) -> str:
-        """What N counts."""
+        """The noun for what N counts."""
         return "row" if self.ids is None else "unit"
 
     def describe(self) -> str:

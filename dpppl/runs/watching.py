@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """What an audit is told of the runs of its thread."""
+    """Hooks by which an audit follows the runs of its thread."""
 
     def charged(self, run: tuple[str, int], charge: Any, first: int, until: int) -> None:
         """Note that steps `first` to `until` of a charge were charged. `run` is the run's id and the charge's number; a run

@@ -181,8 +181,8 @@ def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) ->
         )
     if split.discrete:
         raise UnsupportedModelError(
-            f"site '{split.discrete[0][0]}' is a discrete latent of each row beside continuous ones or parameters of the "
-            "model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
+            f"site '{split.discrete[0][0]}' is a discrete latent of each row in a model with continuous ones or parameters "
+            "of the model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
         )
     if isinstance(svi.mechanism.clipping, Centred):
         raise UnsupportedModelError(

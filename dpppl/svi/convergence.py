@@ -80,7 +80,7 @@ class Convergence:
 
     @property
     def by_site(self) -> Mapping[str, Array]:
-        """What was learned of each unconstrained element: `latents`."""
+        """How much the data informed each unconstrained element: `latents`."""
         return self.latents
 
     def line(self) -> str:

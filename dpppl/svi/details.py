@@ -69,7 +69,7 @@ class SVIDetails:
 
 
 def svi_facts(svi: SVISettings, charges: Sequence[Charge]) -> Facts:
-    """What a report of the `charges` of `svi` says of it."""
+    """The report's lines about `svi`, for these `charges`."""
     objective = svi._objective
     num_rows = None if objective is None else objective.split.num_rows
     steps = [charge.mechanism for charge in charges if not charge.is_query]

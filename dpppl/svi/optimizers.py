@@ -1,4 +1,4 @@
-"""Optimisers that need no loss value: there is none, since it would be another access of the data."""
+"""Optimisers that need no loss value, since a loss would be another access of the data."""
 
 import importlib
 from collections.abc import Callable

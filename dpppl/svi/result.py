@@ -101,7 +101,7 @@ class SVIResult:
         )
 
     def privacy_report(self) -> PrivacyReport:
-        """What everything its SVI object had run, when this run ended, has cost."""
+        """The cost of everything that its SVI object had run when this run ended."""
         return self.report
 
     def averaged_params(self, tail: float = 0.5, *, allow_unconverged: bool = False) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class SVI(SVISettings):
         return self._planned(charges)
 
     def privacy_report(self, state: SVIState | None = None) -> PrivacyReport:
-        """What everything run so far has cost: runs, interrupted ones too, queries, and steps by `update`.
+        """The cost of everything run so far: runs, interrupted ones too, queries, and steps by `update`.
 
         - **state** - a state that `update` returned: what its steps have cost, without all else; ConfigurationError if it
           counts none. Such states hold the key: keep them secret."""
@@ -139,7 +139,7 @@ class SVI(SVISettings):
         - **progress_bar** - whether to show one.
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
-        - **thinning** - the trajectory keeps every so many-th iterate; None: about 1,000 of them in all."""
+        - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
         num_steps = positive_integer(defaults.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
         if self._optim is None:
             self._optim = defaults.DefaultOptimizer(num_steps)

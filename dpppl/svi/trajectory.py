@@ -1,4 +1,4 @@
-"""The trajectory of SVI: every so many-th iterate, and means over the steps in between of what was released."""
+"""The trajectory of SVI: thinned iterates, and means of releases over the steps between them."""
 
 from collections.abc import Callable
 from typing import Any

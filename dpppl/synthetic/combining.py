@@ -16,7 +16,7 @@ RULES = {
     ),
     "mixture": (
         "Räisä, Jälkö, Honkela (2025): the same, and tables are several times as large as the data, so that each table's own "
-        "variance is small beside the variance between tables."
+        "variance is small relative to the variance between tables."
     ),
 }
 """By name of a rule: its source and its conditions."""

@@ -28,7 +28,7 @@ from dpppl.runs.unit import ROW
 from dpppl.validation import plain
 
 _SQUARES = 0.5
-"""Weight of a row's squared score beside its score in one access."""
+"""Weight of a row's squared score relative to its score in one access."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -67,7 +67,7 @@ class TuningDetails:
     def assumptions(self) -> list[str]:
         """See `runs.report.Details`."""
         return [
-            "The number of runs stays secret: running time tells it, so it must not be seen (Papernot, Steinke 2022)."
+            "The number of runs stays secret: running time reveals it, so nobody may see it (Papernot, Steinke 2022)."
         ]
 
 
@@ -217,7 +217,7 @@ def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Print nothing: output of single runs would tell how many there were."""
+    """Print nothing: output of single runs would reveal how many there were."""
     nowhere = io.StringIO()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -32,7 +32,7 @@ def bayesian_spent(
     charge: Charge, gradient: Callable[..., Any], positions: Mapping[int, Any], rows: Any, public: Any, *,
     num_rows: int, delta: float,
 ) -> BayesianSpent:  # fmt: skip
-    """What the accesses of one charge cost typical rows.
+    """The cost of one charge's accesses to typical rows.
 
     - **charge**: the accesses of a run, of all its chains.
     - **gradient**: `gradient(position, row, public, key)`, what the mechanism clips of one row; the key is for draws that are
