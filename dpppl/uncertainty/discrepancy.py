@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from numpyro import handlers
 
-from dpppl.errors import ConfigurationError
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.model import censoring
 from dpppl.uncertainty.private_score import Numbered, checked_range
 
 _MOST_DRAWS = 50
@@ -79,4 +80,13 @@ def _responses(model: Callable[..., Any], draw: Any, key: Any, args: Any, kwargs
     sites = [s for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
     keys = jax.random.split(jax.random.fold_in(key, 1), len(sites))
     observed = {s["name"]: jnp.asarray(s["value"])[0] for s in sites}
-    return observed, {s["name"]: s["fn"].sample(k)[0] for s, k in zip(sites, keys)}
+    censored = {s["name"]: s for s in sites if censoring.is_censored(s["fn"])}
+    if undeclared := [name for name, site in censored.items() if not censoring.declared(site)]:
+        raise UnsupportedModelError(
+            f"site '{undeclared[0]}' does not say when rows are censored, so that replicates would not be; write "
+            'infer={"censored_by": end} in its numpyro.sample (docs/survival.md).'
+        )
+    draw_site = lambda s, k: censoring.draw(s, k) if s["name"] in censored else s["fn"].sample(k)  # noqa: E731
+    draws = {s["name"]: draw_site(s, k) for s, k in zip(sites, keys)}
+    draws |= {name: censoring.observed(site, draws).value for name, site in censored.items()}
+    return observed, {name: value[0] for name, value in draws.items()}
