@@ -54,7 +54,7 @@ class NoiseAware(NoiseAwareSettings):
     - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: whose rows together the guarantee is for.
     - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
     - **checkpoint** - path of a file that lets a run that was killed go on where it was, with the same numbers and no second
-      charge. It holds the run's key: keep it secret.
+      charge, on as many devices. It holds the run's key: keep it secret.
     - **print_cost** - whether to print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh to shard rows over, as for `dpppl.MCMC`.
     - **width** - "model" (the default), or "sandwich": intervals that cover the pseudo-true value where the model is wrong. Norms
