@@ -135,13 +135,13 @@ def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[st
 def _released(finished: Any) -> dict[str, Any]:
     """Samples (draws, ...), or parameters (1, ...), by name; nothing where nothing has run."""
     if isinstance(finished, SVIResult):
-        return {name: np.asarray(value)[None] for name, value in finished.params.items()}
+        return {
+            name: np.asarray(value)[None] for name, value in finished.averaged_params(allow_unconverged=True).items()
+        }
     if isinstance(finished, SVI):
         return {}
     try:
-        if isinstance(finished, NoiseAware):
-            return finished.get_samples(allow_unconverged=True)
-        return dict(finished.get_samples())
+        return dict(finished.get_samples(allow_unconverged=True))
     except ConfigurationError:  # not run yet
         return {}
 

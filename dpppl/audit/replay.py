@@ -172,7 +172,7 @@ def _order(tape: Tape) -> dict[bytes, list[bytes]]:
 def _facts(value: Any, name: str) -> Iterator[tuple[str, str]]:
     """Digests of all that a result holds, by where it is."""
     if isinstance(value, MCMC):
-        shown = dict(samples=value.get_samples(group_by_chain=True), weights=value.get_weights())
+        shown = dict(samples=value.get_samples(True, allow_unconverged=True), weights=value.get_weights())
         shown |= dict(state=value.last_state, fields=value.get_extra_fields(), verdicts=value.verdict.by_site)
         value = shown | dict(report=value.privacy_report(), text=str(value.privacy_report()))
     elif isinstance(value, NoiseAware):

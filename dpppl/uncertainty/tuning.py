@@ -210,7 +210,9 @@ def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     """Samples of one run."""
     if isinstance(runner, SVI):
         result: Any = runner.run(key, None, *args, **kwargs)
-        return dict(result.objective.sample(result.params, keys.stream(key, "samples"), 1_000))
+        return dict(
+            result.objective.sample(result.averaged_params(allow_unconverged=True), keys.stream(key, "samples"), 1_000)
+        )
     runner.run(key, *args, **kwargs)
     return runner.get_samples(allow_unconverged=True)
 
