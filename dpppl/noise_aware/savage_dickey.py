@@ -10,6 +10,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.runs.driver import TRACING
+from dpppl.runs.readable import warn_of
 
 
 def bayes_factor(
@@ -22,7 +23,7 @@ def bayes_factor(
 
     - **element** - a latent, with its index where it is an array: "mu", "weights[2]", "w[0,1]".
     - **value** - the null's value, in the latent's own unit.
-    - **allow_unconverged** - whether to answer where the verdict refuses the posterior; else ConfigurationError.
+    - **allow_unconverged** - whether to answer without an UnconvergedWarning where the verdict refuses the posterior.
 
     Assumes that nuisance latents have the same prior under the null as in the model given the null. Of many elements some look
     significant by chance: give each null higher prior odds, or use `uncertainty.discoveries`.
@@ -36,8 +37,7 @@ def bayes_factor(
         raise ConfigurationError(
             f"bayes_factor needs the name of a latent's element, in a model whose priors are all normal (or log-normal); {known}."
         )
-    if noise_aware._verdict.refusals and not allow_unconverged:
-        raise ConfigurationError(f"the posterior should not be read: {noise_aware._verdict.refusals[0]}")
+    warn_of(noise_aware._verdict.refusals, "bayes_factor(..., allow_unconverged=True)", allow_unconverged)
     number, prior = names.index(element), releases.prior
     place, variance = _unconstrained(coordinates, element, value), float(prior.variance[number])
     before = -0.5 * ((place - prior.mean[number]) ** 2 / variance + np.log(2.0 * np.pi * variance))
