@@ -2,7 +2,9 @@
 
 python benchmarks/two_widths.py student dispersed clustered omitted --num-data-sets 50
 python benchmarks/two_widths.py flipped --num-data-sets 10      # 5 % of labels flipped: distance from the truth in logits
-python benchmarks/two_widths.py weighted --num-data-sets 50     # informative sampling, weights of cv 1
+python benchmarks/two_widths.py weighted --num-data-sets 100    # informative sampling, weights of cv 1
+
+With --keep FILE a measurement may be broken off and taken up again.
 
 A line a design and a width: coverage of 90 % intervals of the latents that misspecification concerns, and of all; the mean distance
 from the pseudo-true value in sds; the median sd over that of the estimate without privacy; runs that the verdict refuses.
@@ -12,7 +14,7 @@ from the pseudo-true value in sds; the median sd over that of the estimate witho
 import argparse
 import os
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -26,6 +28,7 @@ import numpyro.distributions as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from benchmarks.once import Once, recorded
 from benchmarks.results import written
 
 CAP = 6.0
@@ -96,7 +99,10 @@ def weighted(rng, count):
     pool = covariates(rng, 20 * count)
     y = pool @ WEIGHTS + 0.8 * rng.standard_normal(len(pool))
     inverse = np.where(y + rng.standard_normal(len(pool)) > 0.1, CAP, 1.0)
-    chosen = rng.choice(len(pool), count, replace=False, p=(1.0 / inverse) / np.sum(1.0 / inverse))
+    # Systematic sampling in random order: as many rows as asked for, each with a probability that is proportional to 1 / inverse.
+    order = rng.permutation(len(pool))
+    share = np.cumsum(1.0 / inverse[order])
+    chosen = order[np.searchsorted(share, share[-1] * (rng.random() + np.arange(count)) / count)]
     data = dict(x=pool[chosen], y=y[chosen], weight=inverse[chosen])
     return linear, data, np.append(WEIGHTS, np.log(0.8)), [0, 1, 2, 3]
 
@@ -130,42 +136,46 @@ def vector(samples):
     return np.concatenate([np.asarray(v).reshape(len(v), -1) for _, v in sorted(samples.items(), reverse=True)], axis=1)
 
 
-def private(design, seed, options):
+ONCE = {}
+
+
+def private(design, options, seed):
     """By width: inside or not, distances in sds, sds over those without privacy; and whether it is refused."""
     model, data, truth, concerned = DESIGNS[design](np.random.default_rng(seed), options.rows)
     best, spread = without_privacy(model, data)
     data = {name: np.asarray(value, np.int32 if name == "person" else np.float32) for name, value in data.items()}
-    of_rows = {"unit": "person", "max_rows_per_unit": 5} if "person" in data else {}
-    of_rows = {"weights": "weight", "max_weight": CAP} if "weight" in data else of_rows
-    settings = dict(target_epsilon=options.epsilon, target_delta=1e-5, print_cost=False, progress_bar=False)
-    found, key = {}, dpppl.secret_key
-    if "weight" in data:
-        plain = dpppl.NoiseAware(model, **settings)
-        plain.run(key(), data["x"], data["y"])
-        found["unweighted"] = plain
-    elif options.with_default:
-        default = dpppl.NoiseAware(model, **{name: of_rows[name] for name in of_rows}, **settings)
-        default.run(key(), **data)
-        found["default"] = default
-    wide = dpppl.NoiseAware(model, **({} if "weight" in data else {"width": "sandwich"}), **of_rows, **settings)
-    wide.run(key(), **data)
-    rows = {}
-    for name, fitted in [*found.items(), ("sandwich", wide), ("model", wide)]:
-        if name == "model":
-            if "weight" in data:
-                continue
-            wide.sample_again(key(), **data, width="model")
-        refused = bool(fitted.verdict.refusals)
+    rows = {name: value for name, value in data.items() if name in ("x", "y")}
+    special = {"weights": "weight", "max_weight": CAP} if "weight" in data else {"width": "sandwich"}
+    special |= {"unit": "person", "max_rows_per_unit": 5} if "person" in data else {}
+    settings = {"sandwich": (special, data)} | ({"default": ({}, rows)} if options.with_default else {})
+    found = {}
+
+    def noted(name, fitted):
         draws = vector(fitted.get_samples(allow_unconverged=True))
-        low, high = np.quantile(draws, [0.05, 0.95], axis=0)
-        rows[name] = (
-            (low <= truth) & (truth <= high),
-            (draws.mean(0) - truth) / draws.std(0),
-            draws.std(0) / spread,
-            refused,
+        low, high, sds = *np.quantile(draws, [0.05, 0.95], axis=0), draws.std(0)
+        inside, off = (low <= truth) & (truth <= high), (draws.mean(0) - truth) / sds
+        ratio, std = fitted.verdict.widths.ratio, fitted.verdict.widths.std
+        found[name] = {
+            "inside": inside.tolist(), "off": off.tolist(), "wide": (sds / spread).tolist(),
+            "refused": bool(fitted.verdict.refusals), "dispersion": [ratio, std],
+        }  # fmt: skip
+
+    for name, (chosen, arguments) in settings.items():
+        fitted = dpppl.NoiseAware(
+            model, target_epsilon=options.epsilon, target_delta=1e-5, print_cost=False, progress_bar=False, **chosen
         )
-    rows["without privacy"] = np.abs(best - truth) < 1.645 * spread, (best - truth) / spread, spread / spread, False
-    return rows, concerned
+        with ONCE.setdefault((design, name), Once()):
+            fitted.run(dpppl.secret_key(), **arguments)
+            noted(name, fitted)
+            if name == "sandwich" and "weight" not in data:
+                fitted.sample_model_width(dpppl.secret_key(), **arguments)
+                noted("model", fitted)
+    inside = (np.abs(best - truth) < 1.645 * spread).tolist()
+    found["without privacy"] = {
+        "inside": inside, "off": ((best - truth) / spread).tolist(), "wide": [1.0] * len(truth),
+        "refused": False, "dispersion": [1.0, 0.0],
+    }  # fmt: skip
+    return {"widths": found, "concerned": concerned}
 
 
 def main():
@@ -175,21 +185,26 @@ def main():
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=np.inf, help="no more data sets of a design after so long")
-    parser.add_argument("--with-default", action="store_true", help="also a run without width=")
+    parser.add_argument("--with-default", action="store_true", help="also a run without width=, weights= and unit=")
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--keep", help="a file of JSON lines that holds what each data set gave")
     options = parser.parse_args()
     for design in options.designs:
-        runs, start = [], time.monotonic()
-        for seed in range(options.num_data_sets):
-            if time.monotonic() - start < options.seconds:
-                runs.append(private(design, options.first + seed, options))
-        concerned = runs[0][1]
-        for width in runs[0][0]:
-            inside, off, wide, refused = (np.array([run[0][width][k] for run in runs]) for k in range(4))
+        seeds, cell = (
+            range(options.first, options.first + options.num_data_sets),
+            f"{design} {options.epsilon:g} {options.rows}",
+        )
+        runs = recorded(options.keep, cell, seeds, partial(private, design, options), options.seconds)
+        concerned = runs[0]["concerned"]
+        for width in runs[0]["widths"]:
+            of_width = [run["widths"][width] for run in runs]
+            inside, off, wide = (np.array([run[name] for run in of_width], float) for name in ("inside", "off", "wide"))
             line = {
                 "coverage": np.mean(inside[:, concerned]), "of all": np.mean(inside),
                 "mean distance": np.round(off[:, concerned].mean(axis=0), 2).tolist(),
-                "sd / without privacy": np.median(wide[:, concerned]), "refused": int(refused.sum()), "data sets": len(runs),
+                "sd of distances": np.std(off[:, concerned]), "sd / without privacy": np.median(wide[:, concerned]),
+                "refused": sum(run["refused"] for run in of_width), "data sets": len(runs),
+                "scores vary, times the model's": float(np.median([run["dispersion"][0] for run in of_width])),
             }  # fmt: skip
             line = {name: round(float(v), 3) if isinstance(v, float) else v for name, v in line.items()}
             written("two_widths", f"{design}, {width}, epsilon {options.epsilon:g}, {options.rows} rows", line)

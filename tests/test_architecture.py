@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "plotting": LEAVES | {"ledger", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi", "noise_aware"},
-    "synthetic": {"errors", "validation", "randomness"},
+    "synthetic": {"errors", "validation", "accounting", "ledger", "randomness", "runs"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "noise_aware", "audit", "synthetic"},
     "__main__": {"cli"},
 }

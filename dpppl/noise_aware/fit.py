@@ -50,39 +50,34 @@ def impossible(log_probs: Any, weights: Any) -> Any:
     return found[0], found[0] - found @ weights
 
 
-def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any) -> Any:
+def numbers(
+    log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any, share: Any = 1.0
+) -> Any:  # fmt: skip
     """The numbers that a row releases, (8 + k,), of norm at most 1. See `Fit.of`, which reads their sums.
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.
     - **flags** - (2,), whether its score and its curvature were clipped.
     - **speaks** - whether its score is finite.
-    - **is_outside** - whether its response is outside the model's support, so that its score is not finite."""
+    - **is_outside** - whether its response is outside the model's support, so that its score is not finite.
+    - **share** - its survey weight in units of the cap, in [0, 1]: moments and ranks are multiplied by it, and their variances
+      by its square."""
     log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
     moments, variances = moments_of_rank(log_probs, weights)
     signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
     signed /= jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)  # of a likely and an unlikely response the latter's is 1
     # The variance of the row's responses is in all squares, and no sign should follow it alone.
     signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0) / np.sqrt(len(squares))
-    beside = jnp.concatenate([variances, (signed**2 @ weights)[None], flags.astype(variances.dtype)])
+    variances = share**2 * jnp.append(variances, signed**2 @ weights)
+    beside = jnp.concatenate([variances, flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights)
-    fits = jnp.concatenate([FIT * moments, BESIDE_FIT * beside, LINK * signed[0] * signs])
+    fits = jnp.concatenate([FIT * moments * share, BESIDE_FIT * beside, LINK * signed[0] * signs * share])
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
     return jnp.concatenate([
-        jnp.where(speaks, departure, 0.0)[None],
+        jnp.where(speaks, departure * share, 0.0)[None],
         jnp.where(speaks, 0.0, silent),
         jnp.where(speaks & (is_impossible == 0.0), fits, 0.0),
     ])  # fmt: skip
-
-
-def weighted(found: Any, share: Any, speaks: Any) -> Any:
-    """`numbers` of a row that counts with this `share`, in [0, 1]: moments and ranks times it, their variances times its square.
-
-    - **found** - the numbers.
-    - **share** - weight in units of its cap.
-    - **speaks** - whether the row's score is finite; else its numbers stay."""
-    factors = jnp.full(found.shape, share).at[1:3].set(1.0).at[5:8].set(share**2).at[8:10].set(1.0)
-    return jnp.where(speaks, found * jnp.nan_to_num(factors), found)
 
 
 class Directions(NamedTuple):

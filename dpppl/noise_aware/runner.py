@@ -12,7 +12,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import conclusion, progress, savage_dickey
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.releases import Released, Releases, prepared
-from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget, checked_width
+from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
@@ -140,21 +140,29 @@ class NoiseAware(NoiseAwareSettings):
         opened.together.enter("end", run.forget)
 
     @on_host
-    def sample_again(self, rng_key: Any, *args: Any, width: str | None = None, **kwargs: Any) -> None:
+    def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
-        - **width** - "model": by the model's variance of scores, also after a run with width="sandwich". None: as in `run`.
         - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of a unit's ids which rows
           share one.
 
         Raises ConfigurationError before `run`, and where that was interrupted before it had made all accesses."""
+        self._sample_again(rng_key, args, kwargs, False)
+
+    @on_host
+    def sample_model_width(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+        """Samples and verdict anew as by `sample_again`, but by the model's variance of scores, also after a run with
+        width="sandwich".
+
+        - **rng_key**, **args**, **kwargs** - as for `sample_again`."""
+        self._sample_again(rng_key, args, kwargs, True)
+
+    def _sample_again(self, rng_key: Any, args: Any, kwargs: Any, is_modelled: bool) -> None:
         key, releases = keys.as_key(rng_key), self.releases
-        if checked_width(width or self.width) == "sandwich" and self.width != "sandwich":
-            raise ConfigurationError('a sandwich needs other norms: NoiseAware(..., width="sandwich"), then run.')
         bound = bind(self, args, kwargs, key)
         found = conclusion.staged(self, bound, releases, releases.asker())
-        self._conclude(bound, found, keys.stream(key, "posterior"), width == "model")
+        self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 
     def _begin(self, origin: KeyOrigin, bound: Bound, charge: Charge) -> PrivacyReport:
         """Note that a run begins; the report of its charge alone."""

@@ -121,13 +121,6 @@ def _names_of_sites(coordinates: Any) -> tuple[str, ...] | None:
     return None if named is None else tuple(named)
 
 
-def checked_width(width: str) -> str:
-    """The width itself. Raises ConfigurationError unless it is one of `WIDTHS`."""
-    if width not in WIDTHS:
-        raise ConfigurationError(f'width is "model" or "sandwich", got {width!r}.')
-    return width
-
-
 def chosen_width(width: str | None, weights: Weights | None, unit: str | None) -> str:
     """The width of a run. Raises ConfigurationError where weights do not go with it, or with the `unit`."""
     if weights is not None and (width == "model" or unit is not None):
@@ -135,7 +128,10 @@ def chosen_width(width: str | None, weights: Weights | None, unit: str | None) -
             'weights make the likelihood a pseudo-likelihood of single rows: leave width out, or give width="sandwich", and '
             "leave unit out."
         )
-    return checked_width(width or ("model" if weights is None else "sandwich"))
+    chosen = width or ("model" if weights is None else "sandwich")
+    if chosen not in WIDTHS:
+        raise ConfigurationError(f'width is "model" or "sandwich", got {chosen!r}.')
+    return chosen
 
 
 def check_budget(scale: float, num_rows: int) -> None:

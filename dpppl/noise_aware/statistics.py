@@ -21,7 +21,6 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
-from dpppl.noise_aware import fit
 from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.weights import Weights
@@ -217,8 +216,8 @@ class RowStatistics:
         log_probs, values, weights, is_outside = self._alternatives(at, row, *rest)
         flags = jnp.stack([found.is_clipped, found.length > at["bound"]])
         speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
-        found_numbers = numbers(log_probs, values, weights, found.squares(at["directions"]), flags, speaks, is_outside)
-        return found_numbers if self._weights is None else fit.weighted(found_numbers, self._share(row), speaks)
+        squares = found.squares(at["directions"])
+        return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
 
     def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all

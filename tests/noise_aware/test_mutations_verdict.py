@@ -1,4 +1,4 @@
-"""What NoiseAware's verdict is computed from and says, one bug at a time: a named test fails with it."""
+"""What the verdict and the scores of NoiseAware are computed from and say, one bug at a time: a named test fails with it."""
 
 import functools
 
@@ -17,6 +17,13 @@ UNLIKELY, CERTAIN = (
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
 SIDES, RELEASE = "dpppl.noise_aware.sides:", "dpppl.noise_aware.curvature_release:Release."
+CURVATURE, PARAMETERS = "dpppl.noise_aware.curvature:", "dpppl.row_program.parameters:_narrowest"
+LIGHT = "test_sandwich:test_ranks_count_by_the_weight_and_their_variances_by_its_square"
+NEAREST = "test_sandwich:test_dispersion_is_the_nearest_multiple_of_the_curvature"
+SCORES, NONE = (
+    "test_parameters:test_scores_are_those_of_jax",
+    "test_parameters:test_no_parameters_where_as_many_numbers_enter_as_latents",
+)
 WIDTHS = "test_one_sided:test_widths_are_those_of_the_likelihood_and_the_prior"
 NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 bug = functools.partial(Mutation, cached=False)
@@ -60,6 +67,17 @@ MUTATIONS = [
         "test_noise_aware_wide:test_rows_are_as_long_as_their_curvatures_also_hostile_ones"),
     bug("curvatures at two points count alike", f"{RELEASE}combined", "if self._differs(other):", "if False:",
         "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),
+    bug("ranks of a light row count in full", f"{FIT}numbers", "FIT * moments * share", "FIT * moments", LIGHT),
+    bug("ranks by value of a light row count in full", f"{FIT}numbers", "* signs * share", "* signs", LIGHT),
+    bug("variances of a light row count by its weight", f"{FIT}numbers", "share**2 *", "share *", LIGHT),
+    bug("a light row that is next to impossible counts in full", f"{FIT}numbers", "departure * share", "departure", LIGHT),
+    bug("the share of sums of entries", f"{CURVATURE}dispersion", "np.sum(noisy * curvature) / size", "np.sum(noisy) / size", NEAREST),
+    bug("noise of a sum of squares", f"{CURVATURE}dispersion", "std / np.sqrt(size)", "std / size", NEAREST),
+    bug("dispersion that may be noise", "dpppl.noise_aware.widths:Widths.doubt", "STANDS_OUT * self.std", "0.0",
+        "test_sandwich:test_the_verdict_says_where_scores_vary_by_more_than_noise_explains"),
+    bug("parameters that a response enters", PARAMETERS, "np.inf if v in of_response else max", "max", SCORES, ("mixture",)),
+    bug("vectors as wide as numbers", PARAMETERS, "max(1, v.aval.size)", "1", NONE),
+    bug("more parameters than pay", PARAMETERS, "size <= _MOST", "True", NONE),
     bug("as if at the truth", f"{FIT}Fit.of", "(1.0 + excess)", "1.0", SUMS),
 ]  # fmt: skip
 

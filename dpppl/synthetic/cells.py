@@ -1,0 +1,175 @@
+"""Tables of few categories: one charged histogram of all cells, and the posterior of a table's model given these noisy counts."""
+
+import functools
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from numpyro import handlers
+from numpyro.infer import MCMC, NUTS, init_to_median
+
+from dpppl import accounting
+from dpppl.accounting.events import GaussianEvent
+from dpppl.errors import ConfigurationError
+from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.randomness import keys
+from dpppl.runs.budget import Budget
+from dpppl.runs.driver import on_host
+from dpppl.runs.query import Query, noisy_query, query_charge
+from dpppl.synthetic.schema import Category, Schema
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MOST_CELLS = 10_000
+_WARMUP, _CHAINS, _MIXED, _UNLIKELY = 500, 2, 1.05, 1e-3
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CellFit:
+    """A posterior given noisy counts of cells, and what it cost.
+
+    - **samples** - posterior samples by site, (draws, ...), for `datasets`.
+    - **counts** - noisy counts of all cells, (C,), in the order of `numpy.unravel_index`, and of incomplete rows, the last.
+    - **noise_sd** - standard deviation of their noise.
+    - **r_hat** - largest split R-hat of a latent.
+    - **p_value** - posterior predictive p-value of the counts' chi-squared; near 0 where the model does not fit them.
+    - **events** - what was asked of the data, for `dpppl.accounting`.
+    """
+
+    samples: dict[str, Array] = field(repr=False)
+    counts: Array = field(repr=False)
+    noise_sd: float
+    r_hat: float
+    p_value: float
+    events: tuple[GaussianEvent, ...] = field(repr=False)
+
+    def epsilon_at(self, delta: float) -> float:
+        """Epsilon of this release alone at a delta in (0, 1)."""
+        return accounting.epsilon(self.events, delta)
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the samples should not be used; empty where nothing speaks against them."""
+        lines = []
+        if not self.r_hat < _MIXED:
+            lines.append(f"NUTS has not converged (R-hat {self.r_hat:.2f}): raise num_samples.")
+        if self.p_value < _UNLIKELY:
+            lines.append(
+                f"the model does not fit the counts of cells (p-value {self.p_value:.2g}): table_model(schema, "
+                "interactions=True), or another order of columns."
+            )
+        return lines
+
+
+def num_cells(schema: Schema) -> int | None:
+    """Number of combinations of categories, or None where a column is a number."""
+    sizes = [len(column.values) if isinstance(column, Category) else 0 for column in schema.columns]
+    return math.prod(sizes) or None
+
+
+@on_host
+def fit_cells(
+    rng_key: Any, model: Callable[..., Any], schema: Schema, table: Any, *, target_epsilon: float | None = None,
+    target_delta: float | None = None, noise_multiplier: float | None = None, num_samples: int = 1_000,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+) -> CellFit:  # fmt: skip
+    """Fit a model of a table of categories to noisy counts of all its cells: one charged access of all rows.
+
+    Counts are a sufficient statistic, so the whole budget buys one release, and NUTS samples from the posterior given it. Given
+    the latents the counts are taken as normal, with the multinomial's covariance and the noise's.
+
+    - **rng_key** - a key of its own, from `dpppl.secret_key()`; used once.
+    - **model** - `table_model(schema)`, or a model of yours with its arguments and a site for each column.
+    - **schema** - columns, each a `Category`, with at most 10,000 combinations.
+    - **table** - a data frame, or columns by name: the private rows. A row with an unknown entry counts as incomplete.
+    - **target_epsilon**, **target_delta** - the noise is the least that meets them.
+    - **noise_multiplier** - instead, the noise's standard deviation.
+    - **num_samples** - posterior samples.
+    - **ledger** - a `dpppl.PrivacyLedger` of the data that hold these rows, or its path; charged before the access.
+
+    Guarantee: (epsilon, delta)-DP for adding or removing one row, where N is public (zero-out). Samples are post-processing.
+    Raises ConfigurationError, BudgetExceededError and KeyReuseError; then nothing was charged.
+    Reference: Räisä, Jälkö, Kaski, Honkela (2023), "Noise-aware statistical inference with differentially private synthetic
+    data", whose marginal queries are here all cells; normal counts: Bernstein, Sheldon (2019).
+
+    >>> import dpppl, numpy as np
+    >>> from dpppl.synthetic import Category, table_model
+    >>> schema = Schema((Category("smokes", (0, 1)), Category("coughs", (0, 1))))
+    >>> smokes = np.arange(4_000) % 2
+    >>> table = {"smokes": smokes, "coughs": np.where(np.arange(4_000) % 5 == 0, 1 - smokes, smokes)}
+    >>> found = fit_cells(dpppl.secret_key(), table_model(schema), schema, table, target_epsilon=1.0, target_delta=1e-6)
+    >>> [round(float(count), -2) for count in found.counts], found.refusals
+    ([1600.0, 400.0, 400.0, 1600.0, 0.0], [])
+    """
+    cells = num_cells(schema)
+    if cells is None or cells > MOST_CELLS:
+        raise ConfigurationError(
+            f"fit_cells needs columns of categories with at most {MOST_CELLS:,} combinations; run "
+            "dpppl.NoiseAware(table_model(schema), ...) for others."
+        )
+    if (noise_multiplier is None) == (target_epsilon is None):
+        raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
+    columns, offset = schema.encoded(table)
+    shape = [len(column.values) for column in schema.columns if isinstance(column, Category)]
+    number = np.ravel_multi_index([columns[column.name] for column in schema.columns], shape)
+    number = np.where(np.isnan(offset), cells, number).astype(np.int32)
+    query = Query(
+        statistic=lambda row, _: jax.nn.one_hot(row["cell"], cells + 1), bound=1.0, rows={"cell": number}, public={},
+        what="synthetic.fit_cells",
+    )  # fmt: skip
+    budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
+    charge = query_charge(query, budget, noise_multiplier)
+    posterior_key = keys.stream(key, "posterior")
+    counts, noise = noisy_query(query, charge, key, budget), float(charge.noise_multipliers[0])
+    total = float(np.clip(len(number) - counts[-1], 1.0, len(number)))
+    sampler = _sampler(model, tuple(columns), tuple(shape), num_samples)
+    samples, r_hat, p_value = _posterior(sampler, counts[:-1], total, noise, posterior_key)
+    return CellFit(
+        samples=samples, counts=counts, noise_sd=noise, r_hat=r_hat, p_value=p_value, events=budget.events
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=8)
+def _sampler(model: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...], num_samples: int) -> MCMC:
+    """NUTS for the latents given counts, their total and the sd of their noise; kept, so that it is compiled once.
+
+    Counts n are normal around N p with covariance N (diag p - p p') + noise^2 I; its inverse and determinant are those of the
+    diagonal part, updated by one column (Sherman, Morrison 1950)."""
+    cells = dict(zip(names, np.unravel_index(np.arange(math.prod(shape)), shape)))
+
+    def of_counts(counts: Any, total: Any, noise: Any) -> None:
+        with handlers.block(hide_fn=lambda site: site["type"] == "plate" or site["name"] in cells):
+            trace = handlers.trace(model).get_trace({name: jnp.asarray(codes) for name, codes in cells.items()})
+        p = jnp.exp(sum(trace[name]["fn"].log_prob(trace[name]["value"]) for name in cells))
+        diagonal, away = total * p + noise**2, counts - total * p
+        left = jnp.sum(p * noise**2 / diagonal)  # 1 - N p' D^-1 p, where p adds up to 1
+        squared = jnp.sum(away**2 / diagonal) + total * jnp.sum(p * away / diagonal) ** 2 / left
+        numpyro.factor("counts", -0.5 * (squared + jnp.sum(jnp.log(diagonal)) + jnp.log(left)))
+        numpyro.deterministic("chi-squared", squared)
+
+    return MCMC(
+        NUTS(of_counts, init_strategy=init_to_median(num_samples=100)), num_warmup=_WARMUP, jit_model_args=True,
+        num_samples=-(-num_samples // _CHAINS), num_chains=_CHAINS, chain_method="vectorized", progress_bar=False,
+    )  # fmt: skip
+
+
+def _posterior(
+    sampler: MCMC, counts: Array, total: float, noise: float, key: Any
+) -> tuple[dict[str, Array], float, float]:
+    """Samples by site, the largest split R-hat, and the p-value of the counts."""
+    from numpyro.diagnostics import split_gelman_rubin
+
+    words = jax.random.bits(key, (2,), "uint32")  # NumPyro draws with threefry keys
+    sampler.run(jax.random.wrap_key_data(words, impl="threefry2x32"), np.asarray(counts, np.float32), total, noise)
+    found = {site: np.asarray(value) for site, value in sampler.get_samples(group_by_chain=True).items()}
+    squared = found.pop("chi-squared").ravel()
+    r_hat = max(float(np.max(split_gelman_rubin(value))) for value in found.values())
+    replicated = np.random.default_rng(np.asarray(words)).chisquare(len(counts), len(squared))
+    samples = {site: value.reshape(-1, *value.shape[2:]) for site, value in found.items()}
+    return samples, r_hat, float(np.mean(replicated >= squared))
