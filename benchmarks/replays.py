@@ -76,6 +76,19 @@ def aware(key, x, y, **settings):
     return method
 
 
+def counts(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.NegativeBinomial2(jax.numpy.exp(x @ w), 2.0), obs=y)
+
+
+def weighted(key, x, y):
+    """Drawn responses, whose scores go by the parameters of their distribution; a row's weight is its first covariate."""
+    method = dpppl.NoiseAware(counts, weights="weight", max_weight=2.0, noise_multiplier=0.5, num_samples=20)
+    method.run(key, x, y, weight=np.abs(x[:, 0]))
+    return method
+
+
 def score(x, y):
     return (x[0] - y) ** 2
 
@@ -171,6 +184,7 @@ RUNNERS = {
     "persons": by_person,
     "checkpoint": interrupted,
     "ledger": in_ledger,
+    "NoiseAware with weights": weighted,
 }
 
 

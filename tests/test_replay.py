@@ -27,23 +27,10 @@ def test_a_row_changes_nothing_but_releases(name):
     assert 1e-3 < found.moved <= 1.0 + 2e-4  # rows did take part
 
 
-def counts(x, y):
-    w = numpyro.sample("w", dist.Normal(0, 1).expand([x.shape[1]]).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.NegativeBinomial2(jax.numpy.exp(x @ w), 2.0), obs=y)
-
-
-def weighted(key, x, y):
-    """Drawn responses, whose scores go by the parameters of their distribution; a row's weight is its first covariate."""
-    method = dpppl.NoiseAware(counts, weights="weight", max_weight=2.0, noise_multiplier=0.5, num_samples=20)
-    method.run(key, x, y, weight=np.abs(x[:, 0]))
-    return method
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("values", [(np.nan, np.nan), (1e30, 1.0)])
+@pytest.mark.parametrize("values", HOSTILE[:2])
 def test_a_hostile_row_and_weight_of_drawn_responses_change_nothing_but_releases(values):
-    found = replay(weighted, data(), neighbour(*values), rng_key=key())
+    found = replayed("NoiseAware with weights", values)
     assert found.consistent, found.differences
     assert found.num_accesses > 10 and 1e-3 < found.moved <= 1.0 + 2e-4
 

@@ -40,6 +40,9 @@ class CellFit:
     - **r_hat** - largest split R-hat of a latent.
     - **p_value** - posterior predictive p-value of the counts' chi-squared; near 0 where the model does not fit them.
     - **events** - what was asked of the data, for `dpppl.accounting`.
+
+    >>> CellFit(samples={}, counts=np.zeros(3), noise_sd=4.5, r_hat=1.2, p_value=0.4, events=()).refusals
+    ['NUTS has not converged (R-hat 1.20): raise num_samples.']
     """
 
     samples: dict[str, Array] = field(repr=False)
