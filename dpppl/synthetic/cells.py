@@ -107,8 +107,8 @@ def fit_cells(
     >>> smokes = np.arange(4_000) % 2
     >>> table = {"smokes": smokes, "coughs": np.where(np.arange(4_000) % 5 == 0, 1 - smokes, smokes)}
     >>> found = fit_cells(dpppl.secret_key(), table_model(schema), schema, table, target_epsilon=1.0, target_delta=1e-6)
-    >>> [round(float(count), -2) for count in found.counts], found.refusals
-    ([1600.0, 400.0, 400.0, 1600.0, 0.0], [])
+    >>> [round(float(count) / 100) for count in found.counts], found.refusals
+    ([16, 4, 4, 16, 0], [])
     """
     cells = num_cells(schema)
     if cells is None or cells > MOST_CELLS:
