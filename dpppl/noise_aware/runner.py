@@ -144,18 +144,14 @@ class NoiseAware(NoiseAwareSettings):
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
-        - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of a unit's ids which rows
-          share one.
+        - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of ids who shares one.
 
         Raises ConfigurationError before `run`, and where that was interrupted before it had made all accesses."""
         self._sample_again(rng_key, args, kwargs, False)
 
     @on_host
     def sample_model_width(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
-        """Samples and verdict anew as by `sample_again`, but by the model's variance of scores, also after a run with
-        width="sandwich".
-
-        - **rng_key**, **args**, **kwargs** - as for `sample_again`."""
+        """`sample_again` by the model's variance of scores, also after width="sandwich"; the same arguments."""
         self._sample_again(rng_key, args, kwargs, True)
 
     def _sample_again(self, rng_key: Any, args: Any, kwargs: Any, is_modelled: bool) -> None:

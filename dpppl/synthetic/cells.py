@@ -168,11 +168,11 @@ def _posterior(
     """Samples by site, the largest split R-hat, and the p-value of the counts."""
     from numpyro.diagnostics import split_gelman_rubin
 
-    words = jax.random.bits(key, (2,), "uint32")  # NumPyro draws with threefry keys
-    sampler.run(jax.random.wrap_key_data(words, impl="threefry2x32"), np.asarray(counts, np.float32), total, noise)
+    own = keys.threefry(key)
+    sampler.run(own, np.asarray(counts, np.float32), total, noise)
     found = {site: np.asarray(value) for site, value in sampler.get_samples(group_by_chain=True).items()}
     squared = found.pop("chi-squared").ravel()
     r_hat = max(float(np.max(split_gelman_rubin(value))) for value in found.values())
-    replicated = np.random.default_rng(np.asarray(words)).chisquare(len(counts), len(squared))
+    replicated = np.random.default_rng(np.asarray(jax.random.key_data(own))).chisquare(len(counts), len(squared))
     samples = {site: value.reshape(-1, *value.shape[2:]) for site, value in found.items()}
     return samples, r_hat, float(np.mean(replicated >= squared))
