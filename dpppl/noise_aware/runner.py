@@ -144,14 +144,14 @@ class NoiseAware(NoiseAwareSettings):
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
-        - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and of ids who shares one.
+        - **args**, **kwargs** - those of `run`; of private arrays only shapes and dtypes count, and which rows share an id.
 
         Raises ConfigurationError before `run`, and where that was interrupted before it had made all accesses."""
         self._sample_again(rng_key, args, kwargs, False)
 
     @on_host
     def sample_model_width(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
-        """`sample_again` by the model's variance of scores, also after width="sandwich"; the same arguments."""
+        """Repeat `sample_again` by the model's variance of scores, also after width="sandwich"; the same arguments."""
         self._sample_again(rng_key, args, kwargs, True)
 
     def _sample_again(self, rng_key: Any, args: Any, kwargs: Any, is_modelled: bool) -> None:
