@@ -8,6 +8,7 @@ from dpppl import accounting as accounting
 from dpppl import information_flow as information_flow
 from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
+from dpppl.checking import Checked as Checked
 from dpppl.checking import check as check
 from dpppl.data.from_disk import from_disk as from_disk
 from dpppl.errors import BudgetExceededError as BudgetExceededError
@@ -65,6 +66,7 @@ __all__ = [
     "Adaptive",
     "AutoDropout",
     "BudgetExceededError",
+    "Checked",
     "CheckpointError",
     "ConfigurationError",
     "DPPPLError",

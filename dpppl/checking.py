@@ -80,6 +80,8 @@ def check(
     ...     with numpyro.plate("data", y.shape[0]):
     ...         numpyro.sample("y", dist.Normal(mu[0], 1), obs=y)
     >>> found = dpppl.check(model, np.zeros(1000, np.float32), num_groups=2)
+    >>> isinstance(found, dpppl.Checked)
+    True
     >>> dict(found.arguments)
     {'y': 'private rows, float32 (1000,)', 'num_groups': 'public'}
     >>> dict(found.released), found.used_only
