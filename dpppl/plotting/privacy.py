@@ -134,6 +134,12 @@ def attack_picture(result: Any, *, axes: Any = None) -> Any:
     - **axes**: matplotlib's Axes to draw on, or None for new ones.
 
     Returns the Axes. Rates are measured, so points cross a tight curve by chance: `result.consistent` counts that.
+
+    >>> from types import SimpleNamespace
+    >>> from dpppl import accounting
+    >>> curve = accounting.trade_off(accounting.GaussianEvent(noise_multipliers=((10.0, 100),)))
+    >>> attack_picture(SimpleNamespace(curve=curve, points=[(0.1, 0.3)], attack="white_box")).get_xlabel()
+    'false positive rate'
     """
     axes, rates = new_axes(axes, figsize=(4.5, 4.0)), np.linspace(0.0, 1.0, 201)
     axes.plot(rates, 1.0 - result.curve.false_negative_rate(rates), color=BLUE, label="account")
