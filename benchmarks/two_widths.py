@@ -148,6 +148,7 @@ def private(design, options, seed):
     special = {"weights": "weight", "max_weight": CAP} if "weight" in data else {"width": "sandwich"}
     special |= {"unit": "person", "max_rows_per_unit": 5} if "person" in data else {}
     settings = {"sandwich": (special, data)} | ({"default": ({}, rows)} if options.with_default else {})
+    settings = {} if options.no_fits else settings
     found = {}
 
     def noted(name, fitted):
@@ -186,6 +187,7 @@ def main():
     parser.add_argument("--epsilon", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=np.inf, help="no more data sets of a design after so long")
     parser.add_argument("--with-default", action="store_true", help="also a run without width=, weights= and unit=")
+    parser.add_argument("--no-fits", action="store_true", help="only the estimate without privacy")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--keep", help="a file of JSON lines that holds what each data set gave")
     options = parser.parse_args()
@@ -194,6 +196,7 @@ def main():
             range(options.first, options.first + options.num_data_sets),
             f"{design} {options.epsilon:g} {options.rows}",
         )
+        cell += " with default" * options.with_default + " without fits" * options.no_fits
         runs = recorded(options.keep, cell, seeds, partial(private, design, options), options.seconds)
         concerned = runs[0]["concerned"]
         for width in runs[0]["widths"]:
