@@ -32,6 +32,8 @@ html_title = "dpppl"
 html_theme_options = {"source_directory": "docs/"}
 html_extra_path = ["report-schema.json"]
 templates_path: list[str] = []
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
