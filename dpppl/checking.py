@@ -98,7 +98,7 @@ def check(
     return Checked(
         arguments=tuple(words),
         released=tuple((name, str(s.shape)) for name, s in shapes.items()),
-        used_only=(*_observed(split), *split.local, *(name for name, _ in split.discrete)),
+        used_only=(*_observed(split), *split.local, *(name for name, _ in split.summed)),
         methods=tuple(_methods(model, split, args, kwargs, target_epsilon, target_delta)),
         notes=(*split.assumed_public, *split.notes),
     )

@@ -82,6 +82,13 @@ def imputed_at(x, y, places=(0, 3)):
         numpyro.sample("y", dist.Normal(w * filled, 1.0), obs=y)
 
 
+def summed_out(x, y, ok):
+    w = normal("w")
+    with numpyro.plate("data", x.shape[0]):
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=ok)
+        numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+
 def left_out(x, y, ok):
     w, known = normal("w"), jnp.where(ok, x, 0.0)
     with numpyro.plate("data", x.shape[0]), handlers.mask(mask=ok):
@@ -91,7 +98,7 @@ def left_out(x, y, ok):
 
 def with_obs_mask(y, ok):
     with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(normal(), 1.0), obs=y, obs_mask=ok)
+        numpyro.sample("y", dist.Exponential(jnp.exp(normal())), obs=y, obs_mask=ok)
 
 
 def by_group(group, y, num_groups=None):
@@ -148,7 +155,7 @@ SQUARE = np.eye(N, dtype=np.int32)
 
 MODELS = {
     "one plate name": (one_name("data"), (GROUP, Y), "two plates of different length are named 'data' (5 and 12)", one_name("groups"), (GROUP, Y)),
-    "imputed": (imputed, (Y, Y), "handlers.mask(mask=ok)", left_out, (Y, Y, OK)),
+    "imputed": (imputed, (Y, Y), "x = numpyro.sample('x', dist.Normal(mu, sigma), obs=x, obs_mask=ok)", summed_out, (Y, Y, OK)),
     "imputed at places": (imputed_at, (Y, Y), "Latents stand in what site 'x' observes: if for missing values, leave them out", left_out, (Y, Y, OK)),
     "obs_mask": (with_obs_mask, (Y, OK), "handlers.mask(mask=ok)", left_out, (Y, Y, OK)),
     "BCOO": (linear, (sparse.BCOO.fromdense, Y), "argument 'x' is a BCOO; pass x.todense()", linear, (X, Y)),

@@ -72,6 +72,16 @@ def unnumbered(row: Any) -> Any:
     return {label: value for label, value in row.items() if label != ROW_NUMBER}
 
 
+def averaged(values: Any, chances: Any) -> Any:
+    """Means of arrays (m, ...) by probabilities (m,); values of probability 0 need not be finite."""
+
+    def mean(leaf: Any) -> Any:
+        shares = chances.reshape(-1, *[1] * (leaf.ndim - 1))
+        return jnp.sum(jnp.where(shares > 0.0, shares * leaf, 0.0), axis=0)
+
+    return jax.tree.map(mean, values)
+
+
 def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Callable[..., Any]:
     """The function of (position, row, public, key) that gives the scores of a row's responses.
 
@@ -95,6 +105,37 @@ def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: floa
     def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
         members, weights = scores(position, row, *public_and_key)
         return ravel_pytree(position)[1](members[0] - centre(members, weights, norm))
+
+    return statistic
+
+
+def completed_gradient(
+    log_likelihood: LogLikelihood, respond: Respond, complete: Callable[[Any, Any, Any], tuple[Any, Any]], norm: float
+) -> Callable[..., Any]:
+    """`centred_gradient` of a row with missing values: the mean over what these could be of the clipped, centred score of the
+    complete row.
+
+    Its mean is that for complete rows, whatever part of what is observed decides which values are missing.
+
+    - **complete** - `complete(position, row, public)`: the row with its missing values filled in, (m, ...), and their
+      probabilities given what it observes, (m,)."""
+
+    def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
+        public, key = public_and_key
+        number, row = row[ROW_NUMBER], unnumbered(row)
+
+        def score(responses: Any) -> Any:
+            return ravel_pytree(gradient(log_likelihood)(position, row, public, responses))[0]
+
+        drawn, weights = respond(position, row, public, jax.random.fold_in(key, number))
+        others, (filled, chances) = jax.vmap(score)(drawn), complete(position, row, public)
+
+        def psi(responses: Any) -> Any:
+            members = jnp.concatenate([score(responses)[None], others])
+            return clipped(members[:1] - centre(members, weights, norm), norm)[0]
+
+        speaks = jnp.all(jnp.isfinite(score(None)))
+        return ravel_pytree(position)[1](jnp.where(speaks, averaged(jax.vmap(psi)(filled), chances), jnp.nan))
 
     return statistic
 
@@ -128,6 +169,7 @@ def noisy_centred_sum(
     mechanism: Mechanism,
     responses: Callable[..., Any],
     is_binary: bool,
+    completions: Callable[..., Any] | None,
     log_likelihood: LogLikelihood,
     to_latents: Callable[[Any, Any], tuple[Any, Any]],
     position: Any,
@@ -141,7 +183,7 @@ def noisy_centred_sum(
     """`Mechanism.noisy_sum` of centred gradients with respect to `position`.
 
     - **mechanism** - the mechanism, with centred clipping.
-    - **responses**, **is_binary** - see `Responses`.
+    - **responses**, **is_binary**, **completions** - see `Responses`; the last None where no values may be missing.
     - **log_likelihood** - as for `centred_gradient`.
     - **to_latents** - `to_latents(position, public)`: the model's unconstrained latents there, and its Public arrays.
     - **position** - what gradients are taken in.
@@ -156,7 +198,15 @@ def noisy_centred_sum(
             z, public = to_latents(position, public)
             return responses(z, row, public, key)
 
-        statistic = centred_gradient(log_likelihood, respond, clipping.clipping_norm)
+        def complete(position: Any, row: Any, public: Any) -> Any:
+            assert completions is not None
+            z, public = to_latents(position, public)
+            return completions(z, row, public)
+
+        norm = clipping.clipping_norm
+        statistic = centred_gradient(log_likelihood, respond, norm)
+        if completions is not None:
+            statistic = completed_gradient(log_likelihood, respond, complete, norm)
     return mechanism.noisy_statistic(
         statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier, step=step,
         number=ROW_NUMBER,

@@ -173,7 +173,7 @@ class BoundKernel:
         if responses is None:
             return mechanism.noisy_sum(self.log_likelihood, position, rows, public, **settings)
         return noisy_centred_sum(
-            mechanism, responses, responses.is_binary, self.log_likelihood,
+            mechanism, responses, responses.is_binary, responses.completions if responses.missing else None, self.log_likelihood,
             lambda u, public: (self.from_metric(u), public), position, rows, public, **settings,
         )  # fmt: skip
 

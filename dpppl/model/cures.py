@@ -10,6 +10,11 @@ MASK_CURE = (
     "an argument of its own."
 )
 """The remedy for latents that stand for missing values."""
+MISSING_CURE = (
+    "for a covariate with missing values write x = numpyro.sample('x', dist.Normal(mu, sigma), obs=x, obs_mask=ok) in the data "
+    "plate, ok an argument of its own."
+)
+"""How to model missing covariates."""
 STATEFUL = (
     "mutable state (batch norm, spectral norm, running statistics), which is changed by the rows that a layer sees; use a layer "
     "without state: flax.nnx.LayerNorm or GroupNorm instead of BatchNorm, and weights that are divided by their norm where they "

@@ -23,6 +23,7 @@ from dpppl.model.censoring import Censored, with_indicators
 from dpppl.model.cures import control_flow_message, nested_message, random_message
 from dpppl.model.refusals import check_shape
 from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of
+from dpppl.model.summed import value_at
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]
@@ -155,7 +156,8 @@ class BindLatents(Messenger):
                     "or numpyro.handlers.scope)."
                 )
             self.names.add(msg["name"])
-        if msg["type"] == "sample" and not msg["is_observed"] and not msg["fn"].support.is_discrete:
+        is_free = msg["type"] == "sample" and msg["value"] is None
+        if is_free and not msg["is_observed"] and not msg["fn"].support.is_discrete:
             msg["value"] = self._constrain(msg)
 
     def _constrain(self, msg: Site) -> Any:
@@ -194,12 +196,12 @@ class BindPlate(Messenger):
 
 
 class BindRows(BindLatents):
-    """An effect handler that also binds the data plate, the parameters, and discrete latents of rows.
+    """An effect handler that also binds the data plate, the parameters, and latents of rows that are summed out.
 
     - **latent** - as for `BindLatents`.
     - **data_plate**, **num_rows** - as for `BindPlate`.
     - **params** - values of parameters, by name.
-    - **assignment** - numbers of the values of discrete latents in their supports, or functions of the site that give values.
+    - **assignment** - numbers of the values of latents of rows, see `summed`, or functions of the site that give values.
     - **observe** - of an observed site of rows: the value it gets; what the model observes there is kept as "given". None: that.
     - **held** - values of deterministic sites, by name, whatever the model computes there."""
 
@@ -222,7 +224,7 @@ class BindRows(BindLatents):
         name = str(msg.get("name"))
         if msg["type"] == "sample" and name in self.assignment:
             choice = self.assignment[name]
-            value = choice(msg) if callable(choice) else msg["fn"].enumerate_support(expand=False)[choice]
+            value = choice(msg) if callable(choice) else value_at(msg, choice)
             msg["value"] = jnp.broadcast_to(value, msg["kwargs"]["sample_shape"] + msg["fn"].batch_shape)
         elif self.observe is not None and self._is_observed_row(msg):
             value = self.observe(msg)

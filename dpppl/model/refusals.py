@@ -10,10 +10,10 @@ import numpy as np
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.primitives import Kind, kind_of
-from dpppl.model.cures import MANY, MASK_CURE, STATEFUL
-from dpppl.model.structure import Observed, Site, Structure, unwrapped
+from dpppl.model.cures import MANY, MASK_CURE, MISSING_CURE, STATEFUL
+from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, unwrapped
 
-_MOST_COMBINATIONS = 1024
+_MOST_COMBINATIONS, _MOST_NODES = 1024, 256
 _FEW = 6
 """Largest number of single numbers that a model may capture, however few rows there are; NumPyro makes some of them."""
 _OF_LIBRARIES = 40
@@ -91,12 +91,6 @@ def check_structure(structure: Structure, variational: bool = False) -> None:
             raise UnsupportedModelError(
                 f"site '{name}' is a numpyro.param, which would stay at its initial value; give it a prior "
                 "(numpyro.sample, numpyro.handlers.lift, random_flax_module) or pass it as an argument."
-            )
-    for name in structure.latents:
-        base = name.removesuffix("_unobserved")
-        if base != name and f"{base}_observed" in structure.observed:
-            raise UnsupportedModelError(
-                f"site '{base}' has an obs_mask, which makes every missing value a latent of its own; {MASK_CURE}"
             )
 
 
@@ -242,47 +236,55 @@ def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int
 def check_sites(
     structure: Structure, data_plate: str, variational: bool = False
 ) -> tuple[tuple[str, ...], tuple[tuple[str, int], ...]]:
-    """Refuse latents and plates that do not fit the data plate; name the latents of rows, continuous and discrete."""
+    """Refuse latents and plates that do not fit the data plate; name the latents of rows: of guides, and those summed out."""
     local: list[str] = []
-    discrete: list[tuple[str, int]] = []
+    summed: list[tuple[str, int]] = []
     for name, (size, length) in structure.plates.items():
         if name != data_plate and size != length:
             raise UnsupportedModelError(
                 f"plate '{name}' subsamples, but only the data plate '{data_plate}' may; remove its subsample_size."
             )
     for name, latent in structure.latents.items():
-        of_rows = data_plate in structure.plates_of[name]
-        if of_rows and latent is None:
-            values = structure.supports[name]
-            if values is None or structure.plates_of[name] != (data_plate,):
-                raise UnsupportedModelError(
-                    f"site '{name}' is a discrete latent of each row that cannot be summed out: it needs a finite "
-                    f"support and the data plate '{data_plate}' as its only plate; sum it out by hand "
-                    "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
-                )
-            discrete.append((name, values))
-        elif of_rows and variational:
+        of_rows, values = data_plate in structure.plates_of[name], structure.supports[name]
+        if of_rows and variational and latent is not None and (values is None or name not in structure.masked):
             local.append(name)
+        elif of_rows and values is not None and structure.plates_of[name] == (data_plate,):
+            summed.append((name, values))
         elif of_rows:
-            raise UnsupportedModelError(
-                f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
-                "the row; integrate it out by hand, move it out of the data plate if it is global, or run dpppl.SVI "
-                "with a guide that computes it from the row. If each row sums up a group, as a school or a player, pass what was "
-                "summed up, one observation a row, and the groups' latents outside of the data plate: theta[group]. If it stands "
-                f"for missing values, {MASK_CURE}"
-            )
+            raise UnsupportedModelError(of_row_message(name, latent is None, data_plate))
         elif latent is None:
             raise UnsupportedModelError(
                 f"site '{name}' is a global discrete latent, which has no gradient; sum it out by hand "
                 "(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp)."
             )
-    combinations = math.prod(size for _, size in discrete)
-    if combinations > _MOST_COMBINATIONS:
+    combinations, names = math.prod(size for _, size in summed), quoted([name for name, _ in summed])
+    is_continuous = any(structure.latents[name] is not None for name, _ in summed)
+    if combinations > (most := _MOST_NODES if is_continuous else _MOST_COMBINATIONS):
         raise UnsupportedModelError(
-            f"the discrete latents of a row, {quoted([name for name, _ in discrete])}, have {combinations} joint "
-            f"values, too many to sum out (at most {_MOST_COMBINATIONS}); use fewer or sum some out by hand."
+            f"the latents of a row, {names}, have {combinations} joint values, too many to sum out (at most {most}, "
+            f"and each continuous one has {NUM_NODES}); use fewer, or sum some out by hand."
         )
-    return tuple(local), tuple(discrete)
+    return tuple(local), tuple(summed)
+
+
+def of_row_message(name: str, is_discrete: bool, data_plate: str) -> str:
+    """Why a latent of each row cannot be summed out, and the cures."""
+    base = name.removesuffix("_unobserved")
+    masked = f" If nothing depends on '{base}', {MASK_CURE}" if base != name else ""
+    if is_discrete:
+        return (
+            f"site '{name}' is a discrete latent of each row that cannot be summed out: it needs a finite "
+            f"support and the data plate '{data_plate}' as its only plate; sum it out by hand "
+            f"(numpyro.distributions.MixtureSameFamily, or numpyro.factor with a logsumexp).{masked}"
+        )
+    return (
+        f"site '{name}' is a continuous latent of each row, which MCMC could not release without revealing "
+        "the row; integrate it out by hand, move it out of the data plate if it is global, or run dpppl.SVI "
+        "with a guide that computes it from the row. If each row sums up a group, as a school or a player, pass what was "
+        "summed up, one observation a row, and the groups' latents outside of the data plate: theta[group]. If it stands "
+        f"for missing values, it is summed out where it is one number a row under a normal law, or a transform of one "
+        f"(dist.LogNormal), and the data plate '{data_plate}' is its only plate: {MISSING_CURE}{masked}"
+    )
 
 
 def check_latents(structure: Structure) -> None:

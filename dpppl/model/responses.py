@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.errors import UnsupportedModelError
-from dpppl.model import censoring, supports
+from dpppl.model import censoring, missing, supports
 from dpppl.model.arguments import Arrays
 from dpppl.model.censoring_checks import check_declarations
 from dpppl.model.own_values import why_not_own
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, is_factor, plates_of, unwrapped
+from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
 
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
@@ -34,14 +34,25 @@ class Responses:
       are drawn. Each is a dict by site, on a batch of one row.
     - **scaled** - sites whose log probability is scaled (`handlers.scale`).
     - **observed** - the observed sites.
+<<<<<<< HEAD
     - **from_one_key** - whether all draws of a row are made from one key: those of a single site that is not censored."""
+=======
+    - **missing** - latents of a row that stand for missing values. Where there are any, all latents of a row that are summed out
+      are responses, too; of what is observed `completions` are then the means.
+    - **has_gaps** - whether rows may have missing values: these, or masked responses."""
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
     supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
     scaled: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
+<<<<<<< HEAD
     from_one_key: bool = False
+=======
+    missing: tuple[str, ...] = ()
+    has_gaps: bool = False
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     @classmethod
     def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
@@ -54,6 +65,7 @@ class Responses:
                 f"what else a row might have been; {FLAT}."
             )
         sites: list[Site] = []
+        latents: list[Site] = []
 
         def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
             indicators: dict[str, Any] = {}
@@ -66,6 +78,7 @@ class Responses:
 
             trace = split.visit_observed(visit, z, row, public, supports.first_values(split))
             sites[:] = [s for s in trace.values() if s["type"] == "sample" and split.data_plate in plates_of(s)]
+            latents[:] = [s for s in sites if s["name"] in dict(split.summed)]
             sites[:] = [s for s in sites if s["is_observed"]]
             given = {s["name"]: s["given"] for s in sites if not is_factor(s)}
             return given | indicators, [_law(s) for s in sites]
@@ -76,7 +89,7 @@ class Responses:
         if problem := why_not_own(
             lambda z, row, public: distributions(z, row, public)[0],
             lambda row: [
-                (s["name"], s["value"], supports.counted(s["fn"]))
+                (s["name"], s["value"], counted(s["fn"]))
                 for s in _observed(split, row)
                 if not censoring.is_censored(s["fn"])
             ],
@@ -84,10 +97,23 @@ class Responses:
             shapes,
         ):
             raise UnsupportedModelError(f"{problem}, or {FLAT}.")
+        has_gaps = bool(split.missing) or any(is_masked(s) for s in sites)
+        observed = tuple(s["name"] for s in sites)
+        if split.missing and (censored := [s["name"] for s in sites if censoring.is_censored(s["fn"])]):
+            raise UnsupportedModelError(
+                f"site '{censored[0]}' is censored and '{split.missing[0]}' stands for missing values, which are not supported "
+                f"together; {FLAT}."
+            )
+        sites = [*sites, *latents] if split.missing else sites
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
+<<<<<<< HEAD
         is_single = len(sites) == 1 and not split.discrete and not censoring.is_censored(sites[0]["fn"])
         listed, names = None if scaled else _supports(split, sites), tuple(s["name"] for s in sites)
         return cls(split, num_draws, listed, scaled, names, is_single)
+=======
+        listed = None if scaled else _supports(split, sites)
+        return cls(split, num_draws, listed, scaled, observed, split.missing, has_gaps)
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     @property
     def is_binary(self) -> bool:
@@ -116,20 +142,38 @@ class Responses:
         """The responses that a row observes, by site, as `__call__` returns others; None for units of several rows."""
         return {site["name"]: censoring.own(site) for site in supports.observed(self.split, z, row, public)}
 
+    def completions(self, z: Arrays, row: Arrays, public: Arrays) -> tuple[Arrays, jax.Array]:
+        """The row with its missing values filled in, (m, ...) by site, as `__call__` returns others, and the probability of each,
+        (m,), given what the row observes."""
+        latents, log_probs = missing.completions(self.split, z, row, public)
+        own = self.own(z, row, public) or {}
+        repeated = {name: jnp.broadcast_to(value, (len(log_probs), *jnp.shape(value))) for name, value in own.items()}
+        return repeated | latents, jax.nn.softmax(log_probs)
+
+    def has_gap(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
+        """Whether a row has a missing value."""
+        sites = supports.observed(self.split, z, row, public)
+        in_use = missing.in_use(self.split, z, row, public)
+        masked = [~jnp.all(counted(site["fn"])) for site in sites]
+        return jnp.any(jnp.stack([*masked, *(in_use[name] for name in self.missing)]))
+
     def is_outside(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether a row observes a finite value that its site's distribution cannot produce."""
         return supports.is_outside(self.split, z, row, public)
 
     def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
         """The sum of all that a row observes, and the same of `values` by site, (m, ...) each: (1 + m,). Masked entries are
-        left out."""
+        left out. Of rows with missing values `values` alone are summed: (m,)."""
         total: Any = 0.0
+        in_use = missing.in_use(self.split, z, row, public) if self.missing else {}
+        others = {name: _number(value) for name, value in values.items()}
+        counts: dict[str, Any] = in_use
         for site in supports.observed(self.split, z, row, public):
-            own, others = (
-                jnp.asarray(x.value if isinstance(x, censoring.Censored) else x, jnp.float32)
-                for x in (censoring.own(site), values[site["name"]])
-            )
-            both = jnp.where(supports.counted(site["fn"]), jnp.concatenate([own[None], others]), 0.0)
+            name, counts[site["name"]] = site["name"], counted(site["fn"])
+            if not self.missing:
+                others[name] = jnp.concatenate([_number(censoring.own(site))[None], others[name]])
+        for name, value in others.items():
+            both = jnp.where(counts[name], value, 0.0)
             total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
         return total
 
@@ -155,10 +199,10 @@ class Responses:
             censored[name] = dict(site)
             return censoring.provisional(site, found)
 
-        names = dict(self.split.discrete)
+        names = dict(self.split.summed)
         self.split.visit_observed(draw, z, row, public, dict.fromkeys(names, draw))
         responses = {name: censoring.observed(site, found) for name, site in censored.items()}
-        return {name: value for name, value in (found | responses).items() if name not in names}
+        return {name: value for name, value in (found | responses).items() if self.missing or name not in names}
 
     def _shapes(self, z: Arrays, row: Arrays, public: Arrays) -> dict[str, tuple[int, ...]]:
         trace = self.split.visit_observed(lambda site: None, z, row, public, supports.first_values(self.split))
@@ -179,6 +223,10 @@ def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
     blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
     trace = split.visit_observed(blank, z, row, public, supports.first_values(split))
     return [_law(s) for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
+
+
+def _number(value: Any) -> jax.Array:
+    return jnp.asarray(value.value if isinstance(value, censoring.Censored) else value, jnp.float32)
 
 
 def _law(site: Site) -> Any:

@@ -11,13 +11,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from numpyro import handlers
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.row_free import by_site
 from dpppl.jaxprs import Dependence, abstract, used_inputs
-from dpppl.model import censoring, refusals
+from dpppl.model import censoring, missing, refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes
 from dpppl.model.cures import MASK_CURE
 from dpppl.model.handlers import (
@@ -43,6 +42,7 @@ from dpppl.model.structure import (
     plates_of,
     unconstrained_shape,
 )
+from dpppl.model.summed import log_weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,9 @@ class SplitModel:
     - **params** - values of the model's parameters.
     - **deterministic** - deterministic sites that depend on latents only.
     - **local** - the latents of rows; the log likelihood has them, and the model's parameters, at made-up values.
-    - **discrete** - latents of a row that are summed out, and the sizes of their supports.
+    - **summed** - latents of a row that are summed out, and how many values each is tried at; see `summed`.
+    - **masked** - those of them with a mask.
+    - **missing** - those of them that stand for missing values: these, and continuous ones that some rows do not use.
     - **notes** - sentences on what the model declares and a run leaves out; they tell nothing of rows.
 
     `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z` maps each
@@ -74,7 +76,9 @@ class SplitModel:
     params: dict[str, Any] = field(repr=False)
     deterministic: tuple[str, ...] = field(repr=False)
     local: tuple[str, ...] = ()
-    discrete: tuple[tuple[str, int], ...] = ()  # latents of a row that are summed out, and the sizes of their supports
+    summed: tuple[tuple[str, int], ...] = ()
+    masked: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> tuple[Any, Arrays]:
@@ -95,10 +99,12 @@ class SplitModel:
     ) -> jax.Array:
         """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale.
 
-        Discrete latents of the row are summed out: all joint values of their supports are tried. `responses`: what to
-        observe instead, by site, on a batch of one row."""
-        rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
+        Latents of the row are summed out: all joint values are tried. `responses`: what to observe instead, by site, on a batch
+        of one row; where they give values to those latents, too, the log density of the row that they complete."""
         given = responses or {}
+        if self.summed and self.summed[0][0] in given:
+            return missing.log_density(self, z, row, public, dict(given))
+        rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
         return _total(self._likelihood(z, rows, public, 1, lambda site: given.get(site["name"]))[0].values())
 
     def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
@@ -144,7 +150,7 @@ class SplitModel:
         def function(z: Arrays, rows: Arrays, public: Arrays) -> dict[str, Arrays]:
             trace = self._at(z, rows, public, num_rows)
             inside = self._sites(trace, True)
-            likelihood = self._likelihood(z, rows, public, num_rows)[0] if self.discrete else self._by_row(inside)
+            likelihood = self._likelihood(z, rows, public, num_rows)[0] if self.summed else self._by_row(inside)
             return {
                 "latent": {name: trace[name]["value"] for name in self.latents},
                 "prior": {site["name"]: jnp.sum(log_prob_of(site)) for site in self._sites(trace, False)},
@@ -172,24 +178,27 @@ class SplitModel:
     def _likelihood(
         self, z: Arrays, rows: Arrays, public: Arrays, num_rows: int, observe: Observe | None = None
     ) -> tuple[Arrays, Arrays]:
-        """Log likelihood of each row, (num_rows,), and the values observed, by site; discrete latents summed out."""
+        """Log likelihood of each row, (num_rows,), and the values observed, by site; latents of rows summed out."""
 
         def given(assignment: Arrays) -> tuple[Arrays, Arrays]:
             inside = self._sites(self._at(z, rows, public, num_rows, assignment, observe), True)
             values = {s["name"]: s.get("given", s["value"]) for s in inside if s["is_observed"] and not is_factor(s)}
-            return self._by_row(inside), values
+            return self._by_row(inside, assignment), values
 
-        if not self.discrete:
+        if not self.summed:
             return given({})
-        names, sizes = zip(*self.discrete)
-        assignments = dict(zip(names, np.indices(sizes).reshape(len(sizes), -1)))
-        terms, values = jax.vmap(given)(assignments)
+        terms, values = jax.vmap(given)(missing.assignments(self))
         joint = jax.nn.logsumexp(sum(terms.values(), start=jnp.zeros(num_rows)), axis=0)
         return {"+".join(terms): joint}, {name: value[0] for name, value in values.items()}
 
-    def _by_row(self, sites: list[Site]) -> Arrays:
-        """Log probabilities of sites inside the data plate, by site, of each row."""
-        return {s["name"]: _sum_but(log_prob_of(s), plate_dim(s, self.data_plate)) for s in sites}
+    def _by_row(self, sites: list[Site], assignment: Arrays | None = None) -> Arrays:
+        """Log probabilities of sites inside the data plate, by site, of each row; weights of latents that are summed out."""
+
+        def of(site: Site) -> Any:
+            number = (assignment or {}).get(site["name"])
+            return log_prob_of(site) if number is None else log_weight(site, number)
+
+        return {s["name"]: _sum_but(of(s), plate_dim(s, self.data_plate)) for s in sites}
 
     def _at(
         self,
@@ -222,7 +231,7 @@ class SplitModel:
     ) -> Trace:
         if assignment is None:  # any value will do, but what follows from it is marked as depending on the rows
             first = jnp.ravel(next(iter(rows.values())))[0]
-            assignment = dict.fromkeys(dict(self.discrete), (first != first).astype(int))
+            assignment = dict.fromkeys(dict(self.summed), (first != first).astype(int))
         bind = BindRows(latent, self.data_plate, num_rows, self.params, assignment, observe, held or {})
         with explained():
             return trace_of(self.model, self.arguments, bind, rows, public)
@@ -265,15 +274,18 @@ def split_model(
 
     refusals.check_structure(structure, variational)
     data_plate = refusals.find_data_plate(structure, arguments.num_rows, data_plate, more)
-    local, discrete = refusals.check_sites(structure, data_plate, variational)
+    local, summed = refusals.check_sites(structure, data_plate, variational)
     lengths = {arguments.num_rows, structure.plates[data_plate][0]}
     by_site(refusals.check_effects, *program)
     assumed_public = by_site(partial(refusals.check_captured, lengths=lengths), *program)
     assumed_public = (*assumed_public, *arguments.assumed_public)
-    latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in local}
+    of_rows = {*local, *dict(summed)}
+    latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in of_rows}
+    masked = tuple(name for name in dict(summed) if name in structure.masked)
     split = SplitModel(
-        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, discrete
-    )
+        latents, arguments.num_rows, assumed_public, model, arguments, data_plate, structure.params, (), local, summed, masked
+    )  # fmt: skip
+    stand_ins = missing.stand_ins(split, structure.latents)
     deterministic, observed = check_dependence(split._terms, latents, arguments)
     refusals.check_latents(structure)
     check_coupling(
@@ -285,7 +297,9 @@ def split_model(
         {name: structure.observed[name].axes[data_plate] for name in observed},
         lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed(),
     )
-    return replace(split, deterministic=deterministic, notes=structure.notes(data_plate, deterministic))
+    return replace(
+        split, deterministic=deterministic, missing=stand_ins, notes=structure.notes(data_plate, deterministic)
+    )
 
 
 def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Any, Any]:

@@ -16,6 +16,8 @@ from dpppl.jaxprs import abstract
 Site = dict[str, Any]
 Trace = Mapping[str, Site]
 Shape = tuple[int, ...]
+NUM_NODES = 16
+"""How many values a continuous latent of a row is tried at; see `summed`."""
 
 
 class Observed(NamedTuple):
@@ -39,7 +41,8 @@ class Structure:
 
     - **plates** - by plate, its size and its number of indices.
     - **latents** - shapes of unconstrained latents by site; None: discrete.
-    - **supports** - sizes of finite supports, by latent site.
+    - **supports** - the number of values that a latent site is summed over where it is one of rows; None: it cannot be.
+    - **masked** - latent sites with a mask that may differ between rows.
     - **joint** - names of distributions whose event is not a product of scalars, by latent site.
     - **observed** - observed sites.
     - **fixed** - sites that observe what depends on no row, outside of all plates.
@@ -51,6 +54,7 @@ class Structure:
     plates: dict[str, tuple[int, int]] = field(default_factory=dict)
     latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)
     supports: dict[str, int | None] = field(default_factory=dict)
+    masked: list[str] = field(default_factory=list)
     joint: dict[str, str] = field(default_factory=dict)
     observed: dict[str, Observed] = field(default_factory=dict)
     fixed: list[str] = field(default_factory=list)
@@ -71,7 +75,8 @@ class Structure:
                 structure.plates_of[name] = tuple(plates_of(site))
                 if not site["is_observed"]:
                     structure.latents[name] = _unconstrained(site)
-                    structure.supports[name] = _support_size(site)
+                    structure.masked += [name] if is_masked(site) else []
+                    structure.supports[name] = _num_values(site)
                     structure.joint |= {name: joint} if (joint := joint_name(site["fn"])) else {}
                 elif is_factor(site):
                     structure.factors += [] if site["infer"].get("is_jacobian") else [name]
@@ -156,12 +161,14 @@ def _unconstrained(site: Site) -> jax.ShapeDtypeStruct | None:
     return abstract(transform_of(site).inverse_shape(jnp.shape(site["value"])), jnp.result_type(float))
 
 
-def _support_size(site: Site) -> int | None:
-    """The number of values of a discrete scalar site, or None where they cannot be listed."""
+def _num_values(site: Site) -> int | None:
+    """The number of values that a latent site is tried at, or None where it cannot be summed out."""
     fn = site["fn"]
-    if not fn.support.is_discrete or not fn.has_enumerate_support or fn.event_shape:
+    if fn.event_shape:
         return None
-    return int(fn.enumerate_support(expand=False).shape[0])
+    if not fn.support.is_discrete:
+        return NUM_NODES if _is_normal(fn) else None
+    return int(fn.enumerate_support(expand=False).shape[0]) if fn.has_enumerate_support else None
 
 
 def _observed(site: Site) -> Observed:
@@ -188,6 +195,29 @@ def unwrapped(distribution: Any) -> Any:
     """A distribution without its masks and added axes."""
     *_, innermost = layers(distribution)
     return innermost
+
+
+def is_masked(site: Site) -> bool:
+    """Whether a mask that may differ between rows is on a site."""
+    return any(isinstance(fn, dist.MaskedDistribution) and not isinstance(fn._mask, bool) for fn in layers(site["fn"]))
+
+
+def counted(fn: Any) -> Any:
+    """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
+    found: Any = True
+    for layer in layers(fn):
+        if isinstance(layer, dist.MaskedDistribution):
+            mask = jnp.asarray(layer._mask)
+            found &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(layer.event_shape))
+    return found
+
+
+def _is_normal(fn: Any) -> bool:
+    fn = unwrapped(fn)
+    if isinstance(fn, dist.TransformedDistribution):
+        one_to_one = all(t.domain.event_dim == t.codomain.event_dim == 0 for t in fn.transforms)
+        return one_to_one and not fn.event_shape and type(unwrapped(fn.base_dist)) is dist.Normal
+    return type(fn) is dist.Normal
 
 
 def _made_up_param(site: Site) -> Any:

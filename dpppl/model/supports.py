@@ -6,13 +6,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from numpyro.distributions import constraints
 
 from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.split import SplitModel
-from dpppl.model.structure import Site, is_factor, layers, plates_of, unwrapped
+from dpppl.model.structure import Site, counted, is_factor, plates_of, unwrapped
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
 _MOST_MARKED = 256
@@ -62,18 +61,8 @@ def observed(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> list[
 
 
 def first_values(split: SplitModel) -> Arrays:
-    """Numbers of the first values of a row's discrete latents."""
-    return dict.fromkeys(dict(split.discrete), np.zeros((), int))
-
-
-def counted(fn: Any) -> Any:
-    """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
-    found: Any = True
-    for layer in layers(fn):
-        if isinstance(layer, dist.MaskedDistribution):
-            mask = jnp.asarray(layer._mask)
-            found &= mask.reshape(mask.shape + (1,) * (mask.ndim > 0) * len(layer.event_shape))
-    return found
+    """Numbers of the first values of a row's latents that are summed out."""
+    return dict.fromkeys(dict(split.summed), np.zeros((), int))
 
 
 def codes(split: SplitModel) -> tuple[str, ...]:

@@ -14,9 +14,9 @@ import numpy as np
 from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, times
 
-FIT, BESIDE_FIT, LINK = 0.7, 0.12, 0.68
-"""By what two moments of ranks by surprise are multiplied, the numbers released with them, and the signed ranks by value, so
-that all are at most 1 long. A row that says nothing, or whose response is next to impossible, counts in one number only."""
+FIT, LINK = 0.7, 0.68
+"""By what two moments of ranks by surprise are multiplied, and the signed ranks by value, so that these, and the numbers released
+with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts in one number only."""
 NUM_AXES = 8
 """The most coordinates along which ranks by value are compared."""
 IMPOSSIBLE = 12.0
@@ -24,6 +24,11 @@ IMPOSSIBLE = 12.0
 normal law, five sds away."""
 _TIED = 1e-3
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0)  # the most: of a continuous rank's two moments, of the rank by value
+
+
+def beside_fit(num_flags: int) -> float:
+    """By what the numbers released with ranks are multiplied, the last of them that many flags."""
+    return 0.12 if num_flags == 2 else 0.105
 
 
 def ranks(likelier: Any, weights: Any) -> Any:
@@ -50,14 +55,19 @@ def impossible(log_probs: Any, weights: Any) -> Any:
     return found[0], found[0] - found @ weights
 
 
+<<<<<<< HEAD
 def numbers(
     log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any, share: Any = 1.0
 ) -> Any:  # fmt: skip
     """The numbers that a row releases, (8 + k,), of norm at most 1. See `Fit.of`, which reads their sums.
+=======
+def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any) -> Any:
+    """The numbers that a row releases, (6 + number of flags + k,), of norm at most 1. See `Fit.of`, which reads their sums.
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.
-    - **flags** - (2,), whether its score and its curvature were clipped.
+    - **flags** - (2,), whether its score and its curvature were clipped, or (3,): and whether it has missing values.
     - **speaks** - whether its score is finite.
     - **is_outside** - whether its response is outside the model's support, so that its score is not finite.
     - **share** - its survey weight in units of the cap, in [0, 1]: moments and ranks are multiplied by it, and their variances
@@ -71,7 +81,11 @@ def numbers(
     variances = share**2 * jnp.append(variances, signed**2 @ weights)
     beside = jnp.concatenate([variances, flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights)
+<<<<<<< HEAD
     fits = jnp.concatenate([FIT * moments * share, BESIDE_FIT * beside, LINK * signed[0] * signs * share])
+=======
+    fits = jnp.concatenate([FIT * moments, beside_fit(len(flags)) * beside, LINK * signed[0] * signs])
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
     return jnp.concatenate([
         jnp.where(speaks, departure * share, 0.0)[None],
@@ -80,6 +94,20 @@ def numbers(
     ])  # fmt: skip
 
 
+<<<<<<< HEAD
+=======
+def weighted(found: Any, share: Any, speaks: Any, num_flags: int = 2) -> Any:
+    """`numbers` of a row that counts with this `share`, in [0, 1]: moments and ranks times it, their variances times its square.
+
+    - **found** - the numbers.
+    - **share** - weight in units of its cap.
+    - **speaks** - whether the row's score is finite; else its numbers stay.
+    - **num_flags** - see `numbers`."""
+    factors = jnp.full(found.shape, share).at[1:3].set(1.0).at[5:8].set(share**2).at[8 : 8 + num_flags].set(1.0)
+    return jnp.where(speaks, found * jnp.nan_to_num(factors), found)
+
+
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 class Directions(NamedTuple):
     """Directions in which rows are compared: from the prior mean to the fit, then along single coordinates.
 
@@ -112,6 +140,11 @@ class Scalars(NamedTuple):
     values: Array
     coordinates: tuple[int, ...]
 
+    @property
+    def num_flags(self) -> int:
+        """How many flags there are among the values."""
+        return len(self.values) - 9 - len(self.coordinates)
+
     @classmethod
     def asked(cls, ask: Callable[..., Any], at: Any, noise_multiplier: float, directions: Directions) -> "Scalars":
         """The fit, from one access."""
@@ -126,6 +159,7 @@ class Fit(NamedTuple):
     - **impossible** - share of responses that the model finds next to impossible, and its standard error.
     - **std** - sd of the noise of `outside` and `missing`.
     - **clipped** - shares of clipped scores and of clipped curvatures, and the sd of their noise.
+    - **gaps** - share of rows with missing values, and the sd of its noise; None where the model has none.
     - **rank** - the mean rank by surprise, and its standard error.
     - **shape** - how far the moments of this rank are from the model's, and the same in squared standard errors, chi-squared with
       2 degrees of freedom.
@@ -139,6 +173,7 @@ class Fit(NamedTuple):
     impossible: tuple[float, float]
     std: float
     clipped: tuple[float, float, float]
+    gaps: tuple[float, float] | None
     rank: tuple[float, float]
     shape: tuple[float, float]
     link: tuple[int, float, float]
@@ -146,14 +181,17 @@ class Fit(NamedTuple):
     harm: tuple[float, float]
 
     @classmethod
-    def of(cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float) -> "Fit":
+    def of(
+        cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, num_flags: int = 2
+    ) -> "Fit":
         """`noise_std`: of the sums; `excess`: see `Stage`, by how much moments scatter more since the point is not the truth."""
+        end, unit = 8 + num_flags, beside_fit(num_flags)
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
         (unlikely, outside, missing), moments = values[:3], values[3:5] / FIT
-        beside, links = values[5:10] / BESIDE_FIT, values[10:] * np.sqrt(len(values) - 10) / LINK
+        beside, links = values[5:end] / unit, values[end:] * np.sqrt(len(values) - end) / LINK
         stds = np.array([std / FIT] * 2 + [std * np.sqrt(len(links)) / LINK])
         # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
-        variances = np.minimum(_VARIANCES, np.maximum(beside[:3], 0.0) + 2.0 * std / BESIDE_FIT)
+        variances = np.minimum(_VARIANCES, np.maximum(beside[:3], 0.0) + 2.0 * std / unit)
         stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
         # Of all other distributions that give these means, the nearest moves the scores most where they are proportional.
         tilts = np.append(moments, links[np.argmax(np.abs(links))]) ** 2 / np.maximum(variances, 1e-12)
@@ -165,7 +203,8 @@ class Fit(NamedTuple):
             missing=float(missing),
             impossible=(float(unlikely), float(np.sqrt(std**2 + max(unlikely, 0.0) / num_rows))),
             std=std,
-            clipped=(float(flags[0]), float(flags[1]), std / BESIDE_FIT),
+            clipped=(float(flags[0]), float(flags[1]), std / unit),
+            gaps=(float(flags[2]), std / unit) if num_flags > 2 else None,
             rank=(0.5 + float(by_surprise @ moments), float(np.linalg.norm(by_surprise * stds[:2]))),
             shape=(float(np.linalg.norm(moments)), float(np.sum((moments / stds[:2]) ** 2))),
             link=(farthest, float(links[farthest]), float((links[farthest] / stds[2]) ** 2)),

@@ -17,6 +17,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import plates_of
+from dpppl.model.supports import first_values
 
 
 class Search:
@@ -37,8 +38,8 @@ class Search:
         values = {}
 
         def explore(z: Arrays, row: Arrays, public: Arrays) -> None:
-            first = dict.fromkeys(dict(split.discrete), np.zeros((), int))
-            for name, site in split.visit_observed(lambda site: None, z, row, public, first).items():
+            trace = split.visit_observed(lambda site: None, z, row, public, first_values(split))
+            for name, site in trace.items():
                 inside = site["type"] in ("sample", "deterministic") and split.data_plate in plates_of(site)
                 self._sites[name] = (site["type"], inside)
                 if (

@@ -16,7 +16,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access.centring import binary_factor, centre, clipped, odds_of, row_scores, squared_length, unnumbered
+from dpppl.access.centring import (
+    averaged,
+    binary_factor,
+    centre,
+    clipped,
+    odds_of,
+    row_scores,
+    squared_length,
+    unnumbered,
+)
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.model.responses import Responses
@@ -24,7 +33,7 @@ from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.weights import Weights
-from dpppl.row_program.hoist import value_and_gradient
+from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
@@ -81,6 +90,38 @@ class RowStatistics:
         log_prob, score = value_and_gradient(self._log_likelihood)(at["point"], unnumbered(row), public)
         return log_prob, self.geometry.pulled(at, score)
 
+    def _mean(self, of: Callable[["_Influence"], Any], at: Any, row: Any, rest: Any) -> Any:
+        """A statistic of a row. Where it has missing values, what it would be with these filled in, averaged by their
+        probabilities given what the row observes.
+
+        Its mean is then that for complete rows, whatever part of what is observed decides which values are missing: clipping is
+        centred for complete rows, whose law the model gives, and not for those of one pattern."""
+        if not self._responses.missing:
+            return of(self._influence(at, row, rest))
+        scores, chances, weights, jacobian = self._completed(at, row, *rest)
+        completed, others = scores[: len(chances)], scores[len(chances) :]
+        found = jax.vmap(
+            lambda score: of(self._drawn_influence(at, jnp.concatenate([score[None], others]), weights, jacobian))
+        )(completed)
+        return averaged(found, chances)
+
+    def _completed(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
+        """Scores (m + n, k) of a row with its missing values filled in, each of m ways, and of n rows that it could have been;
+        the probabilities (m,) of the former; the weights (1 + n,) of one of them and of the latter; a Jacobian (k, d) or None."""
+        point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
+        latents = self._latents(point)
+        completions, chances = self._responses.completions(latents, row, public)
+        others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
+        values = {site: jnp.concatenate([completions[site], others[site]]) for site in others}
+        found = scores_by_parameters(self._log_likelihood, point, row, public, values)
+        if found is None:
+            score = gradient(self._log_likelihood)
+            found = self.geometry.pulled(at, jax.vmap(lambda r: score(point, row, public, r))(values)), None
+        else:
+            found = found[0], self.geometry.pulled(at, found[1])
+        silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
+        return found[0].at[: len(chances)].add(silent), chances, weights, found[1]
+
     def _influence(self, at: Any, row: Any, public_and_key: Any) -> "_Influence":
         norm = at["norm"]
         if self._responses.is_binary:
@@ -88,6 +129,7 @@ class RowStatistics:
             odds, square = odds_of(log_prob), jnp.sum(score**2)
             factor = binary_factor(odds, jnp.sqrt(square), norm)
             return _Influence(
+                score,
                 factor * score,
                 factor * odds * self.geometry.length(at, score, square),
                 factor < 1.0,
@@ -157,7 +199,8 @@ class RowStatistics:
         def along(directions: Any) -> Any:
             return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
 
-        return _Influence(through(psi[0]), length, squared_length(centred[0], gram) > norm**2, matrix, squares, along)
+        is_clipped = squared_length(centred[0], gram) > norm**2
+        return _Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
 
     def _weight(self, at: Any, row: Any, length: Any) -> Any:
         return self._share(row) * jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
@@ -165,41 +208,61 @@ class RowStatistics:
     def bin(self, at: Any, row: Any, rest: Any) -> Any:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` has
         "of_curvature", that of its curvature over the squared norm, scores clipped."""
-        score = jnp.linalg.norm(self._own(at, row, rest[0])[1])
-        length = self._influence(at, row, rest).length / at["norm"] ** 2  # in units of the norm: its scale may be any
-        return in_bin(jnp.where(at["of_curvature"], length, score))
+        own = None if self._responses.missing else self._own(at, row, rest[0])[1]
+
+        def of(found: _Influence) -> Any:
+            score = jnp.linalg.norm(found.score if own is None else own)
+            length = found.length / at["norm"] ** 2  # in units of the norm: its scale may be any
+            return in_bin(jnp.where(at["of_curvature"], length, score))
+
+        return self._mean(of, at, row, rest)
 
     def gradient(self, at: Any, row: Any, rest: Any) -> Any:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
-        found = self._influence(at, row, rest)
-        return found.psi * (self._weight(at, row, found.length) / at["norm"])
+        return self._mean(lambda found: found.psi * (self._weight(at, row, found.length) / at["norm"]), at, row, rest)
 
     def curvature(self, at: Any, row: Any, rest: Any) -> Any:
         """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
 
-        Jointly at most 1 long: see `scores_share`."""
-        found = self._influence(at, row, rest)
-        w = self._weight(at, row, found.length)
-        own = found.psi * (w / at["norm"])
+        Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
+        covariance of w psi and the score given what is observed: the information that is missing (Louis 1982)."""
+
+        def of(found: _Influence) -> Any:
+            w = self._weight(at, row, found.length)
+            psi = found.psi * w
+            product = self.geometry.curvature(at, one, psi[None], found.score[None]) if has_missing else 0.0
+            return found.matrix() * w, psi, found.score, product
+
+        one, has_missing = jnp.ones(1), bool(self._responses.missing)
+        matrix, psi, score, product = self._mean(of, at, row, rest)
+        if has_missing:
+            matrix -= product - self.geometry.curvature(at, one, psi[None], score[None])
         return {
-            "A": np.sqrt(1.0 - self._scores_share) * found.matrix() * (w / at["bound"]),
-            "J": np.sqrt(self._scores_share) * self.geometry.outer(at, own),
+            "A": np.sqrt(1.0 - self._scores_share) * (matrix / at["bound"]),
+            "J": np.sqrt(self._scores_share) * self.geometry.outer(at, psi / at["norm"]),
         }
 
     def sizes(self, at: Any, row: Any, rest: Any) -> Any:
         """The lengths of w A where `at` has "halfway", and at its point, in units of sqrt 2 times the bound: (2,)."""
         points = at["halfway"], at["point"]
-        lengths = jnp.stack([self._influence(at | {"point": point}, row, rest).length for point in points])
-        return self._share(row) * jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
+        of = lambda found: jnp.minimum(found.length / at["bound"], 1.0)  # noqa: E731
+        lengths = jnp.stack([self._mean(of, at | {"point": point}, row, rest) for point in points])
+        return self._share(row) * lengths / np.sqrt(2.0)
 
     def sides(self, at: Any, row: Any, rest: Any) -> Any:
         """Curvatures w E[psi s'] along directions, "along" (d, n): at the point, and each at its own two of the points
         "sides" (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
         alike, and the fourth is the first where that made it smaller, else 0."""
+        has_missing = bool(self._responses.missing)
 
         def curvatures(point: Any, directions: Any) -> Any:
-            found = self._influence(at | {"point": point}, row, rest)
-            return self._weight(at, row, found.length) * found.along(directions)
+            def of(found: _Influence) -> Any:
+                w = self._weight(at, row, found.length)
+                psi, score = found.psi @ directions * w, found.score @ directions
+                return w * found.along(directions), psi, score, psi * score
+
+            along, psi, score, product = self._mean(of, at | {"point": point}, row, rest)
+            return along - (product - psi * score) if has_missing else along
 
         directions = jnp.tile(at["along"].T[:, :, None], (2, 1, 1))
         beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at["sides"], directions))
@@ -212,23 +275,53 @@ class RowStatistics:
 
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
         """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
-        found = self._influence(at, row, rest)
+        responses, (public, _) = self._responses, rest
         log_probs, values, weights, is_outside = self._alternatives(at, row, *rest)
+<<<<<<< HEAD
         flags = jnp.stack([found.is_clipped, found.length > at["bound"]])
         speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
         squares = found.squares(at["directions"])
         return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
+=======
+        gaps = [responses.has_gap(self._latents(at["point"]), unnumbered(row), public)] if responses.has_gaps else []
+
+        def of(found: _Influence, log_probs: Any, values: Any) -> Any:
+            flags = jnp.stack([found.is_clipped, found.length > at["bound"], *gaps])
+            speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
+            squares = found.squares(at["directions"])
+            all_numbers = numbers(log_probs, values, weights, squares, flags, speaks, is_outside)
+            if self._weights is None:
+                return all_numbers
+            return fit.weighted(all_numbers, self._share(row), speaks, len(flags))
+
+        if not responses.missing:
+            return of(self._influence(at, row, rest), log_probs, values)
+        scores, chances, shares, jacobian = self._completed(at, row, *rest)
+        count = len(chances)
+
+        def completed(number: Any) -> Any:
+            one = lambda x: jnp.concatenate([x[number][None], x[count:]])  # noqa: E731
+            return of(self._drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
+
+        return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
-        (1 + m,); and whether the real one is outside the model's support."""
+        (1 + m,); and whether the real one is outside the model's support. Of rows with missing values the former two hold, in the
+        place of the real response, all ways to fill these in."""
         responses = replace(self._responses, num_draws=_NUM_DRAWS)
         # Not the draws that squares, and with them the signs of ranks, are made of: ranks among these would have another mean.
         key, row = jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1), unnumbered(row)
         latents = self._latents(at["point"])
         values, weights = responses(latents, row, public, key)
         log_prob = lambda r=None: self._log_likelihood(at["point"], row, public, r)  # noqa: E731
-        log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
+        if responses.missing:
+            completions, _ = responses.completions(latents, row, public)
+            values = {site: jnp.concatenate([completions[site], value]) for site, value in values.items()}
+            log_probs = jax.vmap(log_prob)(values)
+        else:
+            log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
         is_outside = responses.is_outside(latents, row, public)
         return log_probs, responses.totals(latents, row, public, values), weights, is_outside
 
@@ -239,10 +332,12 @@ def _moment(weights: Any, psi: Any, scores: Any) -> Any:
 
 
 class _Influence(NamedTuple):
-    """`psi` (d,): the real response's score, centred and clipped; `length`: the Frobenius norm of the row's curvature,
-    which `matrix` computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than the norm. For
-    directions (d, n): `squares`, the model's variance of scores along each; `along`, the row's curvature along each."""
+    """`score` (d,): that of the real response; `psi` (d,): the same, centred and clipped; `length`: the Frobenius norm of the
+    row's curvature, which `matrix` computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than
+    the norm. For directions (d, n): `squares`, the model's variance of scores along each; `along`, the row's curvature along
+    each."""
 
+    score: Any
     psi: Any
     length: Any
     is_clipped: Any

@@ -42,9 +42,9 @@ class Verdict:
     - **norms** - the last stage's bounds.
     - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
       is from 0, its square in squared standard errors, and how many means were compared.
-    - **outside** - the share of rows whose response is outside the model's support.
-    - **missing** - the share of rows whose score is not finite for another reason.
+    - **outside**, **missing** - shares of rows whose response is outside the model's support, and of others with no finite score.
     - **share_std** - sd of the noise of these shares.
+    - **gaps** - the share of rows with missing values that the model sums out or masks, and the sd of its noise, or None.
     - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
     - **stages_learned** - the mean of `learned` in the last two stages.
     - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
@@ -76,6 +76,7 @@ class Verdict:
     outside: float = 0.0
     missing: float = 0.0
     share_std: float = 0.0
+    gaps: tuple[float, float] | None = None
     impossible: tuple[float, float] = (0.0, 0.0)
     stages_learned: tuple[float, float] = (0.0, 0.0)
     resolved: float = 1.0
@@ -103,7 +104,7 @@ class Verdict:
     ) -> "Verdict":
         """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
         (*_, before, last), sd = stages, np.sqrt(found.variance)
-        fit = Fit.of(scalars.values, scalar_std, num_rows, last.excess)
+        fit = Fit.of(scalars.values, scalar_std, num_rows, last.excess, scalars.num_flags)
         number, departure, chi_squared = fit.link
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
@@ -122,6 +123,7 @@ class Verdict:
             share_std=fit.std,
             impossible=fit.impossible,
             clipped=fit.clipped,
+            gaps=fit.gaps,
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
             resolved=last.resolved,
@@ -314,7 +316,7 @@ class Verdict:
 
     def rows(self) -> list[tuple[str, str]]:
         """Lines of the report: pairs of a name and a text."""
-        words = [word for _, word in self.share_learned()]
+        words, (clipped, of_curvature, std) = [word for _, word in self.share_learned()], self.clipped
         return [
             ("verdict", self.line()),
             (
@@ -322,10 +324,7 @@ class Verdict:
                 f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates",
             ),
             ("curvature", self.curvature + ("; correlations between them are not released" if self.released else "")),
-            (
-                "rows clipped",
-                f"{self.clipped[0]:.0%} (curvature {self.clipped[1]:.0%}) ± {self.clipped[2]:.0%}; centred, so unbiased",
-            ),
+            ("rows clipped", f"{clipped:.0%} (curvature {of_curvature:.0%}) ± {std:.0%}; centred, so unbiased"),
             (
                 "arrival",
                 f"{self.arrival:.2f} sd; stages agree within {self.agreement:.2f} sd; chi-squared {self.chi_squared:.2f}",
@@ -342,6 +341,7 @@ class Verdict:
                 f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next "
                 f"to impossible {self.impossible[0]:.1%} ± {self.impossible[1]:.1%}",
             ),
+            *([] if self.gaps is None else [("rows with missing values", f"{self.gaps[0]:.1%} ± {self.gaps[1]:.1%}")]),
             ("latents", ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior"))),
         ]
 

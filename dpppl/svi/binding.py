@@ -17,7 +17,7 @@ from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.arguments import name_of
-from dpppl.model.cures import STATEFUL
+from dpppl.model.cures import MISSING_CURE, STATEFUL
 from dpppl.model.handlers import explained
 from dpppl.model.refusals import check_captured, check_effects
 from dpppl.model.responses import FLAT
@@ -85,7 +85,8 @@ def bind_objective(
         if split.local:
             raise UnsupportedModelError(
                 f"site '{split.local[0]}' is a latent of each row, for which an AutoGuide would hold parameters of "
-                "each row; write a guide that computes its distribution from the row (amortised)."
+                "each row; write a guide that computes its distribution from the row (amortised). If it stands for missing "
+                f"values, {MISSING_CURE}"
             )
         check_sites(guide_sites, split)
     else:
@@ -179,10 +180,15 @@ def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) ->
             f"{what}, and gradients of common latents, which the default clips, do not reach it: write "
             f'dpppl.SVI(model, guide, gradient="per_parameter", clipping_norm=1.0, ...){prior}.'
         )
-    if split.discrete:
+    if split.summed:
         raise UnsupportedModelError(
+<<<<<<< HEAD
             f"site '{split.discrete[0][0]}' is a discrete latent of each row in a model with continuous ones or parameters "
             "of the model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
+=======
+            f"site '{split.summed[0][0]}' is a latent of each row beside those of the guide or parameters of the "
+            "model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
+>>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
         )
     if isinstance(svi.mechanism.clipping, Centred):
         raise UnsupportedModelError(

@@ -54,15 +54,21 @@ class Objective:
     def responses(self) -> Callable[..., Any]:
         """Draws responses, of (z of all particles, row, public, key), at the first particle: one draw for all particles, as
         there is one observed response for all of them."""
+        assert self.response_distribution is not None
+        return self._at_the_first(self.response_distribution)
+
+    @property
+    def completions(self) -> Callable[..., Any] | None:
+        """The completions of rows with missing values, at the first particle; None where no values may be missing."""
         distribution = self.response_distribution
-        assert distribution is not None
+        return (
+            self._at_the_first(distribution.completions) if distribution is not None and distribution.missing else None
+        )
+
+    def _at_the_first(self, function: Callable[..., Any]) -> Callable[..., Any]:
         if self.num_particles == 1:
-            return distribution
-
-        def of_all(z: Any, row: Any, public: Any, key: Any) -> Any:
-            return distribution(jax.tree.map(lambda leaf: leaf[0], z), row, public, key)
-
-        return of_all
+            return function
+        return lambda z, *rest: function(jax.tree.map(lambda leaf: leaf[0], z), *rest)
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> Any:
         """The private rows and the Public arrays of a call."""

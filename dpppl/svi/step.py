@@ -59,7 +59,7 @@ def svi_step(
             distribution = objective.response_distribution
             is_binary = objective.num_particles == 1 and distribution is not None and distribution.is_binary
             return noted(noisy_centred_sum(
-                mechanism, objective.responses, is_binary, log_likelihood, to_latents, z, rows, public,
+                mechanism, objective.responses, is_binary, objective.completions, log_likelihood, to_latents, z, rows, public,
                 key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
             ))  # fmt: skip
         noisy = mechanism.noisy_sum(

@@ -282,5 +282,5 @@ def test_partial_models_and_keyword_settings():
 def test_what_follows_from_a_discrete_latent_of_a_row_is_not_returned():
     args, kwargs = BY_NAME["chained_switches"].data(0)
     split = split_model(BY_NAME["chained_switches"].model, args, kwargs)
-    assert dict(split.discrete) == {"first": 2, "second": 3} and split.deterministic == ()
+    assert dict(split.summed) == {"first": 2, "second": 3} and split.deterministic == ()
     assert split.constrain(jax.tree.map(lambda a: a[0], random_z(split, 1)), {}).keys() == {"rate", "shift"}

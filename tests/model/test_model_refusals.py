@@ -398,9 +398,11 @@ def test_obs_mask():
     def model(x, y, observed):
         w = latent()
         with numpyro.plate("data", x.shape[0]):
-            numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y, obs_mask=observed)
+            numpyro.sample("y", law(jnp.exp(w * x)), obs=y, obs_mask=observed)
 
-    assert "site 'y' has an obs_mask" in refused(model, X, Y, np.arange(N) > 2)
+    for law in (dist.Poisson, dist.Exponential):  # noqa: B007
+        message = refused(model, X, Y, np.arange(N) > 2)
+        assert "site 'y_unobserved' is a" in message and "If nothing depends on 'y', leave them out" in message
 
 
 def test_param_sites():

@@ -229,8 +229,10 @@ def test_moments_of_ranks_have_mean_zero_where_the_model_is_right():
     moments = np.array([moments for moments, _ in rolled])
     assert np.abs(moments.mean(axis=0)).max() < 1e-6
     np.testing.assert_allclose(rolled[0][1], np.mean(moments**2, axis=0), rtol=1e-4)
-    long = max(np.sum((fit.FIT * np.asarray(m)) ** 2) for m in moments) + np.sum((fit.BESIDE_FIT * rolled[0][1]) ** 2)
-    assert 0.9 < long + fit.LINK**2 + (2 + 1 / 9) * fit.BESIDE_FIT**2 <= 1.0
+    long = max(np.sum((fit.FIT * np.asarray(m)) ** 2) for m in moments) + np.sum(
+        (fit.beside_fit(2) * rolled[0][1]) ** 2
+    )
+    assert 0.9 < long + fit.LINK**2 + (2 + 1 / 9) * fit.beside_fit(2) ** 2 <= 1.0
 
 
 # What is charged

@@ -219,7 +219,7 @@ def test_the_unlikelier_of_two_responses_counts_in_full(p):
     sizes = np.array([of(0)[10:], of(1)[10:]]) * np.sqrt(4) / fit.LINK
     np.testing.assert_allclose(sizes[1], signs * (1.0 if p <= 0.5 else odds), rtol=1e-4)
     np.testing.assert_allclose(sizes[0], -signs * (1.0 if p >= 0.5 else odds), rtol=1e-4)
-    assert of(0)[7] / fit.BESIDE_FIT == pytest.approx(odds, rel=1e-4)
+    assert of(0)[7] / fit.beside_fit(2) == pytest.approx(odds, rel=1e-4)
 
 
 def test_rows_of_certain_responses_are_compared_by_their_covariates():
@@ -234,7 +234,9 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
 
 def test_sums_are_read_in_units_of_what_their_rows_released():
     """Sums over 100 rows whose numbers are known, three of them signed: each mean, and its standard error at and off the truth."""
-    sums = np.array([2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.BESIDE_FIT * np.array([10.0, 20.0, 50.0, 40.0, 30.0]))])
+    sums = np.array(
+        [2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.beside_fit(2) * np.array([10.0, 20.0, 50.0, 40.0, 30.0]))]
+    )
     sums = np.append(sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]))
     for excess in (0.0, 3.0):
         found = fit.Fit.of(sums, 1e-9, 100, excess)
@@ -244,7 +246,7 @@ def test_sums_are_read_in_units_of_what_their_rows_released():
         assert found.link == pytest.approx((1, -0.2, 0.2**2 / (0.5 / 100 * (1 + excess)))) and found.num_links == 3
         assert found.harm == pytest.approx((0.05 * np.sqrt(100 / 0.1), 0.2 * np.sqrt(100 / 0.5)), rel=1e-3)
     noisy = fit.Fit.of(sums, 10.0, 100, 0.0)
-    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.BESIDE_FIT) / 100
+    variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.beside_fit(2)) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
 
 

@@ -1,0 +1,182 @@
+"""Latents of a row that stand for missing values: which they are, whether a row uses them, and the rows that they complete.
+
+`split` is a SplitModel, `z` its unconstrained latents, `row` one private row. `given` are values by site, on a batch of one row.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.errors import UnsupportedModelError
+from dpppl.jaxprs import Dependence, abstract
+from dpppl.model.arguments import Arrays
+from dpppl.model.cures import MISSING_CURE
+from dpppl.model.handlers import log_prob_of, made_up_value
+from dpppl.model.refusals import of_row_message
+from dpppl.model.structure import Site, Trace, counted, is_factor, plates_of, unwrapped
+from dpppl.model.summed import log_weight
+
+_NUM_ROWS = 16
+
+
+def assignments(split: Any) -> Arrays:
+    """The numbers of all joint values of a row's latents that are summed out, (m,) by site."""
+    names, sizes = zip(*split.summed)
+    return dict(zip(names, np.indices(sizes).reshape(len(sizes), -1)))
+
+
+def completions(split: Any, z: Arrays, row: Arrays, public: Arrays) -> tuple[Arrays, jax.Array]:
+    """Values (m, ...) of the row's latents that are summed out, by site, and their log probabilities (m,) given what the row
+    observes, but for a constant."""
+
+    def at(numbers: Arrays) -> tuple[Arrays, Any]:
+        trace = split.visit_observed(lambda site: None, z, row, public, numbers)
+        values = {name: trace[name]["value"] for name in numbers}
+        weights = [jnp.sum(log_weight(trace[name], number)) for name, number in numbers.items()]
+        return values, sum(weights, _total(split, trace, numbers))
+
+    return jax.vmap(at)(assignments(split))
+
+
+def log_density(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> jax.Array:
+    """Log density of a row whose latents that are summed out have the values `given`. Latents that it does not use count 0."""
+    trace = _at(split, z, row, public, given)
+    total = _total(split, trace, dict(split.summed))
+    for name, is_used in _in_use(split, z, row, public, given, trace).items():
+        total += jnp.where(is_used, jnp.sum(unwrapped(trace[name]["fn"]).log_prob(trace[name]["value"])), 0.0)
+    return total
+
+
+def in_use(split: Any, z: Arrays, row: Arrays, public: Arrays) -> Arrays:
+    """Whether a row uses each of its latents that are summed out, or observes a value in its place, by site."""
+    first = {name: np.zeros((), int) for name, _ in split.summed}
+    return _in_use(split, z, row, public, {}, split.visit_observed(lambda site: None, z, row, public, first))
+
+
+def stand_ins(split: Any, latents: Arrays) -> tuple[str, ...]:
+    """The latents of a row that are summed out and stand for missing values: those with a mask, and others that some rows that
+    were made up do not use. `latents`: shapes by site, None where they are discrete. Looks at no data.
+
+    Raises UnsupportedModelError for other continuous ones, and where a latent stands in what is observed."""
+    _check_observed(split)
+    found = list(split.masked)
+    for name, _ in split.summed:
+        if name in split.masked:
+            continue
+        z, rows, public = _made_up(split)
+        try:
+            uses, hidden = jax.device_get(jax.jit(jax.vmap(partial(_of_made_up, split, name, z, public)))(rows))
+        except (TypeError, IndexError, UnsupportedModelError):  # an index, which cannot be NaN
+            continue
+        if latents[name] is None:
+            found += [] if np.all(uses) or np.any(hidden) else [name]
+        elif np.all(uses):
+            raise UnsupportedModelError(of_row_message(name, False, split.data_plate))
+        elif np.any(hidden):
+            raise UnsupportedModelError(
+                f"latent '{name}' of each row stands for missing values and has no mask that says where; {MISSING_CURE}"
+            )
+        else:
+            found.append(name)
+    return tuple(found)
+
+
+def _at(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> Trace:
+    """A run on one row with the values `given`, those of its latents that are summed out among them."""
+    choices = {name: lambda site: given[site["name"]] for name, _ in split.summed}
+    found: Trace = split.visit_observed(lambda site: given.get(site["name"]), z, row, public, choices)
+    return found
+
+
+def _of_row(split: Any, trace: Trace, but: Iterable[str]) -> list[Site]:
+    """The sites of a row, but for those of these names."""
+    sites = [s for s in trace.values() if s["type"] == "sample" and split.data_plate in plates_of(s)]
+    return [s for s in sites if s["name"] not in but]
+
+
+def _total(split: Any, trace: Trace, but: Iterable[str]) -> jax.Array:
+    return sum((jnp.sum(log_prob_of(s)) for s in _of_row(split, trace, but)), start=jnp.zeros(()))
+
+
+def _in_use(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays, trace: Trace) -> Arrays:
+    """By the mask of a latent, where it has one; of others that stand for missing values by `_uses`."""
+    found: Arrays = {}
+    for name, _ in split.summed:
+        found[name] = jnp.all(counted(trace[name]["fn"])) if name in split.masked else jnp.ones((), bool)
+        if name in split.missing and name not in split.masked:
+            values = given | {other: trace[other]["value"] for other, _ in split.summed}
+            found[name] = _uses(split, name, z, row, public, values, trace)
+    return found
+
+
+def _uses(split: Any, name: str, z: Arrays, row: Arrays, public: Arrays, given: Arrays, trace: Trace) -> jax.Array:
+    """Whether parameters of another site of a row become NaN where a latent is NaN; `trace` is that of the values `given`."""
+    tainted = _at(split, z, row, public, given | {name: jnp.full(jnp.shape(trace[name]["value"]), jnp.nan)})
+    others = _of_row(split, trace, [name])
+    return jnp.any(jnp.stack([_has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in others]))
+
+
+def _has_new_nan(fn: Any, tainted: Any) -> jax.Array:
+    """Whether a distribution has a parameter that is NaN where the same one of another is not, and no mask takes it out."""
+    pairs = zip(jax.tree.leaves(fn), jax.tree.leaves(tainted))
+    found = [jnp.any((new != new) & (old == old)) for old, new in pairs]
+    return jnp.any(jnp.stack([jnp.zeros((), bool), *found])) & jnp.any(counted(fn))
+
+
+def _of_made_up(split: Any, name: str, z: Arrays, public: Arrays, row: Arrays) -> tuple[Any, Any]:
+    """Whether a row uses a latent, and whether its log density depends on the latent although it does not seem to."""
+    values, _ = completions(split, z, row, public)
+    trace = split.visit_observed(_inside, z, row, public, {other: np.zeros((), int) for other in values})
+    given = {other: site["value"] for other, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
+    given |= {other: value[0] for other, value in values.items()}
+
+    def without_law(value: Any) -> Any:
+        return _total(split, _at(split, z, row, public, given | {name: value}), [name])
+
+    found = jax.vmap(without_law)(values[name])
+    uses = _uses(split, name, z, row, public, given, _at(split, z, row, public, given))
+    return uses, ~uses & jnp.any(found != found[0]) & jnp.all(jnp.isfinite(found))
+
+
+def _check_observed(split: Any) -> None:
+    """Refuse what observes latents of the row that are summed out: their law is then not that of their own site."""
+    if not split.summed:
+        return
+
+    def observed(z: Arrays, row: Arrays, public: Arrays, numbers: Arrays) -> dict[str, Arrays]:
+        sites = _of_row(split, split.visit_observed(lambda site: None, z, row, public, numbers), [])
+        return {"observed": {s["name"]: s["given"] for s in sites if s["is_observed"] and not is_factor(s)}}
+
+    numbers = {name: abstract((), int) for name, _ in split.summed}
+    found = Dependence(
+        observed, latent=split.latents, row=split.row, public=split.arguments.public, **{"of row": numbers}
+    )
+    for name in found.names("observed"):
+        for role, label in found.inputs("observed", name):
+            if role == "of row":
+                raise UnsupportedModelError(
+                    f"site '{name}' observes values in which the latent '{label}' of each row stands; {MISSING_CURE}"
+                )
+
+
+def _inside(site: Site) -> Any:
+    """A value in the support of an observed site."""
+    found = made_up_value(site["fn"].support, jnp.full(jnp.shape(site["value"]), 0.3))
+    return None if found is None else found.astype(jnp.result_type(site["value"]))
+
+
+def _made_up(split: Any) -> tuple[Arrays, Arrays, Arrays]:
+    """Latents, and rows (n, ...) that differ in all that may be a mask."""
+    rng, rows = np.random.default_rng(0), {}
+    for name, shape in split.row.items():
+        size = (_NUM_ROWS, *shape.shape)
+        is_float = jnp.issubdtype(shape.dtype, jnp.inexact)
+        numbers = rng.uniform(0.1, 0.9, size) if is_float else rng.integers(0, 2, size)
+        numbers[0] = 1
+        rows[name] = numbers.astype(shape.dtype)
+    z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in split.latents.items()}
+    return z, rows, split.placeholder_public()
