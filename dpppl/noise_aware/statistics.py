@@ -107,7 +107,8 @@ class RowStatistics:
 
     def _completed(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
         """Scores (m + n, k) of a row with its missing values filled in, each of m ways, and of n rows that it could have been;
-        the probabilities (m,) of the former; the weights (1 + n,) of one of them and of the latter; a Jacobian (k, d) or None."""
+        the probabilities (m,) of the former, the weights (1 + n,) of one of them and of the latter, and a Jacobian as
+        `_by_parameters` has it, or None."""
         point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
         latents = self._latents(point)
         completions, chances = self._responses.completions(latents, row, public)
@@ -118,7 +119,7 @@ class RowStatistics:
             score = gradient(self._log_likelihood)
             found = self.geometry.pulled(at, jax.vmap(lambda r: score(point, row, public, r))(values)), None
         else:
-            found = found[0], self.geometry.pulled(at, found[1])
+            found = found[0], self.geometry.blocks(at, found[1])
         silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
         return found[0].at[: len(chances)].add(silent), chances, weights, found[1]
 
