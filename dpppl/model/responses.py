@@ -34,25 +34,19 @@ class Responses:
       are drawn. Each is a dict by site, on a batch of one row.
     - **scaled** - sites whose log probability is scaled (`handlers.scale`).
     - **observed** - the observed sites.
-<<<<<<< HEAD
-    - **from_one_key** - whether all draws of a row are made from one key: those of a single site that is not censored."""
-=======
+    - **from_one_key** - whether all draws of a row are made from one key: those of a single site that is not censored.
     - **missing** - latents of a row that stand for missing values. Where there are any, all latents of a row that are summed out
       are responses, too; of what is observed `completions` are then the means.
     - **has_gaps** - whether rows may have missing values: these, or masked responses."""
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
     supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
     scaled: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
-<<<<<<< HEAD
     from_one_key: bool = False
-=======
     missing: tuple[str, ...] = ()
     has_gaps: bool = False
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     @classmethod
     def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
@@ -106,14 +100,9 @@ class Responses:
             )
         sites = [*sites, *latents] if split.missing else sites
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
-<<<<<<< HEAD
-        is_single = len(sites) == 1 and not split.discrete and not censoring.is_censored(sites[0]["fn"])
-        listed, names = None if scaled else _supports(split, sites), tuple(s["name"] for s in sites)
-        return cls(split, num_draws, listed, scaled, names, is_single)
-=======
+        is_single = len(sites) == 1 and not split.summed and not censoring.is_censored(sites[0]["fn"])
         listed = None if scaled else _supports(split, sites)
-        return cls(split, num_draws, listed, scaled, observed, split.missing, has_gaps)
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
+        return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps)
 
     @property
     def is_binary(self) -> bool:

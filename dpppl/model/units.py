@@ -154,18 +154,14 @@ def responses_of(split: SplitModel, num_draws: int) -> Responses:
     if not isinstance(split, UnitSplit):
         return Responses.of(split, num_draws)
     responses = Responses.of(split.of_rows, num_draws)
-<<<<<<< HEAD
-    return UnitResponses(
-        split, num_draws, None, responses.scaled, responses.observed, responses.from_one_key, of_rows=responses
-    )
-=======
     if responses.missing:
         raise UnsupportedModelError(
             f"site '{responses.missing[0]}' stands for missing values, which are not supported with centred clipping where the "
             f"unit is larger than a row; leave unit out, or {FLAT}."
         )
-    return UnitResponses(split, num_draws, None, responses.scaled, responses.observed, of_rows=responses)
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
+    return UnitResponses(
+        split, num_draws, None, responses.scaled, responses.observed, responses.from_one_key, of_rows=responses
+    )
 
 
 def grouped(

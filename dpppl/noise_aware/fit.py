@@ -55,15 +55,10 @@ def impossible(log_probs: Any, weights: Any) -> Any:
     return found[0], found[0] - found @ weights
 
 
-<<<<<<< HEAD
 def numbers(
     log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any, share: Any = 1.0
 ) -> Any:  # fmt: skip
-    """The numbers that a row releases, (8 + k,), of norm at most 1. See `Fit.of`, which reads their sums.
-=======
-def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any) -> Any:
     """The numbers that a row releases, (6 + number of flags + k,), of norm at most 1. See `Fit.of`, which reads their sums.
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.
@@ -81,11 +76,7 @@ def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any,
     variances = share**2 * jnp.append(variances, signed**2 @ weights)
     beside = jnp.concatenate([variances, flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights)
-<<<<<<< HEAD
-    fits = jnp.concatenate([FIT * moments * share, BESIDE_FIT * beside, LINK * signed[0] * signs * share])
-=======
-    fits = jnp.concatenate([FIT * moments, beside_fit(len(flags)) * beside, LINK * signed[0] * signs])
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
+    fits = jnp.concatenate([FIT * moments * share, beside_fit(len(flags)) * beside, LINK * signed[0] * signs * share])
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
     return jnp.concatenate([
         jnp.where(speaks, departure * share, 0.0)[None],
@@ -94,20 +85,6 @@ def numbers(log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any,
     ])  # fmt: skip
 
 
-<<<<<<< HEAD
-=======
-def weighted(found: Any, share: Any, speaks: Any, num_flags: int = 2) -> Any:
-    """`numbers` of a row that counts with this `share`, in [0, 1]: moments and ranks times it, their variances times its square.
-
-    - **found** - the numbers.
-    - **share** - weight in units of its cap.
-    - **speaks** - whether the row's score is finite; else its numbers stay.
-    - **num_flags** - see `numbers`."""
-    factors = jnp.full(found.shape, share).at[1:3].set(1.0).at[5:8].set(share**2).at[8 : 8 + num_flags].set(1.0)
-    return jnp.where(speaks, found * jnp.nan_to_num(factors), found)
-
-
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 class Directions(NamedTuple):
     """Directions in which rows are compared: from the prior mean to the fit, then along single coordinates.
 

@@ -278,22 +278,13 @@ class RowStatistics:
         """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
         responses, (public, _) = self._responses, rest
         log_probs, values, weights, is_outside = self._alternatives(at, row, *rest)
-<<<<<<< HEAD
-        flags = jnp.stack([found.is_clipped, found.length > at["bound"]])
-        speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
-        squares = found.squares(at["directions"])
-        return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
-=======
         gaps = [responses.has_gap(self._latents(at["point"]), unnumbered(row), public)] if responses.has_gaps else []
 
         def of(found: _Influence, log_probs: Any, values: Any) -> Any:
             flags = jnp.stack([found.is_clipped, found.length > at["bound"], *gaps])
             speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
             squares = found.squares(at["directions"])
-            all_numbers = numbers(log_probs, values, weights, squares, flags, speaks, is_outside)
-            if self._weights is None:
-                return all_numbers
-            return fit.weighted(all_numbers, self._share(row), speaks, len(flags))
+            return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
 
         if not responses.missing:
             return of(self._influence(at, row, rest), log_probs, values)
@@ -305,7 +296,6 @@ class RowStatistics:
             return of(self._drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
 
         return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
 
     def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all

@@ -182,13 +182,8 @@ def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) ->
         )
     if split.summed:
         raise UnsupportedModelError(
-<<<<<<< HEAD
-            f"site '{split.discrete[0][0]}' is a discrete latent of each row in a model with continuous ones or parameters "
+            f"site '{split.summed[0][0]}' is a latent of each row in a model with continuous ones or parameters "
             "of the model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
-=======
-            f"site '{split.summed[0][0]}' is a latent of each row beside those of the guide or parameters of the "
-            "model; sum it out by hand (numpyro.distributions.MixtureSameFamily)."
->>>>>>> 2df383f (Missing values: covariates are summed out inside a row's program, in three methods; clipping stays centred)
         )
     if isinstance(svi.mechanism.clipping, Centred):
         raise UnsupportedModelError(
