@@ -37,7 +37,7 @@ def draws(
     `start`: NumPyro's init strategy of guides. `batch_size`: on average, of Poisson batches; None: all rows.
     `settings`: of chains num_warmup, num_samples and the kernel's own; of guides num_steps, learning_rate, init_scale, rate (of
     dropout), rank (of low-rank SVI), average (the share of iterates that are averaged), scale_share (of the learning rate, for a
-    guide's spreads) and SVI's own."""
+    guide's spreads), noise_aware (whether to widen the guide for the noise) and SVI's own."""
     target = {} if epsilon is None else {"target_epsilon": epsilon, "target_delta": delta}
     if method == "NoiseAware":
         private = dpppl.NoiseAware(model, num_samples=num_draws, progress_bar=False, print_cost=False, **target)
@@ -67,7 +67,7 @@ def _adam(learning_rate, num_steps):
 
 def _guide(
     method, model, arrays, target, num_draws, start, *, num_steps, learning_rate, init_scale=0.01, scale_share=1.0, rate=0.1,
-    rank=8, average=0.3, **settings,
+    rank=8, average=0.3, noise_aware=False, **settings,
 ) -> Draws:  # fmt: skip
     guides = {
         "MC Dropout": partial(dpppl.AutoDropout, rate=rate),
@@ -85,7 +85,6 @@ def _guide(
     settings |= target or NOT_PRIVATE
     svi = dpppl.SVI(model, guide, optimiser, print_cost=False, **settings)
     result = svi.run(dpppl.secret_key(), num_steps, *arrays, progress_bar=False)
-    found = result.sample_posterior(
-        jax.random.key(0), 1 if method == "DP-SGD" else num_draws, result.averaged_params(average)
-    )
+    params = result.noise_aware_params(average) if noise_aware else result.averaged_params(average)
+    found = result.sample_posterior(jax.random.key(0), 1 if method == "DP-SGD" else num_draws, params)
     return {name: np.asarray(value) for name, value in found.items()}, result.report.epsilon if target else None
