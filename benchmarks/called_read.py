@@ -207,6 +207,8 @@ PROBLEMS |= {"skewed": skewed, "skewed_simulated": lambda rng, n: skewed(rng, n,
     f"flipped_{s:g}": (lambda rng, n, s=s: flipped(s, rng, n)) for s in (0.01, 0.05)
 }
 
+PROBLEMS |= ODD
+
 
 def without_privacy(model, args):
     mcmc = infer.MCMC(infer.NUTS(model), num_warmup=500, num_samples=1_000, progress_bar=False)
