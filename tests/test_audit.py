@@ -9,7 +9,7 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
-from dpppl.audit import audit, bounds
+from dpppl.audit import AuditResult, audit, bounds
 
 Y = np.arange(1.0, 5.0, dtype=np.float32)
 NUM_STEPS = 4
@@ -159,6 +159,23 @@ def test_a_one_run_bound_finds_half_of_a_tight_mechanism_and_not_more():
     assert bounds.one_run(noise[0] + 2 * 0.925 * coins[0], coins[0], **settings)[0] > 4.0
     pure = bounds.one_run(noise[0] + 0.925 * coins[0], coins[0], **settings | {"gaussian": False})[0]
     assert 1.0 < pure < found[0][0]
+
+
+def test_a_result_is_a_table_a_page_and_a_picture():
+    from dpppl.plotting import attack_picture
+
+    event = dpppl.accounting.GaussianEvent(noise_multipliers=((2.0, 4),))
+    found = AuditResult(
+        epsilon_lower=1.5, epsilon_reported=4.4, epsilon_strongest=6.0, delta=1e-5, confidence=0.95, num_trials=1,
+        num_canaries=500, attack="one_run", audited="NoiseAware", events=(event,), points=((0.5, 0.8), (0.1, 0.3)),
+    )  # fmt: skip
+    assert str(found).splitlines()[0] == "consistent: epsilon is at least 1.5 at delta 1e-05; the account says 4.4"
+    assert "1 run with 500 canaries" in str(found) and "epsilon 6, of an attack that is never wrong" in str(found)
+    page = found.to_html()
+    assert page.count("<polyline") == 3 and "500 canaries" in page and "http" not in page
+    curve, points, _ = attack_picture(found).lines
+    np.testing.assert_allclose(np.interp(0.1, *curve.get_data()), dist.Normal().cdf(1.0 - 1.2815516), atol=1e-3)
+    assert points.get_xydata().tolist() == [[0.5, 0.8], [0.1, 0.3]]
 
 
 METHODS = {

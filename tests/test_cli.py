@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_report_faces import plan
 
@@ -201,3 +202,31 @@ def test_completion_needs_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 1
     assert "dpppl[completion]" in capsys.readouterr().err
+
+
+NOISE_AWARE = "audit model.py:regression --method noise-aware --noise-multiplier 1 --delta 1e-5 --data rows.npz"
+
+
+@pytest.mark.slow
+def test_a_noise_aware_run_is_audited_with_rows_from_a_file(folder, capsys):
+    np.savez("rows.npz", x=np.ones((300, 2), np.float32), y=np.zeros(300, np.float32))
+    assert main(shlex.split(f"{NOISE_AWARE} --attack one_run --html audit.html --picture audit.png")) == 0
+    printed = capsys.readouterr().out
+    assert (
+        printed.startswith("consistent: epsilon is at least") and "NoiseAware" in printed and "300 canaries" in printed
+    )
+    assert "NoiseAware" in Path("audit.html").read_text() and Path("audit.png").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (f"{NOISE_AWARE} --steps 3", "not with noise-aware"),
+        (NOISE_AWARE, "is no .npz file"),
+        (NOISE_AWARE.replace("rows", "none"), "No such file"),
+    ],
+)
+def test_an_audit_says_what_to_write_instead(line, words, folder, capsys):
+    Path("rows.npz").write_text("rows")
+    assert main(shlex.split(line)) == 1
+    assert words in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Lower bounds on epsilon from the scores of attacks: of many runs with one canary, or of one run with many canaries."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -78,6 +79,7 @@ def one_run(
     return found[0], found[1]
 
 
+@functools.lru_cache
 def _best_number(m: int, reported: float, delta: float, confidence: float, gaussian: bool) -> int:
     """How many guesses give the largest bound where scores are those of a Gaussian mechanism that costs what is reported, and one
     sd fewer guesses are right than expected."""
@@ -98,6 +100,7 @@ def _best_number(m: int, reported: float, delta: float, confidence: float, gauss
     return max(1, round(max(_SHARES, key=bound) * m))
 
 
+@functools.lru_cache
 def _refuted(right: int, guesses: int, m: int, delta: float, confidence: float, gaussian: bool) -> float:
     """The largest epsilon of a grid that so many right guesses refute."""
     from scipy.special import ndtr, ndtri
