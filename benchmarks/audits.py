@@ -108,7 +108,23 @@ def long_chains(key, x, y):
     return replays.chains(key, x, y, clipping_norm=1.0, run={"num_samples": 300})
 
 
-RUNNERS = replays.RUNNERS | {"long chains": long_chains}
+def level_and_slopes(x, y):
+    level, slopes = (
+        numpyro.sample("level", dist.Normal(0, 1)),
+        numpyro.sample("slopes", dist.Normal(0, 1).expand([2]).to_event(1)),
+    )
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=level + x @ slopes), obs=y)
+
+
+def two_latents(key, x, y):
+    kernel = dpppl.DPSGLD(level_and_slopes, clipping_norm=1.0, noise_multiplier=8.0)
+    chains = dpppl.MCMC(kernel, num_warmup=0, num_samples=4, progress_bar=False)
+    chains.run(key, x, y)
+    return chains
+
+
+RUNNERS = replays.RUNNERS | {"long chains": long_chains, "two latents": two_latents}
 FAULTS = [
     Fault('query', 'a public number from data', 'dpppl.runs.query:noisy_query',
           '(query.rows, query.public, keys.stream',
@@ -150,10 +166,12 @@ FAULTS = [
           "the noise is smaller than"),
     Fault("chains", "noise without the step's number", ACCESS, 'jax.random.fold_in(keys.stream(key, "noise"), step)',
           'keys.stream(key, "noise")', "the same noise"),
-    Fault("SVI", "a clip that forgets one leaf", "dpppl.access.clipping:clip_rows", "scaled(gradients, 1.0 / clipping_norm)",
-          "scaled(gradients, 1.0 / clipping_norm)[0], scaled(jax.tree.leaves(gradients)[0], 1.0 / clipping_norm)[1]", REFUTED),
-    Fault("chains from disk", "a row that is read again for each empty place of a batch", "dpppl.access.drawn:_on_disk", "part(mask)",
-          "jnp.ones_like(part(mask))", MOVED, values=(3.0, 0.0), rows=0),
+    Fault("two latents", "a clip that forgets one leaf", "dpppl.access.clipping:clip_rows", "scaled(gradients, 1.0 / clipping_norm)",
+          "scaled(gradients, 1.0 / clipping_norm)[0], scaled(jax.tree.leaves(gradients)[0], 1.0 / clipping_norm)[1]", MOVED,
+          values=(1e3, 1.0)),
+    Fault("chains from disk", "a row that is read twice", "dpppl.access.drawn:_on_disk", "(placement.block(start, size), places)",
+          "(jax.tree.map(lambda x: x.at[8].set(x[7]), placement.block(start, size)), places)", MOVED, values=(np.nan, np.nan),
+          before=(3.0, 0.0), relation="zero_out"),
     Fault("persons", "rows beyond those that count are another person", "dpppl.model.units:_codes",
           "known.setdefault(value, len(known)) for value in values",
           "known.setdefault((value, n % 2), len(known)) for n, value in enumerate(values)", MOVED, values=(np.nan, np.nan),

@@ -4,4 +4,5 @@ import sys
 
 from dpppl.randomness import native
 
-sys.exit(0 if native.available() else "the wheel has no C library that works")
+if __name__ == "__main__":
+    sys.exit(0 if native.available() else "the wheel has no C library that works")
