@@ -55,7 +55,7 @@ MUTATIONS = [
     bug("outliers less than the model expects", f"{FIT}impossible", "found[0] - found @ weights", "found[0]", ALONE),
     bug("likely responses count in full", f"{FIT}numbers", "jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)", "1.0", UNLIKELY, (0.02,)),
     bug("signs follow how much responses vary", f"{FIT}numbers", "(1.0 + jnp.mean(squares)) / 2.0", "1.0", CERTAIN),
-    bug("as many links as one", f"{FIT}Fit.of", "np.sqrt(len(values) - 10)", "1.0", SUMS),
+    bug("as many links as one", f"{FIT}Fit.of", "np.sqrt(len(values) - end)", "1.0", SUMS),
     bug("noise of one of many links", f"{FIT}Fit.of", "std * np.sqrt(len(links)) / LINK", "std / LINK", SUMS),
     bug("harm that does not grow with the rows", f"{FIT}Fit.of", "np.sqrt(num_rows * np.sum(tilts[:2]))", "np.sqrt(np.sum(tilts[:2]))", SUMS),
     bug("the prior bounds nothing", f"{SIDES}widths", "1.0 - learned + learned", "learned", WIDTHS),
