@@ -55,6 +55,7 @@ def door_of(case):
                 mechanism,
                 law,
                 law.is_binary,
+                None,
                 split.log_likelihood,
                 lambda z, public: (z, public),
                 step=0,

@@ -186,7 +186,7 @@ def torsion_angles(angles, num_data, components=2):
 
 def test_a_mixture_of_torsion_angles_splits():
     """Its density under NumPyro's enumeration takes ten seconds to compile, and is not compared."""
-    assert split_model(torsion_angles, (normal(N, 2), N), {}).discrete == (("kind", 2),)
+    assert split_model(torsion_angles, (normal(N, 2), N), {}).summed == (("kind", 2),)
 
 
 # Models that are refused
