@@ -89,6 +89,21 @@ def weighted(key, x, y):
     return method
 
 
+def with_gaps(x1, x2, ok, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([WIDTH]).to_event(1))
+    with numpyro.plate("data", x1.shape[0]):
+        x2 = numpyro.sample("x2", dist.Bernoulli(logits=x1), obs=x2, obs_mask=ok)
+        numpyro.sample("y", dist.Bernoulli(logits=w[0] * x1 + w[1] * x2), obs=y)
+
+
+def gaps(key, x, y):
+    """A missing covariate; which values are missing follows the row that differs."""
+    kernel = dpppl.DPSGLD(with_gaps, clipping_norm=1.0, noise_multiplier=8.0, clipping="centred")
+    mcmc = dpppl.MCMC(kernel, num_warmup=4, num_samples=6, progress_bar=False)
+    mcmc.run(key, x[:, 0], (x[:, 1] > 0.0).astype(np.int32), y > 0.5 * x[:, 1], y)
+    return mcmc
+
+
 def score(x, y):
     return (x[0] - y) ** 2
 
@@ -185,6 +200,7 @@ RUNNERS = {
     "checkpoint": interrupted,
     "ledger": in_ledger,
     "NoiseAware with weights": weighted,
+    "chains with missing values": gaps,
 }
 
 

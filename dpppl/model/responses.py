@@ -133,11 +133,12 @@ class Responses:
 
     def completions(self, z: Arrays, row: Arrays, public: Arrays) -> tuple[Arrays, jax.Array]:
         """The row with its missing values filled in, (m, ...) by site, as `__call__` returns others, and the probability of each,
-        (m,), given what the row observes."""
+        (m,), given what the row observes. These are equal where they are not finite: such a row says nothing, and is counted."""
         latents, log_probs = missing.completions(self.split, z, row, public)
         own = self.own(z, row, public) or {}
         repeated = {name: jnp.broadcast_to(value, (len(log_probs), *jnp.shape(value))) for name, value in own.items()}
-        return repeated | latents, jax.nn.softmax(log_probs)
+        chances = jax.nn.softmax(log_probs)
+        return repeated | latents, jnp.where(jnp.all(jnp.isfinite(chances)), chances, 1.0 / len(chances))
 
     def has_gap(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
         """Whether a row has a missing value."""

@@ -14,10 +14,11 @@ from scipy import integrate, stats
 
 import dpppl
 from dpppl.access.mechanism import ROW_NUMBER
-from dpppl.errors import UnsupportedModelError
+from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import summed
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
+from dpppl.model.structure import unwrapped
 from dpppl.noise_aware.geometry import Geometry
 from dpppl.noise_aware.statistics import RowStatistics
 
@@ -59,20 +60,26 @@ def simulated(count, seed=0, fill=np.nan, truth=TRUTH):
     return tuple(x.astype(np.float32) for x in (x1, np.where(ok, x2, fill))) + (ok, y.astype(np.float32))
 
 
-def gradients(model, data, truth=TRUTH, norm=0.5, **changes):
-    """Clipped, centred scores at the truth, (N, d)."""
+def released(kind, model, data, truth=TRUTH, norm=0.5, **changes):
+    """A statistic of each row at the truth, (N, ...)."""
     split = replace(split_model(model, data, {"size": len(truth)}), **changes)
     responses = Responses.of(split)
     geometry = Geometry(len(truth), 1, len(truth), 0, 0)
     at = {name: jnp.asarray(value, jnp.float32) for name, value in geometry.at.items()}
     order = jnp.arange(float(len(truth)))
     at |= {"index": order[None], "place": order, "point": jnp.asarray(truth), "norm": norm, "bound": 1.0}
+    at["directions"] = jnp.eye(len(truth), geometry.num_directions)
     rows, public = split.arrays(data, {"size": len(truth)})
     statistics = RowStatistics(responses, lambda point: {"z": point}, geometry)
     key = jax.random.key(0, impl="threefry2x32")
-    of_row = lambda row: statistics.gradient(at, row, (public, key))  # noqa: E731
+    of_row = lambda row: getattr(statistics, kind)(at, row, (public, key))  # noqa: E731
     numbered = dict(rows) | {ROW_NUMBER: jnp.arange(len(data[0]))}
-    return np.asarray(jax.jit(lambda rows: jax.lax.map(of_row, rows, batch_size=500))(numbered))
+    return jax.tree.map(np.asarray, jax.jit(lambda rows: jax.lax.map(of_row, rows, batch_size=500))(numbered))
+
+
+def gradients(model, data, truth=TRUTH, **changes):
+    """Clipped, centred scores at the truth, (N, d)."""
+    return released("gradient", model, data, truth, **changes)
 
 
 def largest_t(psi):
@@ -101,6 +108,9 @@ def test_a_missing_covariate_is_integrated_out_whatever_stands_in_its_place(fill
     expected = np.array([exact(*row) for row in zip(*data)])
     for idiom in model, by_where:
         np.testing.assert_allclose(log_likelihoods(idiom, data), expected, atol=2e-5)
+    with monkeypatch.context() as mutant:  # the placeholder enters the sum
+        mutant.setattr("dpppl.model.split.log_prob_of", lambda site: unwrapped(site["fn"]).log_prob(site["value"]))
+        assert not np.max(np.abs(log_likelihoods(by_where, data) - expected)) < 1e-3
     wrong = np.roll(summed.LOG_WEIGHTS, 1)  # mutant: a weight of a node is wrong
     monkeypatch.setattr(summed, "LOG_WEIGHTS", wrong)
     assert np.max(np.abs(log_likelihoods(model, data) - expected)) > 1e-3
@@ -124,7 +134,7 @@ def test_scores_are_centred_although_missingness_depends_on_the_response():
 
 @pytest.mark.slow
 def test_a_binary_covariate_is_summed_out():
-    data = simulated(6_000, seed=2, fill=0.0, truth=BINARY)
+    data = simulated(12_000, seed=2, fill=0.0, truth=BINARY)
     data = (data[0], data[1].astype(np.int32), *data[2:])
     assert largest_t(gradients(model, data, BINARY)) < 4.0
     assert largest_t(gradients(model, data, BINARY, missing=())) > 5.0
@@ -140,6 +150,32 @@ def test_rows_with_missing_values_are_counted():
     np.testing.assert_array_equal(found, ~data[2])
 
 
+HOSTILE = np.array(
+    [[np.nan, 0.0, 0.0], [0.0, 0.0, np.nan], [0.0, 0.0, 3.0], [1e30, 0.0, 1.0], [0.0, 1e30, 1.0]], np.float32
+).T
+"""Values of x1, x2, y, a column a row."""
+
+
+@pytest.mark.slow
+def test_rows_that_say_nothing_are_counted(monkeypatch):
+    """Rows with and without a missing value; the third response is outside the support. Mutant: their probabilities stay NaN."""
+    x1, x2, y = np.tile(HOSTILE, 2)
+    data = x1, x2, np.repeat([True, False], len(x1) // 2), y
+    found = released("scalars", model, data)
+    is_silent = np.array([1, 1, 0, 1, 1, 1, 1, 0, 1, 0])  # what stands in for a missing value has no effect
+    np.testing.assert_allclose(found[:, 1], [0, 0, 1, 0, 0] * 2, atol=1e-5)
+    np.testing.assert_allclose(found[:, 2], is_silent, atol=1e-5)
+    assert np.all(np.linalg.norm(found, axis=1) <= 1.0 + 1e-5)
+    right = Responses.completions
+
+    def wrong(self, z, row, public):
+        values, chances = right(self, z, row, public)
+        return values, chances + jnp.where(jnp.isfinite(self.split.log_likelihood(z, row, public)), 0.0, jnp.nan)
+
+    monkeypatch.setattr(Responses, "completions", wrong)
+    assert not np.allclose(released("scalars", model, data)[:, 2], is_silent, atol=1e-5)
+
+
 def test_which_latents_stand_for_missing_values():
     data = simulated(20)
     assert split_model(by_where, data, {}).missing == ("x_missing",)
@@ -151,6 +187,19 @@ def test_which_latents_stand_for_missing_values():
             numpyro.sample("y", dist.Normal(jnp.where(kind == 1, z[0], z[1]), 1.0), obs=x1)
 
     assert split_model(labels, data, {}).missing == ()
+
+
+def test_a_mask_that_is_taken_as_public_is_refused():
+    x1, x2, ok, y = simulated(20)
+    with pytest.raises(
+        UnsupportedModelError, match=r"argument 'ok', which is marked dpppl\.Public, as one value for each row"
+    ):
+        split_model(model, (x1, x2, dpppl.Public(ok), y), {})
+    with pytest.raises(ConfigurationError, match="have leading axes of different length"):
+        split_model(model, (x1, x2, ok[1:], y), {})
+    captured = lambda x1, x2, y: model(x1, x2, ok, y)  # noqa: E731
+    with pytest.raises(UnsupportedModelError, match="the model captures an array"):
+        split_model(captured, (x1, x2, y), {})
 
 
 def test_models_that_cannot_be():
@@ -188,15 +237,15 @@ def test_models_that_cannot_be():
 def test_chains_and_guides_take_missing_values(clipping):
     data = simulated(300)
     mcmc = dpppl.MCMC(
-        dpppl.DPSGLD(model, clipping_norm=1.0, clipping=clipping), num_warmup=50, num_samples=50, target_epsilon=3.0,
-        target_delta=1e-5, progress_bar=False,
+        dpppl.DPSGLD(model, clipping_norm=1.0, clipping=clipping, step_size=1e-3), num_warmup=50, num_samples=50,
+        target_epsilon=3.0, target_delta=1e-5, progress_bar=False,
     )  # fmt: skip
     mcmc.run(jax.random.key(0), *data)
     assert np.all(np.isfinite(mcmc.get_samples()["z"]))
     svi = dpppl.SVI(
         model, AutoNormal(model), clipping_norm=1.0, clipping=clipping, target_epsilon=3.0, target_delta=1e-5
     )
-    result = svi.run(jax.random.key(0), 20, *data, progress_bar=False)
+    result = svi.run(jax.random.key(1), 20, *data, progress_bar=False)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(result.params))
 
 
