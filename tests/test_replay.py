@@ -37,6 +37,7 @@ def test_a_hostile_row_and_weight_of_drawn_responses_change_nothing_but_releases
     assert found.num_accesses > 10 and 1e-3 < found.moved <= 1.0 + 2e-4
 
 
+@pytest.mark.slow
 def test_every_sharding_of_chains_is_replayed():
     """Chains one after the other, and one on each of two devices."""
     for method in ("sequential", "parallel"):

@@ -147,6 +147,7 @@ def test_cells_are_counted_and_incomplete_rows_apart():
     assert found.noise_sd == 1e-4 and len(found.events) == 1
 
 
+@pytest.mark.slow
 def test_the_posterior_given_noisy_counts_is_that_of_a_grid():
     """Noise of sd 12 on 400 rows: the mean within .25 sd and the sd within 15 % of those by the full covariance; 300 draws count, so one false
     alarm in 10,000."""
@@ -164,6 +165,7 @@ def test_the_posterior_given_noisy_counts_is_that_of_a_grid():
     assert abs(drawn.mean() - mean) < 0.25 * sd and abs(drawn.std() / sd - 1.0) < 0.15
 
 
+@pytest.mark.slow
 def test_counts_that_the_model_cannot_have_are_refused():
     """Independent columns are all that a model without interactions of three columns' parity knows."""
     a, b = np.arange(4_000) % 2, np.arange(4_000) // 2 % 2
