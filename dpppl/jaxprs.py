@@ -16,6 +16,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
+_TABLE = re.compile(re.escape(os.path.dirname(__file__)) + r"/model/samplers\.py:[\d:]+ \(_chebyshev\)")
 
 
 def abstract(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
@@ -215,7 +216,7 @@ def _inner_constants(program: Any) -> Iterator[Any]:
 
 def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tuple[int, int, int]:
     """How many single numbers stand in a program and those inside it: captured ones and those in lines of the user's code, as
-    often as they stand; the same without zeros, which stand for latents; different ones, also in lines of libraries.
+    often as they stand; the same without zeros, which stand for latents; different ones, also of libraries, but for `_TABLE`.
 
     >>> count_numbers(jax.make_jaxpr(lambda x: jax.numpy.sin(2.0 * x) + 2.0)(0.0))
     (2, 2, 1)
@@ -232,10 +233,10 @@ def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, 
         (value, True) for value in (*getattr(program, "consts", ()), *(v.val for v in jaxpr.outvars if is_literal(v)))
     ]
     for equation in jaxpr.eqns:
-        literals = [v.val for v in equation.invars if is_literal(v)]
+        line, literals = source_of(equation), [v.val for v in equation.invars if is_literal(v)]
         if equation.primitive.name == "integer_pow":
             literals.append(np.asarray(equation.params["y"]))
-        values += [(value, is_of_user(source_of(equation))) for value in literals]
+        values += [(value, is_of_user(line)) for value in literals if not _TABLE.match(line)]
         for inner in inside(equation):
             yield from _numbers(inner, inside)
     values += [(place, True) for place in _repeated_places(jaxpr)]
