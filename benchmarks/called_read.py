@@ -33,7 +33,7 @@ import dpppl
 from benchmarks.odd_problems import ODD
 from examples import data
 
-LIMIT, DELTA, UNLEARNED = 5.0, 1e-5, 0.1
+LIMIT, DELTA = 5.0, 1e-5
 SHARES = (0.0, 0.5, 0.9, 0.99)
 METHODS = ("MCMC", "SVI", "NoiseAware")
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
@@ -237,7 +237,7 @@ def by_noise_aware(model, args, epsilon):
     private = dpppl.NoiseAware(model, target_epsilon=epsilon, target_delta=DELTA, print_cost=False, progress_bar=False)
     private.run(dpppl.secret_key(), *args)
     samples, verdict = private.get_samples(allow_unconverged=True), private.verdict
-    unlearned = {name.split("[")[0] for name, share in verdict.learned.items() if share < UNLEARNED}
+    unlearned = {site for site, words in verdict.by_site.items() if np.all(words == "prior")}
     word = verdict.line().split(":")[0]
     return samples, {
         site: np.asarray("prior" if site in unlearned and word == "read" else word, dtype=object) for site in samples

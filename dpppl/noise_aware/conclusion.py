@@ -3,7 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dpppl.model import supports
+from dpppl.model.prior_draws import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import Bound
 from dpppl.noise_aware.posterior import Mixture
@@ -12,6 +15,7 @@ from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.runs.driver import TRACING
+from dpppl.runs.learned import Learned
 
 
 def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: Any) -> Any:
@@ -37,8 +41,11 @@ def concluded(
     verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
     with TRACING:
         z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples)
+        beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
+        expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
+        words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
-            verdict, sampler=problem, through=coordinates.through, symmetric=bound.symmetric,
+            verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric,
             codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip

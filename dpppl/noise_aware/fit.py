@@ -143,7 +143,8 @@ class Fit(NamedTuple):
     - **link** - of the means of signed ranks by value the one farthest from 0: which, how far, and the square of that in squared
       standard errors.
     - **num_links** - how many means those are.
-    - **harm** - how far a departure as in `shape`, and as in `link`, moves estimates at most, in sds of their sampling."""
+    - **harm** - how far a departure as in `shape`, and as in `link`, moves estimates at most, in sds of their sampling.
+    - **unseen** - how far, at most, a departure of the moments by their standard errors moves estimates, in the same sds."""
 
     outside: float
     missing: float
@@ -156,6 +157,7 @@ class Fit(NamedTuple):
     link: tuple[int, float, float]
     num_links: int
     harm: tuple[float, float]
+    unseen: float
 
     @classmethod
     def of(
@@ -172,6 +174,7 @@ class Fit(NamedTuple):
         stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
         # Of all other distributions that give these means, the nearest moves the scores most where they are proportional.
         tilts = np.append(moments, links[np.argmax(np.abs(links))]) ** 2 / np.maximum(variances, 1e-12)
+        unseen = np.sqrt(num_rows * np.max(stds[:2] ** 2 / np.maximum(variances[:2], 1e-12)))
         by_surprise = np.array([0.5, 0.25])  # a rank is half of one moment and a quarter of the other
         farthest = int(np.argmax(np.abs(links)))
         flags = np.clip(beside[3:], 0.0, 1.0)
@@ -187,6 +190,7 @@ class Fit(NamedTuple):
             link=(farthest, float(links[farthest]), float((links[farthest] / stds[2]) ** 2)),
             num_links=len(links),
             harm=(float(np.sqrt(num_rows * np.sum(tilts[:2]))), float(np.sqrt(num_rows * tilts[2]))),
+            unseen=float(unseen),
         )
 
 

@@ -19,6 +19,7 @@ from dpppl.runs.render import table
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .004 from 0
 HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
+TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
@@ -40,6 +41,7 @@ class Verdict:
     - **clipped** - shares of rows whose score and whose curvature was clipped, and their standard error.
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the last stage's bounds.
+    - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs.
     - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
       is from 0, its square in squared standard errors, and how many means were compared.
     - **outside**, **missing** - shares of rows whose response is outside the model's support, and of others with no finite score.
@@ -56,6 +58,7 @@ class Verdict:
     - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
     - **blurred** - sites of many coordinates that differ by little more than they are known by.
     - **through** - the latents that the likelihood knows through coordinates only.
+    - **beyond** - by site of the other latents "learned", "partly" or "prior" for each element, from draws, (elements,).
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **in_units** - whether a row is a unit of several.
@@ -72,6 +75,7 @@ class Verdict:
     norms: tuple[float, float]
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
     harm: tuple[float, float] = (0.0, 0.0)
+    unseen: float = 0.0
     sides: tuple[tuple[str, float, float], ...] = ()
     outside: float = 0.0
     missing: float = 0.0
@@ -86,6 +90,7 @@ class Verdict:
     sampler: str | None = None
     blurred: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
+    beyond: dict[str, Array] = field(default_factory=dict, repr=False)
     symmetric: tuple[str, ...] = ()
     codes: tuple[str, ...] = ()
     in_units: bool = False
@@ -116,6 +121,7 @@ class Verdict:
             rank=fit.rank,
             fit=fit.shape,
             harm=(fit.harm[0] * last.sampled**0.5, fit.harm[1] * last.sampled**0.5),
+            unseen=(SURE * last.sampled) ** 0.5 * fit.unseen,
             sides=() if last.sides is None else last.sides.named(names),
             link=(names[scalars.coordinates[number - 1]] if number else "", departure, chi_squared, fit.num_links),
             outside=fit.outside,
@@ -203,10 +209,14 @@ class Verdict:
         departure, chi_squared = self.fit
         # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
         times = 1.0 if max(self.learned.values(), default=1.0) > 0.5 else UNLEARNED
-        if chi_squared >= times * SURE and departure >= EXACT and self.harm[0] >= HARM and not self.in_units:
+        share, std = self.impossible
+        together = chi_squared + max(share / std, 0.0) ** 2 if std else chi_squared
+        is_sure = chi_squared >= times * SURE or together >= times * TOGETHER
+        if is_sure and departure >= EXACT and self.harm[0] >= HARM and not self.in_units:
             lines.append(
                 f"by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than .5 if they are "
-                f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees)"
+                f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees, and "
+                f"{together:.0f} of 3 with responses that are next to impossible)"
             )
         coordinate, departure, chi_squared, count = self.link
         times *= DISPERSED if self.in_units else 1.0
@@ -216,7 +226,6 @@ class Verdict:
                 f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
                 "degree), as if a square, an interaction or another link were missing"
             )
-        share, std = self.impossible
         if share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units:
             lines.append(
                 f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
@@ -302,7 +311,10 @@ class Verdict:
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"."""
         word = lambda share: "prior" if share < LEARNED else "learned" if share > 0.5 else "partly"  # noqa: E731
-        return [(name, word(share)) for name, share in self.learned.items()]
+        found = [(name, word(share)) for name, share in self.learned.items()]
+        for site, words in self.beyond.items():
+            found += [(f"{site}{list(i) if i else ''}", one) for i, one in np.ndenumerate(words)]
+        return found
 
     def line(self) -> str:
         """The worst of all findings, in one line."""
@@ -333,7 +345,8 @@ class Verdict:
                 "fit",
                 f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared "
                 f"{self.fit[1]:.1f} of 2; by value {self.link[1]:+.3f} (0 expected), chi-squared "
-                f"{self.link[2]:.1f}, the largest of {self.link[3]}",
+                f"{self.link[2]:.1f}, the largest of {self.link[3]}; a departure that moves estimates by {self.unseen:.1f} sd "
+                "may pass unseen",
             ),
             ("variance of scores", self.widths.described()),
             (

@@ -220,14 +220,23 @@ def exact_moments():
 
 @pytest.mark.slow
 def test_with_budget_to_spare_the_posterior_is_the_models_own():
-    """mu = 100: means within .3 sd, sds within 20 %; Monte Carlo errors are at most .08 sd and 7 %."""
+    """mu = 100: means within .3 sd, sds within 20 %; Monte Carlo errors are at most .08 sd and 7 %.
+
+    The verdict says of a latent that enters no likelihood that it is the prior."""
+
+    def with_another(group, y):
+        numpyro.sample("another", dist.Gamma(2.0, 1.0))
+        return non_centred(group, y)
+
     found = dpppl.NoiseAware(
-        non_centred, noise_multiplier=0.01, coordinates=("effects",), num_samples=800, print_cost=False
+        with_another, noise_multiplier=0.01, coordinates=("effects",), num_samples=800, print_cost=False
     )
     found.run(dpppl.secret_key(), *data())
     assert not found.verdict.refusals and set(found.verdict.learned) == {f"effects[{g}]" for g in range(NUM_GROUPS)}
+    words = found.verdict.by_site
+    assert list(words["another"]) == ["prior"] and list(words["mu"]) == ["learned"] and set(words["z"]) != {"prior"}
     samples = found.get_samples()
-    assert {"mu", "tau", "z", "scaled", "effects"} <= set(samples)
+    assert {"another", "mu", "tau", "z", "scaled", "effects"} <= set(samples)
     np.testing.assert_allclose(
         samples["effects"], samples["mu"][:, None] + samples["tau"][:, None] * samples["z"], atol=1e-4
     )

@@ -41,6 +41,7 @@ def test_what_is_good_is_read():
     [
         ({"fit": (0.4, 1079.0), "rank": (0.9, 0.01)}, "do not read: the model is wrong: by surprise, responses rank 0.900"),
         ({"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}, "do not read: the model is wrong"),
+        ({"fit": (0.1, 8.2), "impossible": (0.067, 0.021)}, "18 of 3 with responses that are next to impossible"),
         ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
         ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
         ({"impossible": (0.01, 0.002)}, "1.0% ± 0.2% of the responses are next to impossible"),
@@ -74,7 +75,8 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
 @pytest.mark.parametrize(
     "finding",
     [
-        {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
+        {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)},
+        {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)}, {"fit": (0.1, 8.2), "impossible": (0.04, 0.021)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
         {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
         {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8}, {"hidden": 30.0},
     ],
