@@ -206,6 +206,6 @@ def test_the_example_prints_a_table(monkeypatch, capsys):
     monkeypatch.setattr(
         dpppl.audit.attacks, "secret_key", lambda: jax.random.key(0)
     )  # ChaCha20 takes longer to compile
-    main(["--num-trials", "8000", "--attacks", "white_box"])
+    main(["--num-trials", "8000", "--attacks", "white_box", "--methods", "MCMC"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["DPSGLD", "SVI"] and all("consistent" in line for line in lines)
+    assert [line.split()[0] for line in lines] == ["MCMC"] and all("consistent" in line for line in lines)

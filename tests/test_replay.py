@@ -104,6 +104,14 @@ def test_what_is_published_beside_releases_is_found(leak):
     assert not found.consistent and words in found.differences
 
 
+def test_times_that_are_printed_are_no_difference():
+    seconds = iter((1, 25))
+    found = replay(
+        leaks(lambda x, y: print(f"{next(seconds)} s of reading")), data(), neighbour(1e30, 1.0), rng_key=key()
+    )
+    assert found.consistent and next(seconds, None) is None
+
+
 @pytest.mark.slow
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("fault", [f for f in FAULTS if f.bug not in MISSED], ids=lambda fault: fault.bug)

@@ -26,6 +26,7 @@ from dpppl.runs.watching import watched_by
 from dpppl.svi.result import SVIResult
 
 _MOST = 20
+_TIMED = re.compile(r"\r[^\r\n]*|[\d.]+ [sh] of reading")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,10 +139,10 @@ def _run(runner: Callable[..., Any], key: Any, args: tuple[Any, ...], tape: Tape
             result = runner(key, *args)
         except Exception as error:
             raised = error
-    # A bar is drawn as often as time allows.
+    # A bar is drawn as often as time allows, and a run from disk says how long it will read.
     texts = {"standard output": out, "standard error": err}
     facts = {"errors": _digest(f"{type(raised).__name__}: {raised}".encode())}
-    facts |= {name: _digest(re.sub(r"\r[^\r\n]*", "", text.getvalue()).encode()) for name, text in texts.items()}
+    facts |= {name: _digest(_TIMED.sub("", text.getvalue()).encode()) for name, text in texts.items()}
     facts["warnings"] = _digest(repr([(w.category.__name__, str(w.message)) for w in warned]).encode())
     return _Ran(tape, facts | (dict(_facts(result, "results: ")) if raised is None else {}), raised)
 
