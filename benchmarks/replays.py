@@ -83,7 +83,9 @@ def counts(x, y):
 
 
 def weighted(key, x, y):
-    """Drawn responses, whose scores go by the parameters of their distribution; a row's weight is its first covariate."""
+    """Drawn responses, whose scores go by the parameters of their distribution; a row's weight is its first covariate. Rows of
+    zeros are added: of so many all kinds of accesses are one program."""
+    x, y = np.pad(x, ((0, 1_000), (0, 0))), np.pad(y, (0, 1_000))
     method = dpppl.NoiseAware(counts, weights="weight", max_weight=2.0, noise_multiplier=0.5, num_samples=20)
     method.run(key, x, y, weight=np.abs(x[:, 0]))
     return method

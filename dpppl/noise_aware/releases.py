@@ -13,7 +13,12 @@ from jax import lax
 from dpppl.access.centring import draw_key
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
+from dpppl.data.disk import of_row
+from dpppl.data.rows import arrays_of, placement_of
 from dpppl.errors import ConfigurationError
+from dpppl.noise_aware.geometry import Geometry
+from dpppl.noise_aware.joint import KINDS, Joint, OfKind
+from dpppl.noise_aware.plan import STEPS
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
@@ -37,7 +42,7 @@ class Releases:
     - **checkpoint** - the run's file, if one is kept. Its releases are not asked again, and are charged as if they were:
       the account knows an access by its number, and counts it once."""
 
-    programs: dict[str, Program]
+    programs: dict[str, Program | OfKind]
     key: Any
     rows: Any
     public: Any
@@ -117,11 +122,23 @@ class Released(NamedTuple):
         return ask
 
 
-def prepared(statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int) -> dict[str, Program]:
+def prepared(
+    statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int
+) -> dict[str, Program | OfKind]:
     """The programs of all kinds of accesses, by name. Raises PrivacyLeakError; looks at no data."""
     at = {"point": np.zeros(dimension), "norm": 1.0, "bound": 1.0} | statistics.geometry.at
-    walk = {"mean": np.zeros(dimension)} | statistics.geometry.walk
     first = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
+    placement = placement_of(rows)
+    row, num_rows = (
+        jax.tree.map(lambda x: of_row(x, placement), arrays_of(rows)),
+        len(jax.tree.leaves(arrays_of(rows))[0]),
+    )
+    joint = Joint.of(statistics, row, public, num_rows)
+    if joint is not None:
+        state = joint.asked("curvature", _floats(at)) | first
+        (program,) = prepare_all([(partial(_every, joint), (state, rows, public), False)], rows=1)
+        return {kind: OfKind(joint, program, kind) for kind in KINDS}
+    walk = {"mean": np.zeros(dimension)} | statistics.geometry.walk
     alone, along = (_floats(at) | first, rows, public), (_floats(at | walk) | first, rows, public)
     directions = np.zeros((dimension, statistics.geometry.num_directions))
     fits = (_floats(at | {"directions": directions}) | first, rows, public)
@@ -157,6 +174,8 @@ def _at(statistics: RowStatistics, state: Any) -> Any:
         "along",
         "directions",
         "of_curvature",
+        "kind",
+        "passes",
         *statistics.geometry.at,
     )
     return {name: state[name] for name in names if name in state}
@@ -168,24 +187,48 @@ def _single(kind: str, statistics: RowStatistics, state: Any, rows: Any, public:
 
 def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
-    at, mean, geometry = _at(statistics, state), state["mean"], statistics.geometry
-
-    def limited(value: Any, centre: Any, width: Any) -> Any:
-        return centre + jnp.clip(value - centre, -width, width)
+    at, geometry = _at(statistics, state), statistics.geometry
 
     def body(carry: Any, update: Any) -> Any:
         i, count, point, average = carry
         noisy = _access(statistics.gradient, state, at | {"point": point}, i, rows, public)
-        u = geometry.coordinates(state, point - mean)
-        weight = 4.0 / (count + 4.0)
-        average = (1.0 - weight) * average + weight * (
-            geometry.gradient(state, noisy) * at["norm"] + geometry.times(state["curvature"], u)
-        )
-        gain, offset = update
-        new = mean + geometry.latents(state, geometry.times(gain, average) + offset)
-        new = limited(new, point, state["scales"] / (1.0 + count / 8.0))
-        new = limited(new, at["point"], state["reach"] * state["scales"])
+        new, average = _moved(geometry, state, count, point, average, noisy, *update)
         return (i + 1, count + 1.0, new, average), (point, noisy)
 
     start = (state["i"], jnp.zeros((), jnp.float32), at["point"], jnp.zeros(state["offsets"].shape[1:], jnp.float32))
     return lax.scan(body, start, (state["gains"], state["offsets"]))[1]
+
+
+def _every(joint: Joint, state: Any, rows: Any, public: Any) -> Any:
+    """`repeats` accesses of one kind, as on a walk: positions (T, d), and noisy sums (T, width)."""
+    at, geometry = _at(joint.statistics, state), joint.statistics.geometry
+
+    def body(number: Any, carry: Any) -> Any:
+        i, point, average, positions, values = carry
+        noisy = _access(joint, state, at | {"point": point}, i, rows, public)
+        update, gradient = (state[name][number] for name in ("gains", "offsets")), noisy[: len(point)]
+        new, average = _moved(geometry, state, number.astype(jnp.float32), point, average, gradient, *update)
+        return i + 1, new, average, positions.at[number].set(point), values.at[number].set(noisy)
+
+    shapes = state["offsets"].shape[1:], (STEPS, len(at["point"])), (STEPS, joint.width)
+    start = state["i"], at["point"], *(jnp.zeros(shape, jnp.float32) for shape in shapes)
+    return lax.fori_loop(0, state["repeats"], body, start)[3:]
+
+
+def _moved(
+    geometry: Geometry, state: Any, count: Any, point: Any, average: Any, noisy: Any, gain: Any, offset: Any
+) -> tuple[Any, Any]:
+    """The next point of a walk after `count` steps, and the next average of gradients, given the noisy gradient at a point."""
+
+    def limited(value: Any, centre: Any, width: Any) -> Any:
+        return centre + jnp.clip(value - centre, -width, width)
+
+    mean = state["mean"]
+    u = geometry.coordinates(state, point - mean)
+    weight = 4.0 / (count + 4.0)
+    average = (1.0 - weight) * average + weight * (
+        geometry.gradient(state, noisy) * state["norm"] + geometry.times(state["curvature"], u)
+    )
+    new = mean + geometry.latents(state, geometry.times(gain, average) + offset)
+    new = limited(new, point, state["scales"] / (1.0 + count / 8.0))
+    return limited(new, state["point"], state["reach"] * state["scales"]), average

@@ -10,7 +10,8 @@ zero.)
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,6 @@ from dpppl.access.centring import (
     centre,
     clipped,
     odds_of,
-    row_scores,
     squared_length,
     unnumbered,
 )
@@ -32,13 +32,14 @@ from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.fit import numbers
 from dpppl.noise_aware.geometry import Geometry
+from dpppl.noise_aware.influence import Influence, Members, moment
 from dpppl.noise_aware.weights import Weights
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
 """The share of a curvature's cost that goes to the variance of scores; of a sandwich, whose width it decides."""
-_NUM_DRAWS = 32
+NUM_DRAWS = 32
 
 
 def scores_share(most_scores: float) -> float:
@@ -72,7 +73,7 @@ class RowStatistics:
         """The row's weight, in [0, 1]; NaN where the row is left out."""
         return np.float32(1.0) if self._weights is None else self._weights.of_row(row)
 
-    def _log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
+    def log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
         """NaN, gradient included, where the row's own response is outside the model's support: the row says nothing."""
         latents = self._latents(point)
         log_prob = self._responses.split.log_likelihood(latents, row, public, responses)
@@ -87,10 +88,10 @@ class RowStatistics:
 
     def _own(self, at: Any, row: Any, public: Any) -> tuple[Any, Any]:
         """The log probability of the row's own response, and its score in u, (d,)."""
-        log_prob, score = value_and_gradient(self._log_likelihood)(at["point"], unnumbered(row), public)
+        log_prob, score = value_and_gradient(self.log_likelihood)(at["point"], unnumbered(row), public)
         return log_prob, self.geometry.pulled(at, score)
 
-    def _mean(self, of: Callable[["_Influence"], Any], at: Any, row: Any, rest: Any) -> Any:
+    def _mean(self, of: Callable[[Influence], Any], at: Any, row: Any, rest: Any) -> Any:
         """A statistic of a row. Where it has missing values, what it would be with these filled in, averaged by their
         probabilities given what the row observes.
 
@@ -101,7 +102,7 @@ class RowStatistics:
         scores, chances, weights, jacobian = self._completed(at, row, *rest)
         completed, others = scores[: len(chances)], scores[len(chances) :]
         found = jax.vmap(
-            lambda score: of(self._drawn_influence(at, jnp.concatenate([score[None], others]), weights, jacobian))
+            lambda score: of(self.drawn_influence(at, jnp.concatenate([score[None], others]), weights, jacobian))
         )(completed)
         return averaged(found, chances)
 
@@ -114,22 +115,22 @@ class RowStatistics:
         completions, chances = self._responses.completions(latents, row, public)
         others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
         values = {site: jnp.concatenate([completions[site], others[site]]) for site in others}
-        found = scores_by_parameters(self._log_likelihood, point, row, public, values)
+        found = scores_by_parameters(self.log_likelihood, point, row, public, values)
         if found is None:
-            score = gradient(self._log_likelihood)
-            found = self.geometry.pulled(at, jax.vmap(lambda r: score(point, row, public, r))(values)), None
+            score = gradient(self.log_likelihood)
+            scores, jacobian = self.geometry.pulled(at, jax.vmap(lambda r: score(point, row, public, r))(values)), None
         else:
-            found = found[0], self.geometry.blocks(at, found[1])
+            scores, jacobian = found[1], self.geometry.blocks(at, found[2])
         silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
-        return found[0].at[: len(chances)].add(silent), chances, weights, found[1]
+        return scores.at[: len(chances)].add(silent), chances, weights, jacobian
 
-    def _influence(self, at: Any, row: Any, public_and_key: Any) -> "_Influence":
+    def _influence(self, at: Any, row: Any, public_and_key: Any) -> Influence:
         norm = at["norm"]
         if self._responses.is_binary:
             log_prob, score = self._own(at, row, public_and_key[0])
             odds, square = odds_of(log_prob), jnp.sum(score**2)
             factor = binary_factor(odds, jnp.sqrt(square), norm)
-            return _Influence(
+            return Influence(
                 score,
                 factor * score,
                 factor * odds * self.geometry.length(at, score, square),
@@ -138,39 +139,39 @@ class RowStatistics:
                 lambda directions: odds * (score @ directions) ** 2,
                 lambda directions: factor * odds * (score @ directions) ** 2,
             )
-        found = self._by_parameters(at, row, *public_and_key)
-        if found is None:
-            scores, weights = row_scores(self._log_likelihood, self._respond)(at["point"], row, *public_and_key)
-            found = self.geometry.pulled(at, scores), weights, None
-        return self._drawn_influence(at, *found)
+        return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
 
-    def _by_parameters(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any] | None:
-        """Derivatives (1 + m, k) of the log probabilities of a row's responses in k parameters, the weights of responses, and the
-        Jacobian of the parameters in the blocks of u; see `scores_by_parameters`. None where there are no such parameters."""
+    def members(self, at: Any, row: Any, public: Any, key: Any) -> Members:
+        """The responses that a row could have given, and their scores; by parameters where these are few, see
+        `scores_by_parameters`."""
         point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
         latents = self._latents(point)
-        own = self._responses.own(latents, row, public)
-        if own is None:
-            return None
         others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
-        joined = lambda one, more: jnp.concatenate([jnp.asarray(one)[None], more])  # noqa: E731
-        values = jax.tree.map(joined, {site: own[site] for site in others}, others)
-        found = scores_by_parameters(self._log_likelihood, point, row, public, values)
-        if found is None:
-            return None
-        silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
-        return found[0].at[0].add(silent), weights, self.geometry.blocks(at, found[1])
+        own = self._responses.own(latents, row, public)
+        if own is not None:
+            joined = lambda one, more: jnp.concatenate([jnp.asarray(one)[None], more])  # noqa: E731
+            values = jax.tree.map(joined, {site: own[site] for site in others}, others)
+            found = scores_by_parameters(self.log_likelihood, point, row, public, values)
+            if found is not None:
+                silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
+                log_probs, scores = (x.at[0].add(silent) for x in found[:2])
+                return Members(log_probs, scores, weights, self.geometry.blocks(at, found[2]), others)
+        each = value_and_gradient(self.log_likelihood)
+        real, rest = each(point, row, public, None), jax.vmap(lambda r: each(point, row, public, r))(others)
+        log_probs, scores = (jnp.concatenate([x[None], y]) for x, y in zip(real, rest))
+        return Members(log_probs, self.geometry.pulled(at, scores), weights, None, others)
 
-    def _drawn_influence(self, at: Any, scores: Any, weights: Any, jacobian: Any) -> "_Influence":
+    def through(self, at: Any, jacobian: Any, vectors: Any) -> Any:
+        """Vectors like the scores of `Members` as those of u."""
+        return vectors if jacobian is None else self.geometry.scattered(at, jnp.tensordot(vectors, jacobian, 1))
+
+    def drawn_influence(self, at: Any, scores: Any, weights: Any, jacobian: Any) -> Influence:
         """From the scores (1 + m, d) of responses. Given a `jacobian` of k numbers in blocks of u, `scores` are (1 + m, k), and
         their products with it are the scores: lengths of vectors of k numbers are then those of their products."""
         norm = at["norm"]
         grams = None if jacobian is None else jnp.einsum("kib,lib->ikl", jacobian, jacobian)
         gram = None if grams is None else jnp.sum(grams, axis=0)
-
-        def through(vectors: Any) -> Any:
-            return vectors if jacobian is None else self.geometry.scattered(at, jnp.tensordot(vectors, jacobian, 1))
-
+        through = partial(self.through, at, jacobian)
         centred = scores - centre(scores, weights, norm, gram)
         psi = clipped(centred, norm, gram)
         # A real score that is not finite takes its row out; another one is left out.
@@ -185,8 +186,8 @@ class RowStatistics:
         def matrix() -> Any:
             if jacobian is None:
                 return self.geometry.curvature(at, of_curvature, psi, scores)
-            ones, moment = jnp.ones(len(jacobian), jacobian.dtype), _moment(of_curvature, psi, scores)
-            return self.geometry.curvature(at, ones, through(jnp.eye(len(jacobian))), through(moment))
+            ones, product = jnp.ones(len(jacobian), jacobian.dtype), moment(of_curvature, psi, scores)
+            return self.geometry.curvature(at, ones, through(jnp.eye(len(jacobian))), through(product))
 
         def squares(directions: Any) -> Any:
             """The real response is left out: signs of ranks must not depend on it."""
@@ -195,15 +196,15 @@ class RowStatistics:
         if jacobian is None:
             length = jnp.sqrt(jnp.sum(matrix() ** 2))
         else:
-            length = self.geometry.length_of_product(at, _moment(of_curvature, psi, scores), jacobian, grams)
+            length = self.geometry.length_of_product(at, moment(of_curvature, psi, scores), jacobian, grams)
 
         def along(directions: Any) -> Any:
             return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
 
         is_clipped = squared_length(centred[0], gram) > norm**2
-        return _Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
+        return Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
 
-    def _weight(self, at: Any, row: Any, length: Any) -> Any:
+    def weight(self, at: Any, row: Any, length: Any) -> Any:
         return self._share(row) * jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
 
     def bin(self, at: Any, row: Any, rest: Any) -> Any:
@@ -211,7 +212,7 @@ class RowStatistics:
         "of_curvature", that of its curvature over the squared norm, scores clipped."""
         own = None if self._responses.missing else self._own(at, row, rest[0])[1]
 
-        def of(found: _Influence) -> Any:
+        def of(found: Influence) -> Any:
             score = jnp.linalg.norm(found.score if own is None else own)
             length = found.length / at["norm"] ** 2  # in units of the norm: its scale may be any
             return in_bin(jnp.where(at["of_curvature"], length, score))
@@ -220,7 +221,11 @@ class RowStatistics:
 
     def gradient(self, at: Any, row: Any, rest: Any) -> Any:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
-        return self._mean(lambda found: found.psi * (self._weight(at, row, found.length) / at["norm"]), at, row, rest)
+        return self._mean(lambda found: self.gradient_of(at, row, found), at, row, rest)
+
+    def gradient_of(self, at: Any, row: Any, found: Influence) -> Any:
+        """The same from the row's influence."""
+        return found.psi * (self.weight(at, row, found.length) / at["norm"])
 
     def curvature(self, at: Any, row: Any, rest: Any) -> Any:
         """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
@@ -228,8 +233,8 @@ class RowStatistics:
         Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
         covariance of w psi and the score given what is observed: the information that is missing (Louis 1982)."""
 
-        def of(found: _Influence) -> Any:
-            w = self._weight(at, row, found.length)
+        def of(found: Influence) -> Any:
+            w = self.weight(at, row, found.length)
             psi = found.psi * w
             product = self.geometry.curvature(at, one, psi[None], found.score[None]) if has_missing else 0.0
             return found.matrix() * w, psi, found.score, product
@@ -238,6 +243,14 @@ class RowStatistics:
         matrix, psi, score, product = self._mean(of, at, row, rest)
         if has_missing:
             matrix -= product - self.geometry.curvature(at, one, psi[None], score[None])
+        return self._scaled(at, matrix, psi)
+
+    def curvature_of(self, at: Any, row: Any, found: Influence) -> Any:
+        """The same from the row's influence."""
+        w = self.weight(at, row, found.length)
+        return self._scaled(at, found.matrix() * w, found.psi * w)
+
+    def _scaled(self, at: Any, matrix: Any, psi: Any) -> Any:
         return {
             "A": np.sqrt(1.0 - self._scores_share) * (matrix / at["bound"]),
             "J": np.sqrt(self._scores_share) * self.geometry.outer(at, psi / at["norm"]),
@@ -246,9 +259,12 @@ class RowStatistics:
     def sizes(self, at: Any, row: Any, rest: Any) -> Any:
         """The lengths of w A where `at` has "halfway", and at its point, in units of sqrt 2 times the bound: (2,)."""
         points = at["halfway"], at["point"]
-        of = lambda found: jnp.minimum(found.length / at["bound"], 1.0)  # noqa: E731
-        lengths = jnp.stack([self._mean(of, at | {"point": point}, row, rest) for point in points])
-        return self._share(row) * lengths / np.sqrt(2.0)
+        of = lambda found: self.sizes_of(at, row, found.length)  # noqa: E731
+        return jnp.stack([self._mean(of, at | {"point": point}, row, rest) for point in points])
+
+    def sizes_of(self, at: Any, row: Any, lengths: Any) -> Any:
+        """The same from lengths."""
+        return self._share(row) * jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
 
     def sides(self, at: Any, row: Any, rest: Any) -> Any:
         """Curvatures w E[psi s'] along directions, "along" (d, n): at the point, and each at its own two of the points
@@ -257,8 +273,8 @@ class RowStatistics:
         has_missing = bool(self._responses.missing)
 
         def curvatures(point: Any, directions: Any) -> Any:
-            def of(found: _Influence) -> Any:
-                w = self._weight(at, row, found.length)
+            def of(found: Influence) -> Any:
+                w = self.weight(at, row, found.length)
                 psi, score = found.psi @ directions * w, found.score @ directions
                 return w * found.along(directions), psi, score, psi * score
 
@@ -267,7 +283,11 @@ class RowStatistics:
 
         directions = jnp.tile(at["along"].T[:, :, None], (2, 1, 1))
         beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at["sides"], directions))
-        values = jnp.concatenate([curvatures(at["point"], at["along"]), beside]).reshape(3, -1)
+        return self.sides_of(jnp.concatenate([curvatures(at["point"], at["along"]), beside]).reshape(3, -1))
+
+    @staticmethod
+    def sides_of(values: Any) -> Any:
+        """The same from curvatures (3, n)."""
         values = jnp.clip(jnp.nan_to_num(values, nan=0.0), -1e6, 1e6)
         longest = jnp.max(jnp.abs(values), axis=0)
         values = values / jnp.maximum(longest, 1.0)
@@ -276,62 +296,53 @@ class RowStatistics:
 
     def scalars(self, at: Any, row: Any, rest: Any) -> Any:
         """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
-        responses, (public, _) = self._responses, rest
-        log_probs, values, weights, is_outside = self._alternatives(at, row, *rest)
-        gaps = [responses.has_gap(self._latents(at["point"]), unnumbered(row), public)] if responses.has_gaps else []
-
-        def of(found: _Influence, log_probs: Any, values: Any) -> Any:
-            flags = jnp.stack([found.is_clipped, found.length > at["bound"], *gaps])
-            speaks = jnp.all(jnp.isfinite(found.psi * self._weight(at, row, found.length)))
-            squares = found.squares(at["directions"])
-            return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
-
-        if not responses.missing:
+        log_probs, values, weights = self._alternatives(at, row, *rest)
+        of = partial(self.scalars_of, at, row, rest[0], weights)
+        if not self._responses.missing:
             return of(self._influence(at, row, rest), log_probs, values)
         scores, chances, shares, jacobian = self._completed(at, row, *rest)
         count = len(chances)
 
         def completed(number: Any) -> Any:
             one = lambda x: jnp.concatenate([x[number][None], x[count:]])  # noqa: E731
-            return of(self._drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
+            return of(self.drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
 
         return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
 
-    def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
+    def scalars_of(
+        self, at: Any, row: Any, public: Any, weights: Any, found: Influence, log_probs: Any, values: Any
+    ) -> Any:
+        """The same from its influence, and the weights, log probabilities and values of responses, (1 + m,)."""
+        responses, situation = self._responses, (self._latents(at["point"]), unnumbered(row), public)
+        gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
+        flags = jnp.stack([found.is_clipped, found.length > at["bound"], *gaps])
+        speaks = jnp.all(jnp.isfinite(found.psi * self.weight(at, row, found.length)))
+        squares, is_outside = found.squares(at["directions"]), responses.is_outside(*situation)
+        return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
+
+    def totals(self, at: Any, row: Any, public: Any, values: Any) -> Any:
+        """The sum of all that a row observes, and the same of `values` by site (m, ...): (1 + m,)."""
+        return self._responses.totals(self._latents(at["point"]), unnumbered(row), public, values)
+
+    @property
+    def responses(self) -> Responses:
+        """Those that the model could have given in a row's place."""
+        return self._responses
+
+    def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
-        (1 + m,); and whether the real one is outside the model's support. Of rows with missing values the former two hold, in the
-        place of the real response, all ways to fill these in."""
-        responses = replace(self._responses, num_draws=_NUM_DRAWS)
+        (1 + m,). Of rows with missing values the former two hold, in the place of the real response, all ways to fill these
+        in."""
+        responses = replace(self._responses, num_draws=NUM_DRAWS)
         # Not the draws that squares, and with them the signs of ranks, are made of: ranks among these would have another mean.
         key, row = jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1), unnumbered(row)
         latents = self._latents(at["point"])
         values, weights = responses(latents, row, public, key)
-        log_prob = lambda r=None: self._log_likelihood(at["point"], row, public, r)  # noqa: E731
+        log_prob = lambda r=None: self.log_likelihood(at["point"], row, public, r)  # noqa: E731
         if responses.missing:
             completions, _ = responses.completions(latents, row, public)
             values = {site: jnp.concatenate([completions[site], value]) for site, value in values.items()}
             log_probs = jax.vmap(log_prob)(values)
         else:
             log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
-        is_outside = responses.is_outside(latents, row, public)
-        return log_probs, responses.totals(latents, row, public, values), weights, is_outside
-
-
-def _moment(weights: Any, psi: Any, scores: Any) -> Any:
-    """The matrix (k, k) of sum weights psi scores', for psi, scores (m, k)."""
-    return jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
-
-
-class _Influence(NamedTuple):
-    """`score` (d,): that of the real response; `psi` (d,): the same, centred and clipped; `length`: the Frobenius norm of the
-    row's curvature, which `matrix` computes, as its `geometry` has it; `is_clipped`: whether the centred score was longer than
-    the norm. For directions (d, n): `squares`, the model's variance of scores along each; `along`, the row's curvature along
-    each."""
-
-    score: Any
-    psi: Any
-    length: Any
-    is_clipped: Any
-    matrix: Callable[[], Any]
-    squares: Callable[[Any], Any]
-    along: Callable[[Any], Any]
+        return log_probs, responses.totals(latents, row, public, values), weights

@@ -21,8 +21,8 @@ _MOST = 32
 
 def scores_by_parameters(
     log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any, responses: Any
-) -> tuple[Any, Any] | None:
-    """The derivatives g (m, k) and the Jacobian J (k, d) for which `g @ J` are the scores of m responses.
+) -> tuple[Any, Any, Any] | None:
+    """Log likelihoods (m,), derivatives g (m, k) and the Jacobian J (k, d), for which `g @ J` are the scores of m responses.
 
     - **log_likelihood** - `log_likelihood(z, row, public, response)`, a scalar.
     - **z** - the latents, a vector (d,).
@@ -32,9 +32,9 @@ def scores_by_parameters(
     Returns None where u would have more than 32 numbers.
 
     >>> likelihood = lambda z, x, _, y: -0.5 * (y - x @ z) ** 2
-    >>> g, jacobian = scores_by_parameters(likelihood, jnp.zeros(3), jnp.arange(3.0), (), jnp.array([1.0, 5.0]))
-    >>> g.tolist(), jacobian.tolist()
-    ([[1.0], [5.0]], [[0.0, 1.0, 2.0]])
+    >>> logs, g, jacobian = scores_by_parameters(likelihood, jnp.zeros(3), jnp.arange(3.0), (), jnp.array([1.0, 5.0]))
+    >>> logs.tolist(), g.tolist(), jacobian.tolist()
+    ([-0.5, -12.5], [[1.0], [5.0]], [[0.0, 1.0, 2.0]])
     """
     first = jax.tree.map(lambda leaf: leaf[0], responses)
     others, tree = jax.tree.flatten((row, public))
@@ -65,7 +65,8 @@ def scores_by_parameters(
     along = gradient(lambda z, others, _, direction: parameters(z, others) @ direction)
     jacobian = jax.vmap(lambda direction: along(z, others, (), direction))(jnp.eye(sum(sizes), dtype=z.dtype))
     u = parameters(z, others)
-    return jax.vmap(lambda response: jax.grad(after)(u, response))(responses), jacobian
+    logs, g = jax.vmap(lambda response: jax.value_and_grad(after)(u, response))(responses)
+    return logs, g, jacobian
 
 
 def _narrowest(program: Any, num_responses: int) -> list[Any] | None:

@@ -34,7 +34,7 @@ def scores(law, z, x, responses):
 
     def both(z, x, responses):
         every = jax.vmap(jax.grad(log_likelihood), (None, None, None, 0))
-        return scores_by_parameters(log_likelihood, z, x, (), responses), every(z, x, (), responses)
+        return scores_by_parameters(log_likelihood, z, x, (), responses)[1:], every(z, x, (), responses)
 
     return jax.jit(both)(z, x, responses)
 
