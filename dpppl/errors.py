@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -15,23 +15,37 @@ _INSIDE = (os.path.dirname(__file__) + os.sep, contextlib.__file__)
 
 
 class DPPPLError(Exception):
-    """Base class of every error raised by dpppl."""
+    """Base class of every error raised by dpppl. `code` is stable, and printed with tracebacks; the page "Errors" explains it."""
+
+    code: ClassVar[str] = "DP00"
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.add_note(f'[{self.code}: see "Errors" in the documentation of dpppl]')
 
 
 class ConfigurationError(DPPPLError, ValueError):
     """An argument is wrong, or two arguments contradict each other: change the call."""
 
+    code = "DP01"
+
 
 class UnsupportedModelError(DPPPLError, ValueError):
     """The model cannot be split into a prior and independent rows: change the model."""
+
+    code = "DP02"
 
 
 class BudgetExceededError(DPPPLError):
     """This would spend more than the privacy budget: for it nothing was run and nothing was charged."""
 
+    code = "DP03"
+
 
 class CheckpointError(DPPPLError):
     """The checkpoint is of another run, or damaged: nothing was run. Delete it to start anew, at a new charge."""
+
+    code = "DP06"
 
 
 class PrivacyWarning(UserWarning):
@@ -45,19 +59,27 @@ class UnconvergedWarning(UserWarning):
 class DataReadError(DPPPLError, OSError):
     """Rows could not be read from disk: mend the file. Earlier charges stay, and nothing is returned."""
 
+    code = "DP07"
+
 
 class LedgerError(DPPPLError):
     """A ledger's file is gone, damaged or replaced: restore it. Nothing was admitted and nothing was run."""
 
+    code = "DP05"
+
 
 class ProcessError(DPPPLError):
     """Another process of the run failed, or is out of step: see its output. Steps already started are charged."""
+
+    code = "DP09"
 
 
 class KeyReuseError(DPPPLError):
     """The key, or a state that holds it, was already used: take a new one.
 
     On changed data the noise of both runs could be subtracted."""
+
+    code = "DP04"
 
 
 class PrivacyLeakError(DPPPLError):
@@ -66,6 +88,8 @@ class PrivacyLeakError(DPPPLError):
     - **message** - the error's text.
     - **findings** - each with `kind` (one word), `what` (a sentence) and `trail`.
     """
+
+    code = "DP08"
 
     def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
         super().__init__(message)

@@ -51,3 +51,10 @@ def test_each_name_is_in_the_reference():
     }
     entries |= {("dpppl", name) for name in re.findall(r"\w+(?:Error|Warning)", text)}
     assert not [n for n in NAMES if n not in entries and n[1] not in submodules]
+
+
+def test_each_error_has_a_code_of_its_own_that_the_page_explains():
+    page, kinds = (ROOT / "docs/reference/errors.md").read_text(), dpppl.DPPPLError.__subclasses__()
+    assert len({kind.code for kind in kinds}) == len(kinds) >= 9 and "DP00" not in {kind.code for kind in kinds}
+    assert [k.__name__ for k in kinds if f"## {k.code} {k.__name__}\n" not in page] == []
+    assert dpppl.LedgerError("gone").__notes__ == ['[DP05: see "Errors" in the documentation of dpppl]']
