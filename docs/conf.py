@@ -9,7 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from dpppl.runs.version import VERSION  # noqa: E402
+from dpppl.report.version import VERSION  # noqa: E402
 
 # Kernels of notebooks import this checkout, and draw the same secret keys in every build.
 os.environ["PYTHONPATH"] = str(HERE.parent)

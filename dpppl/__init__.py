@@ -32,9 +32,9 @@ from dpppl.mcmc.thermostat import DPSGNHT as DPSGNHT
 from dpppl.model.arguments import Public as Public
 from dpppl.noise_aware.runner import NoiseAware as NoiseAware
 from dpppl.randomness.keys import secret_key as secret_key
+from dpppl.report.report import PrivacyReport as PrivacyReport
+from dpppl.report.version import VERSION as _VERSION
 from dpppl.runs.private_runner import Privacy as Privacy
-from dpppl.runs.report import PrivacyReport as PrivacyReport
-from dpppl.runs.version import VERSION as _VERSION
 from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition
 from dpppl.subsampling import Poisson as Poisson

@@ -18,8 +18,8 @@ from dpppl.model.units import split_in_units
 from dpppl.noise_aware.binding import bind
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness import keys
+from dpppl.report.render import summary, table
 from dpppl.runs.driver import TRACING, on_host
-from dpppl.runs.render import summary, table
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.runner import SVI
 

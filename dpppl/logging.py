@@ -15,8 +15,8 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.runner import MCMC
 from dpppl.noise_aware.runner import NoiseAware
-from dpppl.runs.report import PrivacyReport
-from dpppl.runs.risk import risk_numbers
+from dpppl.report.report import PrivacyReport
+from dpppl.report.risk import risk_numbers
 from dpppl.svi.result import SVIResult
 from dpppl.svi.runner import SVI
 from dpppl.uncertainty.decomposition import by_element

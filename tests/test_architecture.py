@@ -21,13 +21,13 @@ PACKAGE = Path(dpppl.__file__).parent
 
 LEAVES = {"errors", "validation", "processes", "jaxprs", "accounting", "randomness"}
 DOOR = LEAVES | {"data", "subsampling", "information_flow", "row_program", "access"}
-METHODS = DOOR | {"model", "ledger", "runs"}
+METHODS = DOOR | {"model", "ledger", "report", "runs"}
 MAY_IMPORT = {
     "errors": set(),
     "jaxprs": set(),
     "processes": {"errors"},
     "validation": {"errors"},
-    "accounting": {"errors"},
+    "accounting": {"errors", "validation"},
     "randomness": {"errors", "processes"},
     "data": {"errors", "processes"},
     "subsampling": {"errors", "validation", "randomness"},
@@ -36,7 +36,8 @@ MAY_IMPORT = {
     "row_program": {"errors", "jaxprs"},
     "access": DOOR,
     "ledger": {"errors", "processes", "validation", "accounting"},
-    "runs": DOOR | {"ledger"},
+    "report": LEAVES | {"access", "ledger"},
+    "runs": DOOR | {"ledger", "report"},
     "mcmc": METHODS,
     "svi": METHODS,
     "noise_aware": METHODS,

@@ -526,10 +526,10 @@ def test_a_checkout_that_is_not_installed_is_imported(monkeypatch):
         return "0"
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    from dpppl.runs import report
+    from dpppl.report import report
 
     monkeypatch.setattr(report, "version", missing)
-    assert importlib.reload(dpppl).__version__ == dpppl.runs.version.VERSION
+    assert importlib.reload(dpppl).__version__ == dpppl.report.version.VERSION
     assert '"dpppl": "' in mcmc().privacy_plan().to_json()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.access.clipping import Adaptive
+from dpppl.accounting.unit import Unit
 from dpppl.audit import bounds
 from dpppl.audit.by_hand import by_hand
 from dpppl.audit.canaries import ManyCanaries, Recorded
@@ -24,7 +25,6 @@ from dpppl.model.units import grouped
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import as_key, claims_apart, secret_key, stream
 from dpppl.runs.driver import forgetful
-from dpppl.runs.unit import Unit
 from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.accounting.tradeoff import TradeOff
-from dpppl.runs import render
+from dpppl.report import render
 
 
 @dataclass(frozen=True, kw_only=True)

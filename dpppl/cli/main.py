@@ -21,7 +21,7 @@ from dpppl.cli import models, tables
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
-from dpppl.runs import render, risk
+from dpppl.report import render, risk
 
 Answer = tuple[dict[str, Any], str]
 

@@ -13,10 +13,10 @@ from dpppl.errors import ConfigurationError
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.collection import Collection, check_fields
 from dpppl.randomness import keys
+from dpppl.report.provenance import Start
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, Method
-from dpppl.runs.provenance import Start
 
 _MOST_NUMBERS = 2**26
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.verdict import Measured
+from dpppl.report.counted_rows import BIASED
+from dpppl.report.report import MechanismFacts, noise_range, show_range
 from dpppl.runs.budget import Charge, events_of
-from dpppl.runs.clipped_rows import BIASED
 from dpppl.runs.private_runner import Facts
-from dpppl.runs.report import MechanismFacts, noise_range, show_range
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.step_search import Search
 from dpppl.model.initialization import Strategy, of_numpyro
+from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
-from dpppl.runs.provenance import Start
 from dpppl.validation import Fixed
 
 

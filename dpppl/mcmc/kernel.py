@@ -20,10 +20,10 @@ from dpppl.mcmc.preconditioning import diagonal_of
 from dpppl.model.arguments import Public, name_of
 from dpppl.model.initialization import Strategy, checked_strategy
 from dpppl.model.units import split_in_units
+from dpppl.report.counted_rows import count_share_of
+from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
-from dpppl.runs.clipped_rows import count_share_of
-from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Status
-from dpppl.runs.report import PrivacyReport
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.validation import checked_call, full_signature, plain, positive, positive_integer
 

@@ -9,8 +9,8 @@ from dpppl.access.norm_histogram import Norms
 from dpppl.mcmc.chains import Chains
 from dpppl.model.prior_draws import prior_scales
 from dpppl.model.supports import codes
+from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.budget import Charge
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.prelude import NormPhase
 
 QUANTILE, MARGIN = 0.99, 1.25

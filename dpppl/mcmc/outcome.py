@@ -15,7 +15,7 @@ from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.verdict import Measured, Reading, measure, reading, refused_alone
 from dpppl.model.prior_draws import prior_draws
-from dpppl.runs.counted_rows import CountedRows
+from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
 
 

@@ -12,8 +12,8 @@ from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.settings import MCMCSettings
 from dpppl.mcmc.summary import print_table
 from dpppl.mcmc.verdict import Reading, verdict_lines
-from dpppl.runs.readable import warn_of
-from dpppl.runs.to_arviz import to_inference_data
+from dpppl.report.to_arviz import to_inference_data
+from dpppl.report.verdict import warn_of
 
 
 class ChainResults(MCMCSettings):

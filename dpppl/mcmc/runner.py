@@ -17,12 +17,12 @@ from dpppl.mcmc.results import ChainResults
 from dpppl.mcmc.stability import check_prior_stability
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
+from dpppl.report.counted_rows import CountedRows
+from dpppl.report.provenance import KeyOrigin, Status
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
-from dpppl.runs.provenance import KeyOrigin, Status
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Run
 from dpppl.validation import check_num_data
 

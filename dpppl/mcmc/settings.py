@@ -11,11 +11,11 @@ from dpppl.mcmc.details import chain_facts
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.planning import calibrated, checked_kernel, histogram_of
+from dpppl.report.counted_rows import CountedRows
+from dpppl.report.provenance import Start, Status
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.private_runner import Facts, PrivateRunner
-from dpppl.runs.provenance import Start, Status
-from dpppl.runs.report import PrivacyReport
 from dpppl.validation import checked_call, plain, positive_integer
 
 

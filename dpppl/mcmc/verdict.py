@@ -10,10 +10,9 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from dpppl.mcmc.arrival import FALSE_ALARM, Arrival, Noise, noise_of
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.model.supports import codes
-from dpppl.runs.clipped_rows import BIASED, ClippedRows, rows_of
-from dpppl.runs.counted_rows import IGNORED, CountedRows
-from dpppl.runs.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.runs.readable import line_of
+from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
+from dpppl.report.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
+from dpppl.report.verdict import line_of
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"

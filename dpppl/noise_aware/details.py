@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware.releases import MECHANISM
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.report.report import MechanismFacts
 from dpppl.runs.private_runner import Facts
-from dpppl.runs.report import MechanismFacts
 
 CLIPPING = "centred on what the model expects of a row; every release in units of its bound, so at most 1 a row"
 

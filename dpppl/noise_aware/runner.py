@@ -17,14 +17,14 @@ from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin, Start, Status
+from dpppl.report.report import PrivacyReport
+from dpppl.report.to_arviz import to_inference_data
+from dpppl.report.verdict import warn_of
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
-from dpppl.runs.provenance import KeyOrigin, Start, Status
-from dpppl.runs.readable import warn_of
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, session
-from dpppl.runs.to_arviz import to_inference_data
 
 T = TypeVar("T")
 

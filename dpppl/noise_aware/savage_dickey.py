@@ -9,8 +9,8 @@ from numpyro.distributions.transforms import IndependentTransform
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareSettings
+from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
-from dpppl.runs.readable import warn_of
 
 
 def bayes_factor(

@@ -15,9 +15,9 @@ from dpppl.noise_aware.recipe import Bounds
 from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.noise_aware.weights import Weights
+from dpppl.report.provenance import Start, Status
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
-from dpppl.runs.provenance import Start, Status
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 WIDTHS = ("model", "sandwich")

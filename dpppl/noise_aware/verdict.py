@@ -12,9 +12,9 @@ from dpppl.noise_aware.recipe import Stage
 from dpppl.noise_aware.scales import blurred, unknown_scale
 from dpppl.noise_aware.sides import findings
 from dpppl.noise_aware.widths import MODELLED, PSEUDO_TRUE, Widths
-from dpppl.runs.counted_rows import STANDS_OUT, CountedRows
-from dpppl.runs.readable import Array, line_of
-from dpppl.runs.render import table
+from dpppl.report.counted_rows import STANDS_OUT, CountedRows
+from dpppl.report.render import table
+from dpppl.report.verdict import Array, line_of
 
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .004 from 0

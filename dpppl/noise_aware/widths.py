@@ -8,7 +8,7 @@ import numpy as np
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.prior import Prior
 from dpppl.noise_aware.recipe import Stage
-from dpppl.runs.counted_rows import STANDS_OUT
+from dpppl.report.counted_rows import STANDS_OUT
 
 MOST_DISPERSED = 1.1
 PSEUDO_TRUE = (

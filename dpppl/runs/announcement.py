@@ -1,14 +1,22 @@
 """The lines printed before a run: its cost, and notes for its user."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from dpppl import accounting
+from dpppl.accounting.unit import ROW, Unit
+from dpppl.data.disk import OnDisk
+from dpppl.data.disk_reading import Block, Draw, reading
+from dpppl.data.rows import placement_of
 from dpppl.errors import warn
 from dpppl.ledger.book import Events
 from dpppl.processes import messages
-from dpppl.runs.report import PrivacyReport
-from dpppl.runs.unit import ROW, Unit
+from dpppl.report.report import PrivacyReport
+from dpppl.runs.budget import Charge
 
 
 def cost_line(
@@ -41,3 +49,68 @@ def announce(
             print(f"Note: {note}")
     if warning := report.delta_warning():
         warn(warning)
+
+
+_DRAWN = 1_000
+_LONG_ENOUGH, _MOST_BLOCKS = 0.3, 64
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def reading_line(rows: Any, charges: Sequence[Charge]) -> str | None:
+    """How often, and how much, accesses that cost `charges` will read of `rows`, in one line; None where these are in memory.
+
+    It reads some blocks, or some rows drawn at random, to see how long that takes. Raises DataReadError."""
+    placement = placement_of(rows)
+    if not isinstance(placement, OnDisk):
+        return None
+    passes, batches, size, drawn = 0, 0, 0, 0.0
+    for charge in charges:
+        each = placement.drawn_by(charge.mechanism.subsampling)
+        if each is None:  # chains that run together share what is read
+            passes += charge.num_steps
+        else:
+            number = charge.num_steps * charge.chains
+            batches, size, drawn = batches + number, round(each), drawn + number * each
+    parts = [f"{passes:,} full pass{'es' * (passes > 1)}"] * bool(passes)
+    parts += [f"{batches:,} batches of about {size:,} rows"] * bool(batches)
+    with reading(placement):
+        seconds = passes * placement.num_rows * _block_time(placement) if passes else 0.0
+        seconds += drawn * _draw_time(placement) if batches else 0.0
+    amount = _bytes(placement.row_bytes * (passes * placement.num_rows + drawn))
+    return (
+        f"It will read {' and '.join(parts)} of {placement.num_rows:,} rows, {amount} in all: {_duration(seconds)} of reading if "
+        "all goes as fast as the first of it."
+    )
+
+
+def _block_time(placement: OnDisk) -> float:
+    """Seconds a row, of blocks from the first on that take a while together."""
+    size = min(placement.at_once, placement.num_rows)
+    seconds, number = 0.0, 0
+    for start in range(0, placement.num_rows - size + 1, size):
+        seconds, number = seconds + _timed(lambda: Block(placement, size)(start)), number + 1  # noqa: B023
+        if seconds > _LONG_ENOUGH or number == _MOST_BLOCKS:
+            break
+    return seconds / (number * size)
+
+
+def _draw_time(placement: OnDisk) -> float:
+    index = np.random.default_rng().integers(placement.num_rows, size=_DRAWN)
+    return _timed(lambda: Draw(placement)(index)) / _DRAWN
+
+
+def _timed(act: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    act()
+    return time.perf_counter() - start
+
+
+def _bytes(number: float) -> str:
+    unit = 0
+    while number >= 1000.0 and unit < len(_UNITS) - 1:
+        number, unit = number / 1000.0, unit + 1
+    return f"{number:.3g} {_UNITS[unit]}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600.0:.2g} h" if seconds >= 3600.0 else f"{max(1.0, np.ceil(seconds)):.0f} s"

@@ -14,12 +14,12 @@ from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.selection import SelectionEvent
+from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
 from dpppl.ledger.book import Events
 from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import watching
-from dpppl.runs.unit import ROW, Unit
 from dpppl.validation import check_target, in_words, plain
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit

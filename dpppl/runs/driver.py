@@ -19,11 +19,11 @@ from dpppl import information_flow
 from dpppl.errors import ConfigurationError, forgetting
 from dpppl.information_flow.executables import Lowered
 from dpppl.processes import messages
+from dpppl.report.provenance import KeyOrigin
+from dpppl.report.report import PrivacyReport
 from dpppl.runs import placing, watching
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
-from dpppl.runs.provenance import KeyOrigin
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, Session, session
 
 NUM_CHUNKS = 20

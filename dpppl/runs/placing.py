@@ -1,15 +1,17 @@
 """Programs and their arguments where rows are sharded over devices: rows as they lie, all else on every device."""
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from dpppl.data.disk import OnDisk
 from dpppl.data.disk_reading import contents_of, reading
 from dpppl.data.rows import Rows, arrays_of, devices_of, number_of, placement_of
 from dpppl.information_flow.executables import Lowered, is_small
-from dpppl.runs.checksum import checksum
 
 
 def _placement(arguments: Any) -> Any:
@@ -90,3 +92,50 @@ def digest(program: Any, function: Callable[..., Any], arguments: Any) -> str:
         return str(program.digest)
     alone = jax.make_jaxpr(function)(*plain(arguments))
     return Lowered(alone, jax.tree.leaves(plain(arguments)), devices=jax.devices()[0].device_kind).digest
+
+
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def checksum(arrays: Any, num_rows: int) -> list[tuple[int, str, tuple[int, ...]]]:
+    """Return for each array (length, ...) a number that identifies its first `num_rows` rows, with type and shape.
+
+    Each row's bits are mixed into one number of 64 bits, and this with the row's position; the sum is modulo 2^64. So it depends
+    on rows and their order, not on sharding, and no device gets a row of another. It detects mistakes, not attacks: somebody
+    who may choose rows can find others with the same sum.
+
+    >>> checksum(np.array([1.0, 2.0], np.float32), 2) == checksum(np.array([1.0, 2.0, 3.0], np.float32), 2)
+    True
+    >>> checksum(np.array([1.0, 2.0], np.float32), 2) == checksum(np.array([2.0, 1.0], np.float32), 2)
+    False
+    """
+    with jax.enable_x64(True):
+        sums = [_total(x, num_rows) for x in jax.tree.leaves(arrays)]
+    shapes = [(str(x.dtype), (num_rows, *x.shape[1:])) for x in jax.tree.leaves(arrays)]
+    return [(int(np.asarray(total)), *shape) for total, shape in zip(sums, shapes)]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _total(array: Any, num_rows: int) -> Any:
+    words = _words(array).reshape(array.shape[0], -1)
+    places = jnp.arange(1, words.shape[1] + 1, dtype=jnp.uint64)
+    of_rows = jnp.sum(_mixed(words + places * np.uint64(_GOLDEN)), axis=1)
+    numbers = jnp.arange(1, array.shape[0] + 1, dtype=jnp.uint64)
+    mixed = _mixed(of_rows ^ _mixed(numbers * np.uint64(_GOLDEN)))
+    return jnp.sum(jnp.where(numbers <= num_rows, mixed, np.uint64(0)))
+
+
+def _words(array: Any) -> Any:
+    """The bits of each number."""
+    if jnp.iscomplexobj(array):
+        return jnp.stack([_words(array.real), _words(array.imag)], axis=-1)
+    if array.dtype == bool:
+        return array.astype(jnp.uint64)
+    return jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(jnp.uint64)
+
+
+def _mixed(words: Any) -> Any:
+    """SplitMix64's finaliser, a bijection (Steele, Lea, Flood 2014)."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(_FIRST)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(_SECOND)
+    return words ^ (words >> np.uint64(31))

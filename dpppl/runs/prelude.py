@@ -14,11 +14,11 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, Norms, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
 from dpppl.randomness import keys
+from dpppl.report.counted_rows import CountedRows
+from dpppl.report.provenance import KeyOrigin
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import prepare
-from dpppl.runs.provenance import KeyOrigin
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, session
 
 _UNSURE, _NEGLIGIBLE = 3.0, 1e-3  # sd, in octaves, of where norms are expected; a part of the rows' information

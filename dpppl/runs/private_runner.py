@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from dpppl.accounting.unit import Unit
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.report.provenance import Provenance, Start, Status
+from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
-from dpppl.runs.provenance import Provenance, Start, Status
-from dpppl.runs.report import Details, MechanismFacts, PrivacyReport
-from dpppl.runs.unit import Unit
 from dpppl.validation import checked_call, checked_type, full_signature, optional, positive, positive_integer
 
 

@@ -10,9 +10,9 @@ import numpy as np
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
-from dpppl.runs.provenance import KeyOrigin
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.validation import positive

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from dpppl.errors import warn
 from dpppl.randomness import keys
-from dpppl.runs.announcement import announce
+from dpppl.report.provenance import KeyOrigin, KeySource
+from dpppl.report.report import PrivacyReport
+from dpppl.runs.announcement import announce, reading_line
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint
-from dpppl.runs.provenance import KeyOrigin, claim
-from dpppl.runs.reading import reading_line
-from dpppl.runs.report import PrivacyReport
-from dpppl.runs.together import Together
+from dpppl.runs.processes import ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -99,12 +99,26 @@ class Session:
     """
 
     reservation: Reservation
-    together: Together
+    together: ProcessGroup
     later: Reservation | None = None
 
     def charge(self, number: int, until: int) -> None:
         """Charge the accesses of charge `number` up to the one numbered `until`, before they are made."""
         self.together.enter("charge", partial(self.reservation.charge, number, until))
+
+
+def claim(key: Any, *, again: bool = False) -> KeyOrigin:
+    """Use up a run's key, and say where it comes from; `again`: the key of a run that is resumed.
+
+    Raises KeyReuseError; warns of a key that can be guessed."""
+    keys.claim(key, again=again)
+    origin = KeyOrigin.of(key)
+    if origin.source is KeySource.SEED:
+        warn(
+            "rng_key has a guessable seed: whoever guesses it can subtract the noise, and with it goes the guarantee. "
+            "Take keys from dpppl.secret_key()."
+        )
+    return origin
 
 
 @contextlib.contextmanager
@@ -116,7 +130,7 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     - **budget** - the account that it is charged to.
 
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
-    together = Together.of(request.rows, budget)
+    together = ProcessGroup.of(request.rows, budget)
     together.agree(run.key, request.program, **request.shared)
     before, is_first = budget.events, run.reservation is None
     costs = [*request.charges, *(request.later[2] if request.later else ())]

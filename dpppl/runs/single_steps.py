@@ -14,7 +14,8 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.randomness import keys
-from dpppl.runs.provenance import KeyOrigin, claim
+from dpppl.report.provenance import KeyOrigin
+from dpppl.runs.session import claim
 
 _NEW = "make a new state by init(dpppl.secret_key(), ..., init_params=get_params(state))"
 _next: dict[str, tuple[int, int]] = {}  # of each key's name: the process whose init took it, and the next step

@@ -11,12 +11,12 @@ from dpppl.model.prior_draws import prior_scales
 from dpppl.model.supports import codes
 from dpppl.model.units import is_outside
 from dpppl.randomness import keys
+from dpppl.report.counted_rows import CountedRows
+from dpppl.report.provenance import KeyOrigin
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
 from dpppl.runs.prelude import NormPhase, measure_norms
-from dpppl.runs.provenance import KeyOrigin
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Run
 from dpppl.svi.elbo import Objective
 from dpppl.svi.settings import SVISettings

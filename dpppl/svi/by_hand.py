@@ -9,10 +9,10 @@ import numpy as np
 from dpppl.data.rows import of_one_process, placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin, KeySource, Start, Status
 from dpppl.runs import single_steps
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import forgetful, prepare
-from dpppl.runs.provenance import KeyOrigin, KeySource, Start, Status
 from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings

@@ -15,10 +15,9 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.runs.clipped_rows import BIASED, ClippedRows
-from dpppl.runs.counted_rows import IGNORED, CountedRows
-from dpppl.runs.learned import LEARNED, PARTLY, PRIOR
-from dpppl.runs.readable import line_of
+from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
+from dpppl.report.learned import LEARNED, PARTLY, PRIOR
+from dpppl.report.verdict import line_of
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
 IN_PART, HIDDEN = "hidden in part", "hidden by noise"

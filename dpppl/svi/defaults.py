@@ -11,7 +11,7 @@ from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_med
 from numpyro.optim import _NumPyroOptim
 
 from dpppl.errors import ConfigurationError
-from dpppl.runs.provenance import Start
+from dpppl.report.provenance import Start
 from dpppl.svi.guides import parts_of
 from dpppl.svi.optimizers import of_optax
 

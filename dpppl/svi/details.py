@@ -8,11 +8,10 @@ import numpy as np
 
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import codes
+from dpppl.report.counted_rows import BIASED, ClippedRows, CountedRows, rows_of
+from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
-from dpppl.runs.clipped_rows import BIASED, ClippedRows, rows_of
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.private_runner import Facts
-from dpppl.runs.report import MechanismFacts
 from dpppl.svi.convergence import TAIL, tail_of
 from dpppl.svi.settings import SVISettings
 

@@ -10,7 +10,7 @@ from numpyro.infer import autoguide
 
 from dpppl.information_flow.executables import run_once
 from dpppl.model.prior_draws import number_of_draws, prior_draws
-from dpppl.runs.learned import PRIOR, SMALLEST_SHARE, Learned, distance
+from dpppl.report.learned import PRIOR, SMALLEST_SHARE, Learned, distance
 from dpppl.svi.convergence import HIDDEN, TAIL, tail_of
 from dpppl.svi.dropout import AutoDropout
 from dpppl.svi.elbo import Objective

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from dpppl.errors import ConfigurationError
 from dpppl.model.refusals import check_captured
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin, Status
 from dpppl.runs.driver import TRACING, on_host
-from dpppl.runs.provenance import KeyOrigin, Status
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings

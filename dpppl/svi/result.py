@@ -13,12 +13,11 @@ from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
-from dpppl.runs.clipped_rows import ClippedRows
-from dpppl.runs.counted_rows import CountedRows
+from dpppl.report.counted_rows import ClippedRows, CountedRows
+from dpppl.report.report import PrivacyReport
+from dpppl.report.to_arviz import to_inference_data
+from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
-from dpppl.runs.readable import warn_of
-from dpppl.runs.report import PrivacyReport
-from dpppl.runs.to_arviz import to_inference_data
 from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of

@@ -13,12 +13,12 @@ from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Start, Status
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge, counted
 from dpppl.runs.driver import TRACING, Method, Plan, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram
 from dpppl.runs.private_runner import Facts
-from dpppl.runs.provenance import KeyOrigin, KeySource, Provenance, Start, Status
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Run
 from dpppl.svi import by_hand, defaults, queries
 from dpppl.svi.auto_norm import choose_norm

@@ -13,13 +13,12 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import name_of
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
+from dpppl.report.counted_rows import ClippedRows, CountedRows, count_share_of
+from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.runs.budget import Charge
-from dpppl.runs.clipped_rows import ClippedRows, count_share_of
-from dpppl.runs.counted_rows import CountedRows
 from dpppl.runs.driver import Program
 from dpppl.runs.prelude import histogram_charge
 from dpppl.runs.private_runner import PrivateRunner
-from dpppl.runs.provenance import KeyOrigin, Start, Status
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.svi import defaults, optimizers
 from dpppl.svi.convergence import Convergence

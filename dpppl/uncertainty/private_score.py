@@ -14,6 +14,7 @@ import numpy as np
 from dpppl import accounting
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.accounting.events import GaussianEvent
+from dpppl.accounting.unit import ROW
 from dpppl.data.sharded import checked_mesh
 from dpppl.errors import ConfigurationError, warn
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -24,7 +25,6 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
-from dpppl.runs.unit import ROW
 from dpppl.validation import plain
 
 _SQUARES = 0.5

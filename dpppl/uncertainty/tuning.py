@@ -21,10 +21,10 @@ from dpppl.model.arguments import Public
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.processes import messages
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
+from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import on_host
-from dpppl.runs.provenance import KeyOrigin, Provenance, Start, Status
-from dpppl.runs.report import PrivacyReport
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI

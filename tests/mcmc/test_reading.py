@@ -10,7 +10,7 @@ import dpppl
 from dpppl.mcmc import verdict
 from dpppl.mcmc.arrival import Arrival, Noise
 from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Measured, excess_of, reading, verdict_lines
-from dpppl.runs.learned import LEARNED, PRIOR, Learned
+from dpppl.report.learned import LEARNED, PRIOR, Learned
 
 READABLE = (READ, MEAN)
 

@@ -21,8 +21,7 @@ from dpppl.mcmc.arrival import Arrival
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Measured, mean_counts, reading
-from dpppl.runs.clipped_rows import ClippedRows, rows_of
-from dpppl.runs.counted_rows import IGNORED, CountedRows
+from dpppl.report.counted_rows import IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.runs.prelude import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 

@@ -31,7 +31,7 @@ bug = functools.partial(Mutation, cached=False)
 MUTATIONS = [
     bug("a wrong model is not refused", f"{VERDICT}refusals", "far, self.misfit]", "far]",
         FOUND, (lambda: WRONG, "do not read: the model is wrong")),
-    bug("the mildest finding comes first", "dpppl.runs.readable:line_of", "refusals or doubts", "doubts or refusals",
+    bug("the mildest finding comes first", "dpppl.report.verdict:line_of", "refusals or doubts", "doubts or refusals",
         FOUND, (lambda: WRONG, "do not read: the model is wrong")),
     bug("a departure that harms nothing", f"{VERDICT}_against", "self.harm[0] >= HARM and", "",
         CHANCE, (lambda: {"fit": (0.01, 50.0), "harm": (0.9, 0.0)},)),
@@ -53,7 +53,7 @@ MUTATIONS = [
         FOUND, (lambda: {"stages_learned": (0.7, 0.3)}, "the last stage has learned 30%")),
     bug("directions that noise hides are not told", f"{VERDICT}doubts", "self._unresolved(), ", "",
         FOUND, (lambda: {"resolved": 0.6}, "read with care: noise hides the directions")),
-    bug("missing rows count by their share alone", "dpppl.runs.counted_rows:stands_out", "max(SHARE, STANDS_OUT * std)", "SHARE",
+    bug("missing rows count by their share alone", "dpppl.report.counted_rows:stands_out", "max(SHARE, STANDS_OUT * std)", "SHARE",
         CHANCE, (lambda: {"outside": 0.02},)),
     bug("moments that the model moves", f"{FIT}moments_of_rank", "moments - (moments @ weights)[:, None]", "moments", MEAN_ZERO),
     bug("moments twice as long as is paid for", f"{FIT}numbers", "[FIT * moments", "[2.0 * FIT * moments", MEAN_ZERO),

@@ -49,7 +49,7 @@ def main(process, count, port, folder):
     )
     import dpppl
     from dpppl.randomness import keys
-    from dpppl.runs.together import Together
+    from dpppl.runs.processes import ProcessGroup
 
     def again(act):  # one key in several runs, for tests
         keys._claimed.clear()
@@ -82,7 +82,7 @@ def main(process, count, port, folder):
     mine = chains(None, print_cost=False, progress_bar=False, mesh=mesh)
     found["unlike"] = again(lambda: raised(lambda: mine.run(a_key(), rows() + process, scale)))
 
-    enter, charges = Together.enter, []
+    enter, charges = ProcessGroup.enter, []
 
     def failing(self, what, act):
         charges.append(what == "charge")
@@ -90,7 +90,7 @@ def main(process, count, port, folder):
             raise ValueError("not to be told")
         return enter(self, what, act)
 
-    Together.enter = failing
+    ProcessGroup.enter = failing
     third = chains(f"{folder}/failing", print_cost=False, progress_bar=False, mesh=mesh)
     found["failed"] = again(lambda: raised(lambda: third.run(a_key(), rows(), scale)))
     with open(f"{folder}/found{process}", "w") as file:

@@ -10,7 +10,7 @@ import pytest
 from dpppl.errors import BudgetExceededError, ConfigurationError, ProcessError
 from dpppl.processes import messages
 from dpppl.runs.budget import Budget
-from dpppl.runs.together import Together
+from dpppl.runs.processes import ProcessGroup
 
 
 class Store:
@@ -112,7 +112,7 @@ def test_processes_that_do_different_things():
 
 @pytest.mark.parametrize("differing", ["key", "program", "settings", "public arrays"])
 def test_what_differs_is_named(differing):
-    together = Together(True, Budget())
+    together = ProcessGroup(True, Budget())
 
     def process(index):
         other = lambda name, value: value if name != differing else value + index  # noqa: E731

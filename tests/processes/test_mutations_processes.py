@@ -3,7 +3,7 @@
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught, quoted
 
-SAID, TOGETHER, SUM = "dpppl.processes.messages:", "dpppl.runs.together:Together.", "dpppl.runs.checksum:"
+SAID, TOGETHER, SUM = "dpppl.processes.messages:", "dpppl.runs.processes:ProcessGroup.", "dpppl.runs.placing:"
 ALIKE = "test_checksum:test_it_does_not_depend_on_how_rows_are_dealt_out"
 
 MUTATIONS = [

@@ -9,7 +9,7 @@ from scipy import stats
 import dpppl
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.randomness import chacha, keys, native, normal
-from dpppl.runs.provenance import KeyOrigin
+from dpppl.report.provenance import KeyOrigin
 
 SIZE = 200_000
 

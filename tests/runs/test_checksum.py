@@ -6,8 +6,7 @@ import pytest
 from test_sharded import meshes, rows_of
 
 from dpppl.data.sharded import sharded
-from dpppl.runs.checksum import checksum
-from dpppl.runs.placing import contents
+from dpppl.runs.placing import checksum, contents
 
 
 def test_it_does_not_depend_on_how_rows_are_dealt_out():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpppl.runs.counted_rows import SHARE, CountedRows, stands_out
+from dpppl.report.counted_rows import SHARE, CountedRows, stands_out
 
 
 def counted(**shares):

@@ -15,7 +15,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpppl
-from dpppl.runs.report import NOT_COVERED
+from dpppl.report.report import NOT_COVERED
 
 NUM_ROWS = 1_000
 RATE, CLIPPING_NORM, STEPS, STEP_SIZE = 0.1, 2.0, 2 * (20 + 30), 1e-3

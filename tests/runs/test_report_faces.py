@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import norm
 
 import dpppl
-from dpppl.runs import provenance, render, risk
+from dpppl.report import provenance, render, risk
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report-schema.json").read_text())
 

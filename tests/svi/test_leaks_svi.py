@@ -49,8 +49,8 @@ from test_svi import amortised_guide, factor_analysis
 
 import dpppl
 from dpppl.mcmc import runner as chains
+from dpppl.report.provenance import KeyOrigin
 from dpppl.runs import query
-from dpppl.runs.provenance import KeyOrigin
 from dpppl.svi import runner
 
 

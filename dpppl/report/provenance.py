@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from dpppl.errors import warn
 from dpppl.randomness import keys
 
 T = TypeVar("T", bound=Hashable)
@@ -104,20 +103,6 @@ class Provenance:
     def initial_values(self) -> str:
         """The starts in words."""
         return ", and ".join(self.starts)
-
-
-def claim(key: Any, *, again: bool = False) -> KeyOrigin:
-    """Use up a run's key, and say where it comes from; `again`: the key of a run that is resumed.
-
-    Raises KeyReuseError; warns of a key that can be guessed."""
-    keys.claim(key, again=again)
-    origin = KeyOrigin.of(key)
-    if origin.source is KeySource.SEED:
-        warn(
-            "rng_key has a guessable seed: whoever guesses it can subtract the noise, and with it goes the guarantee. "
-            "Take keys from dpppl.secret_key()."
-        )
-    return origin
 
 
 def _with(known: tuple[T, ...], new: T | None) -> tuple[T, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dpppl.runs.report import PrivacyReport
+from dpppl.report.report import PrivacyReport
 
 
 def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:
@@ -13,7 +13,7 @@ def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **gro
     attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
     groups = {"posterior": dict(posterior)} | groups
     if arviz.__version__.startswith("0."):
-        from dpppl.runs.inference_data import PrivateInferenceData
+        from dpppl.report.inference_data import PrivateInferenceData
 
         found = arviz.from_dict(**groups, attrs=attributes)
         found.__class__ = PrivateInferenceData

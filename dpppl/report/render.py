@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpppl.errors import ConfigurationError
-from dpppl.runs import charts
+from dpppl.report import charts
 
 SCHEMA_VERSION = "1.0"
 ABOUT = {

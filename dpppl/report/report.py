@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from dpppl import accounting
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
+from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import ConfigurationError
-from dpppl.runs import registry, render, risk
-from dpppl.runs.provenance import KeySource, Provenance, Status
-from dpppl.runs.unit import ROW, Unit
-from dpppl.runs.version import VERSION
+from dpppl.report import registry, render, risk
+from dpppl.report.provenance import KeySource, Provenance, Status
+from dpppl.report.version import VERSION
 
 _LATTICE = "floating-point lattice attacks on continuous noise"
 _CLIPPED = "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior"
@@ -270,7 +270,7 @@ class PrivacyReport:
     def to_html(self, about: Mapping[str, str] | None = None) -> str:
         """A page of HTML that needs nothing else: for screens in light and dark, for phones, and for paper.
 
-        - **about** - what only people know, by the names in `dpppl.runs.render.ABOUT`; what is missing is marked open.
+        - **about** - what only people know, by the names in `dpppl.report.render.ABOUT`; what is missing is marked open.
         """
         return render.page(self.to_dict(about))
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Together:
+class ProcessGroup:
     """The processes among whose devices the rows of a run are sharded; a single process does no communication.
 
     - **many** - whether there are several.
@@ -30,7 +30,7 @@ class Together:
     budget: Budget
 
     @classmethod
-    def of(cls, rows: Any, budget: Budget) -> "Together":
+    def of(cls, rows: Any, budget: Budget) -> "ProcessGroup":
         """Those that hold these rows."""
         devices = devices_of(placement_of(rows))
         return cls(devices is not None and devices.processes > 1, budget)
