@@ -1,28 +1,35 @@
-"""A kernel bound to a model's arguments: first states, and one step."""
+"""A kernel bound to a model's arguments: first states, one step, and a rehearsal without rows."""
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from numpyro.util import is_prng_key
 
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import NUM_COUNTS, Centred
+from dpppl.access.mechanism import NoisySum
 from dpppl.access.norm_histogram import gradient_norm
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
+from dpppl.information_flow.executables import run_once
 from dpppl.mcmc.dynamics import Dynamics
-from dpppl.mcmc.preconditioning import scale_of
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import counting
 from dpppl.model.units import is_outside, responses_of
+from dpppl.randomness import chacha
+
+_MOST_STEPS = 1000
+_FEW_NUMBERS = 10**6
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,4 +201,73 @@ class BoundKernel:
         """The statistic of a row for a histogram of gradient norms, at positions u."""
         return gradient_norm(
             self.log_likelihood, lambda u, row, public: is_outside(self.split, self.from_metric(u), row, public)
+        )
+
+
+def diagonal_of(preconditioner: Mapping[str, Any]) -> dict[str, Any]:
+    """By site, float64. Raises ConfigurationError unless all of it is positive and finite."""
+    if not isinstance(preconditioner, Mapping):
+        raise ConfigurationError(
+            f"preconditioner is a {type(preconditioner).__name__}; give a dict of positive numbers by site, {{'mu': 4.0}}."
+        )
+    try:
+        values = {site: np.asarray(value, np.float64) for site, value in preconditioner.items()}
+    except (TypeError, ValueError):
+        raise ConfigurationError("preconditioner must hold positive numbers by site, {'mu': 4.0}.") from None
+    for site, value in values.items():
+        if not np.all(np.isfinite(value) & (value > 0)):
+            raise ConfigurationError(f"the preconditioner of site '{site}' must be positive and finite.")
+    return values
+
+
+def scale_of(site: str, diagonal: Any, latent: Any) -> Any:
+    """Square root of a preconditioner's diagonal, with the latent's shape and type."""
+    scale = jnp.sqrt(jnp.asarray(diagonal, latent.dtype))
+    try:
+        return jnp.broadcast_to(scale, latent.shape)
+    except ValueError:
+        raise ConfigurationError(
+            f"the preconditioner of site '{site}' has shape {scale.shape}, which does not broadcast to the shape "
+            f"{latent.shape} of the unconstrained site."
+        ) from None
+
+
+class _WithoutRows(BoundKernel):
+    """A bound kernel whose accesses give noise alone."""
+
+    def noisy_sum(self, position: Any, rows: Any, public: Any, **settings: Any) -> NoisySum:
+        leaves, tree = jax.tree.flatten(position)
+        keys = jax.random.split(jax.random.fold_in(settings["key"], settings["step"]), len(leaves))
+        scale = self.kernel.mechanism.noise_scale * settings["noise_multiplier"]
+        noise = [scale * jax.random.normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves)]
+        return NoisySum(jax.tree.unflatten(tree, noise))
+
+
+def check_prior_stability(bound: BoundKernel, state: Any, public: Any, num_steps: int) -> None:
+    """Run a chain of at most 1,000 steps on the prior and the noise, without any data.
+
+    Rows add a bounded force to a step, so where the prior's own force makes steps grow without bound, no data can keep
+    the chain finite. Raises ConfigurationError then.
+
+    - **bound** - the kernel.
+    - **state** - the first state of one chain.
+    - **public** - the model's Public arrays.
+    - **num_steps** - steps of the chain.
+    """
+    alone = _WithoutRows(**{field.name: getattr(bound, field.name) for field in fields(bound)})
+
+    steps = min(num_steps, _MOST_STEPS)
+
+    def last(state: Any, public: Any) -> Any:
+        step = lambda _, state: alone.step(state, rows=(), public=public)  # noqa: E731
+        return lax.fori_loop(0, steps, step, state).z
+
+    rehearsal = state._replace(rng_key=chacha.wrap(np.zeros(8)))
+    z = run_once(last, rehearsal, public, quickly=bound.num_latents * steps < _FEW_NUMBERS)
+    if not all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(z)):
+        step_sizes, _ = bound.kernel.schedule(int(state.i), 1)
+        raise ConfigurationError(
+            f"steps of size {step_sizes[0]:.3g} explode on the prior alone, whatever the data: no step was run or "
+            "charged. Take more steps (num_samples) or a larger clipping_norm, which make the matched step smaller, a "
+            "smaller step_size, or a wider prior."
         )

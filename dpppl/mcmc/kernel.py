@@ -13,10 +13,9 @@ from dpppl.access.clipping import clipping_of
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import of_one_process
 from dpppl.errors import ConfigurationError
-from dpppl.mcmc.bound import BoundKernel
+from dpppl.mcmc.bound import BoundKernel, diagonal_of
 from dpppl.mcmc.details import chain_facts
 from dpppl.mcmc.dynamics import Dynamics
-from dpppl.mcmc.preconditioning import diagonal_of
 from dpppl.model.arguments import Public, name_of
 from dpppl.model.initialization import Strategy, checked_strategy
 from dpppl.model.units import split_in_units

@@ -1,14 +1,25 @@
-"""The cost of chains: noise that fits a budget, and the charges of a run."""
+"""Noise and clipping norm of chains, from a budget and a private histogram of norms; the plan and charges of a run."""
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
+from dpppl.access.clipping import Centred
+from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.chains import Chains
 from dpppl.mcmc.kernel import DPKernel
+from dpppl.model.prior_draws import prior_scales
+from dpppl.model.supports import codes
+from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Plan
-from dpppl.runs.prelude import histogram_charge
+from dpppl.runs.prelude import NormPhase, histogram_charge
 from dpppl.runs.private_runner import Privacy
+
+QUANTILE, MARGIN = 0.99, 1.25
+CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
 def checked_kernel(kernel: Any, privacy: Privacy, checkpoint: Any) -> DPKernel:
@@ -93,3 +104,100 @@ def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -
         settings=(call.first, call.discarded, call.num_collected, chains.layout.thinning),
         describe=lambda done: "warmup" if done <= warmup else "sample",
     )  # fmt: skip
+
+
+def norm_phase(
+    chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[float, CountedRows], None]
+) -> NormPhase:
+    """The phase that chooses the clipping norm of these chains.
+
+    - **chains** - the chains, with a kernel whose norm is still to be chosen.
+    - **histogram** - its cost.
+    - **print_cost** - whether to print what the run will cost.
+    - **choose** - `choose(norm, rows)` is given the norm and what was counted of the rows.
+    """
+    bound = chains.bound
+    scales = bound.to_metric(prior_scales(bound.split, chains.public))
+    phase = NormPhase(
+        statistic=bound.norm_statistic(), start=bound.to_metric(chains.one.z), scales=scales, codes=codes(bound.split),
+        rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
+        choose=lambda norms, counted: choose(norm_for(chains, norms, phase.scale), counted), what=type(bound.kernel).__name__,
+        notes=bound.split.notes, print_cost=print_cost,
+    )  # fmt: skip
+    return phase
+
+
+def norm_for(chains: Chains, norms: Norms, scale: float) -> float:
+    """The clipping norm that private norms of the rows suggest, or the least at which the prior alone is sampled well.
+
+    Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
+
+    - **chains** - the chains, with a kernel whose norm is still to be chosen.
+    - **norms** - the private norms.
+    - **scale** - the standard deviation of the prior.
+    """
+    bound, kernel = chains.bound, chains.bound.kernel
+    time = kernel.total_time(chains.call.first + chains.num_steps)
+    affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
+    is_centred = isinstance(kernel.mechanism.clipping, Centred)
+    norm = chosen_norm(norms, is_centred, affordable)
+    step_size = kernel.with_norm(norm).step_size
+    assert isinstance(step_size, float)
+    too_long = step_size / float(kernel.longest_step(scale**-2.0))  # steps fall as norm^-2
+    return float(f"{norm * max(1.0, too_long) ** 0.5:.4g}")
+
+
+def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
+    """A norm that few rows exceed, to four digits: 1.25 times the .99 quantile.
+
+    Centred clipping has no bias, but loses what it clips: it takes the affordable norm, if that is at most four times the .99
+    quantile, and clips at most a tenth of the rows, and at most 40 % of their squared norms.
+
+    - **norms** - the private norms of all rows.
+    - **is_centred** - whether clipping is centred.
+    - **affordable** - `affordable_norm`, for centred clipping.
+
+    >>> from dpppl.access.norm_histogram import SIZE
+    >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
+    >>> norms = Norms.fitted(counts, 5.0, 1000)
+    >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
+    (4.601, 2.414, 3.2)
+    """
+    norm = MARGIN * norms.high_quantile(QUANTILE)
+    if is_centred:
+        least = max(norms.quantile(CENTRED_QUANTILE), _keeping(norms, KEPT))
+        norm = max(least, min(affordable, CENTRED_MARGIN * norms.high_quantile(QUANTILE)))
+    return float(f"{norm:.4g}")
+
+
+def _squared(norms: Norms, norm: float) -> float:
+    """The mean of rows' squared norms, clipped to this one, and to the .99 quantile: beyond it a fit's tail is a guess."""
+    longest = min(norm, norms.high_quantile(QUANTILE))
+    return norms.mean(lambda x: np.minimum(x, longest) ** 2)
+
+
+def _keeping(norms: Norms, share: float) -> float:
+    """The norm that keeps this share of the rows' squared norms."""
+    candidates = 2.0**norms.edges
+    kept = [_squared(norms, norm) for norm in candidates]
+    return float(np.interp(share * kept[-1], kept, candidates))
+
+
+def affordable_norm(norms: Norms, num_latents: int, num_rows: float, diffusion_time: float) -> float:
+    """The norm at which a chain can still explore most directions.
+
+    The diffusion time falls with the square of the norm; 100 / time is the smallest curvature that may be read
+    (`mixing_line`). Rows' squared norms, summed and divided by the number of latents, are the curvature of an average
+    direction; as they are longer at the start than later, and directions differ, 32 times as much is required.
+
+    - **norms** - the private norms of all rows.
+    - **num_latents** - number of unconstrained coordinates.
+    - **num_rows** - number of rows that inform the posterior.
+    - **diffusion_time** - diffusion time of a chain at norm 1.
+
+    >>> norms = Norms(np.array([-0.5, 0.5]), np.array([1.0]), 0.0)                 # all of length 1
+    >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
+    0.7905694150420949
+    """
+    curvature = num_rows * _squared(norms, np.inf) / num_latents
+    return float((diffusion_time * curvature / (32.0 * 100.0)) ** 0.5)

@@ -8,13 +8,11 @@ import jax
 
 from dpppl.data.rows import described
 from dpppl.information_flow.row_free import proved
-from dpppl.mcmc.chains import Call, Chains, Layout
-from dpppl.mcmc.collection import fields_to_collect
-from dpppl.mcmc.norm_choice import norm_phase
+from dpppl.mcmc.bound import check_prior_stability
+from dpppl.mcmc.chains import Call, Chains, Layout, fields_to_collect
 from dpppl.mcmc.outcome import Outcome
-from dpppl.mcmc.planning import plan_of
-from dpppl.mcmc.results import ChainResults
-from dpppl.mcmc.stability import check_prior_stability
+from dpppl.mcmc.planning import norm_phase, plan_of
+from dpppl.mcmc.settings import MCMCSettings
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
 from dpppl.report.counted_rows import CountedRows
@@ -27,7 +25,7 @@ from dpppl.runs.session import Run
 from dpppl.validation import check_num_data
 
 
-class MCMC(ChainResults):
+class MCMC(MCMCSettings):
     """NumPyro's MCMC for private kernels: the same calls, a privacy budget, and a report.
 
     - **kernel** - a dpppl kernel.

@@ -26,7 +26,7 @@ from zoo import ZOO
 import dpppl
 from dpppl import information_flow
 from dpppl.errors import PrivacyLeakError
-from dpppl.mcmc.collection import Collection
+from dpppl.mcmc.chains import Collection
 from dpppl.model.split import split_model
 from dpppl.subsampling import FullBatch, Partition, Poisson
 from dpppl.svi import by_hand

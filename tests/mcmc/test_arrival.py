@@ -8,8 +8,19 @@ import pytest
 from numpyro.distributions import constraints
 
 import dpppl
-from dpppl.mcmc.arrival import Arrival, Noise, noise_of
-from dpppl.mcmc.verdict import MEAN, MOVING, READ, SHORT, UNSTABLE, Measured, excess_of, reading
+from dpppl.mcmc.verdict import (
+    MEAN,
+    MOVING,
+    READ,
+    SHORT,
+    UNSTABLE,
+    Arrival,
+    Measured,
+    Noise,
+    excess_of,
+    noise_of,
+    reading,
+)
 
 STEP = 0.01
 

@@ -8,8 +8,7 @@ from numpyro import handlers
 
 import dpppl
 from dpppl.mcmc import verdict
-from dpppl.mcmc.arrival import Arrival, Noise
-from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Measured, excess_of, reading, verdict_lines
+from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Arrival, Measured, Noise, excess_of, reading, verdict_lines
 from dpppl.report.learned import LEARNED, PRIOR, Learned
 
 READABLE = (READ, MEAN)
