@@ -27,8 +27,7 @@ from numpyro.infer.autoguide import AutoNormal
 import dpppl
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
-from dpppl.data.disk import on_disk
-from dpppl.data.disk_reading import reading
+from dpppl.data.disk import on_disk, reading
 from dpppl.randomness import keys
 
 COLUMNS = 100

@@ -32,7 +32,7 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from dpppl.model import summed
+from dpppl.model import structure
 
 TRUTH = {"b": np.array([-0.3, 0.5, 1.0]), "normal": np.array([0.0, 0.5, np.log(0.8)]), "binary": np.array([-0.2, 0.7])}
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
@@ -167,7 +167,7 @@ def summary(lines):
 
 def node_errors():
     """The rule of nodes and Gauss-Hermite's: root mean square error of the log likelihood of y ~ N(r x, 1), x ~ N(0, 1)."""
-    rules = (summed.NODES, np.exp(summed.LOG_WEIGHTS)), (NODES, WEIGHTS / WEIGHTS.sum())
+    rules = (structure.NODES, np.exp(structure.LOG_WEIGHTS)), (NODES, WEIGHTS / WEIGHTS.sum())
     rng = np.random.default_rng(0)
     for r in (1.0, 2.0, 3.0, 4.0, 6.0):
         y = rng.standard_normal(400) * np.sqrt(1 + r**2)

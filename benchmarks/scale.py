@@ -24,7 +24,7 @@ import numpy as np
 
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
-from dpppl.data.sharded import sharded
+from dpppl.data.rows import sharded
 from dpppl.runs import placing
 from dpppl.subsampling import FullBatch
 

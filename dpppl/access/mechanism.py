@@ -17,8 +17,7 @@ from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.accounting.relations import relation_of
 from dpppl.data.disk import OnDisk, of_row
-from dpppl.data.rows import arrays_of, devices_of, placement_of
-from dpppl.data.sharded import Sharded
+from dpppl.data.rows import Sharded, arrays_of, devices_of, placement_of
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import flattened
 from dpppl.randomness import discrete_gaussian as discrete

@@ -6,11 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dpppl.data.sources import FileState, Source
-from dpppl.data.sources_arrow import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_csv
-from dpppl.data.sources_columns import of_table
-from dpppl.data.sources_items import Items
-from dpppl.data.sources_npy import of_memmap
+from dpppl.data.files import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_csv, of_memmap
+from dpppl.data.sources import FileState, Items, Source, of_table
 from dpppl.errors import ConfigurationError, DataReadError, forgetting
 
 

@@ -6,8 +6,9 @@ is given: a part of each record of a table, with the shape and dtype of an array
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Columns = Mapping[Any, tuple[tuple[int, ...], np.dtype[Any]]]
+"""By name: shape and dtype of one row's value."""
 
 
 class Opened(ABC):
@@ -134,3 +137,165 @@ class FileState:
 
 def _stat(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_size, found.st_mtime_ns, found.st_ino
+
+
+class ColumnSource(Source):
+    """Columns of a table. `source["a"]` is the source of one, (N, ...); `source[["a", "b"]]` of several with equal shapes,
+    (N, 2, ...)."""
+
+    def __getitem__(self, key: Any) -> Source:
+        table: Any = self.table
+        names = tuple(key) if isinstance(key, list) else (key,)
+        for name in names:
+            if name not in table.columns and (why := table.why_not(name)) is not None:
+                raise ConfigurationError(why)
+            if name not in table.columns:
+                known = ", ".join(repr(known) for known in table.columns)
+                raise ConfigurationError(
+                    f"there is no column {name!r} of numbers without missing values; choose of {known}, or fill in missing "
+                    "values and code text as numbers first."
+                )
+        shapes, dtypes = zip(*(table.columns[name] for name in names))
+        if len(set(shapes)) > 1:
+            raise ConfigurationError(
+                f"columns {', '.join(map(str, names))} have rows of different shapes: take each alone."
+            )
+        lead = (table.num_rows, len(names)) if isinstance(key, list) else (table.num_rows,)
+        key = names if isinstance(key, list) else key
+        return ColumnSource(table, key, (*lead, *shapes[0]), np.result_type(*dtypes))
+
+
+def of_table(table: Any) -> Source:
+    """The source of a table with `columns`: of its only one, or one of which columns are to be chosen."""
+    if len(table.columns) == 1:
+        return ColumnSource(table, None, (), np.dtype(object))[next(iter(table.columns))]
+    record = np.dtype([(str(name), dtype, shape) for name, (shape, dtype) in table.columns.items()])
+    return ColumnSource(table, None, (table.num_rows,), record)
+
+
+def columns_of(keys: list[Any]) -> list[Any]:
+    """The names of all columns that these sources need, each once."""
+    return list(dict.fromkeys(name for key in keys for name in (key if isinstance(key, tuple) else (key,))))
+
+
+def arranged(keys: list[Any], column: Callable[[Any], Array]) -> list[Array]:
+    """The rows of each source, from those of each column."""
+    found = {name: column(name) for name in columns_of(keys)}
+    return [np.stack([found[n] for n in key], axis=1) if isinstance(key, tuple) else found[key] for key in keys]
+
+
+@dataclass(frozen=True, eq=False)
+class InMemory(Table, Opened):
+    """An array in memory, used with others that are on disk.
+
+    - **array** - (N, ...)."""
+
+    array: Array = field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, InMemory) and self.array is other.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+    @classmethod
+    def source(cls, array: Array) -> Source:
+        """The source of an array."""
+        return Source(cls(array), None, array.shape, array.dtype)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.array)
+
+    def opened(self, sources: Sequence[Source]) -> Opened:
+        return self
+
+    def read(self, start: int, count: int) -> list[Array]:
+        return [self.array[start : start + count]]
+
+    def take(self, indices: Array) -> list[Array]:
+        return [np.take(self.array, indices, axis=0, mode="clip")]
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+@dataclass(frozen=True, eq=False)
+class Items(Table):
+    """A data set with `len` and items by number: arrays, or dicts or tuples of arrays and numbers, each of one shape.
+
+    - **dataset** - it runs on the host, and is asked for many items at once by `__getitems__`, if it has that."""
+
+    dataset: Any = field(repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Items) and self.dataset is other.dataset
+
+    def __hash__(self) -> int:
+        return id(self.dataset)
+
+    @cached_property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.dataset)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """Those of numbers, from the first item."""
+        first = {key: np.asarray(value) for key, value in _parts(self.items([0])[0]).items()}
+        return {key: (value.shape, value.dtype) for key, value in first.items() if value.dtype.kind in "biuf"}
+
+    def items(self, numbers: list[int]) -> Sequence[Any]:
+        """Items by their numbers."""
+        if hasattr(self.dataset, "__getitems__"):
+            return list(self.dataset.__getitems__(numbers))
+        return [self.dataset[number] for number in numbers]
+
+    def opened(self, sources: Sequence[Source]) -> Opened:
+        return _OpenedItems(self, [source.key for source in sources])
+
+
+class _OpenedItems(Opened):
+    def __init__(self, table: Items, keys: list[Any]) -> None:
+        self._table, self._keys = table, keys
+
+    def read(self, start: int, count: int) -> list[Array]:
+        return self.take(np.arange(start, start + count))
+
+    def take(self, indices: Array) -> list[Array]:
+        items = [_parts(item) for item in self._table.items(indices.tolist())]
+        if len(items) != len(indices):
+            raise OSError("a data set gave another number of items than it was asked for")
+
+        found = {name: np.zeros((len(items), *shape), dtype) for name, (shape, dtype) in self._table.columns.items()}
+        alike = [
+            _put(item, {name: rows[place, ...] for name, rows in found.items()}) for place, item in enumerate(items)
+        ]
+        missing = ~np.asarray(alike, bool)
+        for rows in found.values():
+            rows[missing] = np.nan if rows.dtype.kind == "f" else 0
+        return arranged(self._keys, found.__getitem__)
+
+    def close(self) -> None:
+        """The data set stays with whoever made it."""
+
+
+def _put(item: Mapping[Any, Any], place: Mapping[Any, Array]) -> bool:
+    """Write an item into its place in each column; whether all its values have the columns' shapes and kinds. One that has not is
+    missing: a run that failed would tell of it."""
+    for name, row in place.items():
+        try:
+            value = np.asarray(item[name])
+        except (KeyError, TypeError, ValueError):
+            return False
+        if value.shape != row.shape or not np.can_cast(value.dtype, row.dtype, "same_kind"):
+            return False
+        row[...] = value
+    return True
+
+
+def _parts(item: Any) -> dict[Any, Any]:
+    if isinstance(item, Mapping):
+        return dict(item)
+    return dict(enumerate(item)) if isinstance(item, tuple) else {0: item}

@@ -14,7 +14,7 @@ from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, reading, refused_alone
-from dpppl.model.prior_draws import prior_draws
+from dpppl.model.initialization import prior_draws
 from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
 

@@ -10,7 +10,7 @@ from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.mcmc.chains import Chains
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.model.prior_draws import prior_scales
+from dpppl.model.initialization import prior_scales
 from dpppl.model.supports import codes
 from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.budget import Budget, Charge

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.data.disk import on_disk
-from dpppl.data.sharded import sharded
+from dpppl.data.rows import sharded
 from dpppl.data.sources import Source, fitted
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import abstract

@@ -20,10 +20,8 @@ from numpyro.primitives import Messenger
 from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
-from dpppl.model.cures import control_flow_message, nested_message, random_message
-from dpppl.model.refusals import check_shape
-from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of
-from dpppl.model.summed import value_at
+from dpppl.model.refusals import check_shape, control_flow_message, nested_message, random_message
+from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of, value_at
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]

@@ -14,11 +14,9 @@ import numpy as np
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arrays
-from dpppl.model.cures import MISSING_CURE
 from dpppl.model.handlers import log_prob_of, made_up_value
-from dpppl.model.refusals import of_row_message
-from dpppl.model.structure import Site, Trace, counted, is_factor, plates_of, unwrapped
-from dpppl.model.summed import log_weight
+from dpppl.model.refusals import MISSING_CURE, of_row_message
+from dpppl.model.structure import Site, Trace, counted, is_factor, log_weight, plates_of, unwrapped
 
 _NUM_ROWS = 16
 

@@ -1,19 +1,20 @@
-"""The responses that a model could have given in a row's place: all of them with their probabilities, or draws."""
+"""The responses that a model could have given in a row's place: all of them with their probabilities, or draws; refusals."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
+from dpppl import jaxprs
 from dpppl.errors import UnsupportedModelError
+from dpppl.jaxprs import depends_on, used_inputs
 from dpppl.model import censoring, missing, supports
-from dpppl.model.arguments import Arrays
-from dpppl.model.censoring_checks import check_declarations
-from dpppl.model.own_values import why_not_own
+from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
@@ -21,6 +22,7 @@ from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
 """The cure for responses that cannot be simulated: what is not centred needs none."""
+_ATTEMPTS, _ALTERNATIVES = 8, 8
 _MOST_RESPONSES = 16
 
 
@@ -259,3 +261,194 @@ def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray[Any,
         except Exception:  # a support that is not known before the run
             return None
     return found if math.prod(len(values) for values in found.values()) <= _MOST_RESPONSES else None
+
+
+def why_not_own(
+    values: Callable[..., Arrays],
+    observed: Callable[[Arrays], Sequence[tuple[str, Any, Any]]],
+    laws: Callable[[Arrays], Any],
+    shapes: tuple[Shapes, Shapes, Shapes],
+) -> str | None:
+    """Why a row's values might not be replaced by draws, and the cure, without its end; None where they may. Looks at no data.
+
+    Values must be free given the arguments that distributions and masks are computed from. A value that is computed from such
+    arguments alone is not free. One that is computed from others, too, is free where it changes with those while it counts, on
+    made-up rows: jnp.where(ok, y, 0.0) under mask(ok) does.
+
+    - **values** - `values(z, row, public)`: observed values by site, as the model gives them.
+    - **observed** - `observed(row)`: name, value, and which of its entries count under masks, of each observed site.
+    - **laws** - `laws(row)`: distributions, where other values were observed.
+    - **shapes** - shapes of z, row and public."""
+    row, used = shapes[1], _used_by(laws, shapes[1])
+    shared: dict[str, str] = {}
+    for name in jax.eval_shape(values, *shapes):
+        of_z, of_row, _ = depends_on(lambda *given: values(*given)[name], *shapes)  # noqa: B023
+        if latents := [latent for latent, is_used in of_z.items() if is_used]:
+            return (
+                f"site '{name}' observes what is computed from the latent '{latents[0]}', as a residual y - {latents[0]} is; "
+                f"observe y itself, with {latents[0]} in its distribution"
+            )
+        inputs = {label for label, is_used in of_row.items() if is_used}
+        if inputs and inputs <= used:
+            return _shared(name, min(inputs))
+        if inputs & used:
+            shared[name] = min(inputs & used)
+    for name, value, counts in jax.device_get(_on_made_up_rows(observed, row, used)) if shared else ():
+        is_fixed = np.all((value == value[:, :1]) | (value != value), axis=1, keepdims=True)
+        if name in shared and np.any(is_fixed & counts):
+            return _shared(name, shared[name])
+    return None
+
+
+def _shared(name: str, argument: str) -> str:
+    return (
+        f"site '{name}' observes values of argument '{argument}', and a distribution or mask is computed from the same argument, "
+        "so the model cannot say what else might have been observed; pass responses as an argument of their own, model(x, y) "
+        "instead of model(data), let later sites use what numpyro.sample returns for earlier ones, "
+        "y1 = numpyro.sample('y1', ..., obs=y1)"
+    )
+
+
+def _used_by(laws: Callable[[Arrays], Any], row: Shapes) -> set[str]:
+    """The arguments of a row that distributions are computed from, other than by whether values are missing: a mask
+    ~jnp.isnan(y) leaves y a response."""
+    jaxpr = jax.make_jaxpr(laws)(row).jaxpr
+    told = [equation for equation in jaxpr.eqns if _tells_missing(equation)]
+    kept = [equation for equation in jaxpr.eqns if not any(equation is other for other in told)]
+    known = [v for equation in told for v in equation.outvars]
+    used = used_inputs(jaxpr.replace(constvars=[*jaxpr.constvars, *known], eqns=kept))
+    return {name for name, is_used in zip(sorted(row), used) if is_used}
+
+
+def _tells_missing(equation: Any) -> bool:
+    """Whether an equation only asks which numbers are missing: isnan or isfinite."""
+    name, inputs = equation.primitive.name, equation.invars
+    if name == "is_finite" or (name == "ne" and inputs[0] is inputs[1]):
+        return True
+    inner = [jaxprs.open_jaxpr(value) for value in equation.params.values() if hasattr(value, "jaxpr")]
+    return len(inner) == 1 and len(inner[0].eqns) == 1 and _tells_missing(inner[0].eqns[0])
+
+
+def _on_made_up_rows(function: Callable[[Arrays], Any], row: Shapes, used: set[str]) -> Any:
+    """`function` of rows (attempts, alternatives, ...); alternatives differ in the arguments that are not `used`."""
+    rng, found = np.random.default_rng(0), {}
+    for name, shape in row.items():
+        size = _ATTEMPTS, 1 if name in used else _ALTERNATIVES, *shape.shape
+        is_float = jnp.issubdtype(shape.dtype, jnp.inexact)
+        number = rng.normal(1.0, 2.0, size) if is_float else rng.integers(0, 2 if shape.dtype == bool else 4, size)
+        if name in used:  # as masks are
+            number[0], number[1] = 1, 0
+        found[name] = np.broadcast_to(number, (_ATTEMPTS, _ALTERNATIVES, *shape.shape)).astype(shape.dtype)
+    names: list[str] = []
+
+    def numbers(row: Arrays) -> Any:
+        sites = function(row)
+        names[:] = [name for name, *_ in sites]
+        return [jnp.broadcast_arrays(value, counts) for _, value, counts in sites]
+
+    return [(name, *rest) for name, rest in zip(names, jax.jit(jax.vmap(jax.vmap(numbers)))(found))]
+
+
+_COLUMN = "the censoring time of every row, also of those that were not censored"
+_CURE = (
+    f'infer={{"censored_by": end}}, with end an argument that holds {_COLUMN}, a public number, a public distribution, or the '
+    "name of a site of censoring times (docs/survival.md)"
+)
+
+
+def check_declarations(split: SplitModel, sites: Sequence[Site], flat: str) -> None:
+    """Raise UnsupportedModelError, with the site and the cure, where the law of a site's response is not complete.
+
+    - **split** - the model.
+    - **sites** - its observed sites of rows, from an abstract run.
+    - **flat** - the cure that works for any model."""
+    censored = {site["name"]: site for site in sites if censoring.is_censored(site["fn"])}
+    for site in sites:
+        name, kind = site["name"], type(unwrapped(site["fn"])).__name__
+        if name not in censored:
+            if {"censored_by", "inspected_at"} & set(site["infer"]):
+                raise UnsupportedModelError(
+                    f"site '{name}' declares censoring times and has a {kind}, which no censoring enters; observe it under "
+                    f"dist.RightCensoredDistribution(dist.{kind}(...), censored)."
+                )
+            continue
+        if not (parts := censoring.declared(site)):
+            cure = 'infer={"inspected_at": visits}, with visits the times of all inspections, (n, K) or (K,)'
+            raise UnsupportedModelError(
+                f"site '{name}' has a {kind}, which does not say when an uncensored row would have been censored; write "
+                f"{cure if censoring.is_interval(site['fn']) else _CURE} in its numpyro.sample, or {flat}."
+            )
+        for part in parts:
+            _check_part(site, part, censored)
+        if censoring.is_interval(site["fn"]) and len(parts) > 1:
+            raise UnsupportedModelError(f"site '{name}' has two arrays of inspection times; join them in one.")
+    if censored:
+        _check_inputs(split, list(censored))
+
+
+def _check_part(site: Site, part: Any, censored: dict[str, Site]) -> None:
+    name, is_interval = site["name"], censoring.is_interval(site["fn"])
+    if isinstance(part, str) and not is_interval:
+        other = censored.get(part)
+        is_alike = other is not None and type(unwrapped(other["fn"])) is type(unwrapped(site["fn"]))
+        if part == name or other is None or not is_alike or name not in censoring.declared(other):
+            raise UnsupportedModelError(
+                f"site '{name}' is censored by site '{part}', which must be a site of the same kind that names it in return: "
+                f"numpyro.sample('{part}', dist.{type(unwrapped(site['fn'])).__name__}(law, ~censored), obs=..., "
+                f'infer={{"censored_by": "{name}"}}).'
+            )
+        return
+    times = jnp.shape(site["value"])[:-1] if is_interval else jnp.shape(site["value"])
+    if isinstance(part, dist.Distribution) and not is_interval and not part.event_shape:
+        shape = part.batch_shape
+    elif isinstance(part, str | dist.Distribution) or (is_interval and not jnp.ndim(part)):
+        wanted = "the times of all inspections, (n, K) or (K,)" if is_interval else "a distribution of one number"
+        raise UnsupportedModelError(f"site '{name}' declares its censoring by a {type(part).__name__}; give {wanted}.")
+    else:
+        shape = jnp.shape(part)[:-1] if is_interval else jnp.shape(part)
+    try:
+        fits = jnp.broadcast_shapes(shape, times) == times
+    except ValueError:
+        fits = False
+    if not fits:
+        raise UnsupportedModelError(
+            f"the declared censoring times of site '{name}' do not have one entry a row; pass them as an argument of the model, "
+            "of shape (n,), or give one public number."
+        )
+
+
+def _check_inputs(split: SplitModel, names: Sequence[str]) -> None:
+    """Refuse limits that depend on latents, or on what their own site observes."""
+    shapes = split.latents, split.row, split.arguments.public
+
+    def sites(replaced: bool) -> Any:
+        def visit(site: Site) -> Any:
+            return censoring.blank(site, jnp.zeros_like(site["value"])) if replaced else None
+
+        def function(z: Arrays, row: Arrays, public: Arrays) -> dict[str, Any]:
+            trace = split.visit_observed(visit, z, row, public, supports.first_values(split))
+            return {
+                name: censoring.leaves(trace[name]) if replaced else jax.tree.leaves(censoring.own(trace[name]))
+                for name in names
+            }
+
+        return function
+
+    for name in names:
+        of_z, of_row, _ = depends_on(lambda *given: sites(True)(*given)[name], *shapes)  # noqa: B023
+        if latents := [latent for latent, is_used in of_z.items() if is_used]:
+            raise UnsupportedModelError(
+                f"the censoring law of site '{name}' depends on the latent '{latents[0]}', which no censoring time informs; "
+                "write a site for the censoring times, numpyro.sample('dropout', dist.RightCensoredDistribution(law, ~censored), "
+                f'obs=time, infer={{"censored_by": "{name}"}}), and name it: infer={{"censored_by": "dropout"}}.'
+            )
+        limits = {argument for argument, is_used in of_row.items() if is_used}
+        count = len(jax.eval_shape(lambda *given: sites(False)(*given)[name], *shapes))  # noqa: B023
+        for number in range(count):
+            of_row = depends_on(lambda *given: sites(False)(*given)[name][number], *shapes)[1]  # noqa: B023
+            observed = {argument for argument, is_used in of_row.items() if is_used}
+            if observed and observed <= limits:
+                raise UnsupportedModelError(
+                    f"the censoring times of site '{name}' are computed from argument '{min(observed)}', which the site "
+                    f"observes, so they are known of censored rows only. Give {_CURE}."
+                )

@@ -18,7 +18,6 @@ from dpppl.information_flow.row_free import by_site
 from dpppl.jaxprs import Dependence, abstract, used_inputs
 from dpppl.model import censoring, missing, refusals
 from dpppl.model.arguments import Arguments, Arrays, Model, Shapes
-from dpppl.model.cures import MASK_CURE
 from dpppl.model.handlers import (
     BindLatents,
     BindRows,
@@ -31,6 +30,7 @@ from dpppl.model.handlers import (
     made_up_value,
     trace_of,
 )
+from dpppl.model.refusals import MASK_CURE
 from dpppl.model.row_independence import check_coupling, check_dependence
 from dpppl.model.structure import (
     Site,
@@ -38,11 +38,11 @@ from dpppl.model.structure import (
     Trace,
     is_factor,
     joint_name,
+    log_weight,
     plate_dim,
     plates_of,
     unconstrained_shape,
 )
-from dpppl.model.summed import log_weight
 
 
 @dataclass(frozen=True, eq=False)

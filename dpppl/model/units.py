@@ -14,8 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.data.disk import in_memory
-from dpppl.data.rows import arrays_of, of_one_process
-from dpppl.data.sharded import sharded
+from dpppl.data.rows import arrays_of, of_one_process, sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import supports

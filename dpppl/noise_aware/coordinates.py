@@ -12,7 +12,7 @@ from jax import lax
 from dpppl.errors import UnsupportedModelError
 from dpppl.information_flow.executables import run_once
 from dpppl.model.arguments import Arrays, Shapes
-from dpppl.model.prior_draws import drawn_from_prior
+from dpppl.model.initialization import drawn_from_prior
 from dpppl.model.split import SplitModel
 from dpppl.noise_aware.blocks import RANK, homes
 from dpppl.noise_aware.prior import Prior

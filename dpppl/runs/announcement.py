@@ -9,8 +9,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.accounting.unit import ROW, Unit
-from dpppl.data.disk import OnDisk
-from dpppl.data.disk_reading import Block, Draw, reading
+from dpppl.data.disk import Block, Draw, OnDisk, reading
 from dpppl.data.rows import placement_of
 from dpppl.errors import warn
 from dpppl.ledger.book import Events

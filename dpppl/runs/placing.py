@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.data.disk import OnDisk
-from dpppl.data.disk_reading import contents_of, reading
+from dpppl.data.disk import OnDisk, contents_of, reading
 from dpppl.data.rows import Rows, arrays_of, devices_of, number_of, placement_of
 from dpppl.information_flow.executables import Lowered, is_small
 

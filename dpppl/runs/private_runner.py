@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from dpppl.accounting.unit import Unit
-from dpppl.data.sharded import checked_mesh
+from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.report.provenance import Provenance, Start, Status

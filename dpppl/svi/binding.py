@@ -1,6 +1,7 @@
-"""From the arguments of a run to an objective: the model split, the guide set up, both without data."""
+"""From the arguments of a run to an objective, without data; a clipping norm from a charged histogram."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,19 +13,27 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer import autoguide
 
 from dpppl.access.clipping import Adaptive, Centred
+from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
 from dpppl.model.arguments import name_of
-from dpppl.model.cures import MISSING_CURE, STATEFUL
 from dpppl.model.handlers import explained
-from dpppl.model.refusals import check_captured, check_effects
+from dpppl.model.initialization import prior_scales
+from dpppl.model.refusals import MISSING_CURE, STATEFUL, check_captured, check_effects
 from dpppl.model.responses import FLAT
 from dpppl.model.split import SplitModel
-from dpppl.model.units import MASK, responses_of, split_in_units
+from dpppl.model.supports import codes
+from dpppl.model.units import MASK, is_outside, responses_of, split_in_units
 from dpppl.randomness import keys
+from dpppl.report.counted_rows import CountedRows
+from dpppl.report.provenance import KeyOrigin
+from dpppl.report.report import PrivacyReport
+from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
+from dpppl.runs.prelude import NormPhase, measure_norms
+from dpppl.runs.session import Run
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import (
@@ -39,10 +48,12 @@ from dpppl.svi.guides import (
     parts_of,
     plates_of,
     without_data,
-)  # fmt: skip
+)
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
 
+QUANTILE = 0.9
+"""Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
 Sites = dict[str, dict[str, Any]]
 
 
@@ -249,3 +260,40 @@ def _init_shapes(
     sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
     found["init"] = {name: site for name, site in sites.items() if _is_param(site)}
     return {name: site["value"] for name, site in found["init"].items()}
+
+
+def choose_norm(
+    svi: SVISettings,
+    objective: Objective,
+    phi: Any,
+    rows: Any,
+    public: Any,
+    run: Run,
+    charges: Sequence[Charge],
+    begin: Callable[[KeyOrigin], PrivacyReport],
+) -> Run:
+    """Choose the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits.
+
+    Returns the run, which has its steps reserved.
+
+    - **svi** - the SVI.
+    - **objective** - its objective.
+    - **phi** - the first unconstrained parameters.
+    - **rows**, **public** - private rows and Public arrays.
+    - **run** - the run, not yet begun.
+    - **charges** - the histogram's, and that of the steps.
+    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""
+    (histogram, *steps), split = charges, objective.split
+    with TRACING:
+        _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
+        scales, known = prior_scales(split, public), codes(split)
+
+    def choose(norms: Norms, counted: CountedRows) -> None:
+        svi._chosen(float(f"{norms.high_quantile(QUANTILE):.4g}"), counted)
+
+    phase = NormPhase(
+        statistic=gradient_norm(split.log_likelihood, partial(is_outside, split)), start=z, scales=scales, codes=known,
+        rows=rows, public=public, histogram=histogram, charges=steps, choose=choose, what="SVI", notes=split.notes,
+        print_cost=svi.print_cost,
+    )  # fmt: skip
+    return measure_norms(run, phase, svi.budget, begin)

@@ -20,8 +20,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.randomness import keys
-from dpppl.svi.dropout import AutoDropout
-from dpppl.svi.guides import data_free, on_rows, plates_of, unconstrained
+from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
 
 Access = Callable[[Callable[..., Any], Callable[[Any, Any], Any], Any, Any], Any]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;

@@ -1,23 +1,26 @@
-"""Which guides are safe, how they are set up without data, and how the user's own guide is set up after that."""
+"""Which guides are safe, how they and the user's own guide are set up without data, and MC Dropout as a guide."""
 
 import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro
+import numpyro.distributions as dist
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.infer import autoguide
+from numpyro.infer import autoguide, init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform
 
 from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.model.arguments import name_of
 from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
 from dpppl.model.split import SplitModel
+from dpppl.report.provenance import Start
 
 Arrays = Mapping[str, Any]
 Function = Callable[..., Any]
@@ -240,3 +243,103 @@ def check_shapes(guide_sites: Arrays, model_sites: Arrays, split: SplitModel) ->
 def plates_of(site: Arrays) -> list[str]:
     """The plates around a site."""
     return [frame.name for frame in site["cond_indep_stack"]]
+
+
+class AutoDropout(autoguide.AutoDelta):
+    """MC Dropout as a guide: the latents are theta * m / (1 - rate), with masks m of zeros and ones.
+
+    - **model** - the NumPyro model.
+    - **rate** - probability that a unit is dropped, in (0, 1).
+    - **sites** - latent sites to drop from; None: those with at least two axes (weights of layers).
+    - **prefix**, **init_loc_fn** - as for `numpyro.infer.autoguide.AutoDelta`.
+
+    A mask has one entry for each input unit (the second-last axis of a site), or for each entry of a site with one axis. The
+    objective is E[log likelihood] + log prior(theta), as in MC Dropout; posterior draws use fresh masks.
+
+    Raises ConfigurationError unless 0 < rate < 1. Reference: Gal, Ghahramani (2016), section 3.
+
+    >>> from numpyro import sample, distributions as dist
+    >>> AutoDropout(lambda x: sample("w", dist.Normal(0, 1).expand([3, 2]).to_event(2)), rate=0.5).rate
+    0.5
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        *,
+        rate: float,
+        sites: Sequence[str] | None = None,
+        prefix: str = "auto",
+        init_loc_fn: Callable[..., Any] = init_to_median,
+    ):
+        if not (isinstance(rate, int | float) and 0.0 < rate < 1.0):
+            raise ConfigurationError("AutoDropout: rate is the probability of dropping a unit, in (0, 1).")
+        self.rate, self.sites = float(rate), None if sites is None else tuple(sites)
+        super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
+
+    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+        super()._setup_prototype(*args, **kwargs)
+        dropped = [name for name, value in self._init_locs.items() if jnp.ndim(value) > 1]
+        self.sites = tuple(dropped) if self.sites is None else self.sites
+        if not self.sites or not set(self.sites) <= set(self._init_locs):
+            raise ConfigurationError(f"AutoDropout: sites must be some of the latent sites {sorted(self._init_locs)}.")
+        for name in self.sites:
+            support = self.prototype_trace[name]["fn"].support
+            if not _is_real(support):
+                raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
+
+    def drop(self, values: Mapping[str, Any], rng_key: Any) -> dict[str, Any]:
+        """`values` by site with fresh masks."""
+        assert self.sites is not None
+        keep, dropped = 1.0 - self.rate, dict(values)
+        for site_key, name in zip(jax.random.split(rng_key, len(self.sites)), self.sites):
+            shape = jnp.shape(values[name])
+            units = (*shape[:-1], 1) if len(shape) > 1 else shape
+            dropped[name] = values[name] * jax.random.bernoulli(site_key, keep, units) / keep
+        return dropped
+
+    def sample_posterior(
+        self, rng_key: Any, params: Mapping[str, Any], *args: Any, sample_shape: tuple[int, ...] = (), **kwargs: Any
+    ) -> dict[str, Any]:
+        values = {name: params[f"{name}_{self.prefix}_loc"] for name in self._init_locs}
+        keys = jax.random.split(rng_key, math.prod(sample_shape))
+        draws = jax.vmap(lambda key: self._postprocess(self.drop(values, key)))(keys)
+        return {name: leaf.reshape(*sample_shape, *leaf.shape[1:]) for name, leaf in draws.items()}
+
+    def _postprocess(self, values: Mapping[str, Any]) -> Any:
+        unconstrained = {n: biject_to(self.prototype_trace[n]["fn"].support).inv(v) for n, v in values.items()}
+        return self._postprocess_fn(unconstrained)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if self.prototype_trace is None:
+            self._setup_prototype(*args, **kwargs)
+        with handlers.block(hide=list(self._init_locs)):
+            values = super().__call__(*args, **kwargs)
+        key = numpyro.prng_key()
+        dropped = values if key is None else self.drop(values, key)
+        return {
+            name: numpyro.sample(name, dist.Delta(value, event_dim=jnp.ndim(value))) for name, value in dropped.items()
+        }
+
+
+def _is_real(support: Any) -> bool:
+    return bool(getattr(support, "base_constraint", support) is dist.constraints.real)
+
+
+def start_at_median(guide: Any) -> None:
+    """Let an AutoGuide whose start nobody chose begin at the prior's median: NumPyro's own default is uniform draws."""
+    for part in parts_of(guide):
+        if isinstance(part, autoguide.AutoGuide) and getattr(part, "init_loc_fn", None) is init_to_uniform:
+            part.init_loc_fn = init_to_median
+
+
+_WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
+
+
+def start_of(guide: Any) -> Start:
+    """Where a guide's first parameters come from."""
+    for part in parts_of(guide):
+        strategy = getattr(part, "init_loc_fn", init_to_median)
+        if getattr(strategy, "func", strategy) not in _WITHOUT_VALUES:
+            return Start.SUPPLIED
+    return Start.GUIDE

@@ -18,17 +18,14 @@ from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge, counted
 from dpppl.runs.driver import TRACING, Method, Plan, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram
-from dpppl.runs.private_runner import Facts
 from dpppl.runs.session import Run
-from dpppl.svi import by_hand, defaults, queries
-from dpppl.svi.auto_norm import choose_norm
-from dpppl.svi.binding import bind
-from dpppl.svi.details import counted_rows, svi_facts
+from dpppl.svi import by_hand, optimizers
+from dpppl.svi.binding import bind, choose_norm
 from dpppl.svi.elbo import Objective
+from dpppl.svi.guides import start_of
 from dpppl.svi.result import SVIResult
-from dpppl.svi.settings import SVISettings
-from dpppl.svi.step import SVIState, check_state, continued
-from dpppl.svi.trajectory import method_of, thinning_for
+from dpppl.svi.settings import SVISettings, counted_rows
+from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
 from dpppl.validation import check_num_data, positive_integer
 
 
@@ -87,9 +84,9 @@ class SVI(SVISettings):
     """
 
     init, update = by_hand.init, by_hand.update
-    estimate_elbo, estimate_accuracy = queries.estimate_elbo, queries.estimate_accuracy
+    estimate_elbo, estimate_accuracy = by_hand.estimate_elbo, by_hand.estimate_accuracy
 
-    def privacy_plan(self, num_steps: int = defaults.NUM_STEPS) -> PrivacyReport:
+    def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data.
 
         - **num_steps** - steps of the run."""
@@ -140,12 +137,12 @@ class SVI(SVISettings):
         - **init_state** - the state of a result, to go on from.
         - **init_params** - constrained starting values, by the name of the parameter.
         - **thinning** - the trajectory keeps one iterate in this number; None: about 1,000 of them in all."""
-        num_steps = positive_integer(defaults.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
+        num_steps = positive_integer(optimizers.NUM_STEPS if num_steps is None else num_steps, name="num_steps")
         if self._optim is None:
-            self._optim = defaults.DefaultOptimizer(num_steps)
+            self._optim = optimizers.DefaultOptimizer(num_steps)
         run = Run.opened(rng_key, self.checkpoint)
         args, kwargs = self.grouped(args, kwargs, run.key)
-        usual = defaults.start_of(self.guide) if init_state is None else Start.STATE
+        usual = start_of(self.guide) if init_state is None else Start.STATE
         start = usual if init_params is None else Start.SUPPLIED
         with self.budget.one_at_a_time:  # until the clipping norm is known
             # A stream of its own: whatever else is made from this key has other noise.
@@ -202,13 +199,6 @@ class SVI(SVISettings):
         self._clipped = None
         self._noted(Status.INTERRUPTED, origin, start)
         return self._report(charges, self._provenance)
-
-    @property
-    def _first_start(self) -> Start:
-        return self._start
-
-    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
-        return svi_facts(self, charges)
 
     def _phi(self, state: SVIState) -> Any:
         """The unconstrained parameters of a state."""

@@ -1,7 +1,7 @@
-"""The arguments of `dpppl.SVI`, checked; its budget, and what its runs have left."""
+"""The arguments of `dpppl.SVI`, checked; its budget, and the results of its runs."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,19 +11,22 @@ from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import name_of
+from dpppl.model.split import SplitModel
+from dpppl.model.supports import codes
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import ClippedRows, CountedRows, count_share_of
+from dpppl.report.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
 from dpppl.report.provenance import KeyOrigin, Start, Status
+from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import Program
 from dpppl.runs.prelude import histogram_charge
-from dpppl.runs.private_runner import PrivateRunner
+from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.subsampling import FullBatch, Subsampling
-from dpppl.svi import defaults, optimizers
-from dpppl.svi.convergence import Convergence
+from dpppl.svi import optimizers
+from dpppl.svi.convergence import TAIL, Convergence, tail_of
 from dpppl.svi.elbo import Objective, checked_loss
-from dpppl.svi.guides import check_guide
+from dpppl.svi.guides import check_guide, start_at_median, start_of
 from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.validation import Fixed, checked_call, positive_integer
@@ -35,6 +38,15 @@ def _scheme(subsampling: Any) -> Subsampling:
     if not isinstance(subsampling, Subsampling):
         raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
     return subsampling
+
+
+def check_auto(gradient: str, clipping: Any, checkpoint: Any) -> None:
+    """Refuse what clipping_norm="auto" does not fit."""
+    if gradient != "aligned" or not isinstance(clipping, str | None) or checkpoint is not None:
+        raise ConfigurationError(
+            'clipping_norm="auto" is for aligned gradients, norms that do not adapt, and runs without a checkpoint; '
+            "give the norm as a number: clipping_norm=1.0."
+        )
 
 
 class SVISettings(Fixed, PrivateRunner):
@@ -66,19 +78,19 @@ class SVISettings(Fixed, PrivateRunner):
         self.model, self.guide, self.gradient, self.data_plate = model, guide, gradient, data_plate
         self._optim = None if optim is None else optimizers.without_loss(optim)
         if self._optim is None:
-            defaults.start_at_median(guide)
+            start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
         self.loss = checked_loss(guide, loss)
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         if self._has_auto_norm:
-            defaults.check_auto(gradient, clipping, self.checkpoint)
+            check_auto(gradient, clipping, self.checkpoint)
         rule = svi_clipping_of(clipping, clipping_norm, self.num_data)
         self._mechanism = Mechanism(
             clipping=rule, subsampling=_scheme(subsampling), strategy=gradient_strategy, discretise=discretise
         )
         self._count_share = count_share_of(rule, measure_clipping, self._has_auto_norm)
         self._check_one_noise()
-        self._start = defaults.start_of(guide)
+        self._start = start_of(guide)
         self._objective: Objective | None = None
         self._clipped: ClippedRows | None = None
         self._counted: CountedRows | None = None
@@ -90,7 +102,7 @@ class SVISettings(Fixed, PrivateRunner):
     def optim(self) -> Any:
         """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
         if self._optim is None:
-            self._optim = defaults.DefaultOptimizer(defaults.NUM_STEPS)
+            self._optim = optimizers.DefaultOptimizer(optimizers.NUM_STEPS)
         if self._optim == optimizers.LOST:
             raise ConfigurationError(
                 "this SVI was pickled without its optimiser, whose functions pickle does not take; install cloudpickle before "
@@ -156,6 +168,26 @@ class SVISettings(Fixed, PrivateRunner):
         """The model's arguments in units, where these are larger than a row."""
         return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
+    @property
+    def _first_start(self) -> Start:
+        return self._start
+
+    def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
+        objective, queries = self._objective, [charge for charge in charges if charge.is_query]
+        num_rows, captured = (None, ()) if objective is None else (objective.split.num_rows, objective.captured)
+        steps = [charge for charge in charges if not charge.is_query]
+        num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
+        return Facts(
+            method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
+            mechanism=MechanismFacts.of(steps[-1].mechanism if steps else self.mechanism, num_rows),
+            details=SVIDetails(
+                num_steps=num_steps, num_queries=num_queries, num_particles=self.num_particles, clipped=self._clipped,
+                counted=self._counted,
+            ),
+            num_rows=num_rows,
+            assumed_public=tuple(dict.fromkeys((*captured, *self._captured))),
+        )  # fmt: skip
+
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_programs": {}, "_result": None, "_optim": optimizers.Pickled(self._optim)}
 
@@ -166,3 +198,52 @@ class SVISettings(Fixed, PrivateRunner):
         clipping = 'clipping_norm "auto"' if self._has_auto_norm else self.mechanism.clipping.describe()
         fit = f"SVI of {name_of(self.model)} by {name_of(self.guide)}; {clipping}; {self.mechanism.subsampling.describe()}"
         return f"{fit}: {self._provenance.status}; {self.budget!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SVIDetails:
+    """The report's lines about SVI.
+
+    - **num_steps** - accesses that were optimisation steps.
+    - **num_queries** - accesses that were queries.
+    - **num_particles** - guide draws a step.
+    - **clipped** - share of clipped rows at the end of the last run, None where it was not counted.
+    - **counted** - rows that do not inform the posterior, None where they were not counted."""
+
+    num_steps: int
+    num_queries: int
+    num_particles: int
+    clipped: ClippedRows | None = None
+    counted: CountedRows | None = None
+
+    def rows(self) -> list[tuple[str, str]]:
+        """See `Details`."""
+        return [
+            ("steps", f"{self.num_steps}, each an access of the data"),
+            ("queries", f"{self.num_queries}, each an access of the data"),
+            ("particles", f"{self.num_particles} a step, clipped together: one access"),
+            *([("clipped rows", str(self.clipped))] if self.clipped else []),
+            *([("counted rows", str(self.counted))] if self.counted else []),
+        ]
+
+    def warnings(self) -> list[str]:
+        """See `Details`."""
+        biased = self.clipped is not None and self.clipped.is_biased
+        lines = [f"The posterior is {BIASED}; {self.clipped}."] if biased else []
+        return lines if self.counted is None else [*lines, *self.counted.warnings]
+
+    def assumptions(self) -> list[str]:
+        """See `Details`."""
+        return ["Guides are set up on made-up rows."]
+
+
+def counted_rows(
+    shares: Any, charge: Charge, num_steps: int, split: SplitModel
+) -> tuple[ClippedRows | None, CountedRows | None]:
+    """In the last half of a run that cost `charge`, from the kept counts of rows (number kept, NUM_COUNTS) or None."""
+    if shares is None:
+        return None, None
+    mechanism, tail = charge.mechanism, tail_of(np.asarray(shares, np.float64), TAIL)
+    noise = mechanism.count_std * float(charge.noise_multipliers[0]) / (mechanism.subsampling.rate * split.num_rows)
+    counts, error = np.mean(tail, axis=0), noise / (TAIL * num_steps) ** 0.5
+    return rows_of(counts, error, mechanism.clipping, split.num_rows, codes(split))

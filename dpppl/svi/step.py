@@ -1,4 +1,4 @@
-"""One step of SVI: a guide draw, a noisy sum of row gradients, an update of the parameters."""
+"""One step of SVI (a guide draw, a noisy sum of row gradients, an update of the parameters), and which iterates are kept."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,16 +6,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpppl.access.centring import noisy_centred_sum
-from dpppl.access.clipping import Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
+from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
 from dpppl.model.supports import counting
 from dpppl.randomness import keys
+from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
+from dpppl.validation import positive_integer
+
+_SIZE, _LENGTH = 2**24, 1000
 
 
 class SVIState(NamedTuple):
@@ -127,3 +132,37 @@ def svi_clipping_of(
             raise ConfigurationError("give the first norm as SVI's clipping_norm, not to Adaptive.")
         return replace(clipping, clipping_norm=clipping_norm)
     return Normalised(clipping_norm) if british(clipping) == "normalised" else clipping_of(clipping, clipping_norm)
+
+
+def thinning_for(optim_state: Any, num_steps: int, asked: int | None = None) -> int:
+    """How many steps an iterate stands for: as `asked`, else about 1,000 are kept, or fewer where they are large."""
+    if asked is not None:
+        return positive_integer(asked, name="thinning")
+    size = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(optim_state))
+    kept = min(_LENGTH, max(2, _SIZE // max(1, size)))
+    return max(1, -(-num_steps // kept))
+
+
+def method_of(
+    step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int, counts: bool
+) -> Method:
+    """The driver's `Method`. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
+    `counts`, those of rows as shares."""
+    length = -(-num_steps // NUM_CHUNKS)
+    length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
+
+    def empty(state: Any) -> Any:
+        zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
+        return zeros, (zeros, jnp.zeros((length // thinning, NUM_COUNTS)) if counts else None)
+
+    def record(buffers: Any, number: Any, start: Any, state: Any, released: Any) -> Any:
+        iterates, means = buffers
+        place = (number - start) // thinning
+        share = 1.0 / jnp.minimum(thinning, num_steps - number // thinning * thinning)
+        means = jax.tree.map(lambda b, x: b.at[place].add((share * x).astype(b.dtype)), means, released)
+        return set_places(iterates, place, params_of(state)), means
+
+    def kept(start: int, count: int) -> np.ndarray:
+        return np.arange(-(-count // thinning))
+
+    return Method(step=step, num_steps=num_steps, length=length, empty=empty, record=record, kept=kept)

@@ -14,7 +14,7 @@ from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import SIZE, Norms, in_bin
 from dpppl.accounting.events import GaussianEvent
-from dpppl.data.sharded import checked_mesh
+from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments

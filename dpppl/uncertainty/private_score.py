@@ -15,7 +15,7 @@ from dpppl import accounting
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.unit import ROW
-from dpppl.data.sharded import checked_mesh
+from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError, warn
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments, name_of

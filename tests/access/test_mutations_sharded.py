@@ -3,7 +3,7 @@
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught, quoted
 
-DRAWN, PLACED = "dpppl.access.drawn:", "dpppl.data.sharded:Sharded."
+DRAWN, PLACED = "dpppl.access.drawn:", "dpppl.data.rows:Sharded."
 BITS, ONCE = (
     "test_sharded:test_the_bits_do_not_depend_on_the_number_of_devices",
     "test_sharded:test_each_row_that_is_drawn_counts_once",

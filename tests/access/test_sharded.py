@@ -9,8 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from dpppl.access.clipping import Adaptive, Flat
 from dpppl.access.mechanism import Mechanism
-from dpppl.data.rows import described, number_of
-from dpppl.data.sharded import checked_mesh, sharded
+from dpppl.data.rows import checked_mesh, described, number_of, sharded
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.subsampling import FullBatch, Partition, Poisson

@@ -20,10 +20,9 @@ from dpppl.access.clipping import Flat
 from dpppl.access.drawn import Blocks
 from dpppl.access.exact_sum import over_blocks, over_chunks
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
-from dpppl.data import disk, disk_reading
+from dpppl.data import disk
 from dpppl.data.rows import Rows
-from dpppl.data.sources import Source
-from dpppl.data.sources_items import Items
+from dpppl.data.sources import Items, Source
 from dpppl.randomness import keys
 from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
 
@@ -81,7 +80,7 @@ def check_bits(subsampling, strategy, tmp_path, monkeypatch):
     array = array_of()
     in_memory = access(jax.tree.map(jnp.asarray, parts(array)), subsampling, strategy)
     rows = disk.on_disk(parts(in_file(tmp_path, array)), None)
-    with disk_reading.reading(rows.placement):
+    with disk.reading(rows.placement):
         found = access(rows, subsampling, strategy)
     jax.tree.map(np.testing.assert_array_equal, in_memory, found)
 
@@ -100,7 +99,7 @@ def check_bits(subsampling, strategy, tmp_path, monkeypatch):
 )
 def test_sums_have_the_bits_of_those_in_memory(subsampling, strategy, tmp_path, monkeypatch):
     check_bits(subsampling, strategy, tmp_path, monkeypatch)
-    assert not reader_threads() and not disk_reading._open
+    assert not reader_threads() and not disk._open
 
 
 def test_the_sums_by_factors_are_by_factors():
@@ -234,7 +233,7 @@ class Counted:
 def asked(monkeypatch):
     """The blocks that programs ask for, two of them to a pass over N rows."""
     found = []
-    block = disk_reading.Reading.block
+    block = disk.Reading.block
 
     def counted(self, start, size):
         found.append((start, size))
@@ -242,7 +241,7 @@ def asked(monkeypatch):
 
     monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
     monkeypatch.setattr(disk, "_BLOCK_ROWS", 608)
-    monkeypatch.setattr(disk_reading.Reading, "block", counted)
+    monkeypatch.setattr(disk.Reading, "block", counted)
     return found
 
 
@@ -322,7 +321,7 @@ def test_a_program_reads_the_rows_that_it_was_made_for(tmp_path):
         np.testing.assert_array_equal(chains(array_of(seed))[0], chains(in_file(tmp_path, array_of(seed)))[0])
     before = len(os.listdir("/proc/self/fd"))
     chains(in_file(tmp_path, array_of()))
-    assert len(os.listdir("/proc/self/fd")) == before and not reader_threads() and not disk_reading._open
+    assert len(os.listdir("/proc/self/fd")) == before and not reader_threads() and not disk._open
 
 
 # Failures
@@ -341,21 +340,21 @@ def test_a_read_error_ends_a_run_and_what_was_charged_stays_charged(asked, caplo
     with pytest.raises(ConfigurationError):
         mcmc.get_samples()
     assert "123456" not in caplog.text + str(error.value) and error.value.__cause__ is None
-    assert not reader_threads() and not disk_reading._open
+    assert not reader_threads() and not disk._open
 
 
 def test_files_that_change_are_noticed(tmp_path):
     rows = in_file(tmp_path, array_of())
     found = disk.on_disk(parts(rows), None)
-    with disk_reading.reading(found.placement):
+    with disk.reading(found.placement):
         os.truncate(rows.filename, 5_000)
         for act in (
-            lambda: disk_reading.Block(found.placement, N)(0),
-            lambda: disk_reading.Draw(found.placement)(np.zeros(3, int)),
+            lambda: disk.Block(found.placement, N)(0),
+            lambda: disk.Draw(found.placement)(np.zeros(3, int)),
         ):
             with pytest.raises(DataReadError, match=r"rows0\.npy (ends before its last row|was changed)"):
                 act()
-        disk_reading._open[found.placement].error = None
+        disk._open[found.placement].error = None
     kernel = dpppl.DPSGLD(model, clipping_norm=2.0)
     mcmc = dpppl.MCMC(kernel, num_warmup=5, num_samples=5, target_epsilon=2.0, target_delta=1e-5, progress_bar=False)
     path = in_file(tmp_path, array_of()).filename

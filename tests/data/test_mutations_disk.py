@@ -6,7 +6,7 @@ import pytest
 from test_disk import DENSE, FULL, SPARSE
 from test_mutations import Mutation, check_that_it_is_caught, quoted
 
-SUMS, DRAWN, READING = "dpppl.access.exact_sum:", "dpppl.access.drawn:", "dpppl.data.disk_reading:"
+SUMS, DRAWN, READING = "dpppl.access.exact_sum:", "dpppl.access.drawn:", "dpppl.data.disk:"
 ONCE = "test_disk:test_each_row_of_blocks_counts_once"
 BITS = "test_disk:check_bits"
 

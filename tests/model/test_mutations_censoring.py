@@ -3,7 +3,7 @@
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught
 
-CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.censoring_checks:"
+CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.responses:"
 ZERO = "test_censoring:test_clipped_scores_have_mean_zero_where_the_censoring_law_is_declared"
 REFUSED = "test_censoring:test_an_incomplete_law_is_refused_with_a_cure"
 OUTSIDE = "test_censoring:test_rows_against_their_declaration_are_outside"

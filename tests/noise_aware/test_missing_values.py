@@ -15,7 +15,7 @@ from scipy import integrate, stats
 import dpppl
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.errors import ConfigurationError, UnsupportedModelError
-from dpppl.model import summed
+from dpppl.model import structure
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.model.structure import unwrapped
@@ -111,8 +111,8 @@ def test_a_missing_covariate_is_integrated_out_whatever_stands_in_its_place(fill
     with monkeypatch.context() as mutant:  # the placeholder enters the sum
         mutant.setattr("dpppl.model.split.log_prob_of", lambda site: unwrapped(site["fn"]).log_prob(site["value"]))
         assert not np.max(np.abs(log_likelihoods(by_where, data) - expected)) < 1e-3
-    wrong = np.roll(summed.LOG_WEIGHTS, 1)  # mutant: a weight of a node is wrong
-    monkeypatch.setattr(summed, "LOG_WEIGHTS", wrong)
+    wrong = np.roll(structure.LOG_WEIGHTS, 1)  # mutant: a weight of a node is wrong
+    monkeypatch.setattr(structure, "LOG_WEIGHTS", wrong)
     assert np.max(np.abs(log_likelihoods(model, data) - expected)) > 1e-3
 
 
@@ -250,5 +250,5 @@ def test_chains_and_guides_take_missing_values(clipping):
 
 
 def test_weights_of_nodes_add_up_to_one():
-    assert summed.NODES[0] == -summed.NODES[-1]
-    assert np.exp(summed.LOG_WEIGHTS).sum() == pytest.approx(1.0)
+    assert structure.NODES[0] == -structure.NODES[-1]
+    assert np.exp(structure.LOG_WEIGHTS).sum() == pytest.approx(1.0)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from test_sharded import meshes, rows_of
 
-from dpppl.data.sharded import sharded
+from dpppl.data.rows import sharded
 from dpppl.runs.placing import checksum, contents
 
 

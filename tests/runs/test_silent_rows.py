@@ -10,7 +10,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, SIZE, gradient_norm
-from dpppl.model.prior_draws import prior_scales
+from dpppl.model.initialization import prior_scales
 from dpppl.model.split import split_model
 from dpppl.model.supports import codes
 from dpppl.model.units import is_outside
