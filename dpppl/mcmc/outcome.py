@@ -1,6 +1,5 @@
 """The results of a run of chains, from its releases, and their summary table."""
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -92,18 +91,6 @@ class Outcome:
     def __getstate__(self) -> dict[str, Any]:
         assert self.reading  # a pickle holds it instead of the model
         return vars(self) | {"prior": None}
-
-    def warn(self, stacklevel: int) -> None:
-        """Warn of chains that failed and of steps that were too long.
-
-        - **stacklevel** - of `warnings.warn`, for the caller of this method.
-        """
-        if self.failed:
-            warnings.warn(
-                f"chains {[*self.failed]} hold values that are not finite; see the report.", stacklevel=stacklevel + 1
-            )
-        elif self.measured.over_long:
-            warnings.warn(f"{self.measured.too_long}.", stacklevel=stacklevel + 1)
 
 
 def print_table(

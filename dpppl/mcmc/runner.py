@@ -1,5 +1,6 @@
 """`dpppl.MCMC`: NumPyro's calls for private chains, with a budget and a report."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -119,7 +120,7 @@ class MCMC(MCMCSettings):
                 if self.calibrated_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
                     run = self._choose_norm(run, chains)
             bound = replace(bound, kernel=self.calibrated_kernel())
-        with after_histogram(run):
+        with after_histogram(run.reservation):
             chains = chains if bound is chains.bound else Chains.starting(bound, run.key, call, layout)
             self._sample(run, chains, warmup)
 
@@ -151,10 +152,16 @@ class MCMC(MCMCSettings):
             self._warmup_state = chains.call.resume
             return self._begun(chains, plan.charges, origin)
 
-        ended = Outcome.of(chains, drive(run, plan, self.budget, begin), constrain, self._counted)
+        self._took(Outcome.of(chains, drive(run, plan, self.budget, begin), constrain, self._counted))
+
+    def _took(self, ended: Outcome) -> None:
+        """Hold the results of a run that is over."""
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
-        ended.warn(stacklevel=5)
+        if ended.failed:
+            warnings.warn(f"chains {[*ended.failed]} hold values that are not finite; see the report.", stacklevel=6)
+        elif ended.measured.over_long:
+            warnings.warn(f"{ended.measured.too_long}.", stacklevel=6)
 
     def _begun(self, chains: Chains, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""

@@ -199,7 +199,7 @@ class BindRows(BindLatents):
     - **latent** - as for `BindLatents`.
     - **data_plate**, **num_rows** - as for `BindPlate`.
     - **params** - values of parameters, by name.
-    - **assignment** - numbers of the values of latents of rows, see `summed`, or functions of the site that give values.
+    - **assignment** - numbers of the values of latents of rows, for `value_at`, or functions of the site that give values.
     - **observe** - of an observed site of rows: the value it gets; what the model observes there is kept as "given". None: that.
     - **held** - values of deterministic sites, by name, whatever the model computes there."""
 

@@ -58,7 +58,7 @@ class SplitModel:
     - **params** - values of the model's parameters.
     - **deterministic** - deterministic sites that depend on latents only.
     - **local** - the latents of rows; the log likelihood has them, and the model's parameters, at made-up values.
-    - **summed** - latents of a row that are summed out, and how many values each is tried at; see `summed`.
+    - **summed** - latents of a row that are summed out, and how many values each is tried at.
     - **masked** - those of them with a mask.
     - **missing** - those of them that stand for missing values: these, and continuous ones that some rows do not use.
     - **notes** - sentences on what the model declares and a run leaves out; they tell nothing of rows.

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dpppl.model import supports
-from dpppl.model.prior_draws import prior_draws
+from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import Bound
 from dpppl.noise_aware.posterior import Mixture
@@ -14,8 +14,8 @@ from dpppl.noise_aware.recipe import run_recipe
 from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import Verdict
+from dpppl.report.learned import Learned
 from dpppl.runs.driver import TRACING
-from dpppl.runs.learned import Learned
 
 
 def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: Any) -> Any:

@@ -114,7 +114,7 @@ class NoiseAware(NoiseAwareSettings):
             digest = ",".join(program.digest for program in programs.values())
             if run.checkpoint is not None:
                 settings = charge.noise_multipliers, repr((self.bounds, self.width))
-                run.checkpoint.bind(digest, (placing.contents(rows), public, prior, settings))
+                run.checkpoint.hold(run.key, run.run_id, digest, (placing.contents(rows), public, prior, settings))
             request = Request(
                 what="NoiseAware", charges=[charge], rows=rows, notes=bound.split.notes, print_cost=self.print_cost,
                 program=digest, shared=dict(settings=charge.noise_multipliers, public_arrays=public),

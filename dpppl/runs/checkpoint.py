@@ -63,29 +63,35 @@ class Checkpoint:
     """A checkpoint file.
 
     - **path** - where it is.
-    - **key**, **run_id** - those of the run that it holds, or of a new one.
+    - **resumed** - whether it holds a run.
+    - **key**, **run_id** - those of the run that it holds, or will hold.
 
     Resuming is a replay: a chunk that was cut off runs again under the keys it had, on the rows it had, and is one
     access. So the same program, versions, devices and rows are needed; anything else raises CheckpointError.
     """
 
-    def __init__(self, path: str | os.PathLike[str], key: Any, run_id: str) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self._temporary = self._path + ".tmp"
         self._header: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray] = {}
         content = messages.bytes_from_first("checkpoint", self._read)
-        self.resumed = content is not None
+        self.resumed, self.run_id = content is not None, ""
+        self.key: Any = None
         if content is not None:
             self._load(content)
-            run_id = self._header["run_id"]
-            key = _key(self._arrays["key"], self._header["generator"])
-        self.key, self.run_id = key, run_id
+            self.key, self.run_id = _key(self._arrays["key"], self._header["generator"]), self._header["run_id"]
         self._digest = ""
 
-    def bind(self, digest: str, arguments: Any) -> None:
-        """Say what runs: the digest of the program, and arrays and settings that must be the same in a resumed run."""
-        secret = np.asarray(jax.random.key_data(self.key)).tobytes()
+    def hold(self, key: Any, run_id: str, digest: str, arguments: Any) -> None:
+        """Hold this run from now on. Raises CheckpointError if the file holds another.
+
+        - **key**, **run_id** - key and name of the run.
+        - **digest** - digest of its program.
+        - **arguments** - arrays and settings that must be the same in a resumed run.
+        """
+        self.key, self.run_id = key, run_id
+        secret = np.asarray(jax.random.key_data(key)).tobytes()
         tag = hmac.new(secret, digest.encode(), hashlib.sha256)
         for leaf in jax.tree.leaves(arguments):
             array = np.asarray(leaf) if not _is_key(leaf) else np.asarray(jax.random.key_data(leaf))

@@ -187,7 +187,8 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], Pri
     if run.checkpoint is not None:
         settings = np.array([plan.method.num_steps, *plan.settings])
         digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
-        run.checkpoint.bind(digest, (placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings))
+        contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
+        run.checkpoint.hold(run.key, run.run_id, digest, contents)
     request = Request(
         what=plan.what, charges=plan.charges, rows=plan.rows, program=program.digest, shared=plan.told, begin=begin,
         notes=plan.notes, print_cost=plan.print_cost,

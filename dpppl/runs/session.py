@@ -55,11 +55,10 @@ class Run:
     @classmethod
     def opened(cls, rng_key: Any, path: Any = None) -> "Run":
         """Open a new run, or the one that the checkpoint at `path` holds, whose key then replaces `rng_key`."""
-        key, run_id = keys.as_key(rng_key), uuid.uuid4().hex
-        if path is None:
-            return cls(key, run_id)
-        checkpoint = Checkpoint(path, key, run_id)
-        return cls(checkpoint.key, checkpoint.run_id, checkpoint)
+        key, checkpoint = keys.as_key(rng_key), None if path is None else Checkpoint(path)
+        if checkpoint is not None and checkpoint.resumed:
+            return cls(checkpoint.key, checkpoint.run_id, checkpoint)
+        return cls(key, uuid.uuid4().hex, checkpoint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +131,8 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
     together = ProcessGroup.of(request.rows, budget)
     together.agree(run.key, request.program, **request.shared)
-    before, is_first = budget.events, run.reservation is None
+    before = budget.events
+    is_first = run.reservation is None
     costs = [*request.charges, *(request.later[2] if request.later else ())]
     reading = reading_line(request.rows, costs) if is_first and request.print_cost else None
     with together.watched(), contextlib.ExitStack() as held:
