@@ -47,18 +47,18 @@ class Outcome:
 
     @classmethod
     def of(
-        cls, chains: Chains, finished: Sequence[tuple[Any, Any]], constrain: Callable[..., Any],
+        cls, chains: Chains, last: Sequence[Any], records: Sequence[Any], constrain: Callable[..., Any],
         counted: CountedRows | None = None,
     ) -> "Outcome":  # fmt: skip
         """Results from what the driver returns.
 
         - **chains** - the chains that ran.
-        - **finished** - last states and records of each group of chains.
+        - **last**, **records** - last states and records of each group of chains.
         - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
         - **counted** - rows that do not inform the posterior, where they were counted.
         """
         call, layout = chains.call, chains.layout
-        named = [(state, dict(zip(chains.fields, recorded))) for state, recorded in finished]
+        named = [(state, dict(zip(chains.fields, recorded))) for state, recorded in zip(last, records)]
         states, collected = named[0] if layout.together else jax.tree.map(lambda *leaves: np.stack(leaves), *named)
         if layout.num_chains == 1:
             collected = jax.tree.map(lambda leaf: leaf[None], collected)

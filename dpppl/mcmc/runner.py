@@ -152,16 +152,14 @@ class MCMC(MCMCSettings):
             self._warmup_state = chains.call.resume
             return self._begun(chains, plan.charges, origin)
 
-        self._took(Outcome.of(chains, drive(run, plan, self.budget, begin), constrain, self._counted))
-
-    def _took(self, ended: Outcome) -> None:
-        """Hold the results of a run that is over."""
+        states, records = drive(run, plan, self.budget, begin)
+        ended = Outcome.of(chains, states, records, constrain, self._counted)
         self._outcome, self._states, self._last_state = ended, ended.samples, ended.last_state
         self._provenance = self._provenance.ended(Status.COMPLETE)
         if ended.failed:
-            warnings.warn(f"chains {[*ended.failed]} hold values that are not finite; see the report.", stacklevel=6)
+            warnings.warn(f"chains {[*ended.failed]} hold values that are not finite; see the report.", stacklevel=5)
         elif ended.measured.over_long:
-            warnings.warn(f"{ended.measured.too_long}.", stacklevel=6)
+            warnings.warn(f"{ended.measured.too_long}.", stacklevel=5)
 
     def _begun(self, chains: Chains, charges: Sequence[Charge], origin: KeyOrigin) -> PrivacyReport:
         """Note that a run begins; the report of its charges alone."""

@@ -172,8 +172,10 @@ class Plan:
         return self.chain_groups[group], self.rows, self.public, number, number
 
 
-def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> list[tuple[Any, Any]]:
-    """Run all steps of each group of chains. Returns, for each group, its last states without keys and its records.
+def drive(
+    run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]
+) -> tuple[list[Any], list[Any]]:
+    """Run all steps of each group of chains. Returns last states without keys, and records, each by group.
 
     The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
     checkpoint that holds a part of the run, goes on from there.
@@ -196,7 +198,8 @@ def drive(run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], Pri
     with session(run, request, budget) as opened:
         finished = _chunks(plan, program, opened, run.checkpoint)
     opened.together.enter("end", run.forget)
-    return [(placing.on_one(state._replace(rng_key=None), plan.rows), recorded) for state, recorded in finished]
+    states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
+    return states, [recorded for _, recorded in finished]
 
 
 def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None) -> list[tuple[Any, Any]]:

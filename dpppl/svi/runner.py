@@ -175,7 +175,7 @@ class SVI(SVISettings):
             describe=lambda done: "SVI",
         )  # fmt: skip
         with after_histogram(run.reservation):
-            [(state, (trajectory, (gradients, shares)))] = drive(run, plan, self.budget, begin(charge))
+            [state], [(trajectory, (gradients, shares))] = drive(run, plan, self.budget, begin(charge))
         params = constrained(state.optim_state)
         with TRACING:
             self._clipped, counted = counted_rows(shares, charge, num_steps, objective.split)
