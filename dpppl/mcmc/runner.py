@@ -120,7 +120,7 @@ class MCMC(MCMCSettings):
                 if self.calibrated_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
                     run = self._choose_norm(run, chains)
             bound = replace(bound, kernel=self.calibrated_kernel())
-        with after_histogram(run.reservation):
+        with after_histogram(run):
             chains = chains if bound is chains.bound else Chains.starting(bound, run.key, call, layout)
             self._sample(run, chains, warmup)
 

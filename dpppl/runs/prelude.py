@@ -17,7 +17,7 @@ from dpppl.randomness import keys
 from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
-from dpppl.runs.budget import Budget, Charge, Reservation
+from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
 from dpppl.runs.session import Request, Run, session
 
@@ -131,15 +131,15 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
 
 
 @contextlib.contextmanager
-def after_histogram(steps: Reservation | None) -> Iterator[None]:
+def after_histogram(run: Run) -> Iterator[None]:
     """Inside, a failure gives back what the run reserved and says that the histogram, if there was one, stays charged.
 
-    - **steps** - the reservation of the run's steps that `measure_norms` made; None without a histogram.
+    - **run** - the run, after `measure_norms` or without it.
     """
-    if steps is None:
+    if run.reservation is None:
         yield
         return
-    with steps:
+    with run.reservation:
         try:
             yield
         except BaseException as error:

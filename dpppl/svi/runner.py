@@ -174,7 +174,7 @@ class SVI(SVISettings):
             settings=(thinning,), notes=objective.split.notes, print_cost=self.print_cost, progress_bar=progress_bar,
             describe=lambda done: "SVI",
         )  # fmt: skip
-        with after_histogram(run.reservation):
+        with after_histogram(run):
             [state], [(trajectory, (gradients, shares))] = drive(run, plan, self.budget, begin(charge))
         params = constrained(state.optim_state)
         with TRACING:
