@@ -62,7 +62,7 @@ _HEADLINE = "Nothing was run and nothing was charged."
 
 @on_host
 def check(
-    model: Callable[..., Any], *args: Any, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: Any
+    model: Callable[..., Any], *args: object, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: object
 ) -> Checked:
     """Tabulate what a run on these arguments would keep private, make public, release, refuse and take.
 

@@ -346,5 +346,5 @@ def is_key(value: Any) -> bool:
     return hasattr(value, "dtype") and bool(jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
-def _plain(value: Any) -> np.ndarray[Any, Any]:
+def _plain(value: Any) -> np.ndarray:
     return np.asarray(jax.random.key_data(value) if is_key(value) else value)

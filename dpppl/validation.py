@@ -28,7 +28,7 @@ def plain(value: Any) -> Any:
     return value.item() if is_array and np.shape(value) == () else value
 
 
-def positive(value: Any, *, name: str) -> float:
+def positive(value: object, *, name: str) -> float:
     """`value` as a float. Raises ConfigurationError, naming the argument, unless it is a positive, finite number.
 
     >>> positive(2, name="temperature")
@@ -42,7 +42,7 @@ def positive(value: Any, *, name: str) -> float:
     return float(value)
 
 
-def positive_integer(value: Any, *, name: str) -> int:
+def positive_integer(value: object, *, name: str) -> int:
     """`value` as an int. Raises ConfigurationError, naming the argument, unless it is a whole number of at least 1.
 
     >>> positive_integer(3, name="num_steps")
@@ -60,7 +60,7 @@ def positive_integer(value: Any, *, name: str) -> int:
     return value
 
 
-def in_words(value: Any) -> str:
+def in_words(value: object) -> str:
     """A setting that is refused, which may be a row's value that was misplaced, in words.
 
     >>> in_words(-2.5), in_words([2.5])
@@ -73,7 +73,7 @@ def in_words(value: Any) -> str:
     return "a negative number" if value < 0 else "NaN" if value != value else "a number too large"
 
 
-def optional(check: Callable[..., T], value: Any, *, name: str) -> T | None:
+def optional(check: Callable[..., T], value: object, *, name: str) -> T | None:
     """`check(value, name=name)`; None stays None.
 
     >>> optional(positive, None, name="step_size") is None
@@ -121,7 +121,7 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
 
     @forgetting
     @functools.wraps(init)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+    def checked(self: object, *args: object, **kwargs: object) -> None:
         try:
             signature.bind(self, *args, **kwargs)
         except TypeError as error:
@@ -160,7 +160,7 @@ def full_signature(cls: type) -> inspect.Signature:
 class Fixed:
     """Settings, which are attributes without an underscore, are set once: what was accounted is what runs."""
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         is_property = isinstance(getattr(type(self), name, None), property)
         if not name.startswith("_") and (is_property or name in vars(self)):
             raise ConfigurationError(

@@ -32,17 +32,17 @@ from dpppl.svi.runner import SVI
 @forgetful
 def audit(
     audited: DPKernel | SVI | MCMC | NoiseAware | Callable[..., Any],
-    *args: Any,
+    *args: object,
     num_steps: int | None = None,
     delta: float,
     attack: str = "white_box",
     canaries: str = "gradient",
     num_trials: int = 20_000,
     confidence: float = 0.95,
-    rng_key: Any = None,
+    rng_key: jax.Array | None = None,
     unit: str | None = None,
     max_rows_per_unit: int | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> AuditResult:
     """Attack a method on the model called with these arguments.
 
@@ -143,7 +143,7 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
         )
 
 
-def _runner(audited: Any, num_steps: Any, of: Unit) -> Callable[..., Any]:
+def _runner(audited: Any, num_steps: object, of: Unit) -> Callable[..., Any]:
     """`runner(rng_key, *args)` of anything that is audited."""
     settings: Any = dict(unit=of.ids, max_rows_per_unit=of.max_rows) if of.ids is not None else {}
     if isinstance(audited, DPKernel):
@@ -158,7 +158,7 @@ def _runner(audited: Any, num_steps: Any, of: Unit) -> Callable[..., Any]:
     return own.run if num_steps is None else lambda key, *args, **kwargs: own.run(key, num_steps, *args, **kwargs)
 
 
-def _watched(watcher: Any, runner: Callable[..., Any], key: Any, args: Any, kwargs: Any) -> None:
+def _watched(watcher: Any, runner: Callable[..., Any], key: jax.Array, args: Any, kwargs: Any) -> None:
     with (
         watched_by(watcher), claims_apart(), warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),
@@ -169,7 +169,7 @@ def _watched(watcher: Any, runner: Callable[..., Any], key: Any, args: Any, kwar
         raise ConfigurationError("the runner made no access: it must make and run an MCMC, SVI, NoiseAware or query.")
 
 
-def _points(present: Any, absent: Any) -> tuple[tuple[float, float], ...]:
+def _points(present: object, absent: object) -> tuple[tuple[float, float], ...]:
     """(false positive rate, true positive rate) at 50 thresholds."""
     thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.0, 1.0, 50))
     return tuple((float(np.mean(absent > t)), float(np.mean(present > t))) for t in thresholds)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpppl import accounting
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 _SHARES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 0.7, 1.0)
 _LARGEST = 40.0
 """Of epsilon and mu: a bound is not above."""
@@ -37,7 +37,7 @@ def many_runs(present: Array, absent: Array, *, delta: float, confidence: float,
         high = stats.beta.ppf(level, alarms + 1, len(negative) - alarms) if alarms < len(negative) else 1.0
         return low, high
 
-    def bound(positive: Any, negative: Any, threshold: Any, level: Any) -> float:
+    def bound(positive: object, negative: object, threshold: object, level: object) -> float:
         true_low, false_high = rates(positive, negative, threshold, level)
         if not gaussian:
             return math.log((true_low - delta) / false_high) if true_low > delta and false_high > 0 else 0.0

@@ -17,13 +17,14 @@ from dpppl.randomness.keys import stream
 from dpppl.subsampling import FullBatch
 from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
+from dpppl.types import Tree
 
 _CANARY, _CANARY_WEIGHT = "(canary)", 1e6
 _BATCH = 10_000
 
 
 def by_hand(
-    audited: Any, args: Any, kwargs: Any, key: Any, num_steps: Any, attack: str, num_trials: int
+    audited: Any, args: Any, kwargs: Any, key: jax.Array, num_steps: Any, attack: str, num_trials: int
 ) -> tuple[Any, bool, Any]:
     """Return what steps by hand cost, whether each sees all rows, and the scores of runs with and without the canary.
 
@@ -49,11 +50,11 @@ class _Target:
 
     audited: Any
     mechanism: Mechanism
-    state: Any
+    state: Tree
     step: Callable[..., Any]
     position: Callable[..., Any]
 
-    def attacked(self, state: Any, present: Any, **changes: Any) -> Any:
+    def attacked(self, state: Tree, present: object, **changes: object) -> Any:
         """The next state where only the canary speaks, if it is `present`, and what was seen: see `_Canary`."""
         seen: list[tuple[Any, ...]] = []
         canary = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
@@ -77,7 +78,7 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
     rows, public = bound.split.arrays(args, kwargs)
     in_memory(rows, "an audit")
 
-    def move(mechanism: Any, state: Any) -> Any:
+    def move(mechanism: object, state: Tree) -> Any:
         return replace(bound, kernel=own.copy(mechanism=mechanism)).step(state, rows=rows, public=public)
 
     return _Target(own, own.mechanism, start, move, lambda state: state.z)
@@ -94,16 +95,16 @@ class _Canary(Mechanism):
     present: Any
     seen: list[Any]
 
-    def noisy_sum(self, log_likelihood: Any, z: Any, rows: Any, public: Any, **settings: Any) -> Any:
+    def noisy_sum(self, log_likelihood: Any, z: Tree, rows: Any, public: Any, **settings: Any) -> Any:
         return self._attacked(super().noisy_sum, log_likelihood, jax.grad(log_likelihood), z, rows, public, **settings)
 
-    def noisy_statistic(self, statistic: Any, z: Any, rows: Any, public: Any, **settings: Any) -> Any:
+    def noisy_statistic(self, statistic: Any, z: Tree, rows: Any, public: Any, **settings: Any) -> Any:
         if _CANARY in rows:  # from `noisy_sum`
             return super().noisy_statistic(statistic, z, rows, public, **settings)
         return self._attacked(super().noisy_statistic, statistic, statistic, z, rows, public, **settings)
 
     def _attacked(
-        self, access: Any, function: Any, direction: Any, z: Any, rows: Any, public: Any, **settings: Any
+        self, access: Any, function: Any, direction: Tree, z: Any, rows: Any, public: Any, **settings: Any
     ) -> Any:
         """`access` of `function(z, row, public)`, times the canary's weight; `direction`: where the canary pushes."""
 
@@ -121,24 +122,24 @@ class _Canary(Mechanism):
         return noisy
 
 
-def _along(direction: Any, value: Any) -> Any:
+def _along(direction: Tree, value: jax.Array) -> Any:
     """The part of `value` in this direction; both are pytrees of one structure."""
     inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
     return inner(direction, value) / jnp.sqrt(inner(direction, direction))
 
 
-def _white_box(target: _Target, num_steps: int, present: Any, key: Any) -> Any:
+def _white_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Any:
     """Log likelihood ratio of all that the door returned, at the starting values."""
     state, rate = target.state._replace(rng_key=key), target.mechanism.subsampling.rate
 
-    def access(total: Any, number: Any) -> Any:
+    def access(total: jax.Array, number: jax.Array) -> Any:
         _, x, sigma = target.attacked(state._replace(i=number), present)
         return total + jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / sigma**2), None
 
     return jax.lax.scan(access, jnp.zeros(()), jnp.arange(num_steps))[0]
 
 
-def _black_box(target: _Target, num_steps: int, present: Any, key: Any) -> Any:
+def _black_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Any:
     """How far the run went to where the canary pushes in the first step: there the noise, the same twice, cancels."""
     state = target.state._replace(rng_key=key)
     pushed, free = (target.position(target.attacked(state, p, subsampling=FullBatch())[0]) for p in (1.0, 0.0))

@@ -19,12 +19,13 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.audit.tape import for_host, taped
 from dpppl.errors import ConfigurationError
 from dpppl.runs.budget import Charge, events_of
+from dpppl.types import BySite, Tree
 
 _CANARY, _ROW, _LONG = "(canary)", "(row)", 1e6
 _MOST_COORDINATES = 1024
 _BATCH = 10_000
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 @dataclass(eq=False)
@@ -39,7 +40,7 @@ class Charged:
         """Note a charge: see `runs.watching.Watcher`."""
         self.charges[run] = charge.begun(until)
 
-    def program(self, closed: Any, digest: str) -> Any:
+    def program(self, closed: object, digest: str) -> Any:
         """Return the program with this watcher at its doors."""
         return taped(closed, self)
 
@@ -86,7 +87,7 @@ class ManyCanaries(Charged):
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         return jax.pure_callback(self._through, like, scores, outputs)
 
-    def _through(self, scores: Any, outputs: Any) -> Any:
+    def _through(self, scores: jax.Array, outputs: Tree) -> Any:
         """On the host, with NumPy only."""
         assert self.scores is not None
         self.scores += np.asarray(scores, np.float64).reshape(-1, len(self.scores)).sum(axis=0)
@@ -115,7 +116,7 @@ class Recorded(Charged):
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         lead = outputs[0].shape[: len(access.chains)]
 
-        def through(given: Any, outputs: Any) -> Any:
+        def through(given: Any, outputs: Tree) -> Any:
             for chain in np.ndindex(*lead):
                 kept.append([np.array(x[chain]) for x in map(np.asarray, given)])
             return [np.asarray(x) for x in outputs]
@@ -145,14 +146,14 @@ def _check(access: Access) -> None:
         )
 
 
-def _ratio(access: Access, shapes: Any, number: int, stacked: Any, present: Any, key: Any) -> Any:
+def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: object, key: Any) -> Any:
     """Log likelihood ratio of all that the accesses of a kind release, with a canary or without."""
     few = 2 if access.mechanism.subsampling.rate == 1.0 else shapes[0].shape[0]  # no other row adds anything
     rows = [jnp.zeros((few, *x.shape[1:]), x.dtype) for x in shapes]
     coins = jnp.zeros(few).at[0].set(present)
     rate = access.mechanism.subsampling.rate
 
-    def one(total: Any, given: Any) -> Any:
+    def one(total: jax.Array, given: Any) -> Any:
         place, *others = given
         operands = with_rows(access, rows, others, jax.random.fold_in(jax.random.fold_in(key, number), place))
         _, adds, released, sigma = _release(access, "gradient", coins, fixed, *operands)
@@ -164,7 +165,7 @@ def _ratio(access: Access, shapes: Any, number: int, stacked: Any, present: Any,
     return jax.lax.scan(one, jnp.zeros(()), (places, *map(jnp.asarray, stacked)))[0]
 
 
-def with_rows(access: Access, rows: Any, others: Any, key: Any) -> list[Any]:
+def with_rows(access: Access, rows: Any, others: Any, key: jax.Array) -> list[Any]:
     """Return the operands of one chain's access.
 
     - **access** - the door's parameter.
@@ -177,7 +178,7 @@ def with_rows(access: Access, rows: Any, others: Any, key: Any) -> list[Any]:
     return operands
 
 
-def scored(access: Access, kind: str, coins: Any, *operands: Any) -> Any:
+def scored(access: Access, kind: str, coins: object, *operands: Any) -> Any:
     """Return the outputs of one chain's access, and the score of each row (N,).
 
     A score is the log likelihood ratio of being in, where other rows, in or out, are normal noise.
@@ -199,7 +200,7 @@ def scored(access: Access, kind: str, coins: Any, *operands: Any) -> Any:
     return outputs, adds @ jnp.linalg.solve(spread, off)
 
 
-def _release(access: Access, kind: str, coins: Any, own: Any, *operands: Any) -> tuple[list[Any], Any, Any, Any]:
+def _release(access: Access, kind: str, coins: Any, own: object, *operands: object) -> tuple[list[Any], Any, Any, Any]:
     """An access in which rows speak by their coins. Returns its outputs; the vectors that rows add (N, D), and the released one
     (D,), in units of the clipping norm; and the sd of the noise of the latter. `own`: key of the directions of canaries."""
     z, rows, public, captured, key, sigma, step, norm = jax.tree.unflatten(access.inputs, operands)
@@ -210,7 +211,7 @@ def _release(access: Access, kind: str, coins: Any, own: Any, *operands: Any) ->
         numbers = {} if access.number is None else {access.number: jnp.arange(len(coins), dtype=jnp.int32)}
         whole = {_ROW: given | numbers, _CANARY: jnp.ones(len(coins))}
 
-        def statistic(z: Any, row: Any, public: Any) -> Any:
+        def statistic(z: BySite, row: Tree, public: Tree) -> Any:
             row = dict(row)
             coin, inside = row.pop(_CANARY), row.pop(_ROW)
             found = of_row(z, inside | row, public)
@@ -230,7 +231,7 @@ def _release(access: Access, kind: str, coins: Any, own: Any, *operands: Any) ->
         return outputs, adds, released, sigma / (1.0 - share) ** 0.5
 
 
-def _row(access: Access, kind: str, captured: Any, rows: Any, own: Any) -> tuple[Callable[..., Any], Any, Any]:
+def _row(access: Access, kind: str, captured: object, rows: Tree, own: Any) -> tuple[Callable[..., Any], Any, Any]:
     """The statistic of a row that is a canary, the rows that it takes, a dict, and the shapes of what it gives."""
     forms = access.forms
     like = [v.aval for v in access.program.outvars] if forms is None else jax.tree.leaves(forms.like)
@@ -243,7 +244,7 @@ def _row(access: Access, kind: str, captured: Any, rows: Any, own: Any) -> tuple
         program = jaxpr_as_fun(ClosedJaxpr(access.program, jax.tree.leaves(captured)))
         is_dict = isinstance(rows, dict)
 
-        def of_row(z: Any, row: Any, public: Any) -> Any:
+        def of_row(z: BySite, row: Tree, public: Tree) -> Any:
             row = row if is_dict else row[_ROW]
             return jax.tree.unflatten(tree, program(*jax.tree.leaves((z, row, public))))
 
@@ -252,7 +253,7 @@ def _row(access: Access, kind: str, captured: Any, rows: Any, own: Any) -> tuple
     count = jax.tree.leaves(rows)[0].shape[0]
     vectors = jax.random.normal(own, (count, sum(sizes)), jnp.float32)
 
-    def direction(z: Any, row: Any, public: Any) -> Any:
+    def direction(z: BySite, row: Tree, public: Tree) -> Any:
         pieces = jnp.split(_LONG * row["vector"], np.cumsum(sizes)[:-1])
         return jax.tree.unflatten(tree, [p.reshape(x.shape).astype(x.dtype) for p, x in zip(pieces, like)])
 

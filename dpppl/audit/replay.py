@@ -60,7 +60,7 @@ def replay(
     args: tuple[Any, ...],
     neighbour_args: tuple[Any, ...],
     *,
-    rng_key: Any = None,
+    rng_key: jax.Array | None = None,
     neighboring_relation: str = "replace_one",
 ) -> Replayed:
     """Run on one data set, then on a neighbour with the first run's releases, and compare all else bit for bit.
@@ -128,7 +128,7 @@ class _Ran:
     error: Exception | None
 
 
-def _run(runner: Callable[..., Any], key: Any, args: tuple[Any, ...], tape: Tape) -> _Ran:
+def _run(runner: Callable[..., Any], key: jax.Array, args: tuple[Any, ...], tape: Tape) -> _Ran:
     out, err, result, raised = io.StringIO(), io.StringIO(), None, None
     with (
         watched_by(tape), claims_apart(), warnings.catch_warnings(record=True) as warned,
@@ -170,7 +170,7 @@ def _order(tape: Tape) -> dict[bytes, list[bytes]]:
     return found
 
 
-def _facts(value: Any, name: str) -> Iterator[tuple[str, str]]:
+def _facts(value: object, name: str) -> Iterator[tuple[str, str]]:
     """Digests of all that a result holds, by where it is."""
     if isinstance(value, MCMC):
         shown = dict(samples=value.get_samples(True, allow_unconverged=True), weights=value.get_weights())

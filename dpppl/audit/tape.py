@@ -33,7 +33,7 @@ _ROUNDING = 2.0**-22
 _CHANCE, _EQUAL = 1e-6, 1e-5
 """Of a false alarm about the size of the noise; and how near each other noise is the same, in standard deviations."""
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 class Made(NamedTuple):
@@ -88,7 +88,7 @@ class Tape:
         multipliers = charge.noise_multipliers[first:until]
         self.charges.append(f"{charge.mechanism} {charge.neighboring_relation} {charge.chains} {multipliers.tolist()}")
 
-    def program(self, closed: Any, digest: str) -> Any:
+    def program(self, closed: object, digest: str) -> Any:
         """Return the program with this tape at its doors.
 
         - **closed** - the program.
@@ -220,7 +220,7 @@ def taped(closed: Any, tape: Any) -> Any:
     return closed.replace(jaxpr=_taped(closed.jaxpr, tape))
 
 
-def _taped(jaxpr: Any, tape: Any) -> Any:
+def _taped(jaxpr: Any, tape: object) -> Any:
     """An open program with the tape at its doors, those of programs inside included."""
 
     def inside(value: Any) -> Any:
@@ -245,7 +245,7 @@ def _digest(values: Sequence[Array]) -> str:
 
 
 @taped_p.def_abstract_eval
-def _shapes(*operands: Any, access: Access, tape: Any) -> Any:
+def _shapes(*operands: object, access: Access, tape: object) -> Any:
     return door_p.abstract_eval(*operands, access=access)[0]
 
 

@@ -18,6 +18,7 @@ from dpppl.data.files import of_memmap
 from dpppl.data.rows import Rows, placement_of
 from dpppl.data.sources import Array, InMemory, Source, fitted
 from dpppl.errors import ConfigurationError, DataReadError
+from dpppl.types import Tree
 
 MOST_ROWS = 2**31 - 2**20
 """Numbers of rows are 32-bit integers."""
@@ -36,7 +37,7 @@ class OnDisk:
     In a program an array (N, 0, ...), which holds no numbers, stands for the rows of an argument."""
 
     num_rows: int
-    sources: tuple[tuple[str, Source, np.dtype[Any]], ...] = field(repr=False)
+    sources: tuple[tuple[str, Source, np.dtype], ...] = field(repr=False)
 
     over = None
     devices = 1
@@ -65,7 +66,7 @@ class OnDisk:
         drawn = jax.eval_shape(lambda: subsampling.draw(jax.random.key(0), self.num_rows))
         return None if drawn.index is None else float(subsampling.rate * self.num_rows)
 
-    def check(self, subsampling: Any) -> None:
+    def check(self, subsampling: object) -> None:
         """Raise ConfigurationError where an access would draw rows one by one, and a table cannot give them."""
         reasons = [source.table.why_not_drawn for _, source, _ in self.sources if source.table.why_not_drawn]
         if reasons and self.drawn_by(subsampling) is not None:
@@ -75,22 +76,22 @@ class OnDisk:
         """One line for the report."""
         return "private rows are read from disk while a run needs them"
 
-    def block(self, start: Any, size: int) -> Any:
+    def block(self, start: object, size: int) -> Any:
         """Rows `start`, ..., `start + size - 1`, by argument: inside an access only."""
         read = Block(self, size)
         return jax.pure_callback(read, self.rows_like(size), start, vmap_method="sequential")
 
-    def drawn(self, index: Any) -> Any:
+    def drawn(self, index: jax.Array) -> Any:
         """Rows of these numbers (n,), by argument: inside an access only."""
         return jax.pure_callback(Draw(self), self.rows_like(index.shape[0]), index, vmap_method="broadcast_all")
 
 
-def of_row(array: Any, placement: Any) -> jax.ShapeDtypeStruct:
+def of_row(array: jax.Array, placement: object) -> jax.ShapeDtypeStruct:
     """Shape and type of a row of an array (N, ...), or of what stands for one (N, 0, ...)."""
     return jax.ShapeDtypeStruct(array.shape[1 + isinstance(placement, OnDisk) :], array.dtype)
 
 
-def in_memory(rows: Any, what: str) -> Any:
+def in_memory(rows: Tree, what: str) -> Any:
     """`rows` that are arrays. Raises ConfigurationError for rows on disk, which `what` does not take."""
     if isinstance(placement_of(rows), OnDisk):
         raise ConfigurationError(
@@ -106,7 +107,7 @@ def taken(rows: Any, numbers: Any) -> Any:
     return Draw(rows.placement)(np.asarray(numbers))
 
 
-def on_disk(arrays: Mapping[str, Any], mesh: Any) -> Rows | None:
+def on_disk(arrays: Mapping[str, Any], mesh: jax.sharding.Mesh | None) -> Rows | None:
     """`arrays` by argument, if one of them is a source or a memory map: then all are read as they are needed."""
     if not any(isinstance(x, Source | np.memmap) for x in arrays.values()):
         return None
@@ -131,7 +132,7 @@ def on_disk(arrays: Mapping[str, Any], mesh: Any) -> Rows | None:
     return Rows(stand_ins, placement)
 
 
-def _source(label: str, array: Any) -> Source:
+def _source(label: str, array: jax.Array) -> Source:
     if isinstance(array, Source):
         return array
     if isinstance(array, np.memmap):
@@ -210,7 +211,7 @@ class Reading:
 
 
 @contextlib.contextmanager
-def reading(placement: Any) -> Iterator[None]:
+def reading(placement: object) -> Iterator[None]:
     """Inside, the tables of a placement are open. Raises DataReadError for what could not be read, when it ends, too."""
     with _lock:
         try:
@@ -243,7 +244,7 @@ def _told(error: BaseException) -> str:
     )
 
 
-def _called(placement: Any, act: Callable[[Reading], dict[str, Array]]) -> dict[str, Array]:
+def _called(placement: object, act: Callable[[Reading], dict[str, Array]]) -> dict[str, Array]:
     """Run a callback with the running program's reader or, outside a program, with one of its own."""
     found = _open.get(placement)
     if found is None:
@@ -281,7 +282,7 @@ class Draw:
 
     placement: Any
 
-    def __call__(self, index: Any) -> dict[str, Array]:
+    def __call__(self, index: np.ndarray) -> dict[str, Array]:
         numbers = np.asarray(index)
         return _called(self.placement, lambda reading: reading.drawn(numbers))
 

@@ -44,7 +44,7 @@ class Field:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
 
     def of(self, records: Array) -> Array:
         """A view (n, ...) of records (n, size) of bytes."""
@@ -55,7 +55,7 @@ class Field:
 class NpySource(Source):
     """A part of the records of a file. `source[:, key]` is what NumPy would index behind the axis of rows, as a source."""
 
-    def __getitem__(self, key: Any) -> Source:
+    def __getitem__(self, key: object) -> Source:
         rows = key[0] if isinstance(key, tuple) and key else key
         if not (isinstance(rows, slice) and rows == slice(None)):
             raise ConfigurationError(
@@ -101,7 +101,7 @@ def of_memmap(array: Any) -> Source:
     return _source(table, array, inside)
 
 
-def _source(table: Records, array: Any, offset: int) -> Source:
+def _source(table: Records, array: np.ndarray, offset: int) -> Source:
     field = Field(offset, array.shape[1:], array.strides[1:], array.dtype)
     return NpySource(table, field, array.shape, array.dtype)
 
@@ -196,7 +196,7 @@ class ArrowTable(Table):
         """Those of numbers, by their types alone."""
         return _numbers(self._table().schema)
 
-    def why_not(self, name: Any) -> str | None:
+    def why_not(self, name: object) -> str | None:
         return _why_not(self._table().schema, name)
 
     def opened(self, sources: Sequence[Source]) -> Opened:
@@ -227,7 +227,7 @@ def of_csv(file: FileState) -> ArrowTable:
     convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.binary()))
     text = csv.read_csv(file.path, parse_options=parse, convert_options=convert).combine_chunks()
 
-    def floats(column: Any) -> Any:
+    def floats(column: object) -> Any:
         numbers = compute.if_else(compute.match_substring_regex(column, _FLOAT), column, None)
         return compute.cast(compute.cast(numbers, pyarrow.string()), pyarrow.float64())
 
@@ -302,7 +302,7 @@ class ParquetTable(Table):
     def _schema(self) -> Any:
         return _pyarrow().parquet.read_schema(self.file.path)
 
-    def why_not(self, name: Any) -> str | None:
+    def why_not(self, name: object) -> str | None:
         return _why_not(self._schema, name)
 
     @property
@@ -357,14 +357,14 @@ class _OpenedParquet(Opened):
         self._open.close()
 
 
-def _numbers(schema: Any) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+def _numbers(schema: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of one row of each column of numbers. A schema decides, and no row: where it allows missing values they are
     NaN, and whole numbers are floats, whether any is missing or not."""
     found = {field.name: _held(field.type, field.nullable) for field in schema}
     return {name: held for name, held in found.items() if held is not None}
 
 
-def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | None:
     """Shape and dtype of a value of an Arrow type; None for one that is no number, or has no shape."""
     types = _pyarrow().types
     if hasattr(kind, "storage_type") and hasattr(kind, "shape") and all(kind.shape):
@@ -383,7 +383,7 @@ def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype[Any]] | 
     return (), np.promote_types(dtype, np.float32) if nullable and dtype.kind != "f" else dtype
 
 
-def _innermost(kind: Any) -> Any:
+def _innermost(kind: object) -> Any:
     return _innermost(kind.value_type) if hasattr(kind, "value_type") else kind
 
 
@@ -405,7 +405,7 @@ def _why_not(schema: Any, name: Any) -> str | None:
     return f"column {name!r} is of type {kind}, whose rows are no arrays of numbers of one shape: {cure}."
 
 
-def _values(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def _values(array: Any, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """The rows of an Arrow array, (n, *shape): NaN where a value, or a list of the right length, is missing."""
     array = getattr(array, "storage", array)
     if hasattr(array, "dictionary_decode"):

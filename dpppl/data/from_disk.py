@@ -12,7 +12,7 @@ from dpppl.errors import ConfigurationError, DataReadError, forgetting
 
 
 @forgetting
-def from_disk(what: Any, columns: str | Sequence[str] | None = None) -> Source:
+def from_disk(what: object, columns: str | Sequence[str] | None = None) -> Source:
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 
     - **what** - a path of a `.npy` file, of an Arrow file (IPC, Feather), of a Parquet file (for `FullBatch()`) or of a `.csv` or

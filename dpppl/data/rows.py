@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from dpppl.data.sources import fitted
 from dpppl.errors import ConfigurationError
 from dpppl.processes import messages
+from dpppl.types import Tree
 
 
 @jax.tree_util.register_pytree_node_class
@@ -27,7 +28,7 @@ class Rows:
     - **arrays** - by argument, (length, ...).
     - **placement** - where they lie."""
 
-    arrays: Any
+    arrays: Tree
     placement: Any
 
     def tree_flatten(self) -> tuple[tuple[Any], Any]:
@@ -38,7 +39,7 @@ class Rows:
         return cls(children[0], placement)
 
 
-def placement_of(rows: Any) -> Any:
+def placement_of(rows: Tree) -> Any:
     """Where rows lie, if that is not simply one device; else None."""
     return rows.placement if isinstance(rows, Rows) else None
 
@@ -48,22 +49,22 @@ def devices_of(placement: Any) -> Any:
     return None if placement is None else placement.over
 
 
-def arrays_of(rows: Any) -> Any:
+def arrays_of(rows: Tree) -> Any:
     """The arrays themselves."""
     return rows.arrays if isinstance(rows, Rows) else rows
 
 
-def number_of(rows: Any) -> int:
+def number_of(rows: Tree) -> int:
     """How many rows there are, padding left out."""
     return int(rows.placement.num_rows if isinstance(rows, Rows) else jax.tree.leaves(rows)[0].shape[0])
 
 
-def described(rows: Any) -> str | None:
+def described(rows: Tree) -> str | None:
     """Where rows lie, in words for the report, if that is not simply one device."""
     return rows.placement.describe() if isinstance(rows, Rows) else None
 
 
-def of_one_process(rows: Any, what: str) -> Any:
+def of_one_process(rows: Tree, what: str) -> Any:
     """`rows`. Raises ConfigurationError for those that are sharded over several processes, which `what` does not take."""
     devices = devices_of(placement_of(rows))
     if devices is not None and devices.processes > 1:
@@ -115,7 +116,7 @@ class Sharded:
         """Among how many processes."""
         return len({device.process_index for device in self.mesh.devices.flat})
 
-    def everywhere(self, value: Any) -> Any:
+    def everywhere(self, value: jax.Array) -> Any:
         """A value, the same in all processes, on every device."""
         if self.processes == 1:
             return jax.device_put(value, self.of_others)
@@ -159,12 +160,12 @@ class Sharded:
         """The number of the device, inside `on_devices`."""
         return jax.lax.axis_index(self.axes)
 
-    def total(self, values: Any) -> Any:
+    def total(self, values: jax.Array) -> Any:
         """The sum over devices of a pytree, the same on each."""
         return jax.lax.psum(values, self.axes)
 
 
-def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
+def sharded(arrays: dict[str, Any], mesh: jax.sharding.Mesh | None) -> Rows | None:
     """`arrays` (N, ...) by argument as they lie on their devices, or sharded over `mesh`; None where neither is so.
 
     Raises ConfigurationError for a mesh without an axis for rows, and for arrays that are sharded in other ways."""
@@ -199,7 +200,7 @@ def sharded(arrays: dict[str, Any], mesh: Any) -> Rows | None:
 def _check_alike(arrays: dict[str, Any]) -> None:
     """Raises ConfigurationError where processes give other arrays to be sharded, as a few of their rows tell."""
 
-    def told(array: Any) -> str:
+    def told(array: jax.Array) -> str:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
             return ""
         some = np.asarray(array[:: max(1, len(array) // 64)])
@@ -220,7 +221,7 @@ def checked_mesh(mesh: Any) -> Mesh | None:
     return mesh
 
 
-def _axis(mesh: Any) -> tuple[str, ...]:
+def _axis(mesh: jax.sharding.Mesh | None) -> tuple[str, ...]:
     if not isinstance(mesh, Mesh):
         raise ConfigurationError(f"mesh must be a jax.sharding.Mesh, such as jax.make_mesh((8,), ('{AXIS}',)).")
     if len(mesh.axis_names) > 1 and AXIS not in mesh.axis_names:
@@ -234,7 +235,7 @@ def _automatic(mesh: Any) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
-def _lying(label: str, array: Any) -> tuple[Mesh, tuple[str, ...]] | None:
+def _lying(label: str, array: jax.Array) -> tuple[Mesh, tuple[str, ...]] | None:
     """The mesh of an array that is sharded by rows, and its axes; None for one that is not sharded."""
     if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer) or array.sharding.is_fully_replicated:
         return None

@@ -15,8 +15,8 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Columns = Mapping[Any, tuple[tuple[int, ...], np.dtype[Any]]]
+Array = np.ndarray
+Columns = Mapping[Any, tuple[tuple[int, ...], np.dtype]]
 """By name: shape and dtype of one row's value."""
 
 
@@ -48,7 +48,7 @@ class Table(ABC):
     def opened(self, sources: Sequence["Source"]) -> Opened:
         """To read these of its sources. Raises OSError for a file that is not there or was changed."""
 
-    def why_not(self, name: Any) -> str | None:
+    def why_not(self, name: object) -> str | None:
         """Why a column that the table has cannot be taken, and the cure; None where it has none of that name."""
         return None
 
@@ -71,7 +71,7 @@ class Source:
     table: Table
     key: Any
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
 
     @property
     def num_rows(self) -> int:
@@ -81,7 +81,7 @@ class Source:
     def __len__(self) -> int:
         return self.num_rows
 
-    def __getitem__(self, key: Any) -> "Source":
+    def __getitem__(self, key: object) -> "Source":
         raise ConfigurationError(
             f"rows of a {type(self.table).__name__} have no parts {key!r}: pass the source itself."
         )
@@ -90,7 +90,7 @@ class Source:
         """Rows `start`, ..., `start + count - 1`, on the host. Raises OSError."""
         return self._once(lambda opened: opened.read(start, count))
 
-    def take(self, indices: Any) -> Array:
+    def take(self, indices: object) -> Array:
         """Rows by their numbers, on the host. Raises OSError."""
         return self._once(lambda opened: opened.take(np.asarray(indices)))
 
@@ -102,7 +102,7 @@ class Source:
             opened.close()
 
 
-def fitted(array: Array, dtype: np.dtype[Any]) -> Array:
+def fitted(array: Array, dtype: np.dtype) -> Array:
     """An array in a type that JAX holds: whole numbers beyond its range become its largest or smallest, and do not wrap round."""
     if array.dtype.kind in "iu" and dtype.kind in "iu" and not np.can_cast(array.dtype, dtype):
         range_ = np.iinfo(dtype)
@@ -143,7 +143,7 @@ class ColumnSource(Source):
     """Columns of a table. `source["a"]` is the source of one, (N, ...); `source[["a", "b"]]` of several with equal shapes,
     (N, 2, ...)."""
 
-    def __getitem__(self, key: Any) -> Source:
+    def __getitem__(self, key: object) -> Source:
         table: Any = self.table
         names = tuple(key) if isinstance(key, list) else (key,)
         for name in names:
@@ -295,7 +295,7 @@ def _put(item: Mapping[Any, Any], place: Mapping[Any, Array]) -> bool:
     return True
 
 
-def _parts(item: Any) -> dict[Any, Any]:
+def _parts(item: object) -> dict[Any, Any]:
     if isinstance(item, Mapping):
         return dict(item)
     return dict(enumerate(item)) if isinstance(item, tuple) else {0: item}

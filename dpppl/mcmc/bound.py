@@ -27,6 +27,7 @@ from dpppl.model.split import SplitModel
 from dpppl.model.supports import counting
 from dpppl.model.units import is_outside, responses_of
 from dpppl.randomness import chacha
+from dpppl.types import BySite, Tree
 
 _MOST_STEPS = 1000
 _FEW_NUMBERS = 10**6
@@ -74,14 +75,14 @@ class BoundKernel:
         """Number of unconstrained coordinates."""
         return sum(math.prod(latent.shape) for latent in self.split.latents.values())
 
-    def to_metric(self, z: Any) -> Any:
+    def to_metric(self, z: Tree) -> Any:
         """Preconditioned positions u, by site.
 
         - **z** - unconstrained latents by site.
         """
         return {s: value / self.scales[s] for s, value in z.items()} if self.scales else z
 
-    def from_metric(self, position: Any) -> Any:
+    def from_metric(self, position: BySite) -> Any:
         """Unconstrained latents z, by site.
 
         - **position** - u, by site.
@@ -103,7 +104,7 @@ class BoundKernel:
             return start(rng_key, init_params)
         return jax.vmap(start, in_axes=(0, None if init_params is None else 0))(rng_key, init_params)
 
-    def _start(self, public: Any, num_warmup: Any, rng_key: Any, init_params: Any) -> Any:
+    def _start(self, public: Any, num_warmup: Any, rng_key: jax.Array, init_params: Tree) -> Any:
         key, start_key = jax.random.split(rng_key)
         strategy = self.kernel.init_strategy if init_params is None else init_params
         state = self.kernel.first_state(initial_values(self.split, public, start_key, strategy), key, num_warmup)
@@ -113,7 +114,7 @@ class BoundKernel:
 
     # A step
 
-    def step(self, state: Any, *, rows: Any, public: Any) -> Any:
+    def step(self, state: Tree, *, rows: Tree, public: Tree) -> Any:
         """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search.
 
         - **state** - the state of one chain.
@@ -146,7 +147,9 @@ class BoundKernel:
         chosen = jax.tree.map(choose, climbed._replace(**kept), moved._replace(**kept))
         return chosen._replace(i=moved.i, rng_key=state.rng_key)
 
-    def _gradient(self, state: Any, position: Any, rows: Any, public: Any, noise_multiplier: Any) -> tuple[Any, Any]:
+    def _gradient(
+        self, state: Tree, position: BySite, rows: Tree, public: Tree, noise_multiplier: jax.Array
+    ) -> tuple[Any, Any]:
         """The noisy gradient of the log posterior, and the state that has counted the clipped rows: one access."""
         mechanism = self.kernel.mechanism
         noisy = self.noisy_sum(
@@ -162,13 +165,13 @@ class BoundKernel:
         counted = jnp.append(noisy.count / num_drawn, variance).astype(state.clipped.dtype)
         return gradient, state._replace(clipped=state.clipped + counted)
 
-    def _moved(self, state: Any, position: Any, gradient: Any, step_size: Any) -> Any:
+    def _moved(self, state: Tree, position: BySite, gradient: Tree, step_size: jax.Array) -> Any:
         moved = self.kernel.advance(state._replace(z=position), gradient, step_size)
         z = self.from_metric(moved.z)
         midpoint = jax.tree.map(lambda one, other: 0.5 * (one + other), state.z, z)
         return moved._replace(i=state.i + 1, z=z, midpoint=midpoint)
 
-    def noisy_sum(self, position: Any, rows: Any, public: Any, **settings: Any) -> Any:
+    def noisy_sum(self, position: Tree, rows: Any, public: Any, **settings: Any) -> Any:
         """One access: a NoisySum of the rows' clipped gradients in u.
 
         - **position** - u, by site.
@@ -184,7 +187,7 @@ class BoundKernel:
             lambda u, public: (self.from_metric(u), public), position, rows, public, **settings,
         )  # fmt: skip
 
-    def log_likelihood(self, position: Any, row: Any, public: Any, responses: Any = None) -> Any:
+    def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> Any:
         """The log likelihood of one row.
 
         - **position** - u, by site.
@@ -235,7 +238,7 @@ def scale_of(site: str, diagonal: Any, latent: Any) -> Any:
 class _WithoutRows(BoundKernel):
     """A bound kernel whose accesses give noise alone."""
 
-    def noisy_sum(self, position: Any, rows: Any, public: Any, **settings: Any) -> NoisySum:
+    def noisy_sum(self, position: BySite, rows: Tree, public: Tree, **settings: Any) -> NoisySum:
         leaves, tree = jax.tree.flatten(position)
         keys = jax.random.split(jax.random.fold_in(settings["key"], settings["step"]), len(leaves))
         scale = self.kernel.mechanism.noise_scale * settings["noise_multiplier"]
@@ -243,7 +246,7 @@ class _WithoutRows(BoundKernel):
         return NoisySum(jax.tree.unflatten(tree, noise))
 
 
-def check_prior_stability(bound: BoundKernel, state: Any, public: Any, num_steps: int) -> None:
+def check_prior_stability(bound: BoundKernel, state: Tree, public: Tree, num_steps: int) -> None:
     """Run a chain of at most 1,000 steps on the prior and the noise, without any data.
 
     Rows add a bounded force to a step, so where the prior's own force makes steps grow without bound, no data can keep
@@ -258,7 +261,7 @@ def check_prior_stability(bound: BoundKernel, state: Any, public: Any, num_steps
 
     steps = min(num_steps, _MOST_STEPS)
 
-    def last(state: Any, public: Any) -> Any:
+    def last(state: Tree, public: Tree) -> Any:
         step = lambda _, state: alone.step(state, rows=(), public=public)  # noqa: E731
         return lax.fori_loop(0, steps, step, state).z
 

@@ -17,6 +17,7 @@ from dpppl.report.provenance import Start
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, set_places
+from dpppl.types import Numbers, Tree
 
 _MOST_NUMBERS = 2**26
 
@@ -36,7 +37,7 @@ class Call:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    init_params: Any
+    init_params: Tree
     fields: tuple[str, ...]
     removed: tuple[str, ...]
     discarded: int
@@ -86,12 +87,12 @@ class Chains:
     bound: BoundKernel
     call: Call
     layout: Layout
-    states: Any
-    rows: Any
-    public: Any
+    states: Tree
+    rows: Tree
+    public: Tree
 
     @classmethod
-    def starting(cls, bound: BoundKernel, key: Any, call: Call, layout: Layout) -> "Chains":
+    def starting(cls, bound: BoundKernel, key: jax.Array, call: Call, layout: Layout) -> "Chains":
         """First states, and checks of what can be refused without the data. Raises ConfigurationError.
 
         - **bound** - the kernel, bound to the arguments of `call`.
@@ -154,7 +155,7 @@ class Chains:
         return collection.method(self.bound.step, mapping)
 
 
-def _first_states(bound: BoundKernel, key: Any, public: Any, call: Call, layout: Layout) -> Any:
+def _first_states(bound: BoundKernel, key: jax.Array, public: Any, call: Call, layout: Layout) -> Any:
     num_chains, init_params, resume = layout.num_chains, call.init_params, call.resume
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:
@@ -183,7 +184,7 @@ def _first_states(bound: BoundKernel, key: Any, public: Any, call: Call, layout:
     return jax.tree.map(jnp.asarray, resume)
 
 
-def mapping_of(chain_method: Any) -> Callable[..., Any] | str:
+def mapping_of(chain_method: object) -> Callable[..., Any] | str:
     """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`.
 
     - **chain_method** - NumPyro's argument of that name.
@@ -192,7 +193,7 @@ def mapping_of(chain_method: Any) -> Callable[..., Any] | str:
     return chain_method if callable(chain_method) else named[chain_method]
 
 
-def unstack(states: Any) -> list[Any]:
+def unstack(states: Tree) -> list[Any]:
     """The states of each chain.
 
     - **states** - a batch of states.
@@ -201,7 +202,7 @@ def unstack(states: Any) -> list[Any]:
     return [jax.tree.map(lambda leaf: leaf[chain], states) for chain in range(count)]  # noqa: B023
 
 
-def not_finite(values: Any, num_chains: int) -> tuple[int, ...]:
+def not_finite(values: jax.Array, num_chains: int) -> tuple[int, ...]:
     """Numbers of the chains with values that are not finite.
 
     - **values** - arrays; several chains are stacked along the first axis.
@@ -234,25 +235,25 @@ class Collection:
         """Steps of a chunk."""
         return max(1, -(-self.num_steps // NUM_CHUNKS))
 
-    def slot(self, number: Any) -> Any:
+    def slot(self, number: Numbers) -> Any:
         """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
         since = number - self.first
         kept = (since >= 0) & (since % self.thinning == self.thinning - 1)
         where = jnp.where if isinstance(number, jax.core.Tracer) else np.where
         return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
 
-    def method(self, step: Callable[..., Any], mapping: Any) -> Method:
+    def method(self, step: Callable[..., Any], mapping: object) -> Method:
         """The driver's `Method`, for `step(state, rows, public)`, which returns the next state."""
         slots, get = self.length // self.thinning + 2, nested_attrgetter(*self.fields)
 
-        def fields_of(state: Any) -> tuple[Any, ...]:
+        def fields_of(state: Tree) -> tuple[Any, ...]:
             return (get(state),) if len(self.fields) == 1 else tuple(get(state))
 
-        def empty(state: Any) -> Any:
+        def empty(state: Tree) -> Any:
             shapes = jax.eval_shape(fields_of, state)
             return jax.tree.map(lambda s: jnp.zeros((slots + 1, *s.shape), s.dtype), shapes)
 
-        def record(buffer: Any, number: Any, start: Any, state: Any, _: Any) -> Any:
+        def record(buffer: Any, number: Numbers, start: Numbers, state: Any, _: object) -> Any:
             slot = self.slot(number)  # what is not collected goes to the last place, which is dropped
             return set_places(buffer, jnp.where(slot < 0, slots, slot - self._base(start)), fields_of(state))
 
@@ -271,7 +272,7 @@ class Collection:
 
 
 def fields_to_collect(
-    sample_field: str, default_fields: tuple[str, ...], extra_fields: Any
+    sample_field: str, default_fields: tuple[str, ...], extra_fields: object
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(fields of the state to collect, latent sites to leave out), from what NumPyro's `extra_fields` may name."""
     if not isinstance(extra_fields, tuple | list):
@@ -281,7 +282,7 @@ def fields_to_collect(
     return tuple(name for name in names if not name.startswith("~z.")), removed
 
 
-def check_fields(fields: tuple[str, ...], states: Any) -> None:
+def check_fields(fields: tuple[str, ...], states: Tree) -> None:
     """Refuse fields that the state does not have, and every way to name its key (NumPyro also takes positions)."""
     for name in fields:
         try:

@@ -16,6 +16,7 @@ from dpppl.mcmc.step_search import Search
 from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
+from dpppl.types import BySite, Numbers, Tree
 from dpppl.validation import Fixed
 
 
@@ -68,54 +69,54 @@ class Dynamics(Fixed, ABC):
         """
 
     @abstractmethod
-    def langevin_std(self, step_size: Any) -> Any:
+    def langevin_std(self, step_size: Numbers) -> Any:
         """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature.
 
         - **step_size** - h.
         """
 
     @abstractmethod
-    def longest_step(self, curvature: Any) -> Any:
+    def longest_step(self, curvature: Numbers) -> Any:
         """The step size at which the stiffest direction is sampled well.
 
         - **curvature** - largest curvature of the negative log posterior.
         """
 
     @abstractmethod
-    def temperature_at(self, step_size: Any, std: Any) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
         """Lower bound on the temperature that steps sample at; exact where every step sees every row.
 
         - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
         """
 
     @abstractmethod
-    def diffusion_time(self, step_size: Any, std: Any) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
         """Time of the overdamped diffusion that one step stands for.
 
         - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
         """
 
-    def friction_at(self, std: Any) -> float:
+    def friction_at(self, std: Numbers) -> float:
         """Share of its momentum that a chain without forces loses in a step; 1 without momentum.
 
         - **std** - standard deviation of the step's Gaussian draw.
         """
         return 1.0
 
-    def check_noise(self, std: np.ndarray) -> None:
+    def check_noise(self, std: Numbers) -> None:
         """Raise ConfigurationError if the sampler diverges with this noise.
 
         - **std** - standard deviations of the steps' Gaussian draws.
         """
 
-    def temperature_note(self, std: Any) -> str | None:
+    def temperature_note(self, std: Numbers) -> str | None:
         """The report's line about the temperature, if not the usual one.
 
         - **std** - standard deviations of the steps' Gaussian draws.
         """
         return None
 
-    def sample_weight(self, step_size: Any) -> Any:
+    def sample_weight(self, step_size: Numbers) -> Any:
         """Weight in a posterior average of the sample after a step: the time that the step stands for.
 
         - **step_size** - h.
@@ -123,7 +124,7 @@ class Dynamics(Fixed, ABC):
         return step_size
 
     @abstractmethod
-    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
+    def first_state(self, z: Any, rng_key: Any, num_warmup: object = 0) -> Any:
         """The state before the first step.
 
         - **z** - unconstrained latents by site.
@@ -132,7 +133,7 @@ class Dynamics(Fixed, ABC):
         """
 
     @abstractmethod
-    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
+    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Any:
         """The state after a step.
 
         - **state** - the state before it.
@@ -142,7 +143,7 @@ class Dynamics(Fixed, ABC):
 
     # Copies
 
-    def copy(self, **settings: Any) -> Self:
+    def copy(self, **settings: object) -> Self:
         """A copy with other settings, not bound to a model's arguments.
 
         - **settings** - attributes to replace.
@@ -151,7 +152,7 @@ class Dynamics(Fixed, ABC):
         kernel._settle(**settings)
         return kernel
 
-    def _settle(self, **settings: Any) -> None:
+    def _settle(self, **settings: object) -> None:
         """Set attributes, also those that are set already: for a kernel that nobody else holds yet."""
         for name, value in settings.items():
             object.__setattr__(self, name, value)
@@ -182,7 +183,7 @@ class Dynamics(Fixed, ABC):
 
     # Step sizes and noise
 
-    def step_and_noise(self, count: Any) -> tuple[Any, Any]:
+    def step_and_noise(self, count: object) -> tuple[Any, Any]:
         """Step size and noise multiplier of a step; pure, used on the device and off it.
 
         - **count** - number of the step, from 0.
@@ -198,7 +199,7 @@ class Dynamics(Fixed, ABC):
         langevin = self.langevin_multiplier(step_size)
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 
-    def langevin_multiplier(self, step_size: Any) -> Any:
+    def langevin_multiplier(self, step_size: Numbers) -> Any:
         """The noise multiplier at which a step's noise is the sampler's own.
 
         - **step_size** - h.
@@ -206,7 +207,7 @@ class Dynamics(Fixed, ABC):
         mechanism = self.mechanism
         return self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.noise_scale) / step_size
 
-    def noise_std(self, step_size: Any, noise_multiplier: Any) -> Any:
+    def noise_std(self, step_size: Numbers, noise_multiplier: Numbers) -> Any:
         """Standard deviation of the Gaussian draw of a step.
 
         - **step_size** - h.

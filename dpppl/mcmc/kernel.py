@@ -24,6 +24,7 @@ from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
 from dpppl.subsampling import FullBatch, Subsampling
+from dpppl.types import Tree
 from dpppl.validation import checked_call, full_signature, plain, positive, positive_integer
 
 _COUNTED = (
@@ -59,7 +60,7 @@ class DPKernel(Dynamics, MCMCKernel):
 
     sample_field = "midpoint"
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         cls.__signature__ = full_signature(cls)
 
@@ -149,7 +150,7 @@ class DPKernel(Dynamics, MCMCKernel):
 
     # NumPyro's calling convention
 
-    def init(self, rng_key: Any, num_warmup: Any, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
+    def init(self, rng_key: Any, num_warmup: object, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
         """The first state, as NumPyro calls for it. Looks at no data, charges nothing.
 
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
@@ -161,7 +162,7 @@ class DPKernel(Dynamics, MCMCKernel):
         _, public = self._bound.split.arrays(model_args, model_kwargs)
         return self._bound.init(rng_key, num_warmup, init_params, public)
 
-    def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
+    def sample(self, state: Tree, model_args: Any, model_kwargs: Any) -> Any:
         """One step, one access of the data, as NumPyro calls for it. Vectorised when the state holds a batch of keys.
 
         - **state** - the state before the step.
@@ -188,7 +189,7 @@ class DPKernel(Dynamics, MCMCKernel):
         _, public = split.arrays(model_args, model_kwargs)
         return lambda z: split.constrain(z, public)
 
-    def privacy_report(self, last_state: Any, delta: float | None = None) -> PrivacyReport:
+    def privacy_report(self, last_state: Tree, delta: float | None = None) -> PrivacyReport:
         """The cost of a run under plain `numpyro.infer.MCMC`, from the step counter of its last state.
 
         Plain NumPyro keeps the key in the state and may compile the data into the program: both are outside the
@@ -207,7 +208,7 @@ class DPKernel(Dynamics, MCMCKernel):
         return facts.report(charges, provenance, delta=delta, num_data=self.num_data, left_out=(_COUNTED,))
 
 
-def _check(auto_norm: bool, step_size: Any, subsampling: Any, init_strategy: Any) -> None:
+def _check(auto_norm: bool, step_size: object, subsampling: Any, init_strategy: Any) -> None:
     """Raises ConfigurationError for settings of a kernel that do not fit."""
     if not isinstance(subsampling, Subsampling):
         raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")

@@ -10,6 +10,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.randomness import keys
+from dpppl.types import BySite, Numbers, Tree
 from dpppl.validation import checked_call, in_words, plain, positive
 
 _FRICTION = 0.1
@@ -37,7 +38,7 @@ class DPSGLDState(NamedTuple):
     rng_key: Any
 
 
-def langevin_step(z: Any, noisy_gradient: Any, step_size: Any) -> Any:
+def langevin_step(z: BySite, noisy_gradient: BySite, step_size: jax.Array) -> Any:
     """z + h * G. The Langevin noise is already in G: the door was called with noise multiplier s * rate / (h * C)."""
     return jax.tree.map(lambda position, gradient: position + step_size * gradient, z, noisy_gradient)
 
@@ -98,22 +99,22 @@ class DPSGLD(DPKernel):
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
-    def langevin_std(self, step_size: Any) -> Any:
+    def langevin_std(self, step_size: Numbers) -> Any:
         return jnp.sqrt(2.0 * self.temperature * step_size)
 
-    def longest_step(self, curvature: Any) -> Any:
+    def longest_step(self, curvature: Numbers) -> Any:
         return 0.5 / curvature
 
-    def temperature_at(self, step_size: Any, std: Any) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
         return std**2 / (2.0 * step_size)
 
-    def diffusion_time(self, step_size: Any, std: Any) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
         return step_size
 
-    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
+    def first_state(self, z: Any, rng_key: Any, num_warmup: object = 0) -> Any:
         return DPSGLDState(jnp.zeros((), jnp.int32), z, z, None, None, rng_key)
 
-    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
+    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Any:
         return state._replace(z=langevin_step(state.z, noisy_gradient, step_size))
 
 
@@ -133,7 +134,7 @@ class DPSGHMCState(NamedTuple):
     rng_key: Any
 
 
-def hamiltonian_step(z: Any, v: Any, noisy_gradient: Any, step_size: Any, friction: Any) -> Any:
+def hamiltonian_step(z: BySite, v: Tree, noisy_gradient: BySite, step_size: jax.Array, friction: jax.Array) -> Any:
     """v <- (1 - friction) v + step_size * G, then z <- z + v. The friction's noise is already in G."""
     v = jax.tree.map(lambda velocity, g: (1.0 - friction) * velocity + step_size * g, v, noisy_gradient)
     return jax.tree.map(jnp.add, z, v), v
@@ -193,30 +194,30 @@ class DPSGHMC(DPKernel):
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
-    def langevin_std(self, step_size: Any) -> Any:
+    def langevin_std(self, step_size: Numbers) -> Any:
         if self.friction == "matched":
             raise ConfigurationError('friction="matched" needs a noise multiplier or a target epsilon.')
         return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
 
-    def longest_step(self, curvature: Any) -> Any:
+    def longest_step(self, curvature: Numbers) -> Any:
         return 0.8 / curvature
 
-    def temperature_at(self, step_size: Any, std: Any) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
         return std**2 / (2.0 * self.friction * step_size)
 
-    def diffusion_time(self, step_size: Any, std: Any) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
         return step_size / self.friction
 
-    def friction_at(self, std: Any) -> float:
+    def friction_at(self, std: Numbers) -> float:
         return float(self.friction)
 
-    def sample_weight(self, step_size: Any) -> Any:
+    def sample_weight(self, step_size: Numbers) -> Any:
         return step_size**0.5
 
-    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
+    def first_state(self, z: Any, rng_key: Any, num_warmup: object = 0) -> Any:
         return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
 
-    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
+    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Any:
         z, v = hamiltonian_step(state.z, state.v, noisy_gradient, step_size, self.friction)
         return state._replace(z=z, v=v)
 
@@ -294,14 +295,14 @@ class DPSGNHT(DPKernel):
             return (2.0 * _FRICTION * self.temperature) ** 0.5 * ratio
         return 2.0 * self.diffusion * self.temperature * ratio**2
 
-    def langevin_std(self, step_size: Any) -> Any:
+    def langevin_std(self, step_size: Numbers) -> Any:
         friction = _FRICTION if self.diffusion is None else self.diffusion * step_size
         return jnp.sqrt(2.0 * friction * self.temperature)
 
-    def longest_step(self, curvature: Any) -> Any:
+    def longest_step(self, curvature: Numbers) -> Any:
         return (0.8 / curvature) ** 0.5
 
-    def check_noise(self, std: Any) -> None:
+    def check_noise(self, std: Numbers) -> None:
         largest = float(np.max(std)) ** 2
         if largest >= 2.0 * self.temperature:
             raise ConfigurationError(
@@ -309,21 +310,21 @@ class DPSGNHT(DPKernel):
                 "diverge. Take more steps, a smaller step_size or a smaller diffusion, or a larger epsilon."
             )
 
-    def temperature_at(self, step_size: Any, std: Any) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
         return np.full_like(step_size, self.temperature)
 
-    def temperature_note(self, std: Any) -> Any:
+    def temperature_note(self, std: Numbers) -> Any:
         share = float(np.max(std**2)) / (2.0 * self.temperature)
         return (
             f"{self.temperature:g}, kept by the thermostat for isotropic noise (largest s^2 / 2 tau = {share:.3g}, "
             "must be below 1); anisotropic minibatch noise is not cured"
         )
 
-    def diffusion_time(self, step_size: Any, std: Any) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
         friction = std**2 / (2.0 * step_size * self.temperature)
         return step_size / friction
 
-    def friction_at(self, std: Any) -> float:
+    def friction_at(self, std: Numbers) -> float:
         return float(np.mean(std)) ** 2 / (2.0 * self.temperature)
 
     def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:

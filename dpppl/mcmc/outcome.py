@@ -16,6 +16,7 @@ from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, reading, ref
 from dpppl.model.initialization import prior_draws
 from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
+from dpppl.types import Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class Outcome:
     - **prior** - makes prior draws of these sites; None in a pickle.
     """
 
-    last_state: Any
+    last_state: Tree
     samples: dict[str, Any]
     measured: Measured
     arrival: Arrival
@@ -94,7 +95,7 @@ class Outcome:
 
 
 def print_table(
-    samples: Any, weights: np.ndarray, prob: float, verdicts: Mapping[str, np.ndarray], max_rows: int
+    samples: Tree, weights: np.ndarray, prob: float, verdicts: Mapping[str, np.ndarray], max_rows: int
 ) -> None:
     """Print weighted mean, sd and quantiles and the verdict of the first `max_rows` elements; n_eff and r_hat ignore the
     weights.

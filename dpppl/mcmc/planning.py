@@ -1,7 +1,6 @@
 """Noise and clipping norm of chains, from a budget and a private histogram of norms; the plan and charges of a run."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ QUANTILE, MARGIN = 0.99, 1.25
 CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
-def checked_kernel(kernel: Any, privacy: Privacy, checkpoint: Any) -> DPKernel:
+def checked_kernel(kernel: object, privacy: Privacy, checkpoint: object) -> DPKernel:
     """The kernel, with what `privacy` sets of it: noise multiplier and number of rows.
 
     Raises ConfigurationError for a kernel that `dpppl.MCMC` does not run, or not with these settings.

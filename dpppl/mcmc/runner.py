@@ -23,6 +23,7 @@ from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.session import Run
+from dpppl.types import Tree
 from dpppl.validation import check_num_data
 
 
@@ -74,8 +75,8 @@ class MCMC(MCMCSettings):
 
     @on_host
     def warmup(
-        self, rng_key: Any, *args: Any, extra_fields: Any = (), collect_warmup: bool = False, init_params: Any = None,
-        **kwargs: Any,
+        self, rng_key: jax.Array, *args: object, extra_fields: object = (), collect_warmup: bool = False,
+        init_params: Tree = None, **kwargs: object,
     ) -> None:  # fmt: skip
         """Run the warmup steps only, charged; the next `run` continues with the sampling steps. As in NumPyro.
 
@@ -89,7 +90,9 @@ class MCMC(MCMCSettings):
         self._warmup_state = self._last_state
 
     @on_host
-    def run(self, rng_key: Any, *args: Any, extra_fields: Any = (), init_params: Any = None, **kwargs: Any) -> None:
+    def run(
+        self, rng_key: jax.Array, *args: object, extra_fields: object = (), init_params: Tree = None, **kwargs: object
+    ) -> None:
         """Run the chains and collect samples. As `numpyro.infer.MCMC.run`; prints what it will cost first.
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
@@ -102,7 +105,7 @@ class MCMC(MCMCSettings):
         discarded = warmup + self.num_samples % self.thinning
         self._execute(rng_key, Call(args, kwargs, init_params, *fields, discarded, kept, self._warmup_state), warmup)
 
-    def _execute(self, rng_key: Any, call: Call, warmup: int) -> None:
+    def _execute(self, rng_key: jax.Array, call: Call, warmup: int) -> None:
         """The phases of a run: bind the model; choose the norm; prove, charge and run."""
         run, kernel = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel()
         unit = self.unit

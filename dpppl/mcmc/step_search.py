@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpppl.types import BySite, Tree
+
 SHARE = 0.4
 """The share of the warmup that is spent."""
 _MIN_STEPS = 20
@@ -34,10 +36,10 @@ class Search(NamedTuple):
 
     until: Any
     count: Any
-    gradient: Any
+    gradient: Tree
     product: Any
-    curvature: Any
-    variance: Any
+    curvature: jax.Array
+    variance: jax.Array
 
     @property
     def bound(self) -> Any:
@@ -45,20 +47,20 @@ class Search(NamedTuple):
         return jnp.abs(self.curvature) + jnp.sqrt(self.variance)
 
 
-def steps_of(num_warmup: Any) -> Any:
+def steps_of(num_warmup: jax.Array) -> Any:
     """How many steps a search takes: an even number, 0 where the warmup is too short."""
     steps = jnp.asarray(SHARE * num_warmup / 2.0, jnp.int32) * 2
     return jnp.where(steps < _MIN_STEPS, 0, steps)
 
 
-def no_search(position: Any) -> Search:
+def no_search(position: BySite) -> Search:
     """Before anything was measured."""
     zeros, ones = (jax.tree.map(like, position) for like in (jnp.zeros_like, jnp.ones_like))
     number, none = jnp.zeros((), jnp.int32), jnp.zeros((), jnp.result_type(float))
     return Search(number, number, zeros, ones, none, none)
 
 
-def probe(search: Search, step: Any, position: Any, hidden: Any) -> Any:
+def probe(search: Search, step: jax.Array, position: BySite, hidden: object) -> Any:
     """Where step number `step` looks at the data: at `position`, or while it searches r / 2 from it along u, on the one
     side or the other."""
     side = jnp.where(step < search.until, jnp.where(step % 2 == 1, 0.5, -0.5), 0.0)
@@ -67,7 +69,7 @@ def probe(search: Search, step: Any, position: Any, hidden: Any) -> Any:
 
 
 def after(
-    search: Search, step: Any, position: Any, gradient: Any, *, gradient_std: Any, hidden: Any, largest_step: Any,
+    search: Search, step: jax.Array, position: BySite, gradient: Tree, *, gradient_std: object, hidden: object, largest_step: Any,
     length_of: Callable[[Any], Any],
 ) -> tuple[Search, Any]:  # fmt: skip
     """The search and the position after one of its steps.
@@ -112,5 +114,5 @@ def _reach(search: Search, hidden: Any) -> Any:
     return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))
 
 
-def _dot(one: Any, other: Any) -> Any:
+def _dot(one: object, other: object) -> Any:
     return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other)))

@@ -18,6 +18,7 @@ from dpppl.model.supports import codes
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
 from dpppl.report.verdict import line_of
+from dpppl.types import Tree
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
@@ -30,7 +31,7 @@ FALSE_ALARM = 0.01
 _SLOWEST, _SLOW = 2, 8
 _MOST_TOGETHER, _SHARE = 0.1, 0.1
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +222,7 @@ class Measured:
 
 
 def measure(
-    bound: BoundKernel, states: Any, collected: Mapping[str, Any], first: int, thinning: int
+    bound: BoundKernel, states: Tree, collected: Mapping[str, Any], first: int, thinning: int
 ) -> tuple[Measured, Arrival]:
     """Measurements of a run, and which elements have arrived.
 
@@ -282,7 +283,7 @@ def excess_of(midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise:
     return found
 
 
-def mean_counts(sums: Any, thinning: int) -> tuple[Array, float]:
+def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
     """Means over steps of counts of rows, and the sd of their noise.
 
     - **sums** - running sums of `DPKernel`'s states, at least two draws: (chains, draws, NUM_COUNTS + 1).

@@ -43,7 +43,7 @@ class Responses:
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
-    supports: Mapping[str, np.ndarray[Any, Any]] | None = field(default=None, repr=False)
+    supports: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     scaled: tuple[str, ...] = ()
     observed: tuple[str, ...] = ()
     from_one_key: bool = False
@@ -248,7 +248,7 @@ def _counts_once(site: Site) -> bool:
     return site["scale"] is None or (isinstance(site["scale"], int | float) and site["scale"] == 1)
 
 
-def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray[Any, Any]] | None:
+def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray] | None:
     """The values of each site, where all are scalars of few values."""
     found = {}
     for site in sites:

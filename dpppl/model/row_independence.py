@@ -22,7 +22,7 @@ Terms = Callable[[int], Callable[..., Any]]
 """`terms(num_rows)(z, rows, public)`: all terms of a run on this number of rows, by role and by site."""
 _WHAT = {"likelihood": "log likelihood", "value": "observed value"}
 _HALF = (jnp.float16, jnp.bfloat16)
-_Kind = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray[Any, Any]]
+_Kind = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 _KINDS: tuple[tuple[_Kind, _Kind], ...] = (
     (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: rng.integers(0, 2, shape)),
     (lambda rng, shape: 1.5 * rng.standard_normal(shape), lambda rng, shape: rng.integers(0, 10, shape)),
@@ -201,7 +201,7 @@ def check_coupling(
         )
 
 
-def _pairs(together: Any, alone: Any) -> list[tuple[str, str, np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+def _pairs(together: Any, alone: Any) -> list[tuple[str, str, np.ndarray, np.ndarray]]:
     """(likelihood or value, site, on three rows, row by row), as floats."""
     return [
         (what, name, np.asarray(value, np.float64), np.asarray(alone[what][name], np.float64))
@@ -222,7 +222,7 @@ def _made_up(
     floats, integers = kind
     real = jnp.result_type(float)
 
-    def draw(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    def draw(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         return np.asarray((floats if jnp.issubdtype(dtype, jnp.inexact) else integers)(rng, shape)).astype(dtype)
 
     z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}
@@ -235,6 +235,6 @@ def _made_up(
     return z, batch, known, noise
 
 
-def _simplex(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+def _simplex(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     parts = rng.uniform(0.1, 0.9, shape)
     return np.asarray(parts / np.sum(parts, axis=-1, keepdims=True))

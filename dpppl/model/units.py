@@ -195,7 +195,7 @@ def grouped(
     return tuple(new_args), new_kwargs | {MASK: mask}
 
 
-def _codes(name: str, ids: Any) -> np.ndarray[Any, Any]:
+def _codes(name: str, ids: Any) -> np.ndarray:
     """Numbers of units in order of their first row, (R,); -1 where there is no id."""
     known: dict[Any, int] = {}
     try:
@@ -215,7 +215,7 @@ def _is_missing(value: Any) -> bool:
         return True
 
 
-def _places(codes: np.ndarray[Any, Any], max_rows: int, order: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Any, Any]:
     """Which row stands at each place, (U, k), and which places a unit fills: the first k of its rows by `order`."""
     rows = np.lexsort((order, codes))
     rows = rows[codes[rows] >= 0]

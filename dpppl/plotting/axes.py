@@ -8,7 +8,7 @@ BLUE, ORANGE, SKY, GREY = "#0072B2", "#E69F00", "#56B4E9", "#7F7F7F"
 STYLES = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREY, "^", "-."), (SKY, "D", ":"))
 
 
-def new_axes(axes: Any, **size: Any) -> Any:
+def new_axes(axes: object, **size: Any) -> Any:
     """The axes given, or those of a new figure."""
     if axes is not None:
         return axes

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.plotting.axes import BLUE, GREY, ORANGE, STYLES, new_axes
@@ -77,8 +78,8 @@ def private_beside_prior(
 
 
 def mixing(
-    samples: Mapping[str, Any], verdicts: Mapping[str, Any] | None = None, *, weights: Any = None, max_elements: int = 8,
-    axes: Any = None,
+    samples: Mapping[str, Any], verdicts: Mapping[str, Any] | None = None, *, weights: ArrayLike | None = None,
+    max_elements: int = 8, axes: Any = None,
 ) -> Any:  # fmt: skip
     """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
@@ -14,8 +15,8 @@ from dpppl.uncertainty.survival import SurvivalCurve
 
 
 def reliability_diagram(
-    probabilities: Any, labels: Any, *, num_bins: int = 10, bins: str = "width", weights: Any = None, mask: Any = None,
-    label: str | None = None, axes: Any = None,
+    probabilities: ArrayLike, labels: ArrayLike, *, num_bins: int = 10, bins: str = "width",
+    weights: ArrayLike | None = None, mask: ArrayLike | None = None, label: str | None = None, axes: Any = None,
 ) -> Any:  # fmt: skip
     """Predicted probability against observed frequency, a point a bin, and the diagonal on which calibrated ones lie.
 
@@ -100,7 +101,7 @@ def predictive_band(
 
 
 def input_probability(
-    probabilities: Any, *, prior: Any = None, level: float = 0.9, label: str = "private posterior", axes: Any = None
+    probabilities: ArrayLike, *, prior: Any = None, level: float = 0.9, label: str = "private posterior", axes: Any = None
 ) -> Any:  # fmt: skip
     """Posterior of the probability of one input: how sure the model is of its own prediction.
 

@@ -144,7 +144,7 @@ def _client() -> Any:
     return distributed.global_state.client
 
 
-def _tell(number: int, place: object, what: str, value: Any, error: BaseException | None = None) -> None:
+def _tell(number: int, place: object, what: str, value: object, error: BaseException | None = None) -> None:
     """Errors of dpppl's own travel with their words, which hold no data; of others the kind alone."""
     message = {"what": what, "value": value}
     if error is not None:

@@ -7,7 +7,6 @@ mean 0 and variance 1, whatever the tails of the prior and the scale of the late
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ LEARNED, PARTLY, PRIOR = "learned", "partly", "prior"
 SMALLEST_SHARE, LARGEST_PART, _ERRORS = 0.1, 0.5, 2.0
 MOST_NAMED, _NAMED_FROM, _COLUMNS = 3, 0.1, 1_024
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)

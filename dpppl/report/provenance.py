@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dpppl.randomness import keys
 
@@ -51,7 +51,7 @@ class KeyOrigin:
     generator: str
 
     @classmethod
-    def of(cls, key: Any) -> "KeyOrigin":
+    def of(cls, key: object) -> "KeyOrigin":
         """The origin of a typed key."""
         short = KeySource.SEED if keys.is_guessable(key) else KeySource.CALLER
         return cls(KeySource.ENTROPY if keys.is_issued(key) else short, keys.generator_of(key))

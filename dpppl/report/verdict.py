@@ -1,13 +1,13 @@
 """One answer to "may these results be read?", which MCMC, SVI and NoiseAware give alike."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from dpppl.errors import UnconvergedWarning, warn
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 class Verdict(Protocol):

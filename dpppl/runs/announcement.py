@@ -16,6 +16,7 @@ from dpppl.ledger.book import Events
 from dpppl.processes import messages
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
+from dpppl.types import Tree
 
 
 def cost_line(
@@ -55,7 +56,7 @@ _LONG_ENOUGH, _MOST_BLOCKS = 0.3, 64
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
-def reading_line(rows: Any, charges: Sequence[Charge]) -> str | None:
+def reading_line(rows: Tree, charges: Sequence[Charge]) -> str | None:
     """How often, and how much, accesses that cost `charges` will read of `rows`, in one line; None where these are in memory.
 
     It reads some blocks, or some rows drawn at random, to see how long that takes. Raises DataReadError."""

@@ -23,6 +23,7 @@ import numpy as np
 from dpppl.errors import CheckpointError, ConfigurationError
 from dpppl.processes import messages
 from dpppl.randomness import chacha
+from dpppl.types import Tree
 
 _FORMAT = 1
 
@@ -39,11 +40,11 @@ class Progress:
 
     group: int
     done: int
-    state: Any
+    state: Tree
     parts: Sequence[Any]
 
 
-def checked_path(path: Any) -> Any:
+def checked_path(path: object) -> Any:
     """The path of a checkpoint, or None. Raises ConfigurationError where no file can be written."""
     if path is None:
         return None
@@ -83,7 +84,7 @@ class Checkpoint:
             self.key, self.run_id = _key(self._arrays["key"], self._header["generator"]), self._header["run_id"]
         self._digest = ""
 
-    def hold(self, key: Any, run_id: str, digest: str, arguments: Any) -> None:
+    def hold(self, key: jax.Array, run_id: str, digest: str, arguments: Tree) -> None:
         """Hold this run from now on. Raises CheckpointError if the file holds another.
 
         - **key**, **run_id** - key and name of the run.
@@ -109,7 +110,7 @@ class Checkpoint:
         """The arrays that the file holds, in order; none of a new run."""
         return [self._arrays[f"a{number}"] for number in range(self._header.get("count", 0))]
 
-    def begun(self, recorded: Any, groups: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
+    def begun(self, recorded: Tree, groups: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
         """Where to go on.
 
         - **recorded** - shapes of the records of a chunk.
@@ -195,11 +196,11 @@ class Checkpoint:
         return CheckpointError(f"{self._path} is no checkpoint that this version can read; delete it to start anew.")
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: jax.Array) -> bool:
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _plain(leaf: Any) -> np.ndarray:
+def _plain(leaf: jax.Array) -> np.ndarray:
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
         leaf = leaf.addressable_data(0)  # all devices hold the same
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
@@ -209,7 +210,7 @@ def _key(data: np.ndarray, generator: str) -> Any:
     return chacha.wrap(data) if data.shape[-1] == 8 else jax.random.wrap_key_data(jnp.asarray(data), impl=generator)
 
 
-def _as(template: Any, values: Any) -> Any:
+def _as(template: Tree, values: jax.Array) -> Any:
     """Saved arrays as a state: keys become keys again."""
     return jax.tree.map(
         lambda t, v: _key(v, str(jax.random.key_impl(t))) if _is_key(t) else jnp.asarray(v), template, values

@@ -25,6 +25,7 @@ from dpppl.runs import placing, watching
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.session import Request, Run, Session, session
+from dpppl.types import Numbers, Tree
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()
@@ -56,10 +57,10 @@ class Method:
     kept: Callable[[int, int], np.ndarray]
     mapping: Any = None
 
-    def chunk(self, state: Any, rows: Any, public: Any, start: Any, count: Any) -> tuple[Any, Any]:
+    def chunk(self, state: Any, rows: Tree, public: Tree, start: Numbers, count: Numbers) -> tuple[Any, Any]:
         """`count` steps from step `start` of the run: the state, and what was recorded."""
 
-        def body(number: Any, carry: Any) -> Any:
+        def body(number: jax.Array, carry: Tree) -> Any:
             state, seen = self.step(carry[0], rows, public)
             return state, self.record(carry[1], number, start, state, seen)
 
@@ -84,7 +85,7 @@ class Program:
     """
 
     call: Callable[..., list[Any]]
-    outputs: Any
+    outputs: Tree
     digest: str
 
     def __call__(self, *arguments: Any) -> Any:
@@ -146,8 +147,8 @@ class Plan:
 
     method: Method
     chain_groups: Sequence[Any]
-    rows: Any
-    public: Any
+    rows: Tree
+    public: Tree
     charges: Sequence[Charge]
     what: str
     settings: tuple[int, ...] = ()
@@ -246,7 +247,7 @@ def forgetful(function: Callable[P, R]) -> Callable[P, R]:
     return forgetting(unchecked)
 
 
-def _is_traced(arguments: Any) -> bool:
+def _is_traced(arguments: Tree) -> bool:
     """Whether JAX traces this call. An argument that is no tree of arrays is refused later."""
     try:
         given = jax.tree.leaves(arguments)
@@ -279,11 +280,11 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
     return forgetful(checked)
 
 
-def _take(places: np.ndarray, axis: int, leaf: Any) -> np.ndarray:
+def _take(places: np.ndarray, axis: int, leaf: jax.Array) -> np.ndarray:
     return np.take(np.asarray(leaf), places, axis=axis)
 
 
-def set_places(buffer: Any, place: Any, values: Any) -> Any:
+def set_places(buffer: Any, place: Any, values: object) -> Any:
     """Each leaf of `buffer` with the leaf of `values` at `place` along its leading axis."""
     return jax.tree.map(
         lambda b, x: lax.dynamic_update_index_in_dim(b, jnp.asarray(x, b.dtype), place, 0), buffer, values

@@ -11,17 +11,18 @@ import numpy as np
 from dpppl.data.disk import OnDisk, contents_of, reading
 from dpppl.data.rows import Rows, arrays_of, devices_of, number_of, placement_of
 from dpppl.information_flow.executables import Lowered, is_small
+from dpppl.types import Tree
 
 
-def _placement(arguments: Any) -> Any:
+def _placement(arguments: Tree) -> Any:
     return next((devices_of(argument.placement) for argument in arguments if isinstance(argument, Rows)), None)
 
 
-def _on_disk(arguments: Any) -> OnDisk | None:
+def _on_disk(arguments: Tree) -> OnDisk | None:
     return next((a.placement for a in arguments if isinstance(a, Rows) and isinstance(a.placement, OnDisk)), None)
 
 
-def _leaves(arguments: Any) -> Iterator[tuple[bool, Any]]:
+def _leaves(arguments: Tree) -> Iterator[tuple[bool, Any]]:
     """All leaves, and whether they are rows."""
     return ((isinstance(argument, Rows), leaf) for argument in arguments for leaf in jax.tree.leaves(argument))
 
@@ -39,7 +40,7 @@ def lowered(closed: Any, arguments: Any, quickly: bool, kept: bool = True) -> Lo
     return Lowered(closed, leaves, quickly, shardings, kept=kept)
 
 
-def placed(arguments: Any) -> list[Any]:
+def placed(arguments: Tree) -> list[Any]:
     """The leaves of the arguments of such a program, where it wants them."""
     placement = _placement(arguments)
     if placement is None:
@@ -47,7 +48,7 @@ def placed(arguments: Any) -> list[Any]:
     return [leaf if is_rows else placement.everywhere(leaf) for is_rows, leaf in _leaves(arguments)]
 
 
-def ran(call: Callable[..., Any], arguments: Any) -> Any:
+def ran(call: Callable[..., Any], arguments: Tree) -> Any:
     """The result of a compiled program, given the leaves of its arguments. Rows on disk are open while it runs."""
     placement = _on_disk(arguments)
     if placement is None:
@@ -56,12 +57,12 @@ def ran(call: Callable[..., Any], arguments: Any) -> Any:
         return jax.block_until_ready(call(*placed(arguments)))
 
 
-def on_one(tree: Any, rows: Any) -> Any:
+def on_one(tree: Tree, rows: Tree) -> Any:
     """The results of a run, moved off the devices of its rows."""
     return tree if devices_of(placement_of(rows)) is None else jax.device_put(jax.device_get(tree))
 
 
-def together(mapping: Any, rows: Any) -> Any:
+def together(mapping: object, rows: Tree) -> Any:
     """How several chains run: on one mesh they share its devices."""
     return jax.vmap if mapping == "pmap" and placement_of(rows) is not None else mapping
 
@@ -78,14 +79,14 @@ def plain(arguments: Any) -> tuple[Any, ...]:
     return tuple(of_rows(argument) if isinstance(argument, Rows) else argument for argument in arguments)
 
 
-def contents(rows: Any) -> Any:
+def contents(rows: Tree) -> Any:
     """A number that identifies rows, the same however they are sharded: see `checksum`."""
     if isinstance(placement_of(rows), OnDisk):
         return contents_of(rows.placement)
     return str(checksum(arrays_of(rows), number_of(rows)))
 
 
-def digest(program: Any, function: Callable[..., Any], arguments: Any) -> str:
+def digest(program: Any, function: Callable[..., Any], arguments: Tree) -> str:
     """The digest of a program; for sharded rows, that of the program on one device of this kind."""
     if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)
@@ -96,7 +97,7 @@ def digest(program: Any, function: Callable[..., Any], arguments: Any) -> str:
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def checksum(arrays: Any, num_rows: int) -> list[tuple[int, str, tuple[int, ...]]]:
+def checksum(arrays: Tree, num_rows: int) -> list[tuple[int, str, tuple[int, ...]]]:
     """Return for each array (length, ...) a number that identifies its first `num_rows` rows, with type and shape.
 
     Each row's bits are mixed into one number of 64 bits, and this with the row's position; the sum is modulo 2^64. So it depends
@@ -115,7 +116,7 @@ def checksum(arrays: Any, num_rows: int) -> list[tuple[int, str, tuple[int, ...]
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _total(array: Any, num_rows: int) -> Any:
+def _total(array: jax.Array, num_rows: int) -> Any:
     words = _words(array).reshape(array.shape[0], -1)
     places = jnp.arange(1, words.shape[1] + 1, dtype=jnp.uint64)
     of_rows = jnp.sum(_mixed(words + places * np.uint64(_GOLDEN)), axis=1)
@@ -124,7 +125,7 @@ def _total(array: Any, num_rows: int) -> Any:
     return jnp.sum(jnp.where(numbers <= num_rows, mixed, np.uint64(0)))
 
 
-def _words(array: Any) -> Any:
+def _words(array: jax.Array) -> Any:
     """The bits of each number."""
     if jnp.iscomplexobj(array):
         return jnp.stack([_words(array.real), _words(array.imag)], axis=-1)
@@ -133,7 +134,7 @@ def _words(array: Any) -> Any:
     return jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(jnp.uint64)
 
 
-def _mixed(words: Any) -> Any:
+def _mixed(words: jax.Array) -> Any:
     """SplitMix64's finaliser, a bijection (Steele, Lea, Flood 2014)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_FIRST)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_SECOND)

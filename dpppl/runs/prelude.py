@@ -20,6 +20,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
 from dpppl.runs.session import Request, Run, session
+from dpppl.types import BySite, Tree
 
 _UNSURE, _NEGLIGIBLE = 3.0, 1e-3  # sd, in octaves, of where norms are expected; a part of the rows' information
 SHARE = 0.01
@@ -65,8 +66,8 @@ class NormPhase:
     start: Any
     scales: Any
     codes: tuple[str, ...]
-    rows: Any
-    public: Any
+    rows: Tree
+    public: Tree
     histogram: Charge
     charges: Sequence[Charge]
     choose: Callable[[Norms, CountedRows], None]
@@ -87,7 +88,7 @@ class NormPhase:
         far = {site: jnp.stack([z + half[site], z - half[site]]).astype(z.dtype) for site, z in self.start.items()}
         return {"start": jax.tree.map(lambda z: z + 1e-4, self.start), "far": far}
 
-    def found(self, counts: Any, noise_std: float) -> tuple[Norms, CountedRows]:
+    def found(self, counts: np.ndarray, noise_std: float) -> tuple[Norms, CountedRows]:
         """The norms, and the rows that have none, from noised counts."""
         scale, num_rows = self.scale, number_of(self.rows)
         norms = Norms.fitted(counts, noise_std, num_rows, (-float(np.log2(scale)), _UNSURE), scale, _NEGLIGIBLE)
@@ -112,7 +113,7 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
     histogram = phase.histogram
     noise, discretise = float(histogram.noise_multipliers[0]), histogram.mechanism.discretise
 
-    def query(z: Any, rows: Any, public: Any, key: Any) -> Any:
+    def query(z: BySite, rows: Tree, public: Tree, key: jax.Array) -> Any:
         return noisy_histogram(phase.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
 
     arguments = (phase.at(), phase.rows, phase.public, keys.stream(run.key, "norms"))

@@ -83,7 +83,7 @@ class PrivateRunner(ABC):
 
     __signature__: ClassVar[inspect.Signature]
 
-    def __init_subclass__(cls, **settings: Any) -> None:
+    def __init_subclass__(cls, **settings: object) -> None:
         super().__init_subclass__(**settings)
         cls.__signature__ = full_signature(cls)
 
@@ -150,7 +150,7 @@ class PrivateRunner(ABC):
         return self._report(self.budget.charged, self._provenance.and_now(self._provenance.status, start=start))
 
 
-def _alone(privacy: Any, short: Privacy) -> Privacy:
+def _alone(privacy: object, short: Privacy) -> Privacy:
     """The privacy. Raises ConfigurationError where its settings are given one by one, too."""
     if not isinstance(privacy, Privacy):
         raise ConfigurationError(

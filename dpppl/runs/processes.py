@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +15,7 @@ from dpppl.jaxprs import is_key
 from dpppl.ledger.follower import FollowedLedger
 from dpppl.processes import messages
 from dpppl.runs.budget import Budget
+from dpppl.types import Tree
 
 T = TypeVar("T")
 
@@ -30,12 +31,12 @@ class ProcessGroup:
     budget: Budget
 
     @classmethod
-    def of(cls, rows: Any, budget: Budget) -> "ProcessGroup":
+    def of(cls, rows: Tree, budget: Budget) -> "ProcessGroup":
         """Those that hold these rows."""
         devices = devices_of(placement_of(rows))
         return cls(devices is not None and devices.processes > 1, budget)
 
-    def agree(self, key: Any, program: str, **arguments: Any) -> None:
+    def agree(self, key: jax.Array, program: str, **arguments: object) -> None:
         """Raises ConfigurationError, the same in all processes, where they differ in key, program or other arguments.
 
         - **key** - the key of the run.
@@ -67,7 +68,7 @@ class ProcessGroup:
         return messages.watched() if self.many else contextlib.nullcontext()
 
 
-def digest(tree: Any) -> str:
+def digest(tree: Tree) -> str:
     """Of the arrays, keys and other values in a pytree."""
     found = hashlib.sha256(str(jax.tree.structure(tree)).encode())
     for leaf in jax.tree.leaves(tree):

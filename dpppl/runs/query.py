@@ -15,6 +15,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
+from dpppl.types import Tree
 from dpppl.validation import positive
 
 
@@ -33,8 +34,8 @@ class Query:
 
     statistic: Callable[..., Any]
     bound: float
-    rows: Any
-    public: Any
+    rows: Tree
+    public: Tree
     what: str
     discretise: bool = False
     neighboring_relation: str = FullBatch.neighboring_relation
@@ -63,10 +64,10 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
 def noisy_query(
     query: Query,
     charge: Charge,
-    key: Any,
+    key: object,
     budget: Budget,
     begin: Callable[[KeyOrigin], None] = lambda origin: None,
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
 
     - **query** - the query.
@@ -77,10 +78,10 @@ def noisy_query(
     """
     noise_multiplier = float(charge.noise_multipliers[0])
 
-    def statistic(_: Any, row: Any, public: Any) -> Any:
+    def statistic(_: object, row: Tree, public: Tree) -> Any:
         return jnp.asarray(query.statistic(row, public), float)
 
-    def program(rows: Any, public: Any, key: Any) -> Any:
+    def program(rows: Any, public: Any, key: object) -> Any:
         settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
         return charge.mechanism.noisy_statistic(statistic, 0.0, rows, public, **settings).total
 

@@ -19,6 +19,7 @@ from dpppl.runs.announcement import announce, reading_line
 from dpppl.runs.budget import Budget, Charge, Reservation
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.processes import ProcessGroup
+from dpppl.types import Tree
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Request:
 
     what: str
     charges: Sequence[Charge]
-    rows: Any
+    rows: Tree
     program: str
     shared: Mapping[str, Any] = field(default_factory=dict)
     begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
@@ -106,7 +107,7 @@ class Session:
         self.together.enter("charge", partial(self.reservation.charge, number, until))
 
 
-def claim(key: Any, *, again: bool = False) -> KeyOrigin:
+def claim(key: object, *, again: bool = False) -> KeyOrigin:
     """Use up a run's key, and say where it comes from; `again`: the key of a run that is resumed.
 
     Raises KeyReuseError; warns of a key that can be guessed."""

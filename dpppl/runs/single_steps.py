@@ -16,13 +16,14 @@ from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin
 from dpppl.runs.session import claim
+from dpppl.types import Tree
 
 _NEW = "make a new state by init(dpppl.secret_key(), ..., init_params=get_params(state))"
 _next: dict[str, tuple[int, int]] = {}  # of each key's name: the process whose init took it, and the next step
 _lock = threading.Lock()
 
 
-def check_eager(what: str, *values: Any) -> None:
+def check_eager(what: str, *values: object) -> None:
     """Raise ConfigurationError inside a function that JAX traces: it runs any number of times, and nobody can count."""
     leaves = [*jax.tree.leaves(values), jnp.zeros(())]  # inside jax.jit the last one is traced, whatever the values
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
@@ -33,7 +34,7 @@ def check_eager(what: str, *values: Any) -> None:
         )
 
 
-def begin(key: Any) -> KeyOrigin:
+def begin(key: jax.Array) -> KeyOrigin:
     """Claim the key of a first state. Raises KeyReuseError if it was used."""
     origin = claim(key)
     with _lock:
@@ -41,7 +42,7 @@ def begin(key: Any) -> KeyOrigin:
     return origin
 
 
-def take(key: Any, step: int) -> None:
+def take(key: jax.Array, step: int) -> None:
     """Claim step number `step` of a key. Raises KeyReuseError if it, or a later one, was taken, or the key is not of here."""
     name = name_of(key)
     with _lock:
@@ -62,12 +63,12 @@ def take(key: Any, step: int) -> None:
         _next[name] = process, step + 1
 
 
-def name_of(key: Any) -> str:
+def name_of(key: jax.Array) -> str:
     """A name for the steps of a key, which does not tell it: for a ledger."""
     return "steps " + hashlib.sha256(b"single steps" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:32]
 
 
-def key_of(state: Any) -> Any:
+def key_of(state: Tree) -> Any:
     """The key of a state that steps. Raises ConfigurationError for a state that `run` returned."""
     if state.rng_key is None:
         raise ConfigurationError(

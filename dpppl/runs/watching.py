@@ -9,11 +9,11 @@ from typing import Any, Protocol
 class Watcher(Protocol):
     """Hooks by which an audit follows the runs of its thread."""
 
-    def charged(self, run: tuple[str, int], charge: Any, first: int, until: int) -> None:
+    def charged(self, run: tuple[str, int], charge: object, first: int, until: int) -> None:
         """Note that steps `first` to `until` of a charge were charged. `run` is the run's id and the charge's number; a run
         that is resumed charges its earlier steps again."""
 
-    def program(self, closed: Any, digest: str) -> Any:
+    def program(self, closed: object, digest: str) -> Any:
         """Return the proved program to compile in place of `closed`, whose digest is `digest`."""
 
 

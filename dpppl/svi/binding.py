@@ -51,6 +51,7 @@ from dpppl.svi.guides import (
 )
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
+from dpppl.types import BySite, Tree
 
 QUANTILE = 0.9
 """Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
@@ -58,7 +59,7 @@ Sites = dict[str, dict[str, Any]]
 
 
 def bind(
-    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any = None
+    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Tree = None
 ) -> tuple[Objective, SVIState]:
     """The ELBO, split, for these arguments, and the first state, which holds `key`."""
     svi.unit.check_grouped(MASK in kwargs)
@@ -73,7 +74,7 @@ def bind(
 
 
 def bind_objective(
-    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Arrays | None = None
+    svi: SVISettings, key: jax.Array, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Arrays | None = None
 ) -> tuple[Objective, dict[str, Any]]:
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 
@@ -121,7 +122,7 @@ def bind_objective(
     return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
 
 
-def _supplied(init_params: Any, params: Sites) -> Sites:
+def _supplied(init_params: Tree, params: Sites) -> Sites:
     """The parameters' sites with the user's own constrained values. Raises ConfigurationError for values that do not fit."""
     if not isinstance(init_params, Mapping):
         raise ConfigurationError(
@@ -153,7 +154,7 @@ def _supplied(init_params: Any, params: Sites) -> Sites:
     return found
 
 
-def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any) -> tuple[Any, Sites]:
+def _set_up(guide: object, split: SplitModel, public: Arrays, key: jax.Array) -> tuple[Any, Sites]:
     """A copy of `guide`, set up, and its sites.
 
     Where an AutoGuide starts, NumPyro evaluates the model's density and its gradient, an operation at a time. So the copy's model
@@ -167,7 +168,7 @@ def _set_up(guide: Any, split: SplitModel, public: Arrays, key: Any) -> tuple[An
     return copied, sites
 
 
-def _starts_where_finite(guide: Any, split: SplitModel, public: Arrays) -> bool:
+def _starts_where_finite(guide: object, split: SplitModel, public: Arrays) -> bool:
     """Whether the prior's density and its gradient are known to be finite where an AutoGuide starts. True within a trace and of
     guides written by hand, where NumPyro does not ask."""
     if not isinstance(guide, autoguide.AutoGuide):
@@ -203,7 +204,7 @@ def _check_reads_rows(svi: SVISettings, split: SplitModel, params: list[str]) ->
         )
 
 
-def _trace(function: Function, key: Any, params: Arrays) -> Sites:
+def _trace(function: Function, key: jax.Array, params: Arrays) -> Sites:
     sites: Sites = handlers.trace(handlers.substitute(handlers.seed(function, key), data=params)).get_trace()
     return sites
 
@@ -265,9 +266,9 @@ def _init_shapes(
 def choose_norm(
     svi: SVISettings,
     objective: Objective,
-    phi: Any,
-    rows: Any,
-    public: Any,
+    phi: BySite,
+    rows: Tree,
+    public: Tree,
     run: Run,
     charges: Sequence[Charge],
     begin: Callable[[KeyOrigin], PrivacyReport],

@@ -22,6 +22,7 @@ from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, check_state
+from dpppl.types import Tree
 from dpppl.validation import check_num_data
 
 
@@ -43,7 +44,7 @@ def init(svi: SVISettings, rng_key: Any, *args: Any, init_params: Any = None, **
 
 
 @forgetful
-def update(svi: SVISettings, state: SVIState, *args: Any, **kwargs: Any) -> tuple[SVIState, None]:
+def update(svi: SVISettings, state: SVIState, *args: object, **kwargs: object) -> tuple[SVIState, None]:
     """One step: one access of the data, charged first. Returns the next state, and None in the place of NumPyro's loss.
 
     - **state** - the state that `init` or the last `update` returned. It is updated once, in the process whose `init` made
@@ -88,7 +89,7 @@ def fixed_noise(svi: SVISettings) -> float:
 
 
 def set_up(
-    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Any = None
+    svi: SVISettings, key: jax.Array, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Tree = None
 ) -> SVIState:
     """See `init`, without its claim of the key."""
     objective, state = bind(svi, key, args, kwargs, init_params)
@@ -97,7 +98,7 @@ def set_up(
 
 
 def noisy_sum_of(
-    svi: SVISettings, what: str, statistic: Callable[..., Any], rows: Any, public: Any, key: Any, bound: float,
+    svi: SVISettings, what: str, statistic: Callable[..., Any], rows: Tree, public: Tree, key: jax.Array, bound: float,
     noise_multiplier: float | None,
 ) -> float:  # fmt: skip
     """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
@@ -119,8 +120,8 @@ def noisy_sum_of(
 
 @on_host
 def estimate_elbo(
-    svi: SVISettings, rng_key: Any, params: Any, *args: Any, bound: float, noise_multiplier: float | None = None,
-    num_particles: int = 16, **kwargs: Any,
+    svi: SVISettings, rng_key: jax.Array, params: Tree, *args: object, bound: float, noise_multiplier: float | None = None,
+    num_particles: int = 16, **kwargs: object,
 ) -> float:  # fmt: skip
     """A noised estimate of the ELBO with all rows: one access, with noise of sd `bound * noise_multiplier`.
 
@@ -150,7 +151,7 @@ def estimate_elbo(
 
 @on_host
 def estimate_accuracy(
-    svi: SVISettings, rng_key: Any, params: Any, correct: Callable[..., Any], *args: Any,
+    svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Callable[..., Any], *args: Any,
     noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Any,
 ) -> float:  # fmt: skip
     """A noised estimate of the share of rows that are predicted right: one access. Needs `num_data`, the rows' number.

@@ -24,6 +24,7 @@ from dpppl.report.learned import LEARNED, PARTLY, PRIOR, SMALLEST_SHARE, Learned
 from dpppl.report.verdict import line_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import AutoDropout, parts_of
+from dpppl.types import BySite, Tree
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
 IN_PART, HIDDEN = "hidden in part", "hidden by noise"
@@ -33,7 +34,7 @@ _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 LARGEST_ERROR, LARGEST_DISTANCE, _GROWING, _MOST_ROWS = 0.6, 1.2, 2.5, 200
 _LEAST_CURVATURE = 0.05  # of the guide's precision; noise can hide the whole curvature
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,7 @@ class Convergence:
         )
 
 
-def tail_of(trajectory: Any, tail: float) -> Any:
+def tail_of(trajectory: Tree, tail: float) -> Any:
     """The last share `tail` of a trajectory, a pytree of leaves (number kept, ...).
 
     Raises ConfigurationError unless 0 < tail <= 1."""
@@ -240,7 +241,7 @@ def _whiteness(gradients: Array) -> tuple[float, float, float]:
 
 
 def learned_latents(
-    objective: Objective, public: Any, phi: Mapping[str, Any], gradients: Mapping[str, Any]
+    objective: Objective, public: Tree, phi: Mapping[str, Any], gradients: Mapping[str, Any]
 ) -> tuple[dict[str, Array], bool]:
     """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents; and whether
     every element has a location and a spread, without which noise is not seen to hide it.
@@ -260,7 +261,7 @@ def learned_latents(
     - **gradients** - noisy gradients by parameter, (number kept, ...).
     """
 
-    def draws(phi: Any, key: Any, public: Any) -> Any:
+    def draws(phi: BySite, key: jax.Array, public: Tree) -> Any:
         return jax.vmap(lambda key: objective.draw(phi, key, public)[1])(jax.random.split(key, count))
 
     count = number_of_draws(objective.split.latents)
@@ -300,11 +301,11 @@ def _mean_and_error(gradient: Array) -> tuple[Array, Array]:
     return np.mean(tail, axis=0), (np.var(tail, axis=0) / len(tail)) ** 0.5
 
 
-def _spread_gradients(objective: Objective, phi: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
+def _spread_gradients(objective: Objective, phi: BySite, gradients: Mapping[str, Any]) -> dict[str, Any]:
     """Gradients in the logarithm of each latent's spread, under the name of its location, (steps, elements): those of guides
     with a parameter for the scale of each latent, or with a Cholesky factor of at most 200 rows."""
 
-    def ways(phi: Any) -> Any:
+    def ways(phi: BySite) -> Any:
         """Changes of unconstrained parameters that change the logarithm of one spread by 1."""
         found = {}
         for name, value in objective.constrain(phi).items():
@@ -328,7 +329,7 @@ def _spread_gradients(objective: Objective, phi: Any, gradients: Mapping[str, An
     return {place: gradient for place, gradient in spreads.items() if place in gradients}
 
 
-def by_site(guide: Any, gradients: Mapping[str, Any]) -> dict[str, Any]:
+def by_site(guide: object, gradients: Mapping[str, Any]) -> dict[str, Any]:
     """By site, what `gradients` hold under the names of locations, of a guide whose draws are a location and noise."""
     found: dict[str, Any] = {}
     for part in parts_of(guide):

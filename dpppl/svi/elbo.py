@@ -21,6 +21,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.randomness import keys
 from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
+from dpppl.types import BySite, Tree
 
 Access = Callable[[Callable[..., Any], Callable[[Any, Any], Any], Any, Any], Any]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
@@ -69,7 +70,7 @@ class Objective:
             return function
         return lambda z, *rest: function(jax.tree.map(lambda leaf: leaf[0], z), *rest)
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> Any:
+    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: jax.sharding.Mesh | None = None) -> Any:
         """The private rows and the Public arrays of a call."""
         return self.split.arrays(args, kwargs, mesh)
 
@@ -81,18 +82,18 @@ class Objective:
         """The inverse of `constrain`."""
         return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
 
-    def sample(self, params: Any, rng_key: Any, num_samples: int) -> dict[str, Any]:
+    def sample(self, params: Tree, rng_key: jax.Array, num_samples: int) -> dict[str, Any]:
         """Draws of the latents that all rows share, constrained, by site."""
         placeholders = self.split.placeholder_public()
 
-        def one(key: Any) -> Any:
+        def one(key: jax.Array) -> Any:
             guide = handlers.seed(data_free(self.guide, self.split, placeholders), key)
             trace = handlers.trace(handlers.substitute(guide, data=dict(params))).get_trace()
             return {name: trace[name]["value"] for name in self.split.latents}
 
         return jax.vmap(one)(jax.random.split(rng_key, num_samples))
 
-    def draw(self, phi: Any, key: Any, public: Any) -> Any:
+    def draw(self, phi: BySite, key: jax.Array, public: Tree) -> Any:
         """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
         traces: dict[str, Any] = {}
 
@@ -115,7 +116,7 @@ class Objective:
         z = unconstrained(self.guide, traces, phi, self.split)
         return -prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
 
-    def draws(self, phi: Any, key: Any, public: Any) -> Any:
+    def draws(self, phi: BySite, key: jax.Array, public: Tree) -> Any:
         """The mean of the prior terms of all particles, and their latents, stacked where there is more than one."""
         if self.num_particles == 1:
             return self.draw(phi, key, public)
@@ -123,7 +124,7 @@ class Objective:
         prior, z = jax.vmap(self.draw, (None, 0, None))(phi, subkeys, public)
         return jnp.mean(prior), z
 
-    def aligned_direction(self, phi: Any, key: Any, public: Any, access: Access, rate: float) -> Any:
+    def aligned_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Any:
         """Ascent direction in phi from one noisy sum of row gradients with respect to the latents.
 
         The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
@@ -133,22 +134,22 @@ class Objective:
         per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
         return pullback((jnp.ones_like(prior), per_particle))[0]
 
-    def per_parameter_direction(self, phi: Any, key: Any, public: Any, access: Access, rate: float) -> Any:
+    def per_parameter_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Any:
         """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
         noisy = access(self.mean_log_likelihood, self._latents_at, phi, (public, key))
         return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
 
-    def _latents_at(self, phi: Any, public_and_key: Any) -> Any:
+    def _latents_at(self, phi: BySite, public_and_key: Tree) -> Any:
         public, key = public_and_key
         return self.draws(phi, key, public)[1], public
 
-    def _sum_over_particles(self, z: Any, row: Any, public: Any, responses: Any = None) -> Any:
+    def _sum_over_particles(self, z: BySite, row: Tree, public: Tree, responses: object = None) -> Any:
         if self.num_particles == 1:
             return self.split.log_likelihood(z, row, public, responses)
         return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None, None))(z, row, public, responses))
 
-    def mean_log_likelihood(self, phi: Any, row: Any, public_and_key: Any, responses: Any = None) -> Any:
+    def mean_log_likelihood(self, phi: BySite, row: Tree, public_and_key: Tree, responses: object = None) -> Any:
         """The row's part of the ELBO, a mean over particles: its log likelihood, and the terms of its own latents."""
         public, key = public_and_key
         if self.reads_rows:
@@ -156,14 +157,14 @@ class Objective:
         _, z = self.draws(phi, key, public)
         return self._sum_over_particles(z, row, public, responses) / self.num_particles
 
-    def _local_terms(self, phi: Any, row: Any, public: Any, key: Any) -> Any:
+    def _local_terms(self, phi: BySite, row: Tree, public: Tree, key: jax.Array) -> Any:
         """log p(row, its latents | z) - log q(its latents | row), a mean over particles.
 
         All rows share the draws of z; each draws its own latents, by its public number."""
         params = self.constrain(phi)
         rows = {label: jnp.asarray(value)[None] for label, value in unnumbered(row).items()}
 
-        def particle(key: Any) -> Any:
+        def particle(key: jax.Array) -> Any:
             common = handlers.seed(data_free(self.guide, self.split, public), key)
             trace = handlers.trace(handlers.substitute(common, data=params)).get_trace()
             fixed = params | {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
@@ -179,7 +180,7 @@ class Objective:
         return sum(particle(k) for k in subkeys) / self.num_particles
 
 
-def checked_loss(guide: Any, loss: Any = None) -> Any:
+def checked_loss(guide: object, loss: object = None) -> Any:
     """`loss`, an ELBO of NumPyro with one particle; by default the one whose KL terms are in closed form where these are
     right whatever the model: for mean-field guides. Raises ConfigurationError for others."""
     if loss is None:

@@ -36,7 +36,7 @@ _BEFORE = "_dpppl_before_set_up"
 """The attribute of a guide that was set up here: what set-up changed, as it was before."""
 
 
-def parts_of(guide: Any) -> Iterator[Any]:
+def parts_of(guide: object) -> Iterator[Any]:
     """The guides that a guide consists of, itself if it is no list."""
     if not isinstance(guide, autoguide.AutoGuideList):
         yield guide
@@ -45,7 +45,7 @@ def parts_of(guide: Any) -> Iterator[Any]:
         yield from parts_of(part)
 
 
-def check_guide(guide: Any) -> None:
+def check_guide(guide: object) -> None:
     """Refuse guides that read data, or have been called on them.
 
     Raises ConfigurationError."""
@@ -69,7 +69,7 @@ def check_guide(guide: Any) -> None:
 
 
 @contextlib.contextmanager
-def guide_explained(guide: Any, split: SplitModel) -> Iterator[None]:
+def guide_explained(guide: object, split: SplitModel) -> Iterator[None]:
     """Re-raise what else a guide fails with on made-up rows, with the user's line and the cure, as ConfigurationError."""
     name, model, call = type(guide).__name__, name_of(split.model), ", ".join(split.arguments.names)
     cure = f"a guide takes the model's arguments, ({call}), and draws each latent once, in the model's shape and without obs"
@@ -117,7 +117,7 @@ def on_rows(function: Function, split: SplitModel, rows: Arrays, public: Arrays,
 
 
 def _run_on_rows(
-    function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool, *_: Any, **__: Any
+    function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool, *_: object, **__: object
 ) -> Any:
     args, kwargs = split.arguments.join(dict(rows), dict(public))
     num_rows = jax.tree.leaves(rows)[0].shape[0]
@@ -138,7 +138,7 @@ def data_free(function: Function, split: SplitModel, public: Arrays) -> Function
     return on_rows(function, split, jax.tree.map(jnp.ones_like, split.placeholder_rows()), public)
 
 
-def without_data(guide: Any, split: SplitModel, public: Arrays, has_density: bool = True) -> Any:
+def without_data(guide: object, split: SplitModel, public: Arrays, has_density: bool = True) -> Any:
     """A copy of `guide`, as it was built, that is set up on made-up rows and the prior alone, when it is first called; unless its
     model `has_density`, without a look at the prior's density.
 
@@ -159,7 +159,7 @@ def without_data(guide: Any, split: SplitModel, public: Arrays, has_density: boo
     return prepared
 
 
-def _as_built(guide: Any) -> dict[str, Any]:
+def _as_built(guide: object) -> dict[str, Any]:
     """The attributes of a guide, without what its set-up here changed."""
     return {name: value for name, value in (vars(guide) | vars(guide).get(_BEFORE, {})).items() if name != _BEFORE}
 
@@ -185,7 +185,7 @@ def adopt(guide: Any, prepared: Any) -> None:
         setattr(guide, name, value)
 
 
-def unconstrained(guide: Any, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:
+def unconstrained(guide: object, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:
     """The unconstrained latents of one guide draw, from the traces of guide and model and the unconstrained params."""
     trace, z = traces["guide"], dict[str, Any]()
     for part in parts_of(guide):
@@ -277,7 +277,7 @@ class AutoDropout(autoguide.AutoDelta):
         self.rate, self.sites = float(rate), None if sites is None else tuple(sites)
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)
 
-    def _setup_prototype(self, *args: Any, **kwargs: Any) -> None:
+    def _setup_prototype(self, *args: object, **kwargs: object) -> None:
         super()._setup_prototype(*args, **kwargs)
         dropped = [name for name, value in self._init_locs.items() if jnp.ndim(value) > 1]
         self.sites = tuple(dropped) if self.sites is None else self.sites
@@ -288,7 +288,7 @@ class AutoDropout(autoguide.AutoDelta):
             if not _is_real(support):
                 raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
 
-    def drop(self, values: Mapping[str, Any], rng_key: Any) -> dict[str, Any]:
+    def drop(self, values: Mapping[str, Any], rng_key: jax.Array) -> dict[str, Any]:
         """`values` by site with fresh masks."""
         assert self.sites is not None
         keep, dropped = 1.0 - self.rate, dict(values)
@@ -299,7 +299,12 @@ class AutoDropout(autoguide.AutoDelta):
         return dropped
 
     def sample_posterior(
-        self, rng_key: Any, params: Mapping[str, Any], *args: Any, sample_shape: tuple[int, ...] = (), **kwargs: Any
+        self,
+        rng_key: jax.Array,
+        params: Mapping[str, Any],
+        *args: object,
+        sample_shape: tuple[int, ...] = (),
+        **kwargs: object,
     ) -> dict[str, Any]:
         values = {name: params[f"{name}_{self.prefix}_loc"] for name in self._init_locs}
         keys = jax.random.split(rng_key, math.prod(sample_shape))
@@ -322,11 +327,11 @@ class AutoDropout(autoguide.AutoDelta):
         }
 
 
-def _is_real(support: Any) -> bool:
+def _is_real(support: object) -> bool:
     return bool(getattr(support, "base_constraint", support) is dist.constraints.real)
 
 
-def start_at_median(guide: Any) -> None:
+def start_at_median(guide: object) -> None:
     """Let an AutoGuide whose start nobody chose begin at the prior's median: NumPyro's own default is uniform draws."""
     for part in parts_of(guide):
         if isinstance(part, autoguide.AutoGuide) and getattr(part, "init_loc_fn", None) is init_to_uniform:
@@ -336,7 +341,7 @@ def start_at_median(guide: Any) -> None:
 _WITHOUT_VALUES = (init_to_feasible, init_to_mean, init_to_median, init_to_sample, init_to_uniform)
 
 
-def start_of(guide: Any) -> Start:
+def start_of(guide: object) -> Start:
     """Where a guide's first parameters come from."""
     for part in parts_of(guide):
         strategy = getattr(part, "init_loc_fn", init_to_median)

@@ -12,6 +12,7 @@ from numpyro.optim import _NumPyroOptim
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import depends_on
 from dpppl.model.refusals import check_captured
+from dpppl.types import BySite, Tree
 
 NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 _REFUSED = (
@@ -33,7 +34,7 @@ class Pickled:
     def __init__(self, optim: Any) -> None:
         self.optim = optim
 
-    def __deepcopy__(self, _: Any) -> "Pickled":
+    def __deepcopy__(self, _: object) -> "Pickled":
         return self
 
     def __reduce__(self) -> Any:
@@ -49,7 +50,7 @@ def _unpickled(name: str, data: bytes) -> Pickled:
     return Pickled(importlib.import_module(name).loads(data))
 
 
-def without_loss(optim: Any) -> _NumPyroOptim:
+def without_loss(optim: object) -> _NumPyroOptim:
     """`optim`, of optax, numpyro.optim or jax.example_libraries, with NumPyro's interface and no loss value.
 
     Raises ConfigurationError for anything else."""
@@ -74,7 +75,7 @@ def of_optax(optim: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callab
     """An optax transformation as the three functions of `jax.example_libraries.optimizers.Optimizer`."""
     import optax
 
-    def update(_: Any, gradients: Any, state: Any) -> Any:
+    def update(_: object, gradients: Tree, state: Tree) -> Any:
         params, inner = state
         updates, inner = optim.update(gradients, inner, params)
         return optax.apply_updates(params, updates), inner
@@ -82,12 +83,12 @@ def of_optax(optim: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callab
     return lambda params: (params, optim.init(params)), update, lambda state: state[0]
 
 
-def update(optim: _NumPyroOptim, gradients: Any, state: Any) -> Any:
+def update(optim: _NumPyroOptim, gradients: BySite, state: Tree) -> Any:
     """The next state."""
     return optim.update(gradients, state, value=0.0) if optim.update_with_value else optim.update(gradients, state)
 
 
-def check_without_loss(optim: _NumPyroOptim, params: Any, num_rows: int) -> tuple[str, ...]:
+def check_without_loss(optim: _NumPyroOptim, params: Tree, num_rows: int) -> tuple[str, ...]:
     """Refuse an optimiser whose update fails without the loss value, or depends on it, or that captured what may be rows.
 
     Returns the arrays that it captured, in words."""
@@ -101,7 +102,7 @@ def check_without_loss(optim: _NumPyroOptim, params: Any, num_rows: int) -> tupl
         return captured + check_captured(program, {num_rows}, "optimiser")
     leaves, tree = jax.tree.flatten((params, state))
 
-    def flat(value: Any, *leaves: Any) -> Any:
+    def flat(value: jax.Array, *leaves: object) -> Any:
         gradients, state = jax.tree.unflatten(tree, leaves)
         return jax.tree.leaves(optim.update(gradients, state, value=value))
 

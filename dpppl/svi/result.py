@@ -23,9 +23,10 @@ from dpppl.runs.driver import TRACING
 from dpppl.svi.convergence import TAIL, Convergence, convergence, learned_latents, tail_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of
+from dpppl.types import Tree
 from dpppl.validation import positive_integer
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 _MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER, _WANDERING = 40, 1000, 1e12, 0.25
 _GAUSSIAN = (autoguide.AutoNormal, autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
 _MOST_NUMBERS = 10_000_000
@@ -51,7 +52,7 @@ class SVIResult:
     There are no losses. Draw from an unpickled result's `params` with the guide, which has a pickle of its own."""
 
     last_params: dict[str, Any]
-    state: Any
+    state: Tree
     trajectory: dict[str, Any]
     gradients: dict[str, Any]
     transforms: Mapping[str, Any]
@@ -153,7 +154,7 @@ class SVIResult:
             )
 
     def sample_posterior(
-        self, rng_key: Any, num_samples: int, params: Mapping[str, Any] | None = None
+        self, rng_key: jax.Array, num_samples: int, params: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`.
 
@@ -163,7 +164,7 @@ class SVIResult:
         num_samples = positive_integer(num_samples, name="sample_posterior(rng_key, num_samples): num_samples")
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
 
-        def draws(rng_key: Any, params: Any) -> dict[str, Any]:
+        def draws(rng_key: jax.Array, params: Tree) -> dict[str, Any]:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
                 return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
             return objective.sample(params, rng_key, num_samples)
@@ -172,7 +173,7 @@ class SVIResult:
             found: dict[str, Any] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
             return found
 
-    def to_arviz(self, rng_key: Any, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
+    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
         """InferenceData (ArviZ 1: a DataTree) of posterior draws, with the privacy report as attributes. Needs `dpppl[arviz]`.
 
         - **rng_key** - a key of the draws.
@@ -204,7 +205,7 @@ class SVIResult:
         return self.objective
 
 
-def _shape(value: Any) -> str:
+def _shape(value: jax.Array) -> str:
     """Shape of a parameter, for printing."""
     sizes = [np.size(leaf) for leaf in jax.tree.leaves(value)]
     return (

@@ -26,6 +26,7 @@ from dpppl.svi.guides import start_of
 from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings, counted_rows
 from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
+from dpppl.types import Tree
 from dpppl.validation import check_num_data, positive_integer
 
 
@@ -116,7 +117,7 @@ class SVI(SVISettings):
         with TRACING:
             return self._params(objective, state.optim_state)(state.optim_state)
 
-    def evaluate(self, state: SVIState, *args: Any, **kwargs: Any) -> None:
+    def evaluate(self, state: SVIState, *args: object, **kwargs: object) -> None:
         """NumPyro's loss of a state: not available."""
         raise ConfigurationError(
             "evaluate would be another look at the data: estimate_elbo is a charged query, and a result's convergence "
@@ -125,8 +126,8 @@ class SVI(SVISettings):
 
     @on_host
     def run(
-        self, rng_key: Any, num_steps: int | None, *args: Any, progress_bar: bool = True, init_state: SVIState | None = None,
-        init_params: Any = None, thinning: int | None = None, **kwargs: Any,
+        self, rng_key: jax.Array, num_steps: int | None, *args: object, progress_bar: bool = True,
+        init_state: SVIState | None = None, init_params: Tree = None, thinning: int | None = None, **kwargs: object,
     ) -> SVIResult:  # fmt: skip
         """Run `num_steps` steps, as `numpyro.infer.SVI.run`; prints what they will cost first.
 
@@ -204,7 +205,7 @@ class SVI(SVISettings):
         """The unconstrained parameters of a state."""
         return self.optim.get_params(state.optim_state)
 
-    def _params(self, objective: Objective, optim_state: Any) -> Callable[[Any], dict[str, Any]]:
+    def _params(self, objective: Objective, optim_state: Tree) -> Callable[[Any], dict[str, Any]]:
         """The function from an optimiser's state, like this one, to constrained parameters."""
         constrained = lambda optim_state: objective.constrain(self.optim.get_params(optim_state))  # noqa: E731
         return proved(constrained, optim_state, num_rows=objective.split.num_rows)

@@ -32,7 +32,7 @@ from dpppl.svi.step import svi_clipping_of, svi_step
 from dpppl.validation import Fixed, checked_call, positive_integer
 
 
-def _scheme(subsampling: Any) -> Subsampling:
+def _scheme(subsampling: object) -> Subsampling:
     """Full batches where None was given. Raises ConfigurationError for what is no scheme."""
     subsampling = FullBatch() if subsampling is None else subsampling
     if not isinstance(subsampling, Subsampling):
@@ -40,7 +40,7 @@ def _scheme(subsampling: Any) -> Subsampling:
     return subsampling
 
 
-def check_auto(gradient: str, clipping: Any, checkpoint: Any) -> None:
+def check_auto(gradient: str, clipping: object, checkpoint: object) -> None:
     """Refuse what clipping_norm="auto" does not fit."""
     if gradient != "aligned" or not isinstance(clipping, str | None) or checkpoint is not None:
         raise ConfigurationError(
@@ -163,7 +163,7 @@ class SVISettings(Fixed, PrivateRunner):
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
     def grouped(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: object
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The model's arguments in units, where these are larger than a row."""
         return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
@@ -238,7 +238,7 @@ class SVIDetails:
 
 
 def counted_rows(
-    shares: Any, charge: Charge, num_steps: int, split: SplitModel
+    shares: object, charge: Charge, num_steps: int, split: SplitModel
 ) -> tuple[ClippedRows | None, CountedRows | None]:
     """In the last half of a run that cost `charge`, from the kept counts of rows (number kept, NUM_COUNTS) or None."""
     if shares is None:

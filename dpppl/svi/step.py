@@ -18,6 +18,7 @@ from dpppl.randomness import keys
 from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
+from dpppl.types import BySite, Numbers, Tree
 from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**24, 1000
@@ -38,8 +39,8 @@ class SVIState(NamedTuple):
 
 
 def svi_step(
-    objective: Objective, mechanism: Mechanism, noise_multiplier: Any, optim: Any, gradient: str, num_data: int | None,
-    state: SVIState, rows: Any, public: Any,
+    objective: Objective, mechanism: Mechanism, noise_multiplier: jax.Array, optim: Any, gradient: str, num_data: int | None,
+    state: SVIState, rows: Tree, public: Tree,
 ) -> tuple[SVIState, Any]:  # fmt: skip
     """The next state; and the noisy ascent direction with the noised counts of rows as shares, None where none are counted.
 
@@ -58,7 +59,7 @@ def svi_step(
             shares[0] = noisy.count / num_drawn
         return noisy.total
 
-    def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: Any, public: Any) -> Any:
+    def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: BySite, public: Tree) -> Any:
         log_likelihood = counting(log_likelihood, mechanism.strategy) if mechanism.counts else log_likelihood
         if isinstance(mechanism.clipping, Centred):
             distribution = objective.response_distribution
@@ -93,7 +94,7 @@ def svi_step(
     return SVIState(state.i + 1, optim_state, norms[0], state.rng_key), (direction, shares[0])
 
 
-def check_state(state: Any, name: str) -> None:
+def check_state(state: Tree, name: str) -> None:
     """Raise ConfigurationError for what is no state: `name` says what was given."""
     if not isinstance(state, SVIState):
         raise ConfigurationError(
@@ -134,7 +135,7 @@ def svi_clipping_of(
     return Normalised(clipping_norm) if british(clipping) == "normalised" else clipping_of(clipping, clipping_norm)
 
 
-def thinning_for(optim_state: Any, num_steps: int, asked: int | None = None) -> int:
+def thinning_for(optim_state: Tree, num_steps: int, asked: int | None = None) -> int:
     """How many steps an iterate stands for: as `asked`, else about 1,000 are kept, or fewer where they are large."""
     if asked is not None:
         return positive_integer(asked, name="thinning")
@@ -151,11 +152,11 @@ def method_of(
     length = -(-num_steps // NUM_CHUNKS)
     length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
 
-    def empty(state: Any) -> Any:
+    def empty(state: Tree) -> Any:
         zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
         return zeros, (zeros, jnp.zeros((length // thinning, NUM_COUNTS)) if counts else None)
 
-    def record(buffers: Any, number: Any, start: Any, state: Any, released: Any) -> Any:
+    def record(buffers: Tree, number: Numbers, start: Numbers, state: Tree, released: object) -> Any:
         iterates, means = buffers
         place = (number - start) // thinning
         share = 1.0 / jnp.minimum(thinning, num_steps - number // thinning * thinning)

@@ -24,7 +24,7 @@ from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.synthetic.schema import Category, Schema
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 MOST_CELLS = 10_000
 _WARMUP, _CHAINS, _MIXED, _UNLIKELY = 500, 2, 1.05, 1e-3
@@ -78,7 +78,7 @@ def num_cells(schema: Schema) -> int | None:
 
 @on_host
 def fit_cells(
-    rng_key: Any, model: Callable[..., Any], schema: Schema, table: Any, *, target_epsilon: float | None = None,
+    rng_key: jax.Array, model: Callable[..., Any], schema: Schema, table: object, *, target_epsilon: float | None = None,
     target_delta: float | None = None, noise_multiplier: float | None = None, num_samples: int = 1_000,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
 ) -> CellFit:  # fmt: skip
@@ -146,7 +146,7 @@ def _sampler(model: Callable[..., Any], names: tuple[str, ...], shape: tuple[int
     diagonal part, updated by one column (Sherman, Morrison 1950)."""
     cells = dict(zip(names, np.unravel_index(np.arange(math.prod(shape)), shape)))
 
-    def of_counts(counts: Any, total: Any, noise: Any) -> None:
+    def of_counts(counts: np.ndarray, total: np.ndarray, noise: Any) -> None:
         with handlers.block(hide_fn=lambda site: site["type"] == "plate" or site["name"] in cells):
             trace = handlers.trace(model).get_trace({name: jnp.asarray(codes) for name, codes in cells.items()})
         p = jnp.exp(sum(trace[name]["fn"].log_prob(trace[name]["value"]) for name in cells))
@@ -163,7 +163,7 @@ def _sampler(model: Callable[..., Any], names: tuple[str, ...], shape: tuple[int
 
 
 def _posterior(
-    sampler: MCMC, counts: Array, total: float, noise: float, key: Any
+    sampler: MCMC, counts: Array, total: float, noise: float, key: jax.Array
 ) -> tuple[dict[str, Array], float, float]:
     """Samples by site, the largest split R-hat, and the p-value of the counts."""
     from numpyro.diagnostics import split_gelman_rubin

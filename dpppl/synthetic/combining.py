@@ -1,13 +1,13 @@
 """Rules that combine the analyses of several synthetic tables into one estimate with its interval."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 RULES = {
     "fully_synthetic": (
@@ -66,7 +66,9 @@ class Combined:
         return ends[0], ends[1]
 
 
-def combine(estimates: Any, variances: Any, *, rule: str = "fully_synthetic", size_ratio: float = 1.0) -> Combined:
+def combine(
+    estimates: ArrayLike, variances: ArrayLike, *, rule: str = "fully_synthetic", size_ratio: float = 1.0
+) -> Combined:
     """Combine estimates from M synthetic tables.
 
     - **estimates** - estimate of each table, (M, ...).

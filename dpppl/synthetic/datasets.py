@@ -14,7 +14,7 @@ from dpppl.validation import positive_integer
 
 
 def datasets(
-    model: Callable[..., Any], samples: Mapping[str, Any], schema: Schema, rng_key: Any, *, num_rows: int,
+    model: Callable[..., Any], samples: Mapping[str, Any], schema: Schema, rng_key: jax.Array, *, num_rows: int,
     num_datasets: int = 20,
 ) -> list[Any]:  # fmt: skip
     """Draw synthetic tables, each from a posterior draw of its own: pandas data frames with the schema's names and dtypes.

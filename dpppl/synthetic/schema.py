@@ -10,7 +10,7 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Category:
 
         return pd.Categorical.from_codes(np.asarray(codes, int), categories=list(self.values))
 
-    def features(self, codes: Any) -> Any:
+    def features(self, codes: object) -> Any:
         """Indicators of all categories but the first, (N, len(values) - 1)."""
         import jax
 
@@ -162,7 +162,7 @@ def _column(entry: Mapping[str, Any]) -> Column:
     return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A Python value that can be looked up; None for what cannot."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool) else None

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.uncertainty.inputs import class_predictions
@@ -72,7 +73,13 @@ def reliability_bins(
 
 
 def expected_calibration_error(
-    probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "width", weights: Any = None, mask: Any = None
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    num_bins: int = 15,
+    bins: str = "width",
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
 ) -> float:
     """Mean over rows of |predicted - observed| in their bin, in [0, 1]. Errors as `reliability_bins`.
 
@@ -91,7 +98,13 @@ def expected_calibration_error(
 
 
 def maximum_calibration_error(
-    probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "width", weights: Any = None, mask: Any = None
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    num_bins: int = 15,
+    bins: str = "width",
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
 ) -> float:
     """Largest |predicted - observed| of a bin, in [0, 1]. Errors as `reliability_bins`.
 

@@ -9,6 +9,7 @@ from numpyro import handlers
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import censoring
+from dpppl.types import Tree
 from dpppl.uncertainty.private_score import Numbered, checked_range
 
 _MOST_DRAWS = 50
@@ -54,7 +55,7 @@ def discrepancy(
             "..., bounds)."
         )
 
-    def difference(row_number: Any, samples: Any, *args: Any, **kwargs: Any) -> Any:
+    def difference(row_number: Any, samples: Tree, *args: Any, **kwargs: Any) -> Any:
         count = len(jax.tree.leaves(samples)[0])
         few = jax.tree.map(lambda x: x[:: -(-count // _MOST_DRAWS)], samples)
         numbers = jnp.arange(len(jax.tree.leaves(few)[0]))

@@ -31,7 +31,7 @@ def elpd_difference(first: Callable[..., Any], second: Callable[..., Any]) -> Ca
     True
     """
 
-    def difference(of_first: Mapping[str, Any], of_second: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def difference(of_first: Mapping[str, Any], of_second: Mapping[str, Any], *args: object, **kwargs: object) -> Any:
         args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
         return _log_density(first, of_first, args, kwargs) - _log_density(second, of_second, args, kwargs)
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 
 
-def as_array(value: Any, name: str) -> np.ndarray:
+def as_array(value: ArrayLike, name: str) -> np.ndarray:
     """`value` as a float64 array. Raises ConfigurationError inside JAX transformations and for what is not numbers."""
     if isinstance(value, jax.core.Tracer):
         raise ConfigurationError(f"{name} is traced: call this outside of jax.jit and other transformations.")
@@ -34,7 +35,7 @@ def row_weights(num_rows: int, weights: Any, mask: Any) -> np.ndarray:
 
 
 def class_predictions(
-    probabilities: Any, labels: Any, weights: Any, mask: Any
+    probabilities: ArrayLike, labels: ArrayLike, weights: ArrayLike | None, mask: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities (N,) or (N, K), labels (N,) int and weights (N,), of the rows that have a weight.
 
@@ -61,7 +62,7 @@ def class_predictions(
 
 
 def real_predictions(
-    samples: Any, responses: Any, weights: Any, mask: Any
+    samples: ArrayLike, responses: ArrayLike, weights: ArrayLike | None, mask: ArrayLike | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Predictive samples (S, N), responses (N,) and weights (N,), of the rows that have a weight.
 

@@ -1,15 +1,14 @@
 """Which of many nulls to reject, from posterior probabilities or Bayes factors."""
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
-def discoveries(bayes_factors: Any, *, prior_null: float = 0.5, false_discovery_rate: float = 0.05) -> Array:
+def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_discovery_rate: float = 0.05) -> Array:
     """Reject the nulls with the smallest posterior probabilities while their mean stays below a false discovery rate.
 
     - **bayes_factors** - of each null against its alternative, (K,): `NoiseAware.bayes_factor`.

@@ -23,6 +23,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, forgetful, prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
+from dpppl.types import Tree
 from dpppl.validation import positive
 
 _LARGE, _FAR = (
@@ -62,8 +63,9 @@ class PrivateScale:
 
 @forgetful
 def private_scale(
-    rng_key: Any, x: Any, *, target_epsilon: float | None = None, target_delta: float | None = None,
-    noise_multiplier: float | None = None, ledger: PrivacyLedger | str | os.PathLike[str] | None = None, mesh: Any = None,
+    rng_key: jax.Array, x: jax.Array, *, target_epsilon: float | None = None, target_delta: float | None = None,
+    noise_multiplier: float | None = None, ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> PrivateScale:  # fmt: skip
     """Estimate where private columns lie and how widely they spread: three charged accesses of all rows.
 
@@ -105,7 +107,7 @@ def private_scale(
     charge = charge_at(positive(sigma, name="noise_multiplier"))
     statistic = lambda state, row, _: _statistic(state, jnp.reshape(row[label], (width,)))  # noqa: E731
 
-    def program(state: Any, rows: Any, key: Any) -> Any:
+    def program(state: Tree, rows: Tree, key: jax.Array) -> Any:
         settings: dict[str, Any] = dict(key=key, noise_multiplier=float(sigma), step=state["kind"])
         return mechanism.noisy_statistic(statistic, state, rows, {}, **settings).total
 
@@ -120,7 +122,7 @@ def private_scale(
     )  # fmt: skip
     with session(run, request, budget) as opened:
 
-        def ask(kind: int, **known: Any) -> np.ndarray:
+        def ask(kind: int, **known: object) -> np.ndarray:
             opened.charge(0, kind + 1)
             new = {name: np.asarray(value, np.float32) for name, value in known.items()}
             return np.asarray(compiled(state | new | {"kind": np.int32(kind)}, rows, key), np.float64)
@@ -128,11 +130,11 @@ def private_scale(
         return _found(ask, float(sigma) * np.sqrt(width), arguments.num_rows, budget)
 
 
-def _columns(x: Any) -> Any:
+def _columns(x: jax.Array) -> Any:
     return x
 
 
-def _statistic(state: Any, x: Any) -> Any:
+def _statistic(state: Tree, x: jax.Array) -> Any:
     """The numbers that a row releases, (d, SIZE), at most sqrt d long: the bins of sizes, but for values of 0; or, in the
     first place of each column, the value in units of the bound; or the bins of distances from the centre."""
     x = x.astype(jnp.float32)

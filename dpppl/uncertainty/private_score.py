@@ -25,6 +25,7 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
+from dpppl.types import Tree
 from dpppl.validation import plain
 
 _SQUARES = 0.5
@@ -105,10 +106,10 @@ class Numbered:
 
 @on_host
 def private_score(
-    rng_key: Any, score: Callable[..., Any], *args: Any, bounds: tuple[float, float], target_epsilon: float | None = None,
-    target_delta: float | None = None, noise_multiplier: float | None = None,
-    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, mesh: Any = None, measure_spread: bool = False,
-    **kwargs: Any,
+    rng_key: jax.Array, score: Callable[..., Any], *args: object, bounds: tuple[float, float],
+    target_epsilon: float | None = None, target_delta: float | None = None, noise_multiplier: float | None = None,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, mesh: jax.sharding.Mesh | None = None,
+    measure_spread: bool = False, **kwargs: object,
 ) -> PrivateScore:  # fmt: skip
     """The mean over private rows of a score, each clipped to `bounds`, with Gaussian noise: one charged access of all rows.
 
@@ -180,7 +181,7 @@ def _statistic(
 ) -> Callable[..., Any]:
     """The clipped score of one row, less the middle of its range; with its square, in units of the range, where asked for."""
 
-    def statistic(row: Any, public: Any) -> Any:
+    def statistic(row: Tree, public: Tree) -> Any:
         values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
         of_row = partial(score.function, row[ROW_NUMBER]) if isinstance(score, Numbered) else score
         found = jnp.asarray(of_row(*values, **keywords), float)

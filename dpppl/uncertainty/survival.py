@@ -30,8 +30,8 @@ class SurvivalCurve(NamedTuple):
 
 
 def survival_curve(
-    model: Callable[..., Any], samples: Mapping[str, Any], times: Any, *args: Any, site: str = "time", level: float = 0.9,
-    **kwargs: Any,
+    model: Callable[..., Any], samples: Mapping[str, Any], times: Any, *args: object, site: str = "time", level: float = 0.9,
+    **kwargs: object,
 ) -> SurvivalCurve:  # fmt: skip
     """Compute survival curves and pointwise credible bands from posterior samples, at no privacy cost.
 

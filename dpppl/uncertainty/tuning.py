@@ -92,7 +92,7 @@ class Tuned:
 
 @on_host
 def tune(
-    rng_key: Any, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Callable[..., Any], *args: Any,
+    rng_key: jax.Array, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Callable[..., Any], *args: object,
     bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,
     target_epsilon: float | None = None, target_delta: float | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None, print_cost: bool = True, **kwargs: Any,
@@ -192,7 +192,7 @@ def tune(
     return Tuned(settings=best[1], samples=best[2], score=best[0], report=done)
 
 
-def _checked(runner: Any) -> Runner:
+def _checked(runner: object) -> Runner:
     if not isinstance(runner, Runner):
         raise ConfigurationError(f"make gives a {type(runner).__name__}; it must give a dpppl.MCMC, SVI or NoiseAware.")
     if runner.budget.ledger is not None:
