@@ -26,6 +26,7 @@ from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic, noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.disk import on_disk, reading
 from dpppl.randomness import keys
@@ -201,10 +202,8 @@ def program(of_row, z, rows, subsampling=None, steps=1):
 
     def run(z, rows, key):
         def step(number, z):
-            access = (
-                mechanism.noisy_statistic if subsampling is None and of_row is first_number else mechanism.noisy_sum
-            )
-            total = access(of_row, z, rows, None, key=key, noise_multiplier=1.0, step=number).total
+            access = noisy_statistic if subsampling is None and of_row is first_number else noisy_sum
+            total = access(mechanism, of_row, z, rows, None, key=key, noise_multiplier=1.0, step=number).total
             return jax.tree.map(lambda a, b: a + 1e-9 * b, z, total)
 
         return jax.lax.fori_loop(0, steps, step, z)

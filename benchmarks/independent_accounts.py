@@ -2,6 +2,7 @@
 
     python benchmarks/independent_accounts.py             # a table; fails if an epsilon is too small, or 1 % too large
     python benchmarks/independent_accounts.py --write     # also writes independent_accounts.json, which a test reads
+    python benchmarks/independent_accounts.py --pld       # our PLD and dp_accounting's: values, times, small deltas
 
 Opacus is asked where it can be imported (`pip install opacus`); its accountants need no more than NumPy and SciPy, so a folder `opacus`
 on PYTHONPATH that holds an empty __init__.py, optimizers.py with `class DPOptimizer: pass`, and accountants of its wheel will do, without
@@ -12,6 +13,7 @@ import argparse
 import itertools
 import json
 import math
+import sys
 import time
 from pathlib import Path
 
@@ -74,11 +76,55 @@ def opacus(rate, sigma, steps, delta, epsilon):
     return tuple(found)
 
 
+PLD_SETTINGS = list(itertools.product(
+    ((0.01, 1.0, 1_000), (0.1, 2.0, 1_000), (0.001, 0.6, 100_000), (2.561e-5, 0.62054, 96_712)), (1e-5, 1e-8, 1e-11, 1e-14)
+))  # fmt: skip
+
+
+def timed(function):
+    start = time.perf_counter()
+    return function(), time.perf_counter() - start
+
+
+def compare_plds():
+    """Epsilon by our PLD and by dp_accounting's, with its default interval, over that of tests/tight.py, right to 1e-4."""
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    sys.path.insert(0, str(FILE.parents[1] / "tests"))
+    import tight
+
+    def theirs(rate, sigma, steps, delta):
+        accountant = PLDAccountant()
+        accountant.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(sigma)), steps)
+        return accountant.get_epsilon(delta)
+
+    def ours(rate, sigma, steps, delta):
+        return accounting.epsilon(GaussianEvent(noise_multipliers=((sigma, steps),), sampling_rate=rate), delta, "pld")
+
+    print("  rate   noise   steps  delta    truth   dpppl / truth   dp_accounting / truth   seconds of each")
+    below = {"dpppl": 0, "dp_accounting": 0}
+    for (rate, sigma, steps), delta in PLD_SETTINGS:
+        truth = tight.epsilon([(sigma, steps)], rate, delta)
+        (own, seconds), (their, their_seconds) = (timed(lambda: f(rate, sigma, steps, delta)) for f in (ours, theirs))  # noqa: B023
+        below["dpppl"] += own < truth * (1 - 2e-4)
+        below["dp_accounting"] += their < truth * (1 - 2e-4)
+        print(
+            f"{rate:9.3g} {sigma:6g} {steps:7d} {delta:6g} {truth:8.4f} {own / truth:12.4f} {their / truth:18.4f} "
+            f"{seconds:18.2f} {their_seconds:6.2f}", flush=True,
+        )  # fmt: skip
+    print(", ".join(f"{name} below the truth in {count} of {len(PLD_SETTINGS)}" for name, count in below.items()))
+    return below["dpppl"]
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--every", type=int, default=1, help="only every n-th setting")
+    parser.add_argument("--pld", action="store_true", help="compare with dp_accounting's PLD instead")
     options = parser.parse_args(arguments)
+    if options.pld:
+        return compare_plds()
     rows, wrong = [], 0
     for rate, sigma, steps, delta in SETTINGS[:: options.every]:
         start = time.perf_counter()

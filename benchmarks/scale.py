@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import sharded
 from dpppl.runs import placing
@@ -43,7 +44,7 @@ def steps(rows, z, key):
     """A few steps, as a run makes them."""
 
     def body(number, z):
-        noisy = MECHANISM.noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=1.0, step=number)
+        noisy = noisy_sum(MECHANISM, log_likelihood, z, rows, None, key=key, noise_multiplier=1.0, step=number)
         return z + 1e-6 * noisy.total
 
     return jax.lax.fori_loop(0, STEPS, body, z)

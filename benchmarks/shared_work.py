@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
 from benchmarks.ghost import STEPS, interleaved, looped
-from dpppl.access import mechanism
+from dpppl.access import door
 from dpppl.row_program.hoist import gradient
 from models.correlated_normal import correlated_normal
 from models.gaussian_process import gaussian_process
@@ -51,12 +51,12 @@ def chain(model, arrays, differentiate):
     state = kernel.init(dpppl.secret_key(), 0, None, arrays, {})
 
     def run(state, arrays):
-        mechanism.gradient = differentiate
+        door.gradient = differentiate
         step = lambda state, _: (kernel.sample(state, arrays, {}), None)  # noqa: E731
         try:
             return lax.scan(step, state, length=STEPS)[0]
         finally:
-            mechanism.gradient = gradient
+            door.gradient = gradient
 
     return jax.jit(run), (state, arrays)
 

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpppl.access.clipping import Centred
-from dpppl.access.mechanism import ROW_NUMBER, Mechanism, NoisySum
+from dpppl.access.door import NoisySum, noisy_statistic
+from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.randomness import keys
 from dpppl.row_program.hoist import gradient, value_and_gradient
 
@@ -180,14 +181,14 @@ def noisy_centred_sum(
     noise_multiplier: Any,
     step: Any,
 ) -> NoisySum:
-    """`Mechanism.noisy_sum` of centred gradients with respect to `position`.
+    """`door.noisy_sum` of centred gradients with respect to `position`.
 
     - **mechanism** - the mechanism, with centred clipping.
     - **responses**, **is_binary**, **completions** - see `Responses`; the last None where no values may be missing.
     - **log_likelihood** - as for `centred_gradient`.
     - **to_latents** - `to_latents(position, public)`: the model's unconstrained latents there, and its Public arrays.
     - **position** - what gradients are taken in.
-    - **rows**, **public**, **key**, **noise_multiplier**, **step** - as for `Mechanism.noisy_statistic`."""
+    - **rows**, **public**, **key**, **noise_multiplier**, **step** - as for `door.noisy_statistic`."""
     clipping = mechanism.clipping
     assert isinstance(clipping, Centred)
     if is_binary:
@@ -207,7 +208,7 @@ def noisy_centred_sum(
         statistic = centred_gradient(log_likelihood, respond, norm)
         if completions is not None:
             statistic = completed_gradient(log_likelihood, respond, complete, norm)
-    return mechanism.noisy_statistic(
+    return noisy_statistic(mechanism,
         statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier, step=step,
         number=ROW_NUMBER,
     )  # fmt: skip

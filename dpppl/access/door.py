@@ -1,27 +1,35 @@
-"""The door's primitive: it holds the program of one row, and all else that it does is written here and in `mechanism`.
+"""The door: `noisy_sum` and `noisy_statistic` are the only ways to private rows.
 
-`door_p` lowers to the access of a Mechanism: subsample, the row's program for each row (`jax.vmap`, so that rows cannot
-meet), clip, sum, noise. It can be batched (vectorised chains: one access each). It has no differentiation rule: a
-derivative through it would be a second access that nobody charges.
+They bind a primitive that holds the program of one row; all else that it does is written here and in `mechanism`. `door_p`
+lowers to the access of a Mechanism: subsample, the row's program for each row (`jax.vmap`, so that rows cannot meet), clip,
+sum, noise. It can be batched (vectorised chains: one access each). It has no differentiation rule: a derivative through it
+would be a second access that nobody charges.
 """
 
 import functools
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from dpppl import information_flow
-from dpppl.access.clipping import NUM_COUNTS
-from dpppl.data.rows import devices_of
+from dpppl.access import ghost
+from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite
+from dpppl.access.mechanism import Mechanism, one_of
+from dpppl.data.disk import OnDisk
+from dpppl.data.rows import Sharded, arrays_of, devices_of, placement_of
 from dpppl.errors import ConfigurationError, PrivacyLeakError
+from dpppl.jaxprs import flattened
 from dpppl.row_program import passes
+from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
+from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -32,14 +40,13 @@ STREAMS = ("noise", "subsampling")
 """Names of the streams (`keys.stream`) that an access draws from its key; the verifier keeps others off them."""
 
 
-_admitted: dict[type, dict[str, tuple[type, ...]]] = {}
-
-
-def admit(mechanism: type, **fields: tuple[type, ...]) -> None:
-    """Admit accesses of this class of mechanism, with these classes in its fields.
-
-    Exact classes only: a subclass could override behaviour."""
-    _admitted[mechanism] = fields
+_EXACT: dict[str, tuple[type, ...]] = {
+    "clipping": (Flat, Centred, PerSite, Normalised, Adaptive),
+    "subsampling": (FullBatch, Poisson, Partition, WithoutReplacement),
+    "forms": (type(None), ghost.Forms),
+    "placement": (type(None), Sharded, OnDisk),
+}
+"""The classes that an access may hold: no subclass, which could override clipping or draws."""
 
 
 def plain(tree: Any) -> Any:
@@ -64,24 +71,24 @@ def plain(tree: Any) -> Any:
 class Access:
     """The parameter of a door: what one access does. Hashable and public.
 
-    - **mechanism** - a Mechanism, whose `access` does the work.
+    - **mechanism** - its settings, and its computation, `Mechanism.access`.
     - **program** - the jaxpr of one row's statistic, from (z, row, public); its constants are operands of the door.
     - **inputs** - the structure of the door's operands: (z, rows, public, captured, key, noise_multiplier, step, norm).
     - **output** - the structure of the statistic.
     - **forms** - those of the statistic's factors (`ghost.Forms`); None where it is the gradient itself.
-    - **number** - see `Mechanism.noisy_sum`.
+    - **number** - see `noisy_statistic`.
     - **x64** - the setting under which the program was traced.
     - **placement** - where rows lie; None: on one device.
     - **chains** - for each `jax.vmap` around, from the innermost, which operands it maps.
 
     Raises PrivacyLeakError for a program that does more than compute, for a mechanism, clipping, subsampling, forms or
-    placement of a class that is not one of dpppl's own (see `admit`), and for structures that are not `plain`."""
+    placement of a class that is not one of dpppl's own, and for structures that are not `plain`."""
 
-    mechanism: Any
+    mechanism: Mechanism
     program: Any
     inputs: Any
     output: Any
-    forms: Any
+    forms: ghost.Forms | None
     number: str | None
     x64: bool
     placement: Any = None
@@ -145,13 +152,13 @@ class Access:
 
 def _check_classes(access: Any) -> None:
     """See `Access`. Others could clip, draw or add up as they like: their very class is asked for, never a base."""
-    fields = _admitted.get(type(access.mechanism)) if type(access) is Access else None
-    if fields is None:
-        refused = [access if type(access) is not Access else access.mechanism]
-    else:
-        settings = {**vars(access.mechanism), "forms": access.forms, "placement": access.placement}
-        values = ((settings[name], classes) for name, classes in fields.items())
-        refused = [value for value, classes in values if type(value) not in classes]
+    refused = [access] if type(access) is not Access else []
+    refused = refused or ([access.mechanism] if type(access.mechanism) is not Mechanism else [])
+    if not refused:
+        mechanism = access.mechanism
+        held = dict(clipping=mechanism.clipping, subsampling=mechanism.subsampling)
+        held |= dict(forms=access.forms, placement=access.placement)
+        refused = [value for name, value in held.items() if type(value) not in _EXACT[name]]
     if refused:
         raise PrivacyLeakError(
             f"an access with a {type(refused[0]).__name__}: the door takes dpppl's own Mechanism, clipping and subsampling "
@@ -287,3 +294,92 @@ def _outputs(like: Sequence[Any], lead: tuple[int, ...]) -> list[Any]:
 for primitive, lower, batch in ((door_p, _lower, _batch), (row_p, _lower_row, _batch_row)):
     mlir.register_lowering(primitive, lower)
     batching.primitive_batchers[primitive] = batch
+
+
+# The accesses
+
+
+class NoisySum(NamedTuple):
+    """The result of an access.
+
+    - **total** - the noised sum of clipped gradients, a pytree like the latents.
+    - **count** - with adaptive clipping or a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `Clipping.counted`;
+      else None.
+    """
+
+    total: Any
+    count: Any = None
+
+
+def noisy_sum(
+    mechanism: Mechanism, log_likelihood: Callable[..., Any], z: Any, rows: Any, public: Any, *,
+    number: str | None = None, **settings: Any,
+) -> NoisySum:  # fmt: skip
+    """One access: `noisy_statistic` of the gradient of `log_likelihood(z, row, public)`, a scalar, in z.
+
+    - **log_likelihood** - the function.
+    - **z** - latents, a pytree of floating-point arrays.
+    - **mechanism**, **rows**, **public**, **number**, **settings** - as for `noisy_statistic`."""
+    placement = placement_of(rows)
+    many = placement is not None and placement.devices > ghost.MOST_DEVICES
+    always = mechanism.strategy == "ghost"
+    if always and many:
+        raise ConfigurationError(
+            f'gradient_strategy="ghost" is proved for {ghost.MOST_DEVICES} devices: use "auto", or a smaller mesh.'
+        )
+    may_factor = always or (mechanism.strategy == "auto" and not many)
+    if may_factor and not mechanism.discretise and ghost.supports(mechanism.clipping, z):
+        row = one_of(arrays_of(rows), number, placement)
+        found = ghost.factored(log_likelihood, z, row, public, always=always)
+        if found is not None and (found.worthwhile or always):
+            settings |= dict(forms=found.forms)
+            return noisy_statistic(mechanism, found.statistic, z, rows, public, number=number, **settings)
+    return noisy_statistic(mechanism, gradient(log_likelihood), z, rows, public, number=number, **settings)
+
+
+def noisy_statistic(
+    mechanism: Mechanism, statistic: Callable[..., Any], z: Any, rows: Any, public: Any, *, key: Any, noise_multiplier: Any,
+    step: Any = 0, clipping_norm: Any = None, number: str | None = None, forms: ghost.Forms | None = None,
+) -> NoisySum:  # fmt: skip
+    """One access: the noisy sum over the drawn rows of a clipped statistic.
+
+    - **mechanism** - clipping, subsampling and the kind of noise.
+    - **statistic** - `statistic(z, row, public)`, a pytree of floating-point arrays.
+    - **z** - its first argument, a pytree of arrays that do not depend on rows.
+    - **rows** - private arrays (N, ...), a pytree.
+    - **public** - its last argument, a pytree.
+    - **key** - a single key, used once for each `step`.
+    - **noise_multiplier** - positive scalar.
+    - **step** - number of the access under this key, an integer.
+    - **clipping_norm** - that of this access, where clipping adapts.
+    - **number** - name under which a row, then a dict, holds its place among those of the step: a public number, from which
+      the statistic can draw random numbers of the row's own.
+    - **forms** - how the statistic gives the factors of a gradient in z, where it does.
+
+    Raises PrivacyLeakError if the statistic of one row does more than compute: callbacks, prints, exchange between devices,
+    batching rules of its own; and for classes that are not dpppl's own (see `Access`)."""
+    placement, rows = placement_of(rows), arrays_of(rows)
+    if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
+        raise ConfigurationError("the private arrays of an access must have equally many rows, along the first axis.")
+    if isinstance(placement, OnDisk):
+        placement.check(mechanism.subsampling)
+    norm = jnp.asarray(mechanism.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
+    with jax.default_matmul_precision("highest"):
+        program, output = jax.make_jaxpr(statistic, return_shape=True)(z, one_of(rows, number, placement), public)
+        if getattr(program, "is_high", False):  # from JAX 0.11 on: in a door, JAX would not expand it
+            program = flattened(program)
+    rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
+    operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
+    access = Access(
+        mechanism=mechanism,
+        program=program.jaxpr,
+        inputs=plain(inputs),
+        output=plain(jax.tree.structure(output)),
+        forms=None if forms is None else replace(forms, tree=plain(forms.tree)),
+        number=number,
+        x64=bool(jnp.result_type(float) == np.float64),
+        placement=placement,
+    )
+    leaves = door_p.bind(*operands, access=access)
+    tree = jax.tree.structure(output) if forms is None else forms.tree
+    return NoisySum(jax.tree.unflatten(tree, leaves[: tree.num_leaves]), *leaves[tree.num_leaves :])

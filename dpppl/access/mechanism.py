@@ -2,29 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access import ghost
-from dpppl.access.clipping import NUM_COUNTS, SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
-from dpppl.access.door import Access, admit, door_p, plain
+from dpppl.access.clipping import NUM_COUNTS, SLACK, Adaptive, Flat, PerSite, with_count
 from dpppl.access.drawn import drawn as draw_rows
 from dpppl.access.drawn import drawn_once
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.accounting.relations import relation_of
-from dpppl.data.disk import OnDisk, of_row
-from dpppl.data.rows import Sharded, arrays_of, devices_of, placement_of
+from dpppl.data.disk import of_row
+from dpppl.data.rows import devices_of
 from dpppl.errors import ConfigurationError
-from dpppl.jaxprs import flattened
 from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.randomness import keys, normal
-from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic, materialize
-from dpppl.subsampling import FullBatch, Partition, Poisson, Subsampling, WithoutReplacement
+from dpppl.subsampling import Poisson, Subsampling
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
 """Share of a noise multiplier that the account uses: less the slack of the sensitivity and of rounding on the device."""
@@ -33,19 +30,7 @@ ROW_NUMBER = "(row number)"
 """Label of a row's place in its step, a public number, which gives the row draws of its own."""
 
 
-class NoisySum(NamedTuple):
-    """The result of an access.
-
-    - **total** - the noised sum of clipped gradients, a pytree like the latents.
-    - **count** - with adaptive clipping or a `count_share` the noised counts (NUM_COUNTS,) of drawn rows, see `Clipping.counted`;
-      else None.
-    """
-
-    total: Any
-    count: Any = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Mechanism:
     """The subsampled Gaussian mechanism on clipped per-row gradients.
 
@@ -77,101 +62,6 @@ class Mechanism:
                 'by row; use "auto".'
             )
 
-    def noisy_sum(
-        self,
-        log_likelihood: Callable[..., Any],
-        z: Any,
-        rows: Any,
-        public: Any,
-        *,
-        number: str | None = None,
-        **settings: Any,
-    ) -> NoisySum:
-        """One access: `noisy_statistic` of the gradient of `log_likelihood(z, row, public)`, a scalar, in z.
-
-        - **log_likelihood** - the function.
-        - **z** - latents, a pytree of floating-point arrays.
-        - **rows**, **public**, **number**, **settings** - as for `noisy_statistic`."""
-        many = placement_of(rows) is not None and placement_of(rows).devices > ghost.MOST_DEVICES
-        if self.strategy == "ghost" and many:
-            raise ConfigurationError(
-                f'gradient_strategy="ghost" is proved for {ghost.MOST_DEVICES} devices: use "auto", or a smaller mesh.'
-            )
-        if self.strategy in ("auto", "ghost") and not self.discretise and ghost.supports(self.clipping, z) and not many:
-            always = self.strategy == "ghost"
-            found = ghost.factored(
-                log_likelihood, z, _one_of(arrays_of(rows), number, placement_of(rows)), public, always=always
-            )
-            if found is not None and (found.worthwhile or always):
-                return self.noisy_statistic(
-                    found.statistic, z, rows, public, number=number, forms=found.forms, **settings
-                )
-        return self.noisy_statistic(gradient(log_likelihood), z, rows, public, number=number, **settings)
-
-    def noisy_statistic(
-        self,
-        statistic: Callable[..., Any],
-        z: Any,
-        rows: Any,
-        public: Any,
-        *,
-        key: Any,
-        noise_multiplier: Any,
-        step: Any = 0,
-        clipping_norm: Any = None,
-        number: str | None = None,
-        forms: ghost.Forms | None = None,
-    ) -> NoisySum:
-        """One access: the noisy sum over the drawn rows of a clipped statistic.
-
-        - **statistic** - `statistic(z, row, public)`, a pytree of floating-point arrays.
-        - **z** - its first argument, a pytree of arrays that do not depend on rows.
-        - **rows** - private arrays (N, ...), a pytree.
-        - **public** - its last argument, a pytree.
-        - **key** - a single key, used once for each `step`.
-        - **noise_multiplier** - positive scalar.
-        - **step** - number of the access under this key, an integer.
-        - **clipping_norm** - that of this access, where clipping adapts.
-        - **number** - name under which a row, then a dict, holds its place among those of the step: a public number, from which
-          the statistic can draw random numbers of the row's own.
-        - **forms** - how the statistic gives the factors of a gradient in z, where it does.
-
-        Raises PrivacyLeakError if the statistic of one row does more than compute: callbacks, prints, exchange between devices,
-        batching rules of its own."""
-        placement, rows = placement_of(rows), arrays_of(rows)
-        if len({x.shape[0] for x in jax.tree.leaves(rows)}) != 1:
-            raise ConfigurationError(
-                "the private arrays of an access must have equally many rows, along the first axis."
-            )
-        if isinstance(placement, OnDisk):
-            placement.check(self.subsampling)
-        norm = jnp.asarray(self.clipping.clipping_norm if clipping_norm is None else clipping_norm, jnp.float32)
-        with jax.default_matmul_precision("highest"):
-            program, output = jax.make_jaxpr(statistic, return_shape=True)(z, _one_of(rows, number, placement), public)
-            if getattr(program, "is_high", False):  # from JAX 0.11 on: in a door, JAX would not expand it
-                program = flattened(program)
-        rest = key, jnp.asarray(noise_multiplier), jnp.asarray(step), norm
-        operands, inputs = jax.tree.flatten((z, rows, public, tuple(program.consts), *rest))
-        access = Access(
-            mechanism=Mechanism(
-                clipping=self.clipping,
-                subsampling=self.subsampling,
-                strategy=self.strategy,
-                discretise=self.discretise,
-                count_share=self.count_share,
-            ),
-            program=program.jaxpr,
-            inputs=plain(inputs),
-            output=plain(jax.tree.structure(output)),
-            forms=None if forms is None else replace(forms, tree=plain(forms.tree)),
-            number=number,
-            x64=bool(jnp.result_type(float) == np.float64),
-            placement=placement,
-        )
-        leaves = door_p.bind(*operands, access=access)
-        tree = jax.tree.structure(output) if forms is None else forms.tree
-        return NoisySum(jax.tree.unflatten(tree, leaves[: tree.num_leaves]), *leaves[tree.num_leaves :])
-
     @property
     def counts(self) -> bool:
         """Whether an access also returns a count."""
@@ -197,12 +87,12 @@ class Mechanism:
         - **statistic** - `statistic(row)`; with `forms`, factors of a gradient, which are weighted so that it is clipped.
         - **rows** - private arrays (N, ...); of several devices, those of this one.
         - **number** - name under which a row holds its place among those of the step, or None.
-        - **key**, **noise_multiplier**, **step**, **norm** - as for `noisy_statistic`; norm is its `clipping_norm`.
+        - **key**, **noise_multiplier**, **step**, **norm** - as for `door.noisy_statistic`; norm is its `clipping_norm`.
         - **forms** - how the statistic gives the factors of a gradient, or None.
         - **placement** - where rows are sharded over devices or on disk; all devices return the same."""
         drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
         clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
-        like = jax.eval_shape(statistic, _one_of(rows, number, placement)) if forms is None else forms.like
+        like = jax.eval_shape(statistic, one_of(rows, number, placement)) if forms is None else forms.like
         placement = devices_of(placement)
         if self.counts:
             like = like, jnp.zeros(NUM_COUNTS)
@@ -299,16 +189,11 @@ class Mechanism:
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
 
 
-admit(
-    Mechanism,
-    clipping=(Flat, Centred, PerSite, Normalised, Adaptive),
-    subsampling=(FullBatch, Poisson, Partition, WithoutReplacement),
-    forms=(type(None), ghost.Forms),
-    placement=(type(None), Sharded, OnDisk),
-)
+def one_of(rows: Any, number: str | None, placement: Any) -> Any:
+    """Shapes and types of one row, with its place among those of the step under this name.
 
-
-def _one_of(rows: Any, number: str | None, placement: Any) -> Any:
-    """Shapes and types of one row, with its place among those of the step under this name."""
+    - **rows** - private arrays (N, ...).
+    - **number** - that name, or None.
+    - **placement** - where rows are sharded or on disk."""
     row = jax.tree.map(lambda x: of_row(x, placement), rows)
     return row if number is None else {**row, number: jax.ShapeDtypeStruct((), np.int32)}

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.row_program.hoist import gradient
@@ -78,12 +79,12 @@ def noisy_histogram(
     """Counts of rows by bin, with noise, (SIZE,) float32: one access of `histogram_mechanism()`.
 
     - **statistic** - `statistic(z, row, public)`, the bin of a row as `in_bin` gives it.
-    - **z**, **rows**, **public**, **key**, **step** - as for `Mechanism.noisy_statistic`.
+    - **z**, **rows**, **public**, **key**, **step** - as for `door.noisy_statistic`.
     - **noise_multiplier** - sd of the noise in each count; the access costs noise_multiplier^-2 in mu^2.
     - **discretise** - as in `Mechanism`."""
     mechanism = histogram_mechanism(discretise)
-    return mechanism.noisy_statistic(
-        statistic, z, rows, public, key=key, noise_multiplier=noise_multiplier, step=step
+    return noisy_statistic(
+        mechanism, statistic, z, rows, public, key=key, noise_multiplier=noise_multiplier, step=step
     ).total
 
 

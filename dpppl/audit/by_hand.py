@@ -10,8 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.access.door import door_p
 from dpppl.access.mechanism import Mechanism
+from dpppl.audit.canaries import of_first
 from dpppl.data.disk import in_memory
+from dpppl.jaxprs import evaluate, flattened
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.randomness.keys import stream
 from dpppl.subsampling import FullBatch
@@ -19,7 +22,6 @@ from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
 from dpppl.types import Tree
 
-_CANARY, _CANARY_WEIGHT = "(canary)", 1e6
 _BATCH = 10_000
 
 
@@ -54,11 +56,25 @@ class _Target:
     step: Callable[..., Any]
     position: Callable[..., Any]
 
-    def attacked(self, state: Tree, present: object, **changes: object) -> Any:
-        """The next state where only the canary speaks, if it is `present`, and what was seen: see `_Canary`."""
-        seen: list[tuple[Any, ...]] = []
-        canary = _Canary(**(vars(self.mechanism) | changes), present=present, seen=seen)
-        return self.step(canary, state), *seen[0]
+    def attacked(self, state: Any, present: Any, **changes: Any) -> tuple[Any, Any, Any]:
+        """The next state where only the canary speaks, if it is `present`; and what `of_first` says of its access."""
+        seen: list[Any] = []
+
+        def canary(equation: Any, operands: Any) -> Any:
+            if equation.primitive is not door_p:
+                return None
+            access = equation.params["access"]
+            coins = jnp.zeros(operands[access.roles.rows[0]].shape[0]).at[0].set(present)
+            outputs, *found = of_first(access, coins, jax.random.key(0, impl="threefry2x32"), *operands)
+            seen.append(found)
+            return outputs
+
+        step = partial(self.step, replace(self.mechanism, **changes))
+        closed, like = jax.make_jaxpr(step, return_shape=True)(state)
+        flat = flattened(closed)
+        inputs, given = [*flat.jaxpr.constvars, *flat.jaxpr.invars], [*flat.consts, *jax.tree.leaves(state)]
+        found = evaluate(flat.jaxpr, dict(zip(inputs, given)), canary)
+        return jax.tree.unflatten(jax.tree.structure(like), found), *seen[0]
 
 
 def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Target:
@@ -84,45 +100,7 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
     return _Target(own, own.mechanism, start, move, lambda state: state.z)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Canary(Mechanism):
-    """A mechanism to which only the first row, the canary, contributes: a gradient that is always clipped.
-
-    - **present** - whether it does.
-    - **seen** - takes what each access returned, along the canary's gradient and in units of the norm, and its noise.
-    """
-
-    present: Any
-    seen: list[Any]
-
-    def noisy_sum(self, log_likelihood: Any, z: Tree, rows: Any, public: Any, **settings: Any) -> Any:
-        return self._attacked(super().noisy_sum, log_likelihood, jax.grad(log_likelihood), z, rows, public, **settings)
-
-    def noisy_statistic(self, statistic: Any, z: Tree, rows: Any, public: Any, **settings: Any) -> Any:
-        if _CANARY in rows:  # from `noisy_sum`
-            return super().noisy_statistic(statistic, z, rows, public, **settings)
-        return self._attacked(super().noisy_statistic, statistic, statistic, z, rows, public, **settings)
-
-    def _attacked(
-        self, access: Any, function: Any, direction: Tree, z: Any, rows: Any, public: Any, **settings: Any
-    ) -> Any:
-        """`access` of `function(z, row, public)`, times the canary's weight; `direction`: where the canary pushes."""
-
-        def canary(z: Any, row: Any, public: Any) -> Any:
-            row = dict(row)
-            weight = row.pop(_CANARY)
-            return jax.tree.map(lambda leaf: weight * leaf, function(z, row, public))
-
-        weights = jnp.zeros(len(next(iter(rows.values())))).at[0].set(_CANARY_WEIGHT * self.present)
-        noisy = access(canary, z, {**rows, _CANARY: weights}, public, **settings)
-        number = settings.get("number")
-        first = jax.tree.map(lambda x: x[0], rows) | ({} if number is None else {number: 0})
-        along = _along(direction(z, first, public), noisy.total)
-        self.seen.append((along / self.clipping.clipping_norm, settings["noise_multiplier"]))
-        return noisy
-
-
-def _along(direction: Tree, value: jax.Array) -> Any:
+def _along(direction: Any, value: Any) -> Any:
     """The part of `value` in this direction; both are pytrees of one structure."""
     inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
     return inner(direction, value) / jnp.sqrt(inner(direction, direction))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from dpppl.access.door import Access, one_by_one
+from dpppl.access.door import Access, noisy_statistic, one_by_one
 from dpppl.accounting.events import GaussianEvent
 from dpppl.audit.tape import for_host, taped
 from dpppl.errors import ConfigurationError
@@ -156,8 +156,7 @@ def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: obj
     def one(total: jax.Array, given: Any) -> Any:
         place, *others = given
         operands = with_rows(access, rows, others, jax.random.fold_in(jax.random.fold_in(key, number), place))
-        _, adds, released, sigma = _release(access, "gradient", coins, fixed, *operands)
-        x = adds[0] @ released / jnp.linalg.norm(adds[0])
+        _, x, sigma = of_first(access, coins, fixed, *operands)
         return total + jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / sigma**2), None
 
     fixed = jax.random.key(number, impl="threefry2x32")
@@ -178,7 +177,20 @@ def with_rows(access: Access, rows: Any, others: Any, key: jax.Array) -> list[An
     return operands
 
 
-def scored(access: Access, kind: str, coins: object, *operands: Any) -> Any:
+def of_first(access: Access, coins: Any, own: Any, *operands: Any) -> tuple[list[Any], Any, Any]:
+    """Return the outputs of one chain's access; the released sum along what the first row adds; and the noise of that.
+
+    Both are in units of the length of what the row adds.
+
+    - **access** - the door's parameter.
+    - **coins** - (N,) 1 for rows that are in, 0 for others: each adds a random vector of the largest length.
+    - **own** - key of these vectors.
+    - **operands** - the door's operands, of one chain."""
+    outputs, adds, released, sigma = _release(access, "gradient", coins, own, *operands, first=1)
+    return outputs, adds[0] @ released / jnp.linalg.norm(adds[0]), sigma
+
+
+def scored(access: Access, kind: str, coins: Any, *operands: Any) -> Any:
     """Return the outputs of one chain's access, and the score of each row (N,).
 
     A score is the log likelihood ratio of being in, where other rows, in or out, are normal noise.
@@ -200,16 +212,20 @@ def scored(access: Access, kind: str, coins: object, *operands: Any) -> Any:
     return outputs, adds @ jnp.linalg.solve(spread, off)
 
 
-def _release(access: Access, kind: str, coins: Any, own: object, *operands: object) -> tuple[list[Any], Any, Any, Any]:
-    """An access in which rows speak by their coins. Returns its outputs; the vectors that rows add (N, D), and the released one
-    (D,), in units of the clipping norm; and the sd of the noise of the latter. `own`: key of the directions of canaries."""
+def _release(
+    access: Access, kind: str, coins: Any, own: Any, *operands: Any, first: int | None = None
+) -> tuple[list[Any], Any, Any, Any]:
+    """An access in which rows speak by their coins. Returns its outputs; the vectors that the `first` rows add (N, D), and the
+    released one (D,), in units of the clipping norm; and the sd of the noise of the latter. `own`: key of the directions of
+    canaries."""
     z, rows, public, captured, key, sigma, step, norm = jax.tree.unflatten(access.inputs, operands)
     mechanism = access.mechanism
     with jax.enable_x64(access.x64):
         of_row, given, like = _row(access, kind, captured, rows, own)
-        ones = jnp.ones(len(coins), bool)
         numbers = {} if access.number is None else {access.number: jnp.arange(len(coins), dtype=jnp.int32)}
         whole = {_ROW: given | numbers, _CANARY: jnp.ones(len(coins))}
+        whole = jax.tree.map(lambda x: x[:first], whole)
+        ones = jnp.ones(len(coins[:first]), bool)
 
         def statistic(z: BySite, row: Tree, public: Tree) -> Any:
             row = dict(row)
@@ -218,10 +234,10 @@ def _release(access: Access, kind: str, coins: Any, own: object, *operands: obje
             return jax.tree.map(lambda leaf: jnp.where(coin > 0, leaf, jnp.zeros_like(leaf)), found)
 
         settings = dict(key=key, noise_multiplier=sigma, step=step, clipping_norm=norm, number=access.number)
-        found = mechanism.noisy_statistic(statistic, z, {_ROW: given, _CANARY: coins}, public, **settings)
+        found = noisy_statistic(mechanism, statistic, z, {_ROW: given, _CANARY: coins}, public, **settings)
         vectors = jax.vmap(statistic, (None, 0, None))(z, whole, public)
         adds = jnp.concatenate(
-            [x.reshape(len(coins), -1) for x in jax.tree.leaves(mechanism.clipping.clip(vectors, ones, norm))], 1
+            [x.reshape(len(ones), -1) for x in jax.tree.leaves(mechanism.clipping.clip(vectors, ones, norm))], 1
         )
         leaves = jax.tree.leaves(found.total)
         released = jnp.concatenate([jnp.ravel(x) for x in leaves]) / norm

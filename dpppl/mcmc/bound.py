@@ -14,7 +14,7 @@ from numpyro.util import is_prng_key
 
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import NUM_COUNTS, Centred
-from dpppl.access.mechanism import NoisySum
+from dpppl.access.door import NoisySum, noisy_sum
 from dpppl.access.norm_histogram import gradient_norm
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
@@ -177,11 +177,11 @@ class BoundKernel:
         - **position** - u, by site.
         - **rows** - private rows (N, ...).
         - **public** - the model's Public arrays.
-        - **settings** - key, noise_multiplier and step of `Mechanism.noisy_sum`.
+        - **settings** - key, noise_multiplier and step of `door.noisy_sum`.
         """
         mechanism, responses = self.kernel.mechanism, self.responses
         if responses is None:
-            return mechanism.noisy_sum(self.log_likelihood, position, rows, public, **settings)
+            return noisy_sum(mechanism, self.log_likelihood, position, rows, public, **settings)
         return noisy_centred_sum(
             mechanism, responses, responses.is_binary, responses.completions if responses.missing else None, self.log_likelihood,
             lambda u, public: (self.from_metric(u), public), position, rows, public, **settings,

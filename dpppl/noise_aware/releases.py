@@ -12,6 +12,7 @@ from jax import lax
 
 from dpppl.access.centring import draw_key
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.disk import of_row
 from dpppl.data.rows import arrays_of, placement_of
@@ -157,7 +158,7 @@ def _floats(values: Any) -> Any:
 
 
 def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows: Any, public: Any) -> Any:
-    total = MECHANISM.noisy_statistic(
+    total = noisy_statistic(MECHANISM,
         statistic, at, rows, (public, draw_key(state["rng_key"], step)), key=state["rng_key"],
         noise_multiplier=state["noise_multiplier"], step=step, number=ROW_NUMBER,
     ).total  # fmt: skip

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin
@@ -83,7 +84,7 @@ def noisy_query(
 
     def program(rows: Any, public: Any, key: object) -> Any:
         settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
-        return charge.mechanism.noisy_statistic(statistic, 0.0, rows, public, **settings).total
+        return noisy_statistic(charge.mechanism, statistic, 0.0, rows, public, **settings).total
 
     arguments = (query.rows, query.public, keys.stream(key, "query"))
     budget.admit([charge])

@@ -10,6 +10,7 @@ import numpy as np
 
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite, british, clipping_of
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
@@ -68,7 +69,8 @@ def svi_step(
                 mechanism, objective.responses, is_binary, objective.completions, log_likelihood, to_latents, z, rows, public,
                 key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i,
             ))  # fmt: skip
-        noisy = mechanism.noisy_sum(
+        noisy = noisy_sum(
+            mechanism,
             log_likelihood,
             z,
             rows,

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpppl import accounting
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import SIZE, Norms, in_bin
 from dpppl.accounting.events import GaussianEvent
@@ -109,7 +110,7 @@ def private_scale(
 
     def program(state: Tree, rows: Tree, key: jax.Array) -> Any:
         settings: dict[str, Any] = dict(key=key, noise_multiplier=float(sigma), step=state["kind"])
-        return mechanism.noisy_statistic(statistic, state, rows, {}, **settings).total
+        return noisy_statistic(mechanism, statistic, state, rows, {}, **settings).total
 
     key = keys.stream(run.key, "query")
     state = {"kind": np.int32(0), "centre": np.zeros(width, np.float32), "bound": np.ones(width, np.float32)}

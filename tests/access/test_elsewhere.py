@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from dpppl.access.clipping import Adaptive, Flat, Normalised, PerSite
+from dpppl.access.door import noisy_sum
 from dpppl.access.exact_sum import clipped_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import SIZE, in_bin, noisy_histogram
@@ -126,7 +127,7 @@ def test_every_released_coordinate_has_its_noise(discretise, generator):
         rows = {"a": np.zeros((2, first), np.float32), "b": np.zeros((2, second), np.float32)}
 
         def access(key, rows=rows):
-            return mechanism.noisy_sum(linear, latents(rows), rows, {}, key=key, noise_multiplier=1.5).total
+            return noisy_sum(mechanism, linear, latents(rows), rows, {}, key=key, noise_multiplier=1.5).total
 
         found = jax.jit(jax.vmap(access))(keys)
         noise = np.concatenate([np.asarray(found[name], np.float64) for name in "ab"], axis=1) / 3.0
@@ -155,7 +156,7 @@ def test_counts_and_histograms_have_noise_in_every_coordinate(clipping):
         settings = {"clipping_norm": 1.0} if clipping == "adaptive" else {}
 
         def access(key):
-            return mechanism.noisy_sum(linear, latents(rows), rows, {}, key=key, noise_multiplier=1.5, **settings)
+            return noisy_sum(mechanism, linear, latents(rows), rows, {}, key=key, noise_multiplier=1.5, **settings)
 
         found = jax.jit(jax.vmap(access))(keys)
         share = mechanism.clipping.count_share if clipping == "adaptive" else share
@@ -175,7 +176,7 @@ def test_one_row_and_no_row_are_accesses_like_others(num_rows, subsampling):
 
     @functools.partial(jax.vmap, in_axes=(0, None))
     def access(key, rows):
-        return mechanism.noisy_sum(linear, latents(rows), rows, {}, key=key, noise_multiplier=2.0).total["a"]
+        return noisy_sum(mechanism, linear, latents(rows), rows, {}, key=key, noise_multiplier=2.0).total["a"]
 
     found, nothing = (np.asarray(jax.jit(access)(keys, r)) for r in (rows, {n: 0.0 * x for n, x in rows.items()}))
     assert np.all(np.isfinite(found))

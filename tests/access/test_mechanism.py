@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr
 from scipy import stats
 
 from dpppl.access.clipping import SLACK, Adaptive, Flat, PerSite
-from dpppl.access.door import Access, door_p
+from dpppl.access.door import Access, door_p, noisy_sum
 from dpppl.access.door import compiled as compiled_access
 from dpppl.access.mechanism import ACCOUNTED, Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
@@ -39,7 +39,7 @@ def door(clipping_norm=1.0, subsampling=None, **options):
 
 compiled = jax.jit(
     lambda mechanism, likelihood, z, rows, public, key, noise_multiplier: (
-        mechanism.noisy_sum(likelihood, z, rows, public, key=key, noise_multiplier=noise_multiplier).total
+        noisy_sum(mechanism, likelihood, z, rows, public, key=key, noise_multiplier=noise_multiplier).total
     ),
     static_argnums=(0, 1),
 )
@@ -170,8 +170,14 @@ def test_rows_that_were_not_drawn_are_not_counted():
         rows = np.array([0.1, 0.5, 1.0, 1.1, 2.0, 1e9, -7.0], np.float32)[:, None]
         count = jax.jit(
             lambda rows: (
-                mechanism.noisy_sum(  # noqa: B023
-                    flat_sum, jnp.zeros(1), rows, None, key=jax.random.key(0), noise_multiplier=1e-6
+                noisy_sum(
+                    mechanism,  # noqa: B023
+                    flat_sum,
+                    jnp.zeros(1),
+                    rows,
+                    None,
+                    key=jax.random.key(0),
+                    noise_multiplier=1e-6,
                 ).count
             )
         )(rows)
@@ -181,11 +187,16 @@ def test_rows_that_were_not_drawn_are_not_counted():
 def test_steps_under_one_key_have_independent_noise():
     step_noise = jax.jit(
         lambda step: (
-            door()
-            .noisy_sum(
-                zero, jnp.zeros(10_000), jnp.zeros((2, 1)), None, key=jax.random.key(0), noise_multiplier=1.0, step=step
-            )
-            .total
+            noisy_sum(
+                door(),
+                zero,
+                jnp.zeros(10_000),
+                jnp.zeros((2, 1)),
+                None,
+                key=jax.random.key(0),
+                noise_multiplier=1.0,
+                step=step,
+            ).total
         )
     )
     first, second = np.asarray(step_noise(0)), np.asarray(step_noise(1))
@@ -247,7 +258,7 @@ def test_a_derivative_through_the_door_is_refused():
     """It would be a second access that nobody charges."""
 
     def total(z, rows, noise):
-        return jnp.sum(door().noisy_sum(flat_sum, z, rows, None, key=jax.random.key(0), noise_multiplier=noise).total)
+        return jnp.sum(noisy_sum(door(), flat_sum, z, rows, None, key=jax.random.key(0), noise_multiplier=noise).total)
 
     arguments = jnp.zeros(3), jnp.asarray(ROWS), jnp.asarray(1.0)
     for number in range(3):
@@ -277,11 +288,9 @@ def test_transformations_change_nothing(subsampling, generator, x64):
             return -0.5 * (row[2] - jnp.vdot(z["a"], row[:2]) - z["b"]) ** 2
 
         def one(z, key):
-            return (
-                door(subsampling=subsampling)
-                .noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=1.5)
-                .total
-            )
+            return noisy_sum(
+                door(subsampling=subsampling), log_likelihood, z, rows, None, key=key, noise_multiplier=1.5
+            ).total
 
         @jax.jit
         def everywhere(z, keys):
@@ -299,13 +308,13 @@ def test_transformations_change_nothing(subsampling, generator, x64):
 
 def test_latents_may_be_shared_by_a_batch_of_keys():
     keys = jax.random.split(jax.random.key(0), 2)
-    result = jax.vmap(lambda key: door().noisy_sum(linear, Z, ROWS, 1.0, key=key, noise_multiplier=2.0).total)(keys)
+    result = jax.vmap(lambda key: noisy_sum(door(), linear, Z, ROWS, 1.0, key=key, noise_multiplier=2.0).total)(keys)
     assert result["a"].shape == (2, 2) and result["b"].shape == (2,)
     assert np.all(result["a"][0] != result["a"][1])
 
 
 def test_without_jit_it_is_the_same():
-    result = door().noisy_sum(linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0).total
+    result = noisy_sum(door(), linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0).total
     np.testing.assert_allclose(np.append(result["a"], result["b"]), access(door()), rtol=1e-6)
 
 
@@ -345,7 +354,7 @@ def test_clipping_and_subsampling_are_of_the_doors_own_classes(changed):
     """A class made of one of them may do anything with rows."""
     mechanism = replace(door(), **changed)
     with pytest.raises(PrivacyLeakError, match=rf"an access with a {type(*changed.values()).__name__}: the door takes"):
-        mechanism.noisy_sum(linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
+        noisy_sum(mechanism, linear, Z, ROWS, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -375,7 +384,7 @@ def test_no_container_of_the_callers_is_put_together_behind_the_door(rows_in, la
     def total(rows):
         z, rows = wrapped(latents_in, jnp.zeros(2)), wrapped(rows_in, rows)
         likelihood = lambda z, row, _: jnp.vdot(only(z), only(row))  # noqa: E731
-        found = door().noisy_sum(likelihood, z, rows, None, key=jax.random.key(0), noise_multiplier=2.0).total
+        found = noisy_sum(door(), likelihood, z, rows, None, key=jax.random.key(0), noise_multiplier=2.0).total
         assert type(found) is latents_in
         return only(found)
 
@@ -387,7 +396,7 @@ def test_a_door_bound_with_another_mechanism_is_refused(equations):
     """Where the access is made, where it is bound, and where an equation that holds one is proved."""
 
     def function(rows):
-        return door().noisy_sum(flat_sum, jnp.zeros(3), rows, None, key=jax.random.key(0), noise_multiplier=2.0).total
+        return noisy_sum(door(), flat_sum, jnp.zeros(3), rows, None, key=jax.random.key(0), noise_multiplier=2.0).total
 
     program, (equation,) = door_programs(function, ROWS, equations=equations)
     access, stranger = equation.params["access"], Noiseless(clipping=Flat(1.0), subsampling=FullBatch())
@@ -423,7 +432,7 @@ def test_the_noised_sum_is_the_only_output(equations):
     """One access, one output for each site, of its shape; the rows go nowhere else."""
 
     def function(z, rows, key):
-        return door(subsampling=Poisson(0.1)).noisy_sum(linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
+        return noisy_sum(door(subsampling=Poisson(0.1)), linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
 
     program, doors = door_programs(function, Z, ROWS, jax.random.key(0), equations=equations)
     assert len(doors) == 1
@@ -448,7 +457,7 @@ def test_the_program_text_holds_no_row(subsampling):
         sought = rows[[0, 1, -1]].ravel()
 
         def function(z, rows, key):
-            return door(subsampling=subsampling).noisy_sum(linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
+            return noisy_sum(door(subsampling=subsampling), linear, z, rows, 1.0, key=key, noise_multiplier=2.0).total
 
         text = jax.jit(function).lower(Z, rows, jax.random.key(0)).as_text()
         assert not any(holds(text, value) for value in sought)
@@ -466,7 +475,7 @@ def test_the_compiled_door_gets_the_rows_as_arguments(monkeypatch):
 
     monkeypatch.setattr("dpppl.access.door.compiled", noting)
     rows = np.random.default_rng(1).uniform(100, 900, (5, 3)).astype(np.float32)
-    door().noisy_sum(linear, Z, rows, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
+    noisy_sum(door(), linear, Z, rows, 1.0, key=jax.random.key(0), noise_multiplier=2.0)
     assert len(accesses) == 1
     assert not any(holds(str(accesses[0]), value) for value in rows.ravel())
 
@@ -484,11 +493,9 @@ def test_a_sparse_rate_does_no_work_of_the_size_of_the_data(equations):
             return row["y"] * jnp.vdot(z, row["x"])
 
         def function(z, rows, key):
-            return (
-                door(subsampling=Poisson(rate))
-                .noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=1.0)
-                .total
-            )
+            return noisy_sum(
+                door(subsampling=Poisson(rate)), log_likelihood, z, rows, None, key=key, noise_multiplier=1.0
+            ).total
 
         _, (access,) = door_programs(function, jnp.zeros(3), rows, jax.random.key(0), equations=equations)
         program = jax.make_jaxpr(access.params["access"])(*(v.aval for v in access.invars))

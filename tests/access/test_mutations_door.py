@@ -59,11 +59,11 @@ ADAPTIVE = _kind("Adaptive", quantile=0.3, clipping_norm=9.0)
 
 MUTATIONS = [
     # Whose classes
-    left_out("classes made of the door's own", f"{DOOR}_check_classes", "type(value) not in classes", "not isinstance(value, classes)",
+    left_out("classes made of the door's own", f"{DOOR}_check_classes", "type(value) not in _EXACT[name]", "not isinstance(value, _EXACT[name])",
              CLASSES, (_loose,)),
-    left_out("accesses made of the door's own", f"{DOOR}_check_classes", "if type(access) is Access else None", "", FORGED, ("equations",)),
-    left_out("mechanisms made of the door's own", f"{DOOR}_check_classes", "_admitted.get(type(access.mechanism))",
-             "next((f for k, f in _admitted.items() if isinstance(access.mechanism, k)), None)", FORGED, ("equations",)),
+    left_out("accesses made of the door's own", f"{DOOR}_check_classes", "[access] if type(access) is not Access else []", "[]", FORGED, ("equations",)),
+    left_out("mechanisms made of the door's own", f"{DOOR}_check_classes", "type(access.mechanism) is not Mechanism",
+             "not isinstance(access.mechanism, Mechanism)", FORGED, ("equations",)),
     left_out("an access is made of anything", f"{DOOR}Access.__post_init__", "_check_classes(self)", "None", FORGED, ("equations",)),
     left_out("anything is bound", f"{DOOR}_shapes", "_check_classes(access)", "None", FORGED, ("equations",)),
     left_out("anything is proved", f"{DOOR}_roles", '_check_classes(parameters["access"])', "None", FORGED, ("equations",)),

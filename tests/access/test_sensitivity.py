@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from zoo import ZOO
 
+from dpppl.access import door
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import SLACK, Centred, Flat, Normalised, PerSite
 from dpppl.access.mechanism import Mechanism
@@ -61,7 +62,7 @@ def door_of(case):
                 step=0,
             )
         else:
-            noisy_sum = functools.partial(mechanism.noisy_sum, split.log_likelihood)
+            noisy_sum = functools.partial(door.noisy_sum, mechanism, split.log_likelihood)
         run = jax.jit(lambda z, rows, key: noisy_sum(z, rows, public, key=key, noise_multiplier=NOISE).total)
     return run, jax.tree.map(np.asarray, rows), {name: leaf.shape for name, leaf in split.latents.items()}
 

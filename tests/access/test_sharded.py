@@ -8,6 +8,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dpppl.access.clipping import Adaptive, Flat
+from dpppl.access.door import noisy_statistic, noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import checked_mesh, described, number_of, sharded
 from dpppl.errors import ConfigurationError
@@ -39,7 +40,9 @@ def released(mechanism, rows, steps=range(3), noise_multiplier=0.5):
     z, key = jnp.linspace(-1.0, 1.0, 5), jax.random.key(7)
 
     def at(z, rows, key, step):
-        return mechanism.noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=noise_multiplier, step=step)
+        return noisy_sum(
+            mechanism, log_likelihood, z, rows, None, key=key, noise_multiplier=noise_multiplier, step=step
+        )
 
     alone = jax.jit(at)
     chains = jax.jit(jax.vmap(at, (0, None, 0, None)))(jnp.stack([z, -z]), rows, jax.random.split(key), 1)
@@ -72,7 +75,7 @@ def test_each_row_that_is_drawn_counts_once(scheme):
     @jax.jit
     def counted(rows, step):
         one = lambda _, row, __: jax.nn.one_hot(row["number"], N)  # noqa: E731
-        return mechanism.noisy_statistic(one, 0.0, rows, None, key=key, noise_multiplier=1e-9, step=step).total
+        return noisy_statistic(mechanism, one, 0.0, rows, None, key=key, noise_multiplier=1e-9, step=step).total
 
     for step in range(8):
         index, mask = SCHEMES[scheme].draw(keys.stream(key, "subsampling"), N, step)
@@ -149,7 +152,7 @@ def test_chains_on_an_axis_of_their_own_have_the_same_bits():
     starts, chain_keys = jnp.stack([z, -z, 2.0 * z, 0.0 * z]), jax.random.split(jax.random.key(7), 4)
 
     def at(z, rows, key):
-        return mechanism.noisy_sum(log_likelihood, z, rows, None, key=key, noise_multiplier=0.5).total
+        return noisy_sum(mechanism, log_likelihood, z, rows, None, key=key, noise_multiplier=0.5).total
 
     chains = jax.jit(jax.vmap(at, (0, None, 0)))
     for over in ((1, 1), (2, 1), (1, 2)):

@@ -17,6 +17,7 @@ import dpppl
 from dpppl import ConfigurationError, DataReadError
 from dpppl.access import ghost
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic, noisy_sum
 from dpppl.access.drawn import Blocks
 from dpppl.access.exact_sum import over_blocks, over_chunks
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
@@ -67,7 +68,7 @@ def access(rows, subsampling, strategy="auto"):
 
     def one(key, rows):
         settings = dict(key=key, noise_multiplier=1e-3, step=3, number=ROW_NUMBER)
-        return mechanism.noisy_sum(of_row, LATENTS, rows, None, **settings).total
+        return noisy_sum(mechanism, of_row, LATENTS, rows, None, **settings).total
 
     return jax.device_get(jax.jit(jax.vmap(one, (0, None)))(jax.random.split(jax.random.key(0), 2), rows))
 
@@ -141,10 +142,10 @@ def test_numbers_have_the_types_that_they_have_in_memory(tmp_path):
     of_row = lambda z, row, _: {"x": row["x"], "n": 1e-9 * row["n"]}  # noqa: E731
     mechanism = Mechanism(clipping=Flat(1e6), subsampling=FULL)
     settings = dict(key=jax.random.key(0), noise_multiplier=1e-30)
-    total = mechanism.noisy_statistic(of_row, 0.0, found, None, **settings).total
+    total = noisy_statistic(mechanism, of_row, 0.0, found, None, **settings).total
     there = {"x": jnp.asarray(rows), "n": jnp.asarray(rows.astype(np.int64))}
     jax.tree.map(
-        np.testing.assert_array_equal, total, mechanism.noisy_statistic(of_row, 0.0, there, None, **settings).total
+        np.testing.assert_array_equal, total, noisy_statistic(mechanism, of_row, 0.0, there, None, **settings).total
     )
 
 
@@ -167,7 +168,7 @@ def test_nothing_is_as_long_as_the_data(subsampling):
     rows = disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS))}, None)
 
     def run(z, rows, key):
-        return mechanism.noisy_sum(lambda z, row, _: z @ row["x"], z, rows, None, key=key, noise_multiplier=1.0).total
+        return noisy_sum(mechanism, lambda z, row, _: z @ row["x"], z, rows, None, key=key, noise_multiplier=1.0).total
 
     compiled = jax.jit(run).lower(jnp.zeros(100), rows, jax.random.key(0)).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 10**8

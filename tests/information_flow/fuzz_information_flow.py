@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from dpppl import information_flow
 from dpppl.access.clipping import Flat
-from dpppl.access.door import STREAMS
+from dpppl.access.door import STREAMS, noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.subsampling import FullBatch
@@ -232,7 +232,7 @@ class Program:
 
 
 def access(z, x, key, step):
-    return DOOR.noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0, step=step).total
+    return noisy_sum(DOOR, likelihood, z, x, None, key=key, noise_multiplier=1.0, step=step).total
 
 
 def executed(program):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow import executables
@@ -30,7 +31,7 @@ def prepare(power=2, centre=(0.5, 1.0), rows=8, dtype=np.float32, subsampling=No
     log_likelihood = lambda z, row, _: -jnp.sum(jnp.abs(z - centre * row) ** power)  # noqa: E731
 
     def program(z, rows, key):
-        return mechanism.noisy_sum(log_likelihood, z, rows, {}, key=key, noise_multiplier=1e-3).total
+        return noisy_sum(mechanism, log_likelihood, z, rows, {}, key=key, noise_multiplier=1e-3).total
 
     secret = chacha.wrap(np.arange(8, dtype=np.uint32) + np.uint32(key))
     arguments = np.zeros(2, dtype), np.arange(2.0 * rows, dtype=dtype).reshape(rows, 2) + key, secret

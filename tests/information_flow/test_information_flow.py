@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec
 import dpppl
 from dpppl import information_flow
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import PrivacyLeakError
 from dpppl.subsampling import FullBatch, Poisson
@@ -34,7 +35,7 @@ def likelihood(z, row, public):
 def access(z, x, key, step=0, **options):
     """One access of the data, as a kernel would do it."""
     settings = {"clipping": Flat(1.0), "subsampling": FullBatch()} | options
-    return Mechanism(**settings).noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0, step=step).total
+    return noisy_sum(Mechanism(**settings), likelihood, z, x, None, key=key, noise_multiplier=1.0, step=step).total
 
 
 def check(function, *arguments, **options):
@@ -160,7 +161,7 @@ ODD = odd("odd")
 
 def with_likelihood(likelihood, z, x, key, public=None):
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-    return door.noisy_sum(likelihood, z, x, public, key=key, noise_multiplier=1.0).total
+    return noisy_sum(door, likelihood, z, x, public, key=key, noise_multiplier=1.0).total
 
 
 def in_shards(z, x, key, exchange):
@@ -589,9 +590,15 @@ COMPUTED = {
         lambda z, row: (with_likelihood(lambda z, number, _: z * number, z, row, key), None), z[0], x
     )[0],
     "noise by the rows": lambda z, x, key: (
-        Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
-        .noisy_sum(likelihood, z, x, None, key=key, noise_multiplier=1.0 + jnp.abs(x[0, 0]))
-        .total
+        noisy_sum(
+            Mechanism(clipping=Flat(1.0), subsampling=FullBatch()),
+            likelihood,
+            z,
+            x,
+            None,
+            key=key,
+            noise_multiplier=1.0 + jnp.abs(x[0, 0]),
+        ).total
     ),
 }
 
@@ -617,7 +624,7 @@ def test_rows_that_enter_twice_stay_apart(likelihood):
     """The private rows are handed in once more as a public argument, which every row's likelihood sees whole."""
     door = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
     assert (
-        "door" in kinds(lambda z, x, key: door.noisy_sum(likelihood, z, x, x, key=key, noise_multiplier=1.0).total)[0]
+        "door" in kinds(lambda z, x, key: noisy_sum(door, likelihood, z, x, x, key=key, noise_multiplier=1.0).total)[0]
     )
 
 
@@ -664,8 +671,8 @@ def test_rows_may_be_passed_on(unchanged):
 def paired(z, rows, key):
     """One access of private rows that stand in a dictionary."""
     door = Mechanism(clipping=Flat(1.0), subsampling=Poisson(0.5))
-    return door.noisy_sum(
-        lambda z, row, _: jnp.sum(z * sum(row.values())), z, rows, None, key=key, noise_multiplier=1.0
+    return noisy_sum(
+        door, lambda z, row, _: jnp.sum(z * sum(row.values())), z, rows, None, key=key, noise_multiplier=1.0
     ).total
 
 

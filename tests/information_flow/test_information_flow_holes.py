@@ -11,6 +11,7 @@ from test_information_flow import X, Z, access, check, kinds, with_likelihood
 
 from dpppl import information_flow
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import PrivacyLeakError
 from dpppl.subsampling import FullBatch
@@ -390,9 +391,9 @@ def test_rows_do_not_meet_in_a_generator(bits):
     settings = {"key": jax.random.key(0), "noise_multiplier": 1e-6}
     of = lambda bits: lambda z, row, public: z * jnp.where(bits(row) > np.uint32(2**31), 1.0, -1.0)  # noqa: E731
     with pytest.raises(PrivacyLeakError, match="random generator"):
-        mechanism.noisy_sum(of(bits), 0.0, jnp.arange(9), None, **settings)
+        noisy_sum(mechanism, of(bits), 0.0, jnp.arange(9), None, **settings)
     threefry = lambda row: jax.random.bits(jax.random.key(row, impl="threefry2x32"), (), jnp.uint32)  # noqa: E731
-    assert jnp.isfinite(mechanism.noisy_sum(of(threefry), 0.0, jnp.arange(9), None, **settings).total)
+    assert jnp.isfinite(noisy_sum(mechanism, of(threefry), 0.0, jnp.arange(9), None, **settings).total)
 
 
 @pytest.mark.parametrize("result", [X, X[0], np.float32(1.0)])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,9 @@ import dpppl
 from benchmarks.coverage import DIMENSION, coverage
 from dpppl import ConfigurationError
 from dpppl.access.clipping import SLACK, clip_rows
-from dpppl.access.mechanism import ACCOUNTED, Mechanism, NoisySum
+from dpppl.access.door import NoisySum
+from dpppl.access.mechanism import ACCOUNTED
+from dpppl.mcmc.bound import BoundKernel
 from dpppl.mcmc.langevin import hamiltonian_step, langevin_step, thermostat_step
 
 KERNELS = [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT]
@@ -416,15 +419,18 @@ def test_intervals_of_a_short_run_are_flagged():
 # Schedules
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Telling(Mechanism):
-    """A door without data that tells which noise multipliers it was called with."""
+class Telling(BoundKernel):
+    """A bound kernel without data that tells which noise multiplier its last access was made with."""
 
-    seen: list
+    seen: ClassVar[list] = []
 
-    def noisy_sum(self, log_likelihood, z, rows, public, **options):
+    @classmethod
+    def like(cls, bound):
+        return cls(**{field.name: getattr(bound, field.name) for field in dataclasses.fields(bound)})
+
+    def noisy_sum(self, position, rows, public, **options):
         self.seen.append(options["noise_multiplier"])
-        return NoisySum(jax.tree.map(jnp.zeros_like, z))
+        return NoisySum(jax.tree.map(jnp.zeros_like, position))
 
 
 SCHEDULES = {
@@ -448,11 +454,11 @@ def run_and_accounted(kernel, schedule, count):
     """In one compiled loop, as a run is: no step has less noise than it is accounted with, and hardly more."""
     rows = np.zeros((5, 2), np.float32)
     told = kernel(normal_mean, clipping_norm=2.0, step_size=schedule)
-    telling = told.copy(mechanism=Telling(**vars(told.mechanism), seen=[])).bind((rows,), {})
+    telling = Telling.like(told.bind((rows,), {}))
 
     def step(state, _):
         state = telling.step(state, rows={"y": rows}, public={})
-        return state, telling.kernel.mechanism.seen[-1]
+        return state, Telling.seen.pop()
 
     start = told.first_state({"mean": jnp.zeros(2)}, jax.random.key(0))
     device = np.asarray(jax.jit(lambda state: lax.scan(step, state, length=count)[1])(start), np.float64)

@@ -12,6 +12,7 @@ import pytest
 
 from dpppl.access.centring import noisy_centred_sum
 from dpppl.access.clipping import SLACK, Centred, Flat, PerSite
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model.arguments import Public
@@ -127,10 +128,10 @@ def test_a_units_log_likelihood_is_the_sum_of_its_rows(model, args):
     assert split.num_rows == 5 and split.log_prior(z, public) == single.log_prior(z, {})
 
 
-def noisy_sum(model, args, ids, k, mechanism, z):
+def total_of(model, args, ids, k, mechanism, z):
     """What the door returns for units."""
     split, rows, public = in_units(model, args, ids, k)
-    return mechanism.noisy_sum(split.log_likelihood, z, rows, public, key=key(), noise_multiplier=1e-6, step=0).total
+    return noisy_sum(mechanism, split.log_likelihood, z, rows, public, key=key(), noise_multiplier=1e-6, step=0).total
 
 
 CASES = [
@@ -160,7 +161,7 @@ def test_no_person_moves_the_sum_by_more_than_the_norm(case):
     def run(z, rows, key):
         settings = dict(key=key, noise_multiplier=1e-6, step=0)
         if law is None:
-            return mechanism.noisy_sum(split.log_likelihood, z, rows, {}, **settings).total
+            return noisy_sum(mechanism, split.log_likelihood, z, rows, {}, **settings).total
         return noisy_centred_sum(
             mechanism, law, law.is_binary, None, split.log_likelihood, whole, z, rows, {}, **settings
         ).total
@@ -186,7 +187,7 @@ def test_ghost_sums_of_units_are_those_of_their_gradients():
     ids = np.random.default_rng(2).integers(0, 7, 24)
     z = {"w": jnp.asarray(np.random.default_rng(3).normal(size=(3, 4)), jnp.float32)}
     found = [
-        noisy_sum(wide, (x, y), ids, 5, Mechanism(clipping=Flat(0.8), subsampling=FullBatch(), strategy=s), z)["w"]
+        total_of(wide, (x, y), ids, 5, Mechanism(clipping=Flat(0.8), subsampling=FullBatch(), strategy=s), z)["w"]
         for s in ("vmap", "microbatch", "ghost")
     ]
     assert np.allclose(found[0], found[1], atol=1e-6) and np.allclose(found[0], found[2], atol=1e-4)

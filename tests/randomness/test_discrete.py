@@ -20,6 +20,7 @@ from scipy import stats
 import dpppl
 from dpppl import accounting
 from dpppl.access.clipping import SLACK, Adaptive, Flat, PerSite
+from dpppl.access.door import noisy_sum
 from dpppl.access.exact_sum import clipped_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import GaussianEvent
@@ -133,7 +134,7 @@ Z = {"a": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
 @functools.partial(jax.jit, static_argnums=0)
 def compiled(door, z, rows, key, noise_multiplier):
     norm = jnp.float32(door.clipping.clipping_norm) if isinstance(door.clipping, Adaptive) else None
-    return door.noisy_sum(linear, z, rows, None, key=key, noise_multiplier=noise_multiplier, clipping_norm=norm)
+    return noisy_sum(door, linear, z, rows, None, key=key, noise_multiplier=noise_multiplier, clipping_norm=norm)
 
 
 def access(rows=ROWS, noise_multiplier=2.0, clipping=FLAT, seed=0, discretise=True, **options):
@@ -163,7 +164,7 @@ def test_the_noise_has_standard_deviation_norm_times_multiplier(clipping):
     def zero(z, row, public):
         return row[0] * (jnp.sum(z["a"]) + jnp.sum(z["b"]))
 
-    step = jax.jit(lambda z, rows, key: door.noisy_sum(zero, z, rows, None, key=key, noise_multiplier=3.0).total)
+    step = jax.jit(lambda z, rows, key: noisy_sum(door, zero, z, rows, None, key=key, noise_multiplier=3.0).total)
     noise = np.concatenate(jax.tree.leaves(step(z, np.zeros((2, 1), np.float32), jax.random.key(0))))
     scale = 3.0 * clipping.clipping_norm
     assert stats.kstest(noise / scale, "norm").pvalue > 1e-6
@@ -235,7 +236,7 @@ def test_the_proof_accepts_it_and_sees_noise_used_twice(subsampling):
     door = Mechanism(clipping=Flat(1.0), subsampling=subsampling, discretise=True)
 
     def step(z, rows, key):
-        return door.noisy_sum(linear, z, rows, None, key=key, noise_multiplier=1.0).total
+        return noisy_sum(door, linear, z, rows, None, key=key, noise_multiplier=1.0).total
 
     def twice(z, rows, key):
         return step(z, rows, key), step(z, 2 * z["a"][0] + rows, key)

@@ -11,6 +11,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.row_program.linear_algebra import on_finite
 from dpppl.subsampling import FullBatch
@@ -84,7 +85,7 @@ def test_all_of_it_is_nan_of_what_is_not_finite_and_the_same_of_the_rest(capfd):
 
 def access(program, rows, z):
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=FullBatch(), strategy="vmap")
-    return mechanism.noisy_sum(program, z, rows, None, key=jax.random.key(0), noise_multiplier=1e-6).total
+    return noisy_sum(mechanism, program, z, rows, None, key=jax.random.key(0), noise_multiplier=1e-6).total
 
 
 @pytest.mark.parametrize("where", ["value", "slope"])

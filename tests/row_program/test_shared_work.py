@@ -11,7 +11,7 @@ from jax import lax
 from numpyro.infer.autoguide import AutoMultivariateNormal
 
 import dpppl
-from dpppl.access.door import door_p
+from dpppl.access.door import door_p, noisy_sum
 from dpppl.jaxprs import equations as all_equations
 from dpppl.model.split import split_model
 from dpppl.row_program.hoist import gradient, value_and_gradient
@@ -158,8 +158,8 @@ def access_of(kernel, arrays):
     rows, public = bound.split.arrays(arrays, {})
 
     def quiet(z, rows):
-        return kernel.mechanism.noisy_sum(
-            bound.split.log_likelihood, z, rows, public, key=jax.random.key(0), noise_multiplier=1e-9
+        return noisy_sum(
+            kernel.mechanism, bound.split.log_likelihood, z, rows, public, key=jax.random.key(0), noise_multiplier=1e-9
         ).total
 
     doors = [e for e in all_equations(jax.make_jaxpr(quiet)(state.z, rows)) if e.primitive is door_p]

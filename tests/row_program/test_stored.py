@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpppl.access.clipping import NUM_COUNTS, SLACK, Flat, PerSite, with_count
+from dpppl.access.door import noisy_sum
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.access.mechanism import Mechanism
 from dpppl.row_program.materialize import Statistic, ending
@@ -124,7 +125,7 @@ def through_the_door(log_likelihood, z, rows):
     mechanism = Mechanism(clipping=Flat(0.7), subsampling=FullBatch())
     noisy = jax.jit(
         lambda rows: (
-            mechanism.noisy_sum(log_likelihood, z, rows, {}, key=jax.random.key(0), noise_multiplier=1e-9).total
+            noisy_sum(mechanism, log_likelihood, z, rows, {}, key=jax.random.key(0), noise_multiplier=1e-9).total
         )
     )
     return noisy.lower(rows).compile(), noisy(rows)

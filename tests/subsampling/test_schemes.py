@@ -17,6 +17,7 @@ from scipy import stats
 import dpppl
 from dpppl import ConfigurationError, Partition, accounting
 from dpppl.access.clipping import SLACK, Flat, PerSite
+from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ACCOUNTED, Mechanism
 from dpppl.accounting.events import gaussian_mu
 
@@ -150,7 +151,8 @@ def test_a_chain_walks_through_its_partition():
     data, _ = bound.split.arrays((y,), {})
     noisy = jax.jit(
         lambda step: (
-            kernel.mechanism.noisy_sum(
+            noisy_sum(
+                kernel.mechanism,
                 lambda z, row, public: bound.split.log_likelihood(z, row, public),
                 state.z,
                 data,

@@ -26,6 +26,7 @@ from zoo import ZOO
 
 import dpppl
 from dpppl.access.clipping import Normalised
+from dpppl.access.door import noisy_sum
 from dpppl.accounting import GaussianEvent
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.elbo import ROW_NUMBER
@@ -293,7 +294,8 @@ def test_sum_and_count_of_adaptive_clipping_share_the_budget_of_one_event():
 
     @jax.jit
     def noise(step):
-        return mechanism.noisy_sum(
+        return noisy_sum(
+            mechanism,
             lambda z, row, public: z * row["y"],
             jnp.zeros(()),
             rows,
