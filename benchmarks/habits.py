@@ -1,11 +1,11 @@
 """Habits of NumPyro's users: 60 models with defaults, by three methods: each runs, or is refused with a cure that was run.
 
-python benchmarks/habits.py --results FOLDER [--only NAME ...]     # runs what FOLDER lacks, a process for each model and method
+python benchmarks/habits.py --results FOLDER [--only NAME ...]     # runs what FOLDER lacks, a process for each model
 python benchmarks/habits.py --results FOLDER --table               # the table, in Markdown
 
 Epsilon 2, delta 1e-6, 2,000 simulated rows, seeds fixed but for secret keys. A run is *wrong* where its verdict refuses nothing and the
 mean of a latent lies more than 5 of its own posterior sds, and more than 5 of NUTS's, from NUTS's mean. *Raw* is an exception that is
-no DPPPLError. Seconds are of one process, with compilation, beside NUTS's (500 + 500 steps).
+no DPPPLError. Seconds are processor time with compilation, of dpppl and of NUTS (500 + 500 steps) in one process.
 """
 
 import argparse
@@ -66,16 +66,15 @@ def distance(samples, reference):
     return float(max(found))
 
 
-def tried(method, name):
-    """One row: what came of a model with a method."""
+def tried(method, name, reference):
+    """One row: what came of a model with a method; `reference` gives NUTS's samples and seconds of a model and its arguments."""
     from benchmarks.habits_models import HABITS
     from dpppl.errors import DPPPLError
 
     habit = HABITS[name]
     row = {"model": name, "source": habit.source, "method": method}
     model, arguments = habit.model, habit.arguments
-    warnings.simplefilter("ignore")
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         samples, refusals = private(method, model, arguments)
         row["outcome"] = "runs"
@@ -93,15 +92,30 @@ def tried(method, name):
             return row | {"outcome": "raw", "error": repr(again)[:300]}
     except Exception as error:
         return row | {"outcome": "raw", "error": repr(error)[:300]}
-    row |= {"seconds": time.perf_counter() - start, "read": not refusals}
+    row |= {"seconds": time.process_time() - start, "read": not refusals}
     try:
-        start = time.perf_counter()
-        reference = nuts(model, arguments)
-        row |= {"nuts": time.perf_counter() - start, "distance": distance(samples, reference)}
+        exact, row["nuts"] = reference(model, arguments)
+        row["distance"] = distance(samples, exact)
     except Exception as error:
         row["nuts_error"] = repr(error)[:200]
     row["wrong"] = bool(row["read"] and row.get("distance", 0.0) > FAR)
     return row
+
+
+def tried_all(name, paths):
+    """Each method of `paths` on a model, and a file for each."""
+    known = {}
+
+    def reference(model, arguments):
+        if id(model) not in known:
+            start = time.process_time()
+            samples = nuts(model, arguments)
+            known[id(model)] = samples, time.process_time() - start
+        return known[id(model)]
+
+    warnings.simplefilter("ignore")
+    for method, path in paths.items():
+        path.write_text(json.dumps(tried(method, name, reference)))
 
 
 def table(folder):
@@ -135,11 +149,8 @@ def main():
     parser.add_argument("--only", nargs="+")
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--one", nargs=2, metavar=("METHOD", "MODEL"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.one:
-        print(json.dumps(tried(*args.one)))
-        return
     if args.table:
         table(args.results)
         return
@@ -147,21 +158,18 @@ def main():
 
     args.results.mkdir(parents=True, exist_ok=True)
     for name in args.only or HABITS:
-        for method in args.methods:
-            path = args.results / f"{name.replace(' ', '_').replace(',', '')}-{method}.json"
-            if path.exists():
-                continue
-            command = [sys.executable, __file__, "--results", str(args.results), "--one", method, name]
-            done = subprocess.run(command, capture_output=True, text=True)
-            lines = done.stdout.strip().splitlines()
-            row = {
-                "model": name,
-                "source": HABITS[name].source,
-                "method": method,
-                "outcome": "raw",
-                "error": done.stderr[-300:],
-            }
-            path.write_text(lines[-1] if done.returncode == 0 and lines else json.dumps(row))
+        stem = name.replace(" ", "_").replace(",", "")
+        paths = {method: args.results / f"{stem}-{method}.json" for method in args.methods}
+        paths = {method: path for method, path in paths.items() if not path.exists()}
+        if args.one:
+            return tried_all(name, paths)
+        if paths:
+            command = [sys.executable, __file__, "--results", str(args.results), "--one", "--only", name]
+            done = subprocess.run([*command, "--methods", *paths], capture_output=True, text=True)
+        for method, path in paths.items():
+            if not path.exists():
+                row = {"model": name, "source": HABITS[name].source, "method": method, "outcome": "raw"}
+                path.write_text(json.dumps(row | {"error": done.stderr[-300:]}))
             print(path.read_text()[:300], flush=True)
 
 
