@@ -17,7 +17,7 @@ from dpppl.mcmc.bound import BoundKernel
 from dpppl.model.supports import codes
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.report.verdict import line_of
+from dpppl.report.verdict import html_of, line_of
 from dpppl.types import Tree
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
@@ -307,6 +307,8 @@ class Reading:
     words: dict[str, Array]
     learned: dict[str, Array]
     measured: Measured
+
+    _repr_html_ = html_of
 
     @property
     def by_site(self) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from dpppl.noise_aware.sides import findings
 from dpppl.noise_aware.widths import MODELLED, PSEUDO_TRUE, Widths
 from dpppl.report.counted_rows import STANDS_OUT, CountedRows
 from dpppl.report.render import table
-from dpppl.report.verdict import Array, line_of
+from dpppl.report.verdict import Array, html_of, line_of
 
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .004 from 0
@@ -95,6 +95,8 @@ class Verdict:
     codes: tuple[str, ...] = ()
     in_units: bool = False
     widths: Widths = MODELLED
+
+    _repr_html_ = html_of
 
     @classmethod
     def of(

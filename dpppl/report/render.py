@@ -88,12 +88,12 @@ def sections_of(document: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     return [(title, document[name]) for title, name in titled if document[name]]
 
 
-def summary(headline: str, rows: Rows, sections: Sections) -> str:
-    """For notebooks: the headline, and all else folded but for warnings."""
+def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy report") -> str:
+    """For notebooks: the headline, and all else folded under a title but for warnings."""
     parts = [f"<p><strong>{_words(headline)}</strong></p>"]
-    parts += [_list(sentences) for title, sentences in sections if title == "Warnings"]
-    parts.append(f"<details><summary>Privacy report</summary>{_table(rows)}")
-    parts += [f"<p>{title}</p>{_list(sentences)}" for title, sentences in sections if title != "Warnings"]
+    parts += [_list(sentences) for name, sentences in sections if name == "Warnings"]
+    parts.append(f"<details><summary>{title}</summary>{_table(rows)}")
+    parts += [f"<p>{name}</p>{_list(sentences)}" for name, sentences in sections if name != "Warnings"]
     return "".join(parts) + "</details>"
 
 

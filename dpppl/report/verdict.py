@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from dpppl.errors import UnconvergedWarning, warn
+from dpppl.report import render
 
 Array = np.ndarray
 
@@ -33,6 +34,14 @@ def line_of(refusals: Sequence[str], doubts: Sequence[str], otherwise: str) -> s
     more = len(refusals) + len(doubts) - 1
     rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
     return f"{'do not read' if refusals else 'read with care'}: {found[0]}{rest}"
+
+
+def html_of(verdict: Verdict) -> str:
+    """For notebooks: the line, the other refusals, and how many elements of each site have which word."""
+    words = {site: np.unique(found.astype(str), return_counts=True) for site, found in verdict.by_site.items()}
+    rows = [(site, ", ".join(f"{count} {word}" for word, count in zip(*found))) for site, found in words.items()]
+    others = verdict.refusals[1:]
+    return render.summary(verdict.line(), rows, [("Warnings", list(others))] if others else [], "Words by site")
 
 
 def warn_of(refusals: Sequence[str], call: str, allow_unconverged: bool) -> None:

@@ -21,7 +21,7 @@ from dpppl.information_flow.executables import run_once
 from dpppl.model.initialization import number_of_draws, prior_draws
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, SMALLEST_SHARE, Learned, distance
-from dpppl.report.verdict import line_of
+from dpppl.report.verdict import html_of, line_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import AutoDropout, parts_of
 from dpppl.types import BySite, Tree
@@ -75,6 +75,8 @@ class Convergence:
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
+
+    _repr_html_ = html_of
 
     @property
     def refusals(self) -> list[str]:

@@ -85,6 +85,14 @@ def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
     assert verdict(**finding).line().startswith("read: ")
 
 
+def test_notebooks_show_the_line_and_the_words_by_site():
+    found = verdict(missing=0.1, arrival=3.0)._repr_html_()
+    assert found.startswith("<p><strong>do not read: 10.0%") and "<li>the gradients were taken 3.0" in found.replace(
+        "\xa0", " "
+    )
+    assert "1 learned, 1 prior" in found.replace("\xa0", " ") and "Words by site" in found
+
+
 def test_a_prior_that_the_data_contradict_is_made_wider_not_narrower():
     found = verdict(arrival=28.0, agreement=30.0, farthest=("w[1]", 8.0))
     assert len(found.refusals) == 2 and not found.doubts and found.line().endswith("(1 more finding)")
