@@ -43,7 +43,7 @@ from benchmarks.noise_aware_wide import mu_of
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import nuts, posterior, recipe
+from dpppl.noise_aware import posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import from_vector
 from dpppl.noise_aware.plan import default_plan
@@ -62,7 +62,7 @@ class Bench:
         self.coordinates = Coordinates.of(split_model(model, args, {}))
         self.rows, self.public = self.coordinates.split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        self.sampler = None if self.is_normal else nuts.Sampler(self.coordinates, 2_000)
+        self.sampler = None if self.is_normal else posterior.Sampler(self.coordinates, 2_000)
         dimension = self.coordinates.dimension
         responses = Responses.of(self.coordinates.split)
         self.redrawn = responses.redrawn

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, times
+from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.plan import NUM_AXES
 
 FIT, LINK = 0.7, 0.68
 """By what two moments of ranks by surprise are multiplied, and the signed ranks by value, so that these, and the numbers released
 with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts in one number only."""
-NUM_AXES = 8
-"""The most coordinates along which ranks by value are compared."""
 IMPOSSIBLE = 12.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
 normal law, five sds away."""

@@ -16,9 +16,8 @@ from jax import lax
 from dpppl.access.norm_histogram import SIZE, in_bin
 from dpppl.jaxprs import equations
 from dpppl.model.units import UnitResponses
-from dpppl.noise_aware.influence import Influence
 from dpppl.noise_aware.plan import STEPS
-from dpppl.noise_aware.statistics import NUM_DRAWS, RowStatistics
+from dpppl.noise_aware.statistics import NUM_DRAWS, Influence, RowStatistics
 from dpppl.runs.driver import Program
 
 KINDS = ("gradient", "curvature", "bin", "sizes", "sides", "scalars")

@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+NUM_AXES = 8
+"""The most coordinates along which ranks by value are compared."""
+
 
 class Block(NamedTuple):
     """Successive accesses of one kind.

@@ -1,19 +1,247 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.sparse.linalg import cg
+from numpyro.diagnostics import split_gelman_rubin
+from numpyro.infer.hmc import hmc
 
 from dpppl.information_flow.executables import run_once
-from dpppl.noise_aware import nuts
-from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates, Known, Prior
 from dpppl.noise_aware.curvature import Array, times
-from dpppl.noise_aware.prior import Known, Prior
+from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.surrogate import Surrogate, moments, root_of
 
+_NUM_WARMUP, _DIVERGING, _R_HAT = 200, 0.02, 1.1
+_AT_ONCE = 64
+_EACH = {"start": 0, "slopes": 0, "centre": None, "scales": None, "turn": None, "index": None}
 _CHAINS = 30
+
+
+class Linear(NamedTuple):
+    """Residuals (k b,) that are linear in coordinates: minus log likelihoods are half their squares.
+
+    - **start** - (n, k, b): residuals at `centre`.
+    - **slopes** - (n, k, b, b), by scaled and reflected latents.
+    - **centre** - coordinates (d,).
+    - **frame** - how latents are scaled and reflected."""
+
+    start: Array
+    slopes: Array
+    centre: Array
+    frame: Frame
+
+    @classmethod
+    def of(cls, means: Array, covariances: Array, prior: Array, origin: Array, frame: Frame) -> "Linear":
+        """Those that make means (n, k, b) and covariances of u under a normal prior of covariance `prior`, where latents have
+        the mean `origin`."""
+        centre = means.mean(axis=0)
+        total = np.linalg.inv(covariances)
+        values, vectors = np.linalg.eigh(total - np.linalg.inv(prior))
+        roots = np.sqrt(
+            np.maximum(values, 1e-9 * np.linalg.eigvalsh(total).max())
+        )  # a mixture may be wider than the prior
+        slopes = (vectors * roots[..., None, :]).swapaxes(-1, -2)
+        missing = times(vectors.swapaxes(-1, -2), times(total, means)) / roots
+        return cls(times(slopes, centre) - missing, slopes @ frame.inverse, origin + frame.latents(centre), frame)
+
+    def arrays(self) -> dict[str, Any]:
+        """For `_residual`, without the leading axis where all share them."""
+        frame = self.frame
+        found = {"start": self.start, "slopes": self.slopes, "centre": self.centre, "scales": frame.scales}
+        floats = {name: jnp.asarray(a, jnp.float32) for name, a in (found | {"turn": frame.turn}).items()}
+        return floats | {"index": jnp.asarray(frame.layout.index)}
+
+
+def _residual(data: Any, vector: Any) -> Any:
+    moved = (vector - data["centre"]) / data["scales"]
+    moved = jnp.append(moved - data["turn"] @ (data["turn"].T @ moved), 0.0)[data["index"]]
+    return (data["start"] + jnp.einsum("kij,kj->ki", data["slopes"], moved)).ravel()
+
+
+class Sampler:
+    """NUTS chains over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
+    surrogates. Each chain has a residual of its own; all give as many samples.
+
+    - **coordinates** - those of the model.
+    - **num_samples** - of all chains together.
+
+    Its `x` (n,) is nearly white: see `_place`, and `_wide_latents` for wide models."""
+
+    def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
+        latents = coordinates.split.latents
+        zeros, self._unravel = ravel_pytree({site: jnp.zeros(s.shape, s.dtype) for site, s in latents.items()})
+        self.dimension, self.coordinates, self.num_samples = len(zeros), coordinates, num_samples
+        self._is_wide = coordinates.dimension > MOST_FULL
+        self._moves, self._sites = (self._are_in(sites) for sites in (coordinates.moves, coordinates.sites))
+        self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
+        self._slopes = jax.jit(lambda t, frame, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(frame, data)))
+        frames = None if self._is_wide else 0
+        self._chains = jax.jit(jax.vmap(self._chain, ((_EACH, None), frames, 0, None)), static_argnums=3)
+
+    def __call__(
+        self, linear: Linear, average: Linear, covariance: Array, public: Any, key: Any
+    ) -> tuple[dict[str, Array], str | None]:
+        """Unconstrained latents by site, and what is wrong with them, if anything. `average`: of all that `linear` holds."""
+        prior_key, key = jax.random.split(key)
+        draws = self.coordinates.draws(public, prior_key)
+        points = np.asarray(jax.vmap(lambda z: ravel_pytree(z)[0])(draws), np.float64)
+        data = linear.arrays()
+        if self._is_wide:
+            frames = self._wide_frame(average, covariance, points, public)
+        else:
+            frames = self._white(data, points, public)
+        count = len(linear.start)
+        placed, diverging = self._chains(
+            (data, public), frames, jax.random.split(key, count), -(-self.num_samples // count)
+        )
+        # In the order of time: what drifts or is stuck makes the halves differ.
+        samples = {n: np.asarray(v).swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in placed.items()}
+        return self._checked(samples, float(np.mean(np.asarray(diverging))))
+
+    def _checked(self, samples: dict[str, Array], diverging: float) -> tuple[dict[str, Array], str | None]:
+        samples = {site: value[: self.num_samples] for site, value in samples.items()}
+        with np.errstate(all="ignore"):
+            r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
+        if diverging <= _DIVERGING and r_hat <= _R_HAT:
+            return samples, None
+        return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
+
+    def _are_in(self, sites: tuple[str, ...]) -> Array:
+        """Whether each latent (n,) belongs to one of the sites."""
+        latents = self.coordinates.split.latents
+        return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
+
+    def _chain(self, data: Any, frame: Any, key: Any, num_samples: int) -> Any:
+        """Latents by site, (num_samples, ...), and whether they diverged."""
+
+        def potential(x: Any) -> Any:
+            latents, log_det, residual = self._latents(x, data, frame)
+            return 0.5 * jnp.sum(residual**2) - self.coordinates.split.log_prior(latents, data[1]) - log_det
+
+        start, step = hmc(potential_fn=potential, algo="NUTS")
+        state = start(
+            jnp.zeros(self.dimension), _NUM_WARMUP, step_size=0.5, target_accept_prob=0.9, max_tree_depth=7, rng_key=key
+        )
+        state = lax.fori_loop(0, _NUM_WARMUP, lambda _, state: step(state), state)
+
+        def body(state: Any, _: Any) -> Any:
+            state = step(state)
+            return state, (self._latents(state.z, data, frame)[0], state.diverging)
+
+        return lax.scan(body, state, None, length=num_samples)[1]
+
+    def _latents(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any, Any]:
+        """Latents, the log determinant of their derivatives, and their residual."""
+        if self._is_wide:
+            latents = self._wide_latents(x, frame)
+            return latents, 0.0, _residual(data[0], self.coordinates.vector(latents, data[1]))
+        t, log_det = self._place(x, data, frame)
+        return self._unravel(frame["middle"] + frame["width"] * t), log_det, self._at(frame, data)(t)
+
+    def _at(self, frame: Any, data: Any) -> Callable[[Any], Any]:
+        """The residual of latents in units of their prior's spread."""
+
+        def residual(t: Any) -> Any:
+            latents = self._unravel(frame["middle"] + frame["width"] * t)
+            return _residual(data[0], self.coordinates.vector(latents, data[1]))
+
+        return residual
+
+    def _white(self, data: Any, points: Array, public: Any) -> Any:
+        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n).
+
+        Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
+        linear residual around these, which needs no search."""
+        middle, width = _prior_scales(points)
+        covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
+        scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
+        precision, free = np.linalg.inv(covariance), self._sites | self._moves
+        given, own = self._given, self._own
+        prior_root = np.linalg.cholesky(np.linalg.inv(covariance[np.ix_(own, own)])).T
+        frames = []
+        for number in range(len(data["start"])):
+            each = {name: a if _EACH[name] is None else a[number] for name, a in data.items()}
+            start = np.zeros(len(middle))
+            for _ in range(3):  # exact after two: first the latents that are measured, then those that move
+                found = self._slopes(jnp.asarray(start, jnp.float32), scales, (each, public))
+                value, slope = (np.asarray(v, np.float64) for v in found)
+                total = slope[:, free].T @ slope[:, free] + precision[np.ix_(free, free)]
+                start[free] = np.linalg.solve(total, slope[:, free].T @ (slope[:, free] @ start[free] - value))
+            root = root_of(np.linalg.inv(slope.T @ slope + precision)[np.ix_(given, given)])
+            frames.append(scales | {"around": start[given], "root": root, "prior_root": prior_root})
+        return {name: jnp.asarray(np.array([f[name] for f in frames]), jnp.float32) for name in frames[0]}
+
+    def _place(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any]:
+        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x.
+
+        The residual is affine in the latents that are `moves`, given all others: these get the mean and covariance that they
+        would have under a normal prior, given the others."""
+        given, own, at = self._given, self._own, self._at(frame, data)
+        t = jnp.zeros_like(x).at[given].set(frame["around"] + frame["root"] @ x[given])
+        if not len(own):
+            return t, 0.0
+        along = lambda moved: at(t.at[own].set(moved))  # noqa: E731
+        value, slope = along(t[own]), jax.jacfwd(along)(t[own])
+        q, r = jnp.linalg.qr(jnp.concatenate([slope, frame["prior_root"]]))
+        moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
+        return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
+
+    def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Any) -> Any:
+        """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
+        latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in
+        their prior."""
+        middle, width = (jnp.asarray(a, jnp.float32) for a in _prior_scales(points))
+        frame = average.frame
+        if not self.coordinates.held:
+            arrays = {"roots": frame.roots @ root_of(covariance), "mean": average.centre}
+            return {"middle": middle, "width": width} | {n: jnp.asarray(a, jnp.float32) for n, a in arrays.items()} | {
+                n: a for n, a in average.arrays().items() if n in ("scales", "turn", "index")
+            } | {"place": jnp.asarray(frame.layout.place)}  # fmt: skip
+        data = {name: a if _EACH[name] is None else a[0] for name, a in average.arrays().items()}
+        start, size = _scaled(self._at({"middle": middle, "width": width}, (data, public)), self._sites | self._moves)
+        return {"middle": middle + width * start, "width": width * size}
+
+    def _wide_latents(self, x: Any, frame: Any) -> Any:
+        latents = frame["middle"] + frame["width"] * x
+        if "roots" in frame:
+            where, turn = np.flatnonzero(self._sites), frame["turn"]
+            t = jnp.einsum("kij,kj->ki", frame["roots"], jnp.append(x[where], 0.0)[frame["index"]])
+            t = t.ravel()[frame["place"]]
+            latents = latents.at[where].set(frame["mean"] + frame["scales"] * (t - turn @ (turn.T @ t)))
+        return self._unravel(latents)
+
+
+def _scaled(at: Callable[[Any], Any], free: Array) -> tuple[Any, Any]:
+    """Where the residual `at` of t (n,) and a normal prior fit best, moving those that are `free`, and the scales of all."""
+    mask = jnp.asarray(free, jnp.float32)
+
+    @jax.jit
+    def fitted(t: Any) -> Any:
+        value, forward = jax.linearize(at, t)
+        backward = jax.linear_transpose(forward, t)
+        normal = lambda s: s + mask * backward(forward(mask * s))[0]  # noqa: E731
+        return t + mask * cg(normal, -mask * (backward(value)[0] + t), maxiter=300)[0]
+
+    start = jnp.zeros(len(free))
+    for _ in range(3):
+        start = fitted(start)
+    forward = jax.linearize(at, start)[1]
+    square = lambda i: jnp.sum(forward(jax.nn.one_hot(i, len(free))) ** 2)  # noqa: E731
+    squares = jax.jit(lambda: lax.map(square, jnp.arange(len(free)), batch_size=_AT_ONCE))()
+    return start, 1.0 / jnp.sqrt(1.0 + squares)
+
+
+def _prior_scales(points: Array) -> tuple[Array, Array]:
+    """Medians and half widths (n,) of prior draws (m, n)."""
+    return np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
 
 
 class Mixture(NamedTuple):
@@ -59,13 +287,13 @@ class Mixture(NamedTuple):
         logs = -0.5 * ((value - means) ** 2 / variances + np.log(2.0 * np.pi * variances))
         return float(logsumexp(logs) - np.log(len(logs)))
 
-    def linear(self) -> tuple[nuts.Linear, nuts.Linear, Array]:
+    def linear(self) -> tuple[Linear, Linear, Array]:
         """Likelihoods: one for each normal distribution of a part of them, and that of all together, whose covariance (k, b, b)
         is the last."""
         step, frame = max(1, len(self.means) // _CHAINS), self.surrogate.frame
         mean, spread = moments(self.means, self.covariances)
-        each = nuts.Linear.of(self.means[::step], self.covariances[::step], self.prior, self.mean, frame)
-        return each, nuts.Linear.of(mean[None], spread[None], self.prior, self.mean, frame), spread
+        each = Linear.of(self.means[::step], self.covariances[::step], self.prior, self.mean, frame)
+        return each, Linear.of(mean[None], spread[None], self.prior, self.mean, frame), spread
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Independent draws (count, d), as many of each normal distribution."""
@@ -90,7 +318,7 @@ def draw(
     - **key** - key of the draws.
     - **num_samples** - number of draws."""
     if not is_normal:
-        return nuts.Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
+        return Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
     points = np.asarray(mixture.draw(rng, num_samples), np.float32)
     return {site: np.asarray(value) for site, value in run_once(jax.vmap(coordinates.latents), points).items()}, None

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from tqdm.auto import tqdm
 
 from dpppl.access.centring import draw_key
 from dpppl.access.clipping import Flat
@@ -17,10 +18,12 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.disk import of_row
 from dpppl.data.rows import arrays_of, placement_of
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware.geometry import Geometry
+from dpppl.noise_aware.frame import Geometry
 from dpppl.noise_aware.joint import KINDS, Joint, OfKind
 from dpppl.noise_aware.plan import STEPS
+from dpppl.noise_aware.recipe import Ask
 from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.processes import messages
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
@@ -29,6 +32,15 @@ MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
 HISTOGRAMS = ("norm_bin", "curvature_bin")
 """Kinds of accesses that are one program."""
+_PHASES = {
+    "norm_bin": "scores' norms",
+    "curvature_bin": "curvatures' norms",
+    "curvature": "curvature",
+    "gradient": "gradients",
+    "sizes": "sizes of curvatures",
+    "sides": "curvatures on both sides",
+    "scalars": "scalars",
+}
 
 
 @dataclass(frozen=True)
@@ -233,3 +245,21 @@ def _moved(
     new = mean + geometry.latents(state, geometry.times(gain, average) + offset)
     new = limited(new, point, state["scales"] / (1.0 + count / 8.0))
     return limited(new, state["point"], state["reach"] * state["scales"]), average
+
+
+def bar_for(num_accesses: int, *, visible: bool) -> Any:
+    """A bar for a number of accesses, to be used as a context; without a rate, as phases differ too much."""
+    shape = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
+    return tqdm(total=num_accesses, disable=not (visible and messages.leads()), desc="compiling", bar_format=shape)
+
+
+def shown(ask: Ask, bar: Any) -> Ask:
+    """`ask`, with each access on the bar: its kind and number alone, which are public."""
+
+    def shown_ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
+        bar.set_description(_PHASES.get(kind, kind))
+        found = ask(kind, at, noise_multiplier, repeats, **walk)
+        bar.update(repeats)
+        return found
+
+    return shown_ask

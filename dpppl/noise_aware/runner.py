@@ -9,12 +9,11 @@ import numpy as np
 
 from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware import conclusion, progress, savage_dickey
+from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import Bound, bind
-from dpppl.noise_aware.releases import Released, Releases, prepared
+from dpppl.noise_aware.releases import Released, Releases, bar_for, prepared, shown
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
 from dpppl.noise_aware.statistics import RowStatistics
-from dpppl.noise_aware.summary import print_table
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
@@ -85,7 +84,7 @@ class NoiseAware(NoiseAwareSettings):
     (2000,)
     """
 
-    bayes_factor = savage_dickey.bayes_factor
+    bayes_factor = conclusion.bayes_factor
 
     def privacy_plan(self) -> PrivacyReport:
         """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 12 accesses fewer."""
@@ -109,7 +108,7 @@ class NoiseAware(NoiseAwareSettings):
             bound.responses, bound.coordinates.latents, prior.geometry(), self.weights, self._most_scores
         )
         access_key = keys.stream(run.key, "accesses")
-        with progress.bar(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
+        with bar_for(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
             digest = ",".join(program.digest for program in programs.values())
             if run.checkpoint is not None:
@@ -133,7 +132,7 @@ class NoiseAware(NoiseAwareSettings):
                     run.checkpoint,
                 )
                 self._releases = Released(prior, is_normal, scale, [])
-                ask = progress.shown(self._releases.recorded(made.asker()), bar)
+                ask = shown(self._releases.recorded(made.asker()), bar)
                 found = conclusion.staged(self, bound, self._releases, ask)
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
@@ -201,7 +200,7 @@ class NoiseAware(NoiseAwareSettings):
         found = self.get_samples(group_by_chain=True, allow_unconverged=True)
         latents: Any = {} if self._coordinates is None else self._coordinates.split.latents
         kept = [name for name in found if not exclude_deterministic or name in latents]
-        print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
+        conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
     def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and

@@ -1,17 +1,15 @@
 """Statistics of a row: its centred score, its curvature, the bins of their norms, and how well it fits.
 
-All are computed in coordinates u (see `geometry`), from the scores s (1 + m, d) of the responses
+All are computed in coordinates u (see `frame`), from the scores s (1 + m, d) of the responses
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
 curvature A = sym(E[psi s']) is longer than `bound` is weighed down, by w = min(1, bound / |A|), in every release alike:
 w depends on no response where these are listed, and on all alike where they are drawn, so sum w psi still has mean zero at
-the truth, and its curvature is the expectation of the sum of w A. (Of units the real response does not enter A: nearly
-zero.)
-"""
+the truth, and its curvature is the expectation of the sum of w A."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +26,104 @@ from dpppl.access.centring import (
 )
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
+from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.fit import numbers
-from dpppl.noise_aware.geometry import Geometry
-from dpppl.noise_aware.influence import Influence, Members, moment
-from dpppl.noise_aware.weights import Weights
+from dpppl.noise_aware.frame import Geometry
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
+from dpppl.validation import positive
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
 """The share of a curvature's cost that goes to the variance of scores; of a sandwich, whose width it decides."""
 NUM_DRAWS = 32
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The column that holds one weight a row, and its public cap.
+
+    - **name** - the name under which `run` gets the column.
+    - **cap** - the largest weight; larger ones count as the cap."""
+
+    name: str
+    cap: float
+
+    @classmethod
+    def of(cls, weights: Any, max_weight: Any) -> "Weights | None":
+        """From the arguments of a method. Raises ConfigurationError if they do not fit together."""
+        if weights is None and max_weight is None:
+            return None
+        if not isinstance(weights, str):
+            raise ConfigurationError(
+                f'weights is the name under which run gets the column, got a {type(weights).__name__}: give weights="weight", '
+                "max_weight=..., and then run(rng_key, ..., weight=column)."
+            )
+        if max_weight is None:
+            raise ConfigurationError(
+                f"weights={weights!r} needs max_weight, the largest weight that counts in full: a public number, chosen without "
+                "looking at the data."
+            )
+        return cls(weights, positive(max_weight, name="max_weight"))
+
+    def model(self, model: Callable[..., Any], keywords: Any) -> Callable[..., Any]:
+        """The model with the column as a further argument, which it ignores.
+
+        Raises ConfigurationError where a call's `keywords` lack the column."""
+        if self.name not in keywords:
+            raise ConfigurationError(f"the rows have weights: give {self.name}=..., one weight for each row.")
+
+        def weighted(*args: Any, **kwargs: Any) -> Any:
+            return model(*args, **{name: value for name, value in kwargs.items() if name != self.name})
+
+        return weighted
+
+    def of_row(self, row: Any) -> Any:
+        """The row's weight in units of the cap, in [0, 1]; NaN, so that the row is left out, for a negative or infinite one."""
+        weight = jnp.asarray(row[self.name], float) / self.cap
+        return jnp.where(jnp.isfinite(weight) & (weight >= 0.0), jnp.minimum(weight, 1.0), jnp.nan)
+
+
+def moment(weights: Any, psi: Any, scores: Any) -> Any:
+    """The matrix (k, k) of sum weights psi scores', for psi, scores (m, k)."""
+    return jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
+
+
+class Members(NamedTuple):
+    """Responses that a row could have given, the real one first.
+
+    - **log_probs** - (1 + m,).
+    - **scores** - (1 + m, d), in u; with a `jacobian` of k numbers in blocks of u they are its products with `scores` (1 + m, k).
+    - **weights** - (1 + m,).
+    - **jacobian** - of the k numbers that a distribution is made of, in blocks of u, or None.
+    - **others** - by site, (m, ...)."""
+
+    log_probs: Any
+    scores: Any
+    weights: Any
+    jacobian: Any
+    others: Any
+
+
+class Influence(NamedTuple):
+    """A row's score and its curvature.
+
+    - **score** - of the real response, (d,).
+    - **psi** - the same, centred and clipped, (d,).
+    - **length** - the Frobenius norm of the row's curvature.
+    - **is_clipped** - whether the centred score was longer than the norm.
+    - **matrix** - computes the curvature, as its `geometry` has it.
+    - **squares** - of directions (d, n): the model's variance of scores along each.
+    - **along** - of directions (d, n): the row's curvature along each."""
+
+    score: Any
+    psi: Any
+    length: Any
+    is_clipped: Any
+    matrix: Callable[[], Any]
+    squares: Callable[[Any], Any]
+    along: Callable[[Any], Any]
 
 
 def scores_share(most_scores: float) -> float:

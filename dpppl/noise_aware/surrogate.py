@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpppl.noise_aware.blocks import Frame
 from dpppl.noise_aware.curvature import Array, Curvature, positive_part, times
+from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import STEPS
 
 _FEW, _PASSES = 20, 8

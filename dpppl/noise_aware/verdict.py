@@ -2,20 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from dpppl.model.refusals import quoted
+from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.fit import Fit, Scalars, certain
-from dpppl.noise_aware.prior import Known, Prior
-from dpppl.noise_aware.recipe import Stage
-from dpppl.noise_aware.scales import blurred, unknown_scale
-from dpppl.noise_aware.sides import findings
-from dpppl.noise_aware.widths import MODELLED, PSEUDO_TRUE, Widths
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.recipe import Stage, findings
 from dpppl.report.counted_rows import STANDS_OUT, CountedRows
 from dpppl.report.render import table
 from dpppl.report.verdict import Array, html_of, line_of
 
+MOST_DISPERSED = 1.1
+PSEUDO_TRUE = (
+    "the model is wrong by the ranks of responses: intervals are for its pseudo-true value, at which clipped scores have mean "
+    "zero, and predictions of single rows are not calibrated."
+)
+HIDDEN = 40.0
+MANY, BLURRED = 20, 0.5
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .004 from 0
 HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
@@ -23,6 +29,77 @@ TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degr
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
+
+
+class Widths(NamedTuple):
+    """Findings from the released variance of scores.
+
+    - **ratio** - by what the model's variance of scores is multiplied to be nearest to the released one. At most 1 where the
+      model is right.
+    - **std** - its standard error by noise.
+    - **latent** - the latent whose sd changes most if the model's variance is used.
+    - **wider** - its sd over that with the model's variance.
+    - **is_sandwich** - whether the sds come from the released variance whatever the model says."""
+
+    ratio: float = 1.0
+    std: float = 0.0
+    latent: str = ""
+    wider: float = 1.0
+    is_sandwich: bool = False
+
+    @classmethod
+    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Widths":
+        """From the last stage."""
+        if last.modelled is None:
+            return cls()
+        released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
+        ratios = np.sqrt(released / modelled)
+        number = int(np.argmax(np.abs(np.log(ratios))))
+        return cls(*last.dispersion, names[number], float(ratios[number]))
+
+    @property
+    def doubt(self) -> str | None:
+        """Whether scores vary by more than the model and the noise of the release explain."""
+        if not self.ratio - STANDS_OUT * self.std > MOST_DISPERSED:
+            return None
+        cure = "" if self.is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
+        return (
+            f"scores vary {self.ratio:.1f} ± {self.std:.1f} times as much as under the model, and the sd of '{self.latent}' is "
+            f"{self.wider:.1f} times the model's: responses are more dispersed, or rows of a unit correlated{cure}."
+        )
+
+    def described(self) -> str:
+        """A line of the report."""
+        return (
+            f"{self.ratio:.2f} ± {self.std:.2f} times the model's (at most 1 expected); the sd of '{self.latent}' "
+            f"{self.wider:.2f} times that of the model-based width"
+        )
+
+
+MODELLED = Widths()
+
+
+def unknown_scale(hidden: float) -> str | None:
+    """A finding on columns whose scale the run has not found; `hidden`: see `Release.hidden`."""
+    if hidden < HIDDEN:
+        return None
+    return (
+        f"noise hides a direction of the latents that the data may know {hidden:,.0f} times as well as the prior does, while "
+        "another one is well known: some columns are in units of their own (years, euros), or nearly constant; write "
+        "(x - centre) / scale in the model, with public constants or those of dpppl.private_scale, or raise the budget."
+    )
+
+
+def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
+    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
+    sites = np.array([name.split("[")[0] for name in names])
+    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
+    sd = np.sqrt(found.variance)
+    return tuple(
+        site
+        for site, own in members.items()
+        if len(own) >= MANY and np.median(sd[own]) > BLURRED * np.std(found.mean[own])
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

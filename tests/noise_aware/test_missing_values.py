@@ -19,7 +19,7 @@ from dpppl.model import structure
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.model.structure import unwrapped
-from dpppl.noise_aware.geometry import Geometry
+from dpppl.noise_aware.frame import Geometry
 from dpppl.noise_aware.statistics import RowStatistics
 
 TRUTH = np.array([-0.3, 0.5, 1.0, 0.0, 0.5, np.log(0.8)], np.float32)

@@ -16,7 +16,7 @@ UNLIKELY, CERTAIN = (
 )
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
-SIDES, RELEASE = "dpppl.noise_aware.sides:", "dpppl.noise_aware.curvature_release:Release."
+SIDES, RELEASE = "dpppl.noise_aware.recipe:", "dpppl.noise_aware.sketch:Release."
 CURVATURE, PARAMETERS = "dpppl.noise_aware.curvature:", "dpppl.row_program.parameters:_narrowest"
 LIGHT = "test_sandwich:test_ranks_count_by_the_weight_and_their_variances_by_its_square"
 NEAREST = "test_sandwich:test_dispersion_is_the_nearest_multiple_of_the_curvature"
@@ -69,7 +69,7 @@ MUTATIONS = [
     bug("rare covariates are one-sided", f"{SIDES}widths", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
     bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
     bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
-    bug("curvatures are as long as their blocks", "dpppl.noise_aware.geometry:Geometry.length_of_product", ", 0.0) + beside)", ", 0.0))",
+    bug("curvatures are as long as their blocks", "dpppl.noise_aware.frame:Geometry.length_of_product", ", 0.0) + beside)", ", 0.0))",
         "test_noise_aware_wide:test_rows_are_as_long_as_their_curvatures_also_hostile_ones"),
     bug("curvatures at two points count alike", f"{RELEASE}combined", "if self._differs(other):", "if False:",
         "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),
@@ -79,7 +79,7 @@ MUTATIONS = [
     bug("a light row that is next to impossible counts in full", f"{FIT}numbers", "departure * share", "departure", LIGHT),
     bug("the share of sums of entries", f"{CURVATURE}dispersion", "np.sum(noisy * curvature) / size", "np.sum(noisy) / size", NEAREST),
     bug("noise of a sum of squares", f"{CURVATURE}dispersion", "std / np.sqrt(size)", "std / size", NEAREST),
-    bug("dispersion that may be noise", "dpppl.noise_aware.widths:Widths.doubt", "STANDS_OUT * self.std", "0.0",
+    bug("dispersion that may be noise", "dpppl.noise_aware.verdict:Widths.doubt", "STANDS_OUT * self.std", "0.0",
         "test_sandwich:test_the_verdict_says_where_scores_vary_by_more_than_noise_explains"),
     bug("parameters that a response enters", PARAMETERS, "np.inf if v in of_response else max", "max", SCORES, ("mixture",)),
     bug("vectors as wide as numbers", PARAMETERS, "max(1, v.aval.size)", "1", NONE),

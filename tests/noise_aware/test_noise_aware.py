@@ -19,11 +19,11 @@ from dpppl.access.norm_histogram import LOWEST, MISSING
 from dpppl.errors import BudgetExceededError, ConfigurationError, UnsupportedModelError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import curvature, fit, posterior, progress, recipe, releases, runner
+from dpppl.noise_aware import curvature, fit, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.details import NoiseAwareDetails
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
@@ -359,7 +359,7 @@ def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, comp
     bar, plan = capsys.readouterr().err, default_plan()
     phases = [line.split(":")[0] for line in bar.split("\r") if line.strip()]
     shown = [phase for phase, before in zip(phases, [None, *phases]) if phase != before]
-    every = [progress._PHASES[block.kind] for block in plan.blocks]
+    every = [releases._PHASES[block.kind] for block in plan.blocks]
     of_accesses = [phase for phase, before in zip(every, [None, *every]) if phase != before]
     assert shown == (["compiling", *of_accesses, "posterior"] if progress_bar else [])
     assert (f" {plan.num_accesses}/{plan.num_accesses} " in bar) == progress_bar

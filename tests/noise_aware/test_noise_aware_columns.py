@@ -8,12 +8,12 @@ import numpyro.distributions as dist
 import pytest
 
 from dpppl.noise_aware import recipe, releases
-from dpppl.noise_aware.blocks import Frame
-from dpppl.noise_aware.curvature_release import Release
+from dpppl.noise_aware.coordinates import Prior
+from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.prior import Prior
-from dpppl.noise_aware.scales import unknown_scale
+from dpppl.noise_aware.sketch import Release
+from dpppl.noise_aware.verdict import unknown_scale
 from dpppl.randomness import keys
 from tests.noise_aware.test_noise_aware import Bench, bench, full, split_rows
 

@@ -9,12 +9,11 @@ from test_noise_aware import bench, compiled_once, data, full, noise_aware, spli
 import dpppl
 from dpppl.access.norm_histogram import SIZE
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware import nuts, recipe
-from dpppl.noise_aware.curvature import Curvature, _drawn_along, drawn
-from dpppl.noise_aware.curvature_release import Release, decline
+from dpppl.noise_aware import recipe
+from dpppl.noise_aware.curvature import Curvature, _drawn_along, drawn, eigen_draws
 from dpppl.noise_aware.plan import STEPS, default_plan
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.spectral import eigen_draws
+from dpppl.noise_aware.posterior import Linear, Mixture
+from dpppl.noise_aware.sketch import Release, decline
 from dpppl.noise_aware.surrogate import Surrogate, gains_of, moments, resolved, tempered
 
 WIDTH = 6
@@ -347,6 +346,6 @@ def test_a_posterior_can_be_computed_again_from_what_was_released(compiled_once,
 def test_a_mixture_that_is_wider_than_the_prior_is_a_flat_likelihood(width):
     """Of one latent, as where a release says nothing: finite, and at most as narrow as the posterior says."""
     frame, identity = full(1).first(), np.eye(1)[None]
-    found = nuts.Linear.of(np.full((1, 1, 1), 0.3), width**2 * identity[None], identity, np.zeros(1), frame)
+    found = Linear.of(np.full((1, 1, 1), 0.3), width**2 * identity[None], identity, np.zeros(1), frame)
     slope = found.slopes[0, 0, 0, 0] * frame.scales[0] * frame.roots[0, 0, 0]
     assert np.isfinite(found.start).all() and slope**2 == pytest.approx(max(0.0, width**-2 - 1.0), abs=1e-6)

@@ -15,9 +15,8 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
-from dpppl.noise_aware.blocks import RANK, Frame, homes
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.geometry import Geometry
+from dpppl.noise_aware.frame import RANK, Frame, Geometry, homes
 from dpppl.noise_aware.plan import wide_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.sketch import COLUMNS

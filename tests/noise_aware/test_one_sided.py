@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
-from dpppl.noise_aware.sides import APART, FACTOR, findings, widths
+from dpppl.noise_aware.recipe import APART, FACTOR, findings, widths
 from dpppl.randomness import chacha
 
 NUM_ROWS = 5_000

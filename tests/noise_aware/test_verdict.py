@@ -14,7 +14,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import binding, fit
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.details import NoiseAwareDetails
+from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.noise_aware.verdict import Verdict
 
