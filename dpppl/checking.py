@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from dpppl.report.render import summary, table
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.runner import SVI
+from dpppl.types import Function
 
 _TIMED_ROWS = 4_096
 
@@ -62,7 +62,7 @@ _HEADLINE = "Nothing was run and nothing was charged."
 
 @on_host
 def check(
-    model: Callable[..., Any], *args: object, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: object
+    model: Function, *args: object, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: object
 ) -> Checked:
     """Tabulate what a run on these arguments would keep private, make public, release, refuse and take.
 
@@ -123,7 +123,7 @@ def _methods(model: Any, split: SplitModel, args: Any, kwargs: Any, epsilon: flo
     """Each method, with what came of binding it to the arguments."""
     key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
     guide = AutoNormal(model)
-    tried: dict[str, Callable[[], Any]] = {
+    tried: dict[str, Function] = {
         "NoiseAware": lambda: bind(NoiseAware(model, **noise), args, kwargs, key),
         "DPSGLD": lambda: DPSGLD(model, **noise).bind(args, kwargs),
         "SVI": lambda: bind_objective(SVI(model, guide, clipping_norm=1.0, **noise), key, args, kwargs),

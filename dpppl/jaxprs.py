@@ -10,28 +10,31 @@ from itertools import compress
 from typing import Any
 
 import jax
+import jax.extend.core
 import numpy as np
 from jax.extend import source_info_util
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
+
+from dpppl.types import Function, Tree
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 _TABLE = re.compile(re.escape(os.path.dirname(__file__)) + r"/model/samplers\.py:[\d:]+ \(_chebyshev\)")
 
 
-def abstract(shape: Sequence[int], dtype: Any) -> jax.ShapeDtypeStruct:
+def abstract(shape: Sequence[int], dtype: object) -> jax.ShapeDtypeStruct:
     """An array's shape and dtype, without the array."""
     make: Any = jax.ShapeDtypeStruct
     return make(tuple(shape), dtype)
 
 
-def open_jaxpr(program: Any) -> Any:
+def open_jaxpr(program: object) -> Any:
     """The jaxpr itself, without the constants it was closed over; None for anything else."""
     inner = getattr(program, "jaxpr", program)
     return inner if hasattr(inner, "eqns") else None
 
 
-def programs(equation: Any) -> Iterator[Any]:
+def programs(equation: Any) -> Iterator[Tree]:
     """The programs in an equation's parameters, or of what expands when it is compiled, as jnp.nonzero does since JAX 0.11."""
     if (high := equation.params.get("_prim")) is not None and hasattr(high, "expand"):
         expand = lambda *operands: jax.tree.leaves(high.expand(*jax.tree.unflatten(high.in_tree, operands)))  # noqa: E731
@@ -40,7 +43,7 @@ def programs(equation: Any) -> Iterator[Any]:
     return (leaf for leaf in leaves if open_jaxpr(leaf) is not None)
 
 
-def equations(program: Any) -> Iterator[Any]:
+def equations(program: object) -> Iterator[Tree]:
     """All equations, also those of the programs inside.
 
     >>> twice = jax.jit(lambda x: 2.0 * x)
@@ -53,12 +56,12 @@ def equations(program: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
-def is_literal(v: Any) -> bool:
+def is_literal(v: Tree) -> bool:
     """Whether an equation's operand is a number written into the program."""
     return hasattr(v, "val")
 
 
-def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def bind(equation: JaxprEqn, operands: Sequence[object]) -> list[Tree]:
     """The outputs of one equation, given its operands: as evaluating its program would compute them."""
     given = [(v, value) for v, value in zip(equation.invars, operands) if not is_literal(v)]
     alone = jax.make_jaxpr(lambda: ())().jaxpr.replace(
@@ -67,7 +70,7 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return jaxpr_as_fun(ClosedJaxpr(alone, ()))(*(value for _, value in given))
 
 
-def scan_parts(equation: Any) -> tuple[int, int]:
+def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
     """How many inputs of a `lax.scan` are constants, and how many of them and of its outputs are carried; the rest are
     slices. Read from their ranks: versions of JAX differ in what they note.
 
@@ -77,7 +80,7 @@ def scan_parts(equation: Any) -> tuple[int, int]:
     """
     inner = open_jaxpr(equation.params["jaxpr"])
 
-    def whole(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    def whole(outside: Sequence[Tree], inside: Sequence[Tree]) -> int:
         return sum(len(np.shape(a.aval)) == len(np.shape(b.aval)) for a, b in zip(outside, inside))
 
     carried = whole(equation.outvars, inner.outvars)
@@ -89,8 +92,8 @@ Rule = Callable[[Any, Sequence[Any]], Sequence[Any] | None]
 
 
 def evaluate(
-    program: Any, values: dict[Any, Any], rule: Rule | None = None, wanted: Sequence[Any] | None = None
-) -> list[Any]:
+    program: Any, values: dict[Any, Any], rule: Rule | None = None, wanted: Sequence[Tree] | None = None
+) -> list[Tree]:
     """The values of variables of an open program, by default of its outputs, from the `values` of others.
 
     The one evaluator of programs: equations that are not needed are left out, but for those with effects, and `rule` may compute
@@ -138,7 +141,7 @@ def varying(program: Any, varies: Sequence[bool]) -> set[Any]:
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
 
 
-def split(program: Any, varies: Sequence[bool]) -> tuple[Any, Any] | None:
+def split(program: Any, varies: Sequence[bool]) -> tuple[Tree, Tree] | None:
     """Two closed programs for an open one: `before(*inputs that do not vary)`, and `after(*what it gave, *inputs)`, which gives
     the outputs. Constants are the first inputs. Equations without cost stay in the second; None if nothing else is left.
 
@@ -174,7 +177,7 @@ _OFTEN = 8
 CALLS = {"call_hi_primitive", "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
-def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> Any:
+def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> jax.extend.core.ClosedJaxpr:
     """A closed program without calls: what `jax.jit` and `jax.checkpoint` wrapped is inlined, also in bodies of scans.
 
     `rule`: see `evaluate`.
@@ -184,11 +187,11 @@ def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> Any
     ['mul', 'add']
     """
 
-    def run(program: Any, arguments: Sequence[Any]) -> list[Any]:
+    def run(program: object, arguments: Sequence[object]) -> list[Tree]:
         jaxpr, captured = open_jaxpr(program), getattr(program, "consts", ())
         return evaluate(jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *arguments])), inline)
 
-    def inline(equation: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
+    def inline(equation: JaxprEqn, operands: Sequence[object]) -> Sequence[Tree] | None:
         if (outputs := rule(equation, operands)) is not None:
             return outputs
         name, inner = equation.primitive.name, next(programs(equation), None)
@@ -200,13 +203,13 @@ def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> Any
     return jax.make_jaxpr(lambda *arguments: run(program, arguments))(*inputs)
 
 
-def constants(program: Any) -> Iterator[Any]:
+def constants(program: object) -> Iterator[Tree]:
     """The arrays that a program and the programs inside it captured."""
     yield from (value for value in getattr(program, "consts", ()) if hasattr(value, "dtype"))
     yield from _inner_constants(program)
 
 
-def _inner_constants(program: Any) -> Iterator[Any]:
+def _inner_constants(program: object) -> Iterator[Tree]:
     yield from (v.val for v in open_jaxpr(program).outvars if hasattr(v, "val") and np.ndim(v.val))
     for equation in open_jaxpr(program).eqns:
         yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
@@ -214,7 +217,7 @@ def _inner_constants(program: Any) -> Iterator[Any]:
             yield from constants(inner)
 
 
-def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tuple[int, int, int]:
+def count_numbers(program: object, inside: Function = programs) -> tuple[int, int, int]:
     """How many single numbers stand in a program and those inside it: captured ones and those in lines of the user's code, as
     often as they stand; the same without zeros, which stand for latents; different ones, also of libraries, but for `_TABLE`.
 
@@ -226,7 +229,7 @@ def count_numbers(program: Any, inside: Callable[[Any], Any] = programs) -> tupl
     return len(own), sum(map(bool, own)), len({(str(v.dtype), v.item()) for v, _ in found})
 
 
-def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, bool]]:
+def _numbers(program: object, inside: Function) -> Iterator[tuple[Any, bool]]:
     """Each of them, and whether it was captured or is the user's."""
     jaxpr = open_jaxpr(program)
     values = [
@@ -244,10 +247,10 @@ def _numbers(program: Any, inside: Callable[[Any], Any]) -> Iterator[tuple[Any, 
     yield from ((np.asarray(value), counted) for value, counted in plain)
 
 
-def _repeated_places(jaxpr: Any) -> list[Any]:
+def _repeated_places(jaxpr: Any) -> list[Tree]:
     """Constant places, as in x[3], from the user's lines, of arrays that are read at few of them many times: labels may be
     written so. Who goes through an array reads each place once, or a few times."""
-    read: dict[Any, list[Any]] = {}
+    read: dict[Any, list[Tree]] = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name == "slice" and is_of_user(source_of(equation)):
             read.setdefault(equation.invars[0], []).append(equation.params["start_indices"])
@@ -255,7 +258,7 @@ def _repeated_places(jaxpr: Any) -> list[Any]:
     return [np.asarray(sum(place)) for places in often for place in places]
 
 
-def source_of(equation: Any) -> str:
+def source_of(equation: JaxprEqn) -> str:
     """The source line that an equation is from, or nothing."""
     try:
         return str(source_info_util.summarize(equation.source_info))
@@ -269,7 +272,7 @@ def is_of_user(line: str) -> bool:
     return ":" in line and "site-packages" not in line and not line.startswith(ours)
 
 
-def depends_on(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+def depends_on(function: Function, *arguments: object) -> tuple[Any, ...]:
     """Which leaves of `arguments` any output of `function` depends on: the same trees, with bools; abstract.
 
     >>> depends_on(lambda x, y: y["a"] * x.size, np.ones(3), {"a": 2.0})
@@ -279,7 +282,7 @@ def depends_on(function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]
     return tuple(jax.tree.unflatten(jax.tree.structure(arguments), used_inputs(program)))
 
 
-def used_inputs(program: Any, outputs: Sequence[bool] | None = None) -> list[bool]:
+def used_inputs(program: object, outputs: Sequence[bool] | None = None) -> list[bool]:
     """Which inputs the chosen outputs depend on; by default, all outputs."""
     jaxpr = open_jaxpr(program)
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars) if outputs is None else outputs)[1]
@@ -297,7 +300,7 @@ class Dependence:
     [('a', 'x')]
     """
 
-    def __init__(self, function: Callable[..., Any], **inputs: Shapes) -> None:
+    def __init__(self, function: Function, **inputs: Shapes) -> None:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*inputs.values())
         outputs = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
         labels = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
@@ -324,7 +327,7 @@ class Dependence:
         jaxpr, _ = self._reduced(role, name)
         numbers: dict[Any, int] = {}
 
-        def show(v: Any) -> str:
+        def show(v: Tree) -> str:
             return f"{v.val if hasattr(v, 'val') else numbers.setdefault(v, len(numbers))}:{v.aval}"
 
         equations = [([*e.invars, *e.outvars], f"{e.primitive} {e.params}") for e in jaxpr.eqns]

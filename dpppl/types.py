@@ -1,6 +1,6 @@
 """Names of types that rooms share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import jax
@@ -8,7 +8,11 @@ import numpy as np
 
 Tree: TypeAlias = Any
 """A pytree of arrays, keys or shapes: dicts, tuples and other containers. JAX has no type for it."""
-BySite: TypeAlias = Mapping[str, jax.Array]
-"""Arrays by name of a site, or of a parameter."""
 Numbers: TypeAlias = jax.Array | np.ndarray
 """Numbers on the device or on the host."""
+BySite: TypeAlias = Mapping[str, Numbers]
+"""Arrays by name of a site, or of a parameter."""
+Document: TypeAlias = Mapping[str, Any]
+"""Plain values of JSON, by name."""
+Function: TypeAlias = Callable[..., Any]
+"""A function with arguments of its own: a model, a guide, a statistic."""

@@ -25,7 +25,7 @@ METHODS = DOOR | {"model", "ledger", "report", "runs"}
 MAY_IMPORT = {
     "types": set(),
     "errors": set(),
-    "jaxprs": set(),
+    "jaxprs": {"types"},
     "processes": {"types", "errors"},
     "validation": {"errors"},
     "accounting": {"errors", "validation"},

@@ -292,9 +292,8 @@ def test_calls_that_do_not_fit_the_model():
         ((X, Y, Y), {}, "too many positional arguments"),
         ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
     ):
-        assert (
-            f"the model cannot be called with these arguments, all that are not the method's own: {cause}."
-            in refused(logistic, *args, **kwargs, kind=ConfigurationError)
+        assert f"the model does not take these arguments (those of the call that are the model's): {cause}." in refused(
+            logistic, *args, **kwargs, kind=ConfigurationError
         )
 
 

@@ -49,7 +49,7 @@ class SelectionEvent:
         if not self.candidates or not all(self.candidates):
             raise ConfigurationError("a selection has at least one candidate, each with at least one event.")
         if len({e.neighboring_relation for c in self.candidates for e in c}) > 1:
-            raise ConfigurationError("all candidates of a selection have one neighbouring relation.")
+            raise ConfigurationError("all candidates of a selection must have the same neighbouring relation.")
         if not 1 <= self.mean < math.inf or (self.shape is not None and not 0 <= self.shape < math.inf):
             raise ConfigurationError(
                 "a selection's mean is a number from 1 on, its shape one from 0 on, or None for Poisson."

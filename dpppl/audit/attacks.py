@@ -5,7 +5,6 @@ import copy
 import inspect
 import io
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,11 +26,12 @@ from dpppl.randomness.keys import as_key, claims_apart, secret_key, stream
 from dpppl.runs.driver import forgetful
 from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
+from dpppl.types import Function
 
 
 @forgetful
 def audit(
-    audited: DPKernel | SVI | MCMC | NoiseAware | Callable[..., Any],
+    audited: DPKernel | SVI | MCMC | NoiseAware | Function,
     *args: object,
     num_steps: int | None = None,
     delta: float,
@@ -143,7 +143,7 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
         )
 
 
-def _runner(audited: Any, num_steps: object, of: Unit) -> Callable[..., Any]:
+def _runner(audited: Any, num_steps: object, of: Unit) -> Function:
     """`runner(rng_key, *args)` of anything that is audited."""
     settings: Any = dict(unit=of.ids, max_rows_per_unit=of.max_rows) if of.ids is not None else {}
     if isinstance(audited, DPKernel):
@@ -158,7 +158,7 @@ def _runner(audited: Any, num_steps: object, of: Unit) -> Callable[..., Any]:
     return own.run if num_steps is None else lambda key, *args, **kwargs: own.run(key, num_steps, *args, **kwargs)
 
 
-def _watched(watcher: Any, runner: Callable[..., Any], key: jax.Array, args: Any, kwargs: Any) -> None:
+def _watched(watcher: Any, runner: Function, key: jax.Array, args: Any, kwargs: Any) -> None:
     with (
         watched_by(watcher), claims_apart(), warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),

@@ -2,12 +2,12 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from dpppl import accounting
+from dpppl.types import Function
 
 Array = np.ndarray
 _SHARES = (0.01, 0.02, 0.05, 0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -122,7 +122,7 @@ def _refuted(right: int, guesses: int, m: int, delta: float, confidence: float, 
     return gaussian_epsilon(low, delta) if gaussian else float(low)
 
 
-def _is_refuted(least: Callable[[Any], Any], right: int, guesses: int, m: int, level: float) -> Any:
+def _is_refuted(least: Function, right: int, guesses: int, m: int, level: float) -> Any:
     """Whether `right` of `guesses` has probability below `level` for each of some trade-off curves.
 
     - **least** - `least(x)`: least probability of an event on one data set that has probability x on the neighbouring one."""

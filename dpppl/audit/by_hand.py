@@ -1,7 +1,6 @@
 """Attacks on steps by hand: many runs of a kernel or SVI, in which the first row is a canary, compiled as one program."""
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from dpppl.randomness.keys import stream
 from dpppl.subsampling import FullBatch
 from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 
 _BATCH = 10_000
 
@@ -53,8 +52,8 @@ class _Target:
     audited: Any
     mechanism: Mechanism
     state: Tree
-    step: Callable[..., Any]
-    position: Callable[..., Any]
+    step: Function
+    position: Function
 
     def attacked(self, state: Any, present: Any, **changes: Any) -> tuple[Any, Any, Any]:
         """The next state where only the canary speaks, if it is `present`; and what `of_first` says of its access."""

@@ -1,7 +1,7 @@
 """Runs in which rows are canaries: what an attacker who sees every release learns of each of them.
 
-A run's proved programs are compiled with other accesses at their doors, as for a replay: each goes through the door's own
-subsampling, clipping, sum and noise, but of a row that a coin leaves out nothing enters.
+A run's proved programs are compiled with other accesses at their doors, as for a replay. Each access uses the door's own
+subsampling, clipping, sum and noise. Rows that a coin leaves out add nothing.
 """
 
 from collections.abc import Callable
@@ -87,7 +87,7 @@ class ManyCanaries(Charged):
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         return jax.pure_callback(self._through, like, scores, outputs)
 
-    def _through(self, scores: jax.Array, outputs: Tree) -> Any:
+    def _through(self, scores: jax.Array, outputs: Tree) -> Tree:
         """On the host, with NumPy only."""
         assert self.scores is not None
         self.scores += np.asarray(scores, np.float64).reshape(-1, len(self.scores)).sum(axis=0)
@@ -116,7 +116,7 @@ class Recorded(Charged):
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         lead = outputs[0].shape[: len(access.chains)]
 
-        def through(given: Any, outputs: Tree) -> Any:
+        def through(given: Any, outputs: Tree) -> Tree:
             for chain in np.ndindex(*lead):
                 kept.append([np.array(x[chain]) for x in map(np.asarray, given)])
             return [np.asarray(x) for x in outputs]
@@ -146,14 +146,14 @@ def _check(access: Access) -> None:
         )
 
 
-def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: object, key: Any) -> Any:
+def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: object, key: Any) -> jax.Array:
     """Log likelihood ratio of all that the accesses of a kind release, with a canary or without."""
     few = 2 if access.mechanism.subsampling.rate == 1.0 else shapes[0].shape[0]  # no other row adds anything
     rows = [jnp.zeros((few, *x.shape[1:]), x.dtype) for x in shapes]
     coins = jnp.zeros(few).at[0].set(present)
     rate = access.mechanism.subsampling.rate
 
-    def one(total: jax.Array, given: Any) -> Any:
+    def one(total: jax.Array, given: Any) -> tuple[jax.Array, None]:
         place, *others = given
         operands = with_rows(access, rows, others, jax.random.fold_in(jax.random.fold_in(key, number), place))
         _, x, sigma = of_first(access, coins, fixed, *operands)
@@ -227,7 +227,7 @@ def _release(
         whole = jax.tree.map(lambda x: x[:first], whole)
         ones = jnp.ones(len(coins[:first]), bool)
 
-        def statistic(z: BySite, row: Tree, public: Tree) -> Any:
+        def statistic(z: BySite, row: Tree, public: Tree) -> Tree:
             row = dict(row)
             coin, inside = row.pop(_CANARY), row.pop(_ROW)
             found = of_row(z, inside | row, public)
@@ -260,7 +260,7 @@ def _row(access: Access, kind: str, captured: object, rows: Tree, own: Any) -> t
         program = jaxpr_as_fun(ClosedJaxpr(access.program, jax.tree.leaves(captured)))
         is_dict = isinstance(rows, dict)
 
-        def of_row(z: BySite, row: Tree, public: Tree) -> Any:
+        def of_row(z: BySite, row: Tree, public: Tree) -> Tree:
             row = row if is_dict else row[_ROW]
             return jax.tree.unflatten(tree, program(*jax.tree.leaves((z, row, public))))
 
@@ -269,7 +269,7 @@ def _row(access: Access, kind: str, captured: object, rows: Tree, own: Any) -> t
     count = jax.tree.leaves(rows)[0].shape[0]
     vectors = jax.random.normal(own, (count, sum(sizes)), jnp.float32)
 
-    def direction(z: BySite, row: Tree, public: Tree) -> Any:
+    def direction(z: BySite, row: Tree, public: Tree) -> Tree:
         pieces = jnp.split(_LONG * row["vector"], np.cumsum(sizes)[:-1])
         return jax.tree.unflatten(tree, [p.reshape(x.shape).astype(x.dtype) for p, x in zip(pieces, like)])
 

@@ -6,7 +6,7 @@ import hashlib
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import as_key, claims_apart, secret_key
 from dpppl.runs.watching import watched_by
 from dpppl.svi.result import SVIResult
+from dpppl.types import Function
 
 _MOST = 20
 _TIMED = re.compile(r"\r[^\r\n]*|[\d.]+ [sh] of reading")
@@ -56,9 +57,9 @@ class Replayed:
 
 
 def replay(
-    runner: Callable[..., Any],
-    args: tuple[Any, ...],
-    neighbour_args: tuple[Any, ...],
+    runner: Function,
+    args: tuple[object, ...],
+    neighbour_args: tuple[object, ...],
     *,
     rng_key: jax.Array | None = None,
     neighboring_relation: str = "replace_one",
@@ -128,7 +129,7 @@ class _Ran:
     error: Exception | None
 
 
-def _run(runner: Callable[..., Any], key: jax.Array, args: tuple[Any, ...], tape: Tape) -> _Ran:
+def _run(runner: Function, key: jax.Array, args: tuple[object, ...], tape: Tape) -> _Ran:
     out, err, result, raised = io.StringIO(), io.StringIO(), None, None
     with (
         watched_by(tape), claims_apart(), warnings.catch_warnings(record=True) as warned,

@@ -1,7 +1,6 @@
 """The result of an audit: numbers, a table and a page."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -43,7 +42,7 @@ class AuditResult:
     num_canaries: int
     attack: str
     audited: str
-    events: tuple[Any, ...] = field(repr=False)
+    events: tuple[object, ...] = field(repr=False)
     points: tuple[tuple[float, float], ...] = field(repr=False)
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
+from jax.extend.core import JaxprEqn, Primitive
 from jax.interpreters import mlir
 from scipy import special
 
@@ -23,6 +23,7 @@ from dpppl.access.clipping import Adaptive
 from dpppl.access.door import Access, door_p
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.jaxprs import is_key, open_jaxpr
+from dpppl.types import Tree
 
 taped_p = Primitive("dpppl_taped_door")
 taped_p.multiple_results = True
@@ -110,7 +111,7 @@ class Tape:
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         return jax.pure_callback(partial(self._through, access, names), like, given, list(outputs), list(louder))
 
-    def _through(self, access: Access, names: Sequence[str], given: Any, outputs: Any, louder: Any) -> Any:
+    def _through(self, access: Access, names: Sequence[str], given: Any, outputs: Any, louder: Any) -> list[np.ndarray]:
         """On the host, with NumPy only: keep or compare the access of each chain, and return what it releases."""
         given, outputs, louder = ([np.asarray(x) for x in values] for values in (given, outputs, louder))
         lead = outputs[0].shape[: len(access.chains)]
@@ -186,7 +187,7 @@ def _moved(scales: Sequence[float], one: Sequence[Array], other: Sequence[Array]
     return square**0.5
 
 
-def for_host(access: Access, operands: Sequence[Any]) -> tuple[list[Any], list[str]]:
+def for_host(access: Access, operands: Sequence[Tree]) -> tuple[list[Tree], list[str]]:
     """Return the operands but rows, keys as their data, each with the leading axes of all chains; and their names.
 
     - **access** - the door's parameter.
@@ -228,7 +229,7 @@ def _taped(jaxpr: Any, tape: object) -> Any:
             return value
         return value.replace(jaxpr=_taped(value.jaxpr, tape)) if hasattr(value, "jaxpr") else _taped(value, tape)
 
-    def changed(equation: Any) -> Any:
+    def changed(equation: JaxprEqn) -> Any:
         if equation.primitive is door_p:
             return equation.replace(primitive=taped_p, params={**equation.params, "tape": tape})
         is_program = lambda value: open_jaxpr(value) is not None  # noqa: E731

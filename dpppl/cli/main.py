@@ -1,7 +1,7 @@
 """The command line: what a run would cost, which noise a budget needs, reports and ledgers as people read them.
 
-Of argparse: nine commands with a few options each need nothing that it lacks, errors are Python's own, and Click or Typer
-would be one more dependency of a privacy library, to be trusted and kept. Tab completion is shtab's, an extra.
+The parser is argparse: nine commands with a few options need no more, and another library would be one more dependency to
+trust. Tab completion is shtab's, an extra.
 """
 
 import argparse

@@ -18,7 +18,7 @@ from dpppl.data.files import of_memmap
 from dpppl.data.rows import Rows, placement_of
 from dpppl.data.sources import Array, InMemory, Source, fitted
 from dpppl.errors import ConfigurationError, DataReadError
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 
 MOST_ROWS = 2**31 - 2**20
 """Numbers of rows are 32-bit integers."""
@@ -81,7 +81,7 @@ class OnDisk:
         read = Block(self, size)
         return jax.pure_callback(read, self.rows_like(size), start, vmap_method="sequential")
 
-    def drawn(self, index: jax.Array) -> Any:
+    def drawn(self, index: jax.Array) -> Tree:
         """Rows of these numbers (n,), by argument: inside an access only."""
         return jax.pure_callback(Draw(self), self.rows_like(index.shape[0]), index, vmap_method="broadcast_all")
 
@@ -91,7 +91,7 @@ def of_row(array: jax.Array, placement: object) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape[1 + isinstance(placement, OnDisk) :], array.dtype)
 
 
-def in_memory(rows: Tree, what: str) -> Any:
+def in_memory(rows: Tree, what: str) -> Tree:
     """`rows` that are arrays. Raises ConfigurationError for rows on disk, which `what` does not take."""
     if isinstance(placement_of(rows), OnDisk):
         raise ConfigurationError(
@@ -100,7 +100,7 @@ def in_memory(rows: Tree, what: str) -> Any:
     return rows
 
 
-def taken(rows: Any, numbers: Any) -> Any:
+def taken(rows: Tree, numbers: object) -> Tree:
     """Rows by their numbers, on the host: never what may leave it."""
     if not isinstance(placement_of(rows), OnDisk):
         return jax.tree.map(lambda x: x[numbers], rows)
@@ -193,7 +193,7 @@ class Reading:
     def _submit(self, start: int, size: int) -> Any:
         return self._thread.submit(self._all, lambda table: table.read(start, size))
 
-    def _all(self, act: Callable[[Any], Any]) -> dict[str, Array]:
+    def _all(self, act: Function) -> dict[str, Array]:
         found = {}
         with np.errstate(all="ignore"):
             for labels, table in self._tables:
@@ -268,7 +268,7 @@ class Block:
     placement: Any
     size: int
 
-    def __call__(self, start: Any) -> dict[str, Array]:
+    def __call__(self, start: object) -> dict[str, Array]:
         first = int(np.asarray(start))
         return _called(self.placement, lambda reading: reading.block(first, self.size))
 

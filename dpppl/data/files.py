@@ -176,7 +176,7 @@ class ArrowTable(Table):
 
     files: tuple[FileState, ...]
     kind: str | None = None
-    given: tuple[Any, ...] = field(default=(), repr=False)
+    given: tuple[object, ...] = field(default=(), repr=False)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ArrowTable) or (self.files, self.kind) != (other.files, other.kind):

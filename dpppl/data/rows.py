@@ -5,7 +5,6 @@ Sharded rows: each device has an equal block, and the last blocks are padded at 
 
 import hashlib
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from dpppl.data.sources import fitted
 from dpppl.errors import ConfigurationError
 from dpppl.processes import messages
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 
 
 @jax.tree_util.register_pytree_node_class
@@ -49,7 +48,7 @@ def devices_of(placement: Any) -> Any:
     return None if placement is None else placement.over
 
 
-def arrays_of(rows: Tree) -> Any:
+def arrays_of(rows: Tree) -> Tree:
     """The arrays themselves."""
     return rows.arrays if isinstance(rows, Rows) else rows
 
@@ -64,7 +63,7 @@ def described(rows: Tree) -> str | None:
     return rows.placement.describe() if isinstance(rows, Rows) else None
 
 
-def of_one_process(rows: Tree, what: str) -> Any:
+def of_one_process(rows: Tree, what: str) -> Tree:
     """`rows`. Raises ConfigurationError for those that are sharded over several processes, which `what` does not take."""
     devices = devices_of(placement_of(rows))
     if devices is not None and devices.processes > 1:
@@ -116,7 +115,7 @@ class Sharded:
         """Among how many processes."""
         return len({device.process_index for device in self.mesh.devices.flat})
 
-    def everywhere(self, value: jax.Array) -> Any:
+    def everywhere(self, value: jax.Array) -> Tree:
         """A value, the same in all processes, on every device."""
         if self.processes == 1:
             return jax.device_put(value, self.of_others)
@@ -135,7 +134,7 @@ class Sharded:
             )
         return num_chains > 1 and CHAINS in self.mesh.shape and CHAINS not in self.axes
 
-    def on_devices(self, function: Callable[..., Any], of_rows: Any, of_chains: Any = None) -> Callable[..., Any]:
+    def on_devices(self, function: Function, of_rows: Any, of_chains: Any = None) -> Function:
         """`function` run by every device, with its own rows where `of_rows` says so, and all of each other operand; given
         `of_chains`, with its own chains along the first axis of those operands. All have all results."""
         specs = tuple(P(self.axes) if own else P() for own in of_rows)
@@ -156,11 +155,11 @@ class Sharded:
         each = -(-self.num_rows // self.devices)
         return f"rows are sharded over {self.devices} device(s); how many each holds, at most {each}, is public, too"
 
-    def index(self) -> Any:
+    def index(self) -> jax.Array:
         """The number of the device, inside `on_devices`."""
         return jax.lax.axis_index(self.axes)
 
-    def total(self, values: jax.Array) -> Any:
+    def total(self, values: jax.Array) -> Tree:
         """The sum over devices of a pytree, the same on each."""
         return jax.lax.psum(values, self.axes)
 
@@ -260,7 +259,7 @@ def _sharded(array: Any, placement: Sharded, length: int) -> Any:
     if placement.processes == 1:
         return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)
 
-    def part(index: Any) -> Any:  # of an array that every process has
+    def part(index: Any) -> np.ndarray:  # of an array that every process has
         rows = array[index]
         short = len(range(*index[0].indices(length))) - len(rows)
         return np.pad(rows, [(0, short)] + [(0, 0)] * (array.ndim - 1))

@@ -173,12 +173,12 @@ def of_table(table: Any) -> Source:
     return ColumnSource(table, None, (table.num_rows,), record)
 
 
-def columns_of(keys: list[Any]) -> list[Any]:
+def columns_of(keys: Sequence[object]) -> list[Any]:
     """The names of all columns that these sources need, each once."""
     return list(dict.fromkeys(name for key in keys for name in (key if isinstance(key, tuple) else (key,))))
 
 
-def arranged(keys: list[Any], column: Callable[[Any], Array]) -> list[Array]:
+def arranged(keys: Sequence[object], column: Callable[[Any], Array]) -> list[Array]:
     """The rows of each source, from those of each column."""
     found = {name: column(name) for name in columns_of(keys)}
     return [np.stack([found[n] for n in key], axis=1) if isinstance(key, tuple) else found[key] for key in keys]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from dpppl import jaxprs
 from dpppl.information_flow.lattice import (
@@ -34,7 +35,7 @@ def call(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
 # Loops
 
 
-def scan(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
+def scan(walk: Any, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
     """`lax.scan`, and `lax.fori_loop` where the number of iterations is known. Backwards, slices are not followed."""
     program, length = equation.params["jaxpr"], equation.params["length"]
     iteration, (num_consts, num_carry) = counter(length), jaxprs.scan_parts(equation)
@@ -77,7 +78,7 @@ def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     return [value.renamed({iteration: None}) for value in state]
 
 
-def _counter(equation: Any) -> int | None:
+def _counter(equation: JaxprEqn) -> int | None:
     """The place in the state of a number that the loop's condition says is below one that stands still, and no more."""
     condition, body = (jaxprs.open_jaxpr(equation.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
     num_cond, num_body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
@@ -132,7 +133,7 @@ def _move(before: Number | None, after: Number | None) -> int | None:
 # Devices
 
 
-def devices(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
+def devices(walk: Any, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
     """`jax.shard_map` and `jax.pmap`: a program that runs on every device of a mesh, with all of an array, or with one element
     each along its first axis. Other shardings are not followed."""
     parameters, program, sizes = equation.params, equation.params["jaxpr"], dict(equation.params["mesh"].shape)

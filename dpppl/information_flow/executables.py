@@ -8,23 +8,23 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import JaxprEqn, jaxpr_as_fun
 
 from dpppl import jaxprs
 from dpppl.jaxprs import is_key
+from dpppl.types import Function, Tree
 
 MOST = 128
 """Number of programs kept, those used last. Each holds memory maps, of which a process may have 65,530."""
 
 _FEW = 4 * 10**6
 
-_kept: OrderedDict[str, Callable[..., Any]] = OrderedDict()
+_kept: OrderedDict[str, Function] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -64,7 +64,7 @@ class Lowered:
         self._placements = [str(shardings), *map(_placement, leaves)]
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
-    def compiled(self) -> Callable[..., Any]:
+    def compiled(self) -> Function:
         """The program, compiled now or before with the same settings of JAX, for arrays on the same devices."""
         of_thread = [getattr(jax.config, name) for name in ("jax_enable_x64", "jax_default_device")]
         name = str(
@@ -74,7 +74,7 @@ class Lowered:
             if self._kept and name in _kept:
                 _kept.move_to_end(name)
                 return _kept[name]
-        call: Callable[..., Any] = self._lowered.compile(self._options)
+        call: Function = self._lowered.compile(self._options)
         if self._kept:
             with _lock:
                 _kept[name] = call
@@ -88,24 +88,24 @@ def is_small(*arrays: Any) -> bool:
     return sum(math.prod(np.shape(array)) for array in arrays) < _FEW
 
 
-def _divides(equation: Any) -> bool:
+def _divides(equation: JaxprEqn) -> bool:
     """Whether it divides by what is not a number of the program, which XLA may do by the inverse or not."""
     return equation.primitive.name == "div" and not jaxprs.is_literal(equation.invars[1])
 
 
-def compiled(function: Callable[..., Any], *arguments: Any, quickly: bool = True) -> Callable[..., Any]:
+def compiled(function: Function, *arguments: object, quickly: bool = True) -> Function:
     """`function`, compiled for arguments like these, or found among the programs kept."""
     closed, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
     call = Lowered(closed, jax.tree.leaves(arguments), quickly).compiled()
     return lambda *given: jax.tree.unflatten(jax.tree.structure(outputs), call(*jax.tree.leaves(given)))
 
 
-def run_once(function: Callable[..., Any], *arguments: Any, quickly: bool = True) -> Any:
+def run_once(function: Function, *arguments: object, quickly: bool = True) -> Tree:
     """`jax.jit(function)(*arguments)`, of a program that may be kept, but not the function."""
     return compiled(function, *arguments, quickly=quickly)(*arguments)
 
 
-def _placement(leaf: Any) -> str:
+def _placement(leaf: jax.Array) -> str:
     """Where an array lies, device by device: meshes of other devices are written alike."""
     sharding = getattr(leaf, "sharding", None)
     return str(sharding) if sharding is None else str((sharding, sharding.devices_indices_map(leaf.shape)))

@@ -6,7 +6,9 @@ number of some child of the same kind, in every pair of iterations, chains and d
 
 import math
 from collections.abc import Container, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from jax.extend.core import JaxprEqn
 
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Variable
 
@@ -23,7 +25,7 @@ class Use(NamedTuple):
     - **streams** - numbers of the children that an access draws from, at `step`."""
 
     key: Key
-    equation: Any
+    equation: JaxprEqn
     variables: frozenset[Variable]
     step: Number | None = None
     streams: tuple[int, ...] = ()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from dpppl.errors import PrivacyLeakError
 from dpppl.information_flow.lattice import Trail
@@ -64,7 +65,7 @@ def _path(trail: Trail | None) -> str:
     return f" Path: {' -> '.join(steps)}." if steps else ""
 
 
-def _source(equation: Any) -> str:
+def _source(equation: JaxprEqn) -> str:
     name = str(equation.primitive.name)
     where = source_of(equation)
     return f"{where}: {name}" if where else name

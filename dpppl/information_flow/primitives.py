@@ -1,7 +1,6 @@
 """The primitives that the proof knows, and the kind of each. They are compared as objects: a name proves nothing."""
 
 import functools
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
@@ -11,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import io_callback
-from jax.extend.core import Primitive, primitives
+from jax.extend.core import JaxprEqn, Primitive, primitives
 
 from dpppl import jaxprs
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
+from dpppl.types import Function, Tree
 
 Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL SCAN WHILE DEVICES CALLBACK UNKNOWN")
 """Kinds of primitives, in this order: computes outputs from inputs and nothing else; passes inputs on; draws from a key; runs
@@ -57,7 +57,7 @@ def _found_kinds() -> dict[Any, Kind]:
     one, like = np.ones(1, np.float32), jax.ShapeDtypeStruct((1,), np.float32)
     mesh, here = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("i",)), jax.sharding.PartitionSpec("i")
     mapped = functools.partial(jax.shard_map, mesh=mesh, out_specs=here)
-    traced: list[tuple[Kind, Callable[..., Any], Any]] = [  # what has no public name, in the trace of what has
+    traced: list[tuple[Kind, Function, Any]] = [  # what has no public name, in the trace of what has
         (Kind.PLAIN, lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), np.zeros(2, np.uint32)),
         (Kind.PLAIN, jax.random.key_data, key_of("threefry2x32")),
         (Kind.PLAIN, jax.random.clone, key_of("threefry2x32")),
@@ -80,7 +80,7 @@ def _found_kinds() -> dict[Any, Kind]:
     return kinds
 
 
-def _equations(function: Callable[..., Any], argument: Any) -> list[Any]:
+def _equations(function: Function, argument: object) -> list[Tree]:
     try:
         return list(jaxprs.equations(jax.make_jaxpr(function)(argument)))
     except Exception:  # another version of JAX has another signature: then its primitive is unknown, and refused
@@ -98,11 +98,11 @@ def _tables() -> frozenset[Any]:
     return frozenset(map(_contents, jaxprs.constants(sampled)))
 
 
-def _contents(array: Any) -> tuple[Any, ...]:
+def _contents(array: jax.Array) -> tuple[Any, ...]:
     return np.shape(array), str(array.dtype), np.asarray(array).tobytes()
 
 
-def key_of(generator: Any) -> Any:
+def key_of(generator: object) -> Any:
     """A key, abstractly."""
     return jax.eval_shape(functools.partial(jax.random.key, 0, impl=generator))
 
@@ -118,7 +118,7 @@ def other_generators(equation: Any) -> bool:
     return any(is_key(v.aval) and v.aval.dtype not in _generators() for v in (*equation.invars, *equation.outvars))
 
 
-def effects_of(equation: Any) -> list[Any]:
+def effects_of(equation: JaxprEqn) -> list[Tree]:
     """The effects of an equation besides computing; that it names an axis of a mesh is no effect."""
     return [effect for effect in equation.effects if type(effect).__name__ != "NamedAxisEffect"]
 
@@ -128,7 +128,7 @@ def is_unset(equation: Any) -> bool:
     return equation.primitive.name == "empty" and any(v.aval.size for v in equation.outvars)
 
 
-def crosses_devices(equation: Any) -> bool:
+def crosses_devices(equation: JaxprEqn) -> bool:
     """Whether an equation names an axis of a mesh, along which values of other devices may come in."""
     axes = jax.tree.leaves([equation.params.get(name) for name in ("axes", "axis_name")])
     if any(not isinstance(axis, int | np.integer) for axis in axes):

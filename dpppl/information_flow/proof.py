@@ -16,6 +16,7 @@ from dpppl.information_flow.messages import CURE, Finding, describe, leak, user_
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
+from dpppl.types import Function, Tree
 
 _FEW_NUMBERS = 100
 """Largest number of single numbers in a program, however few rows there are."""
@@ -33,7 +34,7 @@ NOT_PROVED = (
 """Claims that a ProofReport does not make."""
 
 
-def register_door(primitive: Any, roles: Callable[[Any], Roles]) -> None:
+def register_door(primitive: object, roles: Callable[[Any], Roles]) -> None:
     """Make `primitive`, this very object, a door; `roles(parameters)` says what the operands of an equation are.
 
     This is for a primitive that clips rows and adds noise, and for nothing else: the proof trusts it.
@@ -81,7 +82,7 @@ def verify(
     *example_args: Any,
     private: int | str | Sequence[int | str],
     secret_outputs: Sequence[str] = (),
-    public_constants: Any = (),
+    public_constants: object = (),
     **example_kwargs: Any,
 ) -> ProofReport:
     """Prove that the outputs of `function` depend on its private arguments only through the door.
@@ -135,7 +136,7 @@ def verify_jaxpr(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     secret_outputs: Sequence[str] = (),
-    public_constants: Any = (),
+    public_constants: object = (),
 ) -> ProofReport:
     """`verify` for a ClosedJaxpr.
 
@@ -209,7 +210,7 @@ def _label(k: int, aval: Any, name: str, is_private: bool) -> Value:
     return Value(Data.ROWS if is_private else Data.PUBLIC, key, number, trail)
 
 
-def _problem_with(public: Any, value: Any, lengths: Any) -> str | None:
+def _problem_with(public: Tree, value: Any, lengths: Any) -> str | None:
     """Why a captured array is refused, or None."""
     if public is True:
         long = lengths.intersection(np.shape(value))
@@ -222,7 +223,7 @@ def _problem_with(public: Any, value: Any, lengths: Any) -> str | None:
     return "may hold private values: pass it as an argument, or declare it in public_constants"
 
 
-def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _trace(function: Function, args: Any, kwargs: Any) -> Any:
     """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
     errors = jax.errors
     try:
@@ -243,7 +244,7 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     raise leak(Finding(kind, f"{what}. {cure}")) from None
 
 
-def _paths(tree: Any) -> list[str]:
+def _paths(tree: Tree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
@@ -255,7 +256,7 @@ def _inputs(function: Any, args: Any, kwargs: Any) -> list[tuple[str, tuple[Any,
         parameters = {}.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names += [f"argument {k}" for k in range(len(names), len(args))]
-    given: list[Any] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, args))]
+    given: list[Tree] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, args))]
     given += [(name, argument, (name,)) for name, argument in sorted(kwargs.items())]
     return [(name + path, known) for name, argument, known in given for path in _paths(argument)]
 

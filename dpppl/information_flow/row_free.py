@@ -13,11 +13,12 @@ from dpppl import jaxprs
 from dpppl.errors import DPPPLError, PrivacyLeakError
 from dpppl.information_flow import executables, verify_jaxpr
 from dpppl.information_flow.primitives import is_table
+from dpppl.types import Function, Tree
 
 R = TypeVar("R")
 
 
-def proved(function: Callable[..., Any], *arguments: Any, num_rows: int | None) -> Callable[..., Any]:
+def proved(function: Function, *arguments: object, num_rows: int | None) -> Function:
     """`function`, traced once with arguments of these shapes, and proved: what is returned runs the program that was, compiled.
 
     Raises PrivacyLeakError for a program that calls out of JAX, or that captured an array with an axis as long as the data:
@@ -26,7 +27,7 @@ def proved(function: Callable[..., Any], *arguments: Any, num_rows: int | None) 
     program, outputs = jax.make_jaxpr(function, return_shape=True)(*arguments)
     by_site(partial(_check, num_rows=num_rows), program, outputs)
 
-    def run(*given: Any) -> Any:
+    def run(*given: object) -> Tree:
         leaves = jax.tree.leaves(given)
         is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         call = jaxpr_as_fun(program) if is_traced else executables.Lowered(program, leaves, quickly=True).compiled()
@@ -35,7 +36,7 @@ def proved(function: Callable[..., Any], *arguments: Any, num_rows: int | None) 
     return run
 
 
-def by_site(check: Callable[[Any], R], program: Any, outputs: Any) -> R:
+def by_site(check: Callable[[Any], R], program: object, outputs: Tree) -> R:
     """`check(program)`. An error names the first of the program's `outputs`, a pytree of dicts, that has it, too, alone."""
     try:
         return check(program)
@@ -48,7 +49,7 @@ def by_site(check: Callable[[Any], R], program: Any, outputs: Any) -> R:
         raise
 
 
-def _check(program: Any, num_rows: int | None) -> None:
+def _check(program: object, num_rows: int | None) -> None:
     verify_jaxpr(program, (), public_constants=True)
     for value in jaxprs.constants(program):
         if num_rows in np.shape(value) and not is_table(value):
@@ -58,7 +59,7 @@ def _check(program: Any, num_rows: int | None) -> None:
             )
 
 
-def _parts(program: Any, outputs: Any) -> Iterator[tuple[str, Any]]:
+def _parts(program: Any, outputs: Tree) -> Iterator[tuple[str, Any]]:
     """For each output its name, in words, and the program that computes it."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(outputs)]
     for number, path in enumerate(paths):

@@ -1,6 +1,6 @@
 """Checks of programs that may only compute: the program of one row, which the door maps over rows, and branches."""
 
-from typing import Any
+from jax.extend.core import JaxprEqn
 
 from dpppl import jaxprs
 from dpppl.information_flow.lattice import Trail
@@ -16,7 +16,7 @@ from dpppl.information_flow.primitives import (
 )  # fmt: skip
 
 
-def check_row_program(program: Any) -> None:
+def check_row_program(program: object) -> None:
     """Raise PrivacyLeakError for a jaxpr that does more than compute its outputs from one row and public values.
 
     `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of
@@ -33,7 +33,7 @@ def check_row_program(program: Any) -> None:
             raise leak(Finding(problem[0], what, Trail(equation)))
 
 
-def problem_with(equation: Any) -> tuple[str, str] | None:
+def problem_with(equation: JaxprEqn) -> tuple[str, str] | None:
     """The side effect of an equation, as a kind of finding and in words; None if it only computes."""
     kind = kind_of(equation.primitive)
     if kind is Kind.CALLBACK or effects_of(equation):

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
 from dpppl.information_flow.primitives import named
@@ -16,7 +17,7 @@ from dpppl.jaxprs import is_key
 Found = tuple[Number | None, Key | None]
 
 
-def is_followed(aval: Any) -> bool:
+def is_followed(aval: object) -> bool:
     """Whether an array's elements are integers that do not wrap before 2**32."""
     dtype = getattr(aval, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits >= 32
@@ -63,7 +64,7 @@ def _broadcast(equation: Any, inputs: Sequence[Value]) -> Found:
     return (None if equation.invars[0].aval.shape else inputs[0].number), LOST
 
 
-def _add(equation: Any, inputs: Sequence[Value]) -> Found:
+def _add(equation: JaxprEqn, inputs: Sequence[Value]) -> Found:
     """A constant added."""
     first, second = (value.number for value in inputs)
     if first is None or second is None or (first.terms and second.terms):
@@ -71,7 +72,7 @@ def _add(equation: Any, inputs: Sequence[Value]) -> Found:
     return first.plus(second), LOST
 
 
-def _convert(equation: Any, inputs: Sequence[Value]) -> Found:
+def _convert(equation: JaxprEqn, inputs: Sequence[Value]) -> Found:
     """To another type: the same modulo 2**32."""
     return (inputs[0].number if is_followed(equation.outvars[0].aval) else None), LOST
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Literal
+from jax.extend.core import JaxprEqn, Literal
 
 from dpppl import jaxprs
 from dpppl.information_flow import control
@@ -36,6 +36,7 @@ from dpppl.information_flow.primitives import (
 from dpppl.information_flow.rows import problem_with
 from dpppl.information_flow.rules import RULES, constant
 from dpppl.jaxprs import is_key
+from dpppl.types import Tree
 
 
 class Roles(NamedTuple):
@@ -92,12 +93,12 @@ class Walk:
         if all((kind, what) != (finding.kind, finding.what) for finding in self.findings):
             self.findings.append(Finding(kind, what, trail))
 
-    def programs(self, equation: Any) -> list[Any]:
+    def programs(self, equation: JaxprEqn) -> list[Tree]:
         """The programs in an equation, also that of a row."""
         own = [self.doors[equation.primitive](equation.params).program] if equation.primitive in self.doors else []
         return [*own, *jaxprs.programs(equation)]
 
-    def program(self, program: Any, inputs: Sequence[Value]) -> list[Value]:
+    def program(self, program: object, inputs: Sequence[Value]) -> list[Value]:
         """A jaxpr, closed or open: its outputs."""
         jaxpr = jaxprs.open_jaxpr(program)
         values = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -108,7 +109,7 @@ class Walk:
             values.update(zip(equation.outvars, outputs, strict=True))
         return [*map(read, jaxpr.outvars)]
 
-    def equation(self, equation: Any, inputs: list[Value]) -> list[Value]:
+    def equation(self, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
         """One equation: its outputs."""
         self.check_generators(equation)
         if equation.primitive in self.doors:
@@ -138,7 +139,7 @@ class Walk:
             self.constants[id(value)] = value
         return Value(number=constant(value))
 
-    def plain(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
+    def plain(self, equation: JaxprEqn, inputs: Sequence[Value]) -> list[Value]:
         """Outputs that are computed from the inputs, and nothing else."""
         for program in jaxprs.programs(equation):  # that combine two elements, solve, or are branches
             self.only_computes(equation, program)
@@ -151,7 +152,7 @@ class Walk:
         each = found if isinstance(found, list) else [found]
         return [shared._replace(key=key and known, number=number) for number, known in each]
 
-    def only_computes(self, equation: Any, program: Any) -> None:
+    def only_computes(self, equation: JaxprEqn, program: object) -> None:
         """Refuse more than computing, in a part of a program of which it is not followed how often it runs."""
         within, trail = equation.primitive.name, Trail(equation)
         for inner in jaxprs.equations(program):
@@ -165,24 +166,24 @@ class Walk:
         for value in jaxprs.constants(program):
             self.constant(value)
 
-    def trail_after(self, equation: Any, inputs: Sequence[Value]) -> Trail | None:
+    def trail_after(self, equation: JaxprEqn, inputs: Sequence[Value]) -> Trail | None:
         """How secrets came to the outputs: private rows, else keys."""
         secret = sorted((value for value in inputs if value.is_secret), key=lambda value: value.data is Data.PUBLIC)
         return Trail(equation, secret[0].trail) if secret else None
 
-    def check_generators(self, equation: Any) -> None:
+    def check_generators(self, equation: JaxprEqn) -> None:
         """Refuse keys of generators that are not known by name, also public ones."""
         if other_generators(equation):
             self.find("noise", f"{equation.primitive.name} has a key of another generator than threefry2x32 or ChaCha20: its "
                       "children may be related, and what it draws is not in the program. Use keys of dpppl.secret_key() or "
                       "jax.random.key(seed, impl='threefry2x32')", Trail(equation))  # fmt: skip
 
-    def use(self, key: Key, aval: Any, equation: Any) -> None:
+    def use(self, key: Key, aval: Any, equation: JaxprEqn) -> None:
         """Note that something is drawn from a key, or keys, other than by an access."""
         names: Names = {axis(k): number_of(counter(length)) for k, length in enumerate(np.shape(aval))}
         self.uses.append(Use(key.renamed(names), equation, self.variables))
 
-    def draw(self, equation: Any, inputs: Sequence[Value]) -> Value:
+    def draw(self, equation: JaxprEqn, inputs: Sequence[Value]) -> Value:
         """Random numbers: public, as long as no access has to do with their key."""
         if inputs[0].key is not None:
             self.use(inputs[0].key, equation.invars[0].aval, equation)
@@ -209,7 +210,7 @@ class Walk:
             self.access(equation, roles, key, step.number)
         return [Value()] * len(equation.outvars)
 
-    def access(self, equation: Any, roles: Roles, secret: Value, step: Number | None) -> None:
+    def access(self, equation: JaxprEqn, roles: Roles, secret: Value, step: Number | None) -> None:
         """Note the key of an access."""
         if secret.key is None:
             self.find("noise", "an access has no secret key: its sum would leave without noise. Keys are arguments, and "
@@ -221,7 +222,7 @@ class Walk:
         else:
             self.uses.append(Use(secret.key, equation, self.variables, step, roles.streams))
 
-    def check_effects(self, equation: Any, inputs: Sequence[Value]) -> None:
+    def check_effects(self, equation: JaxprEqn, inputs: Sequence[Value]) -> None:
         """Refuse what is done with secrets; and take nothing from outside."""
         name, called = equation.primitive.name, kind_of(equation.primitive) is Kind.CALLBACK
         if is_unset(equation):
@@ -239,7 +240,7 @@ class Walk:
             self.find("constant", f"what {name} returns comes from outside of the program and may hold private values: "
                       "compute it before, and pass it as an argument", Trail(equation))  # fmt: skip
 
-    def unknown(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
+    def unknown(self, equation: JaxprEqn, inputs: Sequence[Value]) -> list[Value]:
         """A primitive that is not JAX's own, or holds programs, functions or arrays in a way that is not known here."""
         for program in jaxprs.programs(equation):
             for value in jaxprs.constants(program):

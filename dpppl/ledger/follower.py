@@ -1,4 +1,5 @@
-"""The ledger as processes other than process 0 see it, which alone holds the file: it charges, and they begin after it."""
+"""A ledger in processes other than process 0. Process 0 alone holds the file and charges; the others start each access after
+it."""
 
 import os
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ class FollowedLedger:
         return range(0)
 
 
-def ledger_of(ledger: Any) -> PrivacyLedger | FollowedLedger | None:
+def ledger_of(ledger: object) -> PrivacyLedger | FollowedLedger | None:
     """The ledger itself, or the one that stands at a path; in processes other than process 0 what that tells of it."""
     if ledger is None:
         return None
@@ -66,7 +67,7 @@ def ledger_of(ledger: Any) -> PrivacyLedger | FollowedLedger | None:
     return kept[0] if kept else FollowedLedger(**found)
 
 
-def _opened(ledger: Any) -> Any:
+def _opened(ledger: object) -> Any:
     if not isinstance(ledger, str | os.PathLike):
         return ledger
     if not os.path.exists(ledger):

@@ -303,7 +303,7 @@ class _Entry:
     def __init__(self, book: Book, session: Session):
         self.book, self._session = book, session
 
-    def add(self, kind: str, run_id: str, **fields: Any) -> None:
+    def add(self, kind: str, run_id: str, **fields: object) -> None:
         record = {"kind": kind, "time": _now(), "run": run_id, **fields}
         self._session.append(record)
         self.book = self.book.after([record], self._session.position)

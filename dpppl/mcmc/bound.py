@@ -1,7 +1,7 @@
 """A kernel bound to a model's arguments: first states, one step, and a rehearsal without rows."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from dpppl.model.split import SplitModel
 from dpppl.model.supports import counting
 from dpppl.model.units import is_outside, responses_of
 from dpppl.randomness import chacha
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 _MOST_STEPS = 1000
 _FEW_NUMBERS = 10**6
@@ -49,7 +49,7 @@ class BoundKernel:
     kernel: Dynamics
     split: SplitModel
     responses: Responses | None
-    scales: Mapping[str, Any]
+    scales: BySite
 
     @classmethod
     def of(cls, kernel: Dynamics, split: SplitModel) -> "BoundKernel":
@@ -75,14 +75,14 @@ class BoundKernel:
         """Number of unconstrained coordinates."""
         return sum(math.prod(latent.shape) for latent in self.split.latents.values())
 
-    def to_metric(self, z: Tree) -> Any:
+    def to_metric(self, z: Tree) -> Tree:
         """Preconditioned positions u, by site.
 
         - **z** - unconstrained latents by site.
         """
         return {s: value / self.scales[s] for s, value in z.items()} if self.scales else z
 
-    def from_metric(self, position: BySite) -> Any:
+    def from_metric(self, position: BySite) -> Tree:
         """Unconstrained latents z, by site.
 
         - **position** - u, by site.
@@ -91,7 +91,7 @@ class BoundKernel:
 
     # The start
 
-    def init(self, rng_key: Any, num_warmup: Any, init_params: Any, public: Any) -> Any:
+    def init(self, rng_key: jax.Array, num_warmup: Any, init_params: Any, public: Tree) -> Tree:
         """The first state. Pure: looks at no data, charges nothing.
 
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
@@ -104,7 +104,7 @@ class BoundKernel:
             return start(rng_key, init_params)
         return jax.vmap(start, in_axes=(0, None if init_params is None else 0))(rng_key, init_params)
 
-    def _start(self, public: Any, num_warmup: Any, rng_key: jax.Array, init_params: Tree) -> Any:
+    def _start(self, public: Tree, num_warmup: jax.Array, rng_key: jax.Array, init_params: Tree) -> Tree:
         key, start_key = jax.random.split(rng_key)
         strategy = self.kernel.init_strategy if init_params is None else init_params
         state = self.kernel.first_state(initial_values(self.split, public, start_key, strategy), key, num_warmup)
@@ -114,7 +114,7 @@ class BoundKernel:
 
     # A step
 
-    def step(self, state: Tree, *, rows: Tree, public: Tree) -> Any:
+    def step(self, state: Tree, *, rows: Tree, public: Tree) -> Tree:
         """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search.
 
         - **state** - the state of one chain.
@@ -149,7 +149,7 @@ class BoundKernel:
 
     def _gradient(
         self, state: Tree, position: BySite, rows: Tree, public: Tree, noise_multiplier: jax.Array
-    ) -> tuple[Any, Any]:
+    ) -> tuple[Tree, Tree]:
         """The noisy gradient of the log posterior, and the state that has counted the clipped rows: one access."""
         mechanism = self.kernel.mechanism
         noisy = self.noisy_sum(
@@ -165,13 +165,13 @@ class BoundKernel:
         counted = jnp.append(noisy.count / num_drawn, variance).astype(state.clipped.dtype)
         return gradient, state._replace(clipped=state.clipped + counted)
 
-    def _moved(self, state: Tree, position: BySite, gradient: Tree, step_size: jax.Array) -> Any:
+    def _moved(self, state: Tree, position: BySite, gradient: Tree, step_size: jax.Array) -> Tree:
         moved = self.kernel.advance(state._replace(z=position), gradient, step_size)
         z = self.from_metric(moved.z)
         midpoint = jax.tree.map(lambda one, other: 0.5 * (one + other), state.z, z)
         return moved._replace(i=state.i + 1, z=z, midpoint=midpoint)
 
-    def noisy_sum(self, position: Tree, rows: Any, public: Any, **settings: Any) -> Any:
+    def noisy_sum(self, position: Tree, rows: Tree, public: Tree, **settings: Any) -> NoisySum:
         """One access: a NoisySum of the rows' clipped gradients in u.
 
         - **position** - u, by site.
@@ -187,7 +187,7 @@ class BoundKernel:
             lambda u, public: (self.from_metric(u), public), position, rows, public, **settings,
         )  # fmt: skip
 
-    def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> Any:
+    def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
         """The log likelihood of one row.
 
         - **position** - u, by site.
@@ -195,19 +195,19 @@ class BoundKernel:
         - **public** - the model's Public arrays.
         - **responses** - responses in place of the row's own, or None.
         """
-        log_likelihood: Callable[..., Any] = self.split.log_likelihood
+        log_likelihood: Function = self.split.log_likelihood
         if (mechanism := self.kernel.mechanism).counts:
             log_likelihood = counting(log_likelihood, mechanism.strategy)
         return log_likelihood(self.from_metric(position), row, public, responses)
 
-    def norm_statistic(self) -> Callable[..., Any]:
+    def norm_statistic(self) -> Function:
         """The statistic of a row for a histogram of gradient norms, at positions u."""
         return gradient_norm(
             self.log_likelihood, lambda u, row, public: is_outside(self.split, self.from_metric(u), row, public)
         )
 
 
-def diagonal_of(preconditioner: Mapping[str, Any]) -> dict[str, Any]:
+def diagonal_of(preconditioner: Mapping[str, object]) -> dict[str, Any]:
     """By site, float64. Raises ConfigurationError unless all of it is positive and finite."""
     if not isinstance(preconditioner, Mapping):
         raise ConfigurationError(
@@ -223,7 +223,7 @@ def diagonal_of(preconditioner: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def scale_of(site: str, diagonal: Any, latent: Any) -> Any:
+def scale_of(site: str, diagonal: Any, latent: Any) -> jax.Array:
     """Square root of a preconditioner's diagonal, with the latent's shape and type."""
     scale = jnp.sqrt(jnp.asarray(diagonal, latent.dtype))
     try:
@@ -261,7 +261,7 @@ def check_prior_stability(bound: BoundKernel, state: Tree, public: Tree, num_ste
 
     steps = min(num_steps, _MOST_STEPS)
 
-    def last(state: Tree, public: Tree) -> Any:
+    def last(state: Tree, public: Tree) -> Tree:
         step = lambda _, state: alone.step(state, rows=(), public=public)  # noqa: E731
         return lax.fori_loop(0, steps, step, state).z
 

@@ -1,6 +1,5 @@
 """The chains of a run: first states, which of them run in one program, their cost, which steps are kept, and which failed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +16,7 @@ from dpppl.report.provenance import Start
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import NUM_CHUNKS, TRACING, Method, set_places
-from dpppl.types import Numbers, Tree
+from dpppl.types import Function, Numbers, Tree
 
 _MOST_NUMBERS = 2**26
 
@@ -35,8 +34,8 @@ class Call:
     - **resume** - last states of an earlier run, which this one goes on from, or None.
     """
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
     init_params: Tree
     fields: tuple[str, ...]
     removed: tuple[str, ...]
@@ -120,12 +119,12 @@ class Chains:
         return self.bound.kernel.start if self.call.init_params is None else Start.SUPPLIED
 
     @cached_property
-    def groups(self) -> list[Any]:
+    def groups(self) -> list[Tree]:
         """First states of the chains that run together, group by group."""
         return [self.states] if self.layout.together else unstack(self.states)
 
     @property
-    def one(self) -> Any:
+    def one(self) -> Tree:
         """The first state of one chain."""
         return unstack(self.states)[0] if self.layout.num_chains > 1 else self.states
 
@@ -155,7 +154,7 @@ class Chains:
         return collection.method(self.bound.step, mapping)
 
 
-def _first_states(bound: BoundKernel, key: jax.Array, public: Any, call: Call, layout: Layout) -> Any:
+def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call, layout: Layout) -> Tree:
     num_chains, init_params, resume = layout.num_chains, call.init_params, call.resume
     chain_key = jax.random.split(key, num_chains) if num_chains > 1 else key
     if init_params is not None:
@@ -184,7 +183,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Any, call: Call, l
     return jax.tree.map(jnp.asarray, resume)
 
 
-def mapping_of(chain_method: object) -> Callable[..., Any] | str:
+def mapping_of(chain_method: object) -> Function | str:
     """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`.
 
     - **chain_method** - NumPyro's argument of that name.
@@ -193,7 +192,7 @@ def mapping_of(chain_method: object) -> Callable[..., Any] | str:
     return chain_method if callable(chain_method) else named[chain_method]
 
 
-def unstack(states: Tree) -> list[Any]:
+def unstack(states: Tree) -> list[Tree]:
     """The states of each chain.
 
     - **states** - a batch of states.
@@ -235,25 +234,25 @@ class Collection:
         """Steps of a chunk."""
         return max(1, -(-self.num_steps // NUM_CHUNKS))
 
-    def slot(self, number: Numbers) -> Any:
+    def slot(self, number: Numbers) -> Numbers:
         """Where step `number` of the run goes among the collected ones, or -1 if it is not collected."""
         since = number - self.first
         kept = (since >= 0) & (since % self.thinning == self.thinning - 1)
         where = jnp.where if isinstance(number, jax.core.Tracer) else np.where
         return where(kept & (since // self.thinning < self.num_collected), since // self.thinning, -1)
 
-    def method(self, step: Callable[..., Any], mapping: object) -> Method:
+    def method(self, step: Function, mapping: object) -> Method:
         """The driver's `Method`, for `step(state, rows, public)`, which returns the next state."""
         slots, get = self.length // self.thinning + 2, nested_attrgetter(*self.fields)
 
         def fields_of(state: Tree) -> tuple[Any, ...]:
             return (get(state),) if len(self.fields) == 1 else tuple(get(state))
 
-        def empty(state: Tree) -> Any:
+        def empty(state: Tree) -> Tree:
             shapes = jax.eval_shape(fields_of, state)
             return jax.tree.map(lambda s: jnp.zeros((slots + 1, *s.shape), s.dtype), shapes)
 
-        def record(buffer: Any, number: Numbers, start: Numbers, state: Any, _: object) -> Any:
+        def record(buffer: Tree, number: Numbers, start: Numbers, state: Tree, _: object) -> Tree:
             slot = self.slot(number)  # what is not collected goes to the last place, which is dropped
             return set_places(buffer, jnp.where(slot < 0, slots, slot - self._base(start)), fields_of(state))
 
@@ -266,7 +265,7 @@ class Collection:
             num_steps=self.num_steps, length=self.length, empty=empty, record=record, kept=kept, mapping=mapping,
         )  # fmt: skip
 
-    def _base(self, start: Any) -> Any:
+    def _base(self, start: Any) -> Numbers:
         maximum = jnp.maximum if isinstance(start, jax.core.Tracer) else np.maximum
         return maximum(start - self.first, 0) // self.thinning
 

@@ -12,6 +12,7 @@ from dpppl.report.counted_rows import BIASED
 from dpppl.report.report import MechanismFacts, noise_range, show_range
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.private_runner import Facts
+from dpppl.types import Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +52,15 @@ class ChainDetails:
         longest = measured.step_size if measured is not None and kernel.searches else math.inf
         num_queries = sum(charge.is_query for charge in charges)
         charges = [charge for charge in charges if charge.num_steps and not charge.is_query]
-        steps, std = [np.full(1, math.nan)], [np.full(1, math.nan)]
+        steps: list[Numbers] = [np.full(1, math.nan)]
+        std: list[Numbers] = [np.full(1, math.nan)]
         for charge in charges:
             step_sizes, multipliers = kernel.shortened_schedule(charge.first, charge.num_steps, longest)
             steps.append(step_sizes)
             std.append(kernel.noise_std(step_sizes, multipliers))
         h, s = (np.concatenate(parts[1:] or parts) for parts in (steps, std))
         kernel.check_noise(s)
-        temperatures = kernel.temperature_at(h, s)
+        temperatures = np.asarray(kernel.temperature_at(h, s))
         note = kernel.temperature_note(s)
         time = 0.0
         if charges:  # a restart begins anew, whatever ran and was charged

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ from dpppl.mcmc.step_search import Search
 from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
-from dpppl.types import BySite, Numbers, Tree
+from dpppl.types import BySite, Function, Numbers, Tree
 from dpppl.validation import Fixed
 
 
@@ -37,9 +37,9 @@ class Dynamics(Fixed, ABC):
 
     mechanism: Mechanism
     noise_multiplier: float | None
-    step_size: float | str | Callable[..., Any]
+    step_size: float | str | Function
     temperature: float
-    preconditioner: Mapping[str, Any] | None
+    preconditioner: Mapping[str, object] | None
     row_curvature: float | None
     num_data: int | None
     init_strategy: Strategy
@@ -69,28 +69,28 @@ class Dynamics(Fixed, ABC):
         """
 
     @abstractmethod
-    def langevin_std(self, step_size: Numbers) -> Any:
+    def langevin_std(self, step_size: Numbers) -> Numbers:
         """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature.
 
         - **step_size** - h.
         """
 
     @abstractmethod
-    def longest_step(self, curvature: Numbers) -> Any:
+    def longest_step(self, curvature: Numbers) -> Numbers:
         """The step size at which the stiffest direction is sampled well.
 
         - **curvature** - largest curvature of the negative log posterior.
         """
 
     @abstractmethod
-    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
         """Lower bound on the temperature that steps sample at; exact where every step sees every row.
 
         - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
         """
 
     @abstractmethod
-    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
         """Time of the overdamped diffusion that one step stands for.
 
         - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
@@ -116,7 +116,7 @@ class Dynamics(Fixed, ABC):
         """
         return None
 
-    def sample_weight(self, step_size: Numbers) -> Any:
+    def sample_weight(self, step_size: Numbers) -> Numbers:
         """Weight in a posterior average of the sample after a step: the time that the step stands for.
 
         - **step_size** - h.
@@ -124,7 +124,7 @@ class Dynamics(Fixed, ABC):
         return step_size
 
     @abstractmethod
-    def first_state(self, z: Any, rng_key: Any, num_warmup: object = 0) -> Any:
+    def first_state(self, z: BySite, rng_key: jax.Array, num_warmup: object = 0) -> Tree:
         """The state before the first step.
 
         - **z** - unconstrained latents by site.
@@ -133,7 +133,7 @@ class Dynamics(Fixed, ABC):
         """
 
     @abstractmethod
-    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Any:
+    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
         """The state after a step.
 
         - **state** - the state before it.
@@ -183,7 +183,7 @@ class Dynamics(Fixed, ABC):
 
     # Step sizes and noise
 
-    def step_and_noise(self, count: object) -> tuple[Any, Any]:
+    def step_and_noise(self, count: object) -> tuple[Tree, Tree]:
         """Step size and noise multiplier of a step; pure, used on the device and off it.
 
         - **count** - number of the step, from 0.
@@ -199,7 +199,7 @@ class Dynamics(Fixed, ABC):
         langevin = self.langevin_multiplier(step_size)
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 
-    def langevin_multiplier(self, step_size: Numbers) -> Any:
+    def langevin_multiplier(self, step_size: Numbers) -> Numbers:
         """The noise multiplier at which a step's noise is the sampler's own.
 
         - **step_size** - h.
@@ -207,7 +207,7 @@ class Dynamics(Fixed, ABC):
         mechanism = self.mechanism
         return self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.noise_scale) / step_size
 
-    def noise_std(self, step_size: Numbers, noise_multiplier: Numbers) -> Any:
+    def noise_std(self, step_size: Numbers, noise_multiplier: Numbers) -> Numbers:
         """Standard deviation of the Gaussian draw of a step.
 
         - **step_size** - h.
@@ -216,7 +216,7 @@ class Dynamics(Fixed, ABC):
         return noise_multiplier * step_size * self.mechanism.noise_scale / self.mechanism.subsampling.rate
 
     @cached_property
-    def _compiled_schedule(self) -> Callable[..., Any]:
+    def _compiled_schedule(self) -> Function:
         return jax.jit(jax.vmap(self.step_and_noise))
 
     def schedule(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +282,7 @@ class Dynamics(Fixed, ABC):
         return Charge(self.mechanism, self.schedule(first, count)[1], first, chains)
 
 
-def polynomial_decay(initial_step_size: float, power: float = 1.0 / 3.0) -> Callable[..., Any]:
+def polynomial_decay(initial_step_size: float, power: float = 1.0 / 3.0) -> Function:
     """The schedule h_t = initial_step_size * t^(-power), where t = count + 1 counts from 1.
 
     A power of 1/3 is optimal for the mean squared error of posterior averages (Li, Chen, Liu, Carin 2019, section 3).
@@ -298,5 +298,5 @@ def polynomial_decay(initial_step_size: float, power: float = 1.0 / 3.0) -> Call
     return partial(_decayed, initial_step_size, power)
 
 
-def _decayed(initial_step_size: Any, power: Any, count: Any) -> Any:
+def _decayed(initial_step_size: Any, power: Any, count: Any) -> Numbers:
     return initial_step_size * (jnp.asarray(count, jnp.result_type(float)) + 1.0) ** -power

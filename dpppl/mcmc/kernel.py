@@ -1,6 +1,6 @@
 """The base class of private kernels: their settings, and NumPyro's calling convention."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
 from dpppl.subsampling import FullBatch, Subsampling
-from dpppl.types import Tree
+from dpppl.types import BySite, Function, Tree
 from dpppl.validation import checked_call, full_signature, plain, positive, positive_integer
 
 _COUNTED = (
@@ -36,13 +36,12 @@ _COUNTED = (
 class DPKernel(Dynamics, MCMCKernel):
     """A NumPyro kernel whose every step looks at the data once, through the door.
 
-    The Langevin noise is the privacy noise: the door is called with noise multiplier
-    max(s * rate / (h * clipping_norm), noise_multiplier), where s is the standard deviation that the sampler wants for
-    a step of size h; no kernel draws noise of its own.
+    The Langevin noise is the privacy noise: no kernel draws noise of its own. The door's noise multiplier is max(s * rate / (h
+    * clipping_norm), noise_multiplier), where s is the sd that the sampler needs for a step of size h.
 
-    Samples are midpoints of successive positions. Where the posterior is Gaussian they have its variance at every stable
-    step, for all three kernels; the positions themselves are too wide by the factor 1 / (1 - h L / 2) in the
-    overdamped case. A matched step that would be too long is shortened in the warmup: see `step_search`.
+    Samples are midpoints of successive positions. Where the posterior is Gaussian, midpoints have its variance at every stable
+    step, for all three kernels. In the overdamped case the variance of positions is too large by the factor 1 / (1 - h L / 2).
+    The warmup shortens a matched step that is too long: see `step_search`.
 
     Settings are fixed when a kernel is made; they are those of `dpppl.DPSGLD`, which documents them. A run adds a
     `BoundKernel`; as NumPyro's own kernels do, this one remembers that of the last `init` for NumPyro's other calls.
@@ -67,15 +66,15 @@ class DPKernel(Dynamics, MCMCKernel):
     @checked_call
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Function,
         *,
         clipping_norm: float | str | Mapping[str, float] = "auto",
         clipping: str | None = None,
         subsampling: Subsampling | None = None,
-        step_size: float | str | Callable[..., Any] = "matched",
+        step_size: float | str | Function = "matched",
         noise_multiplier: float | None = None,
         temperature: float = 1.0,
-        preconditioner: Mapping[str, Any] | None = None,
+        preconditioner: BySite | None = None,
         row_curvature: float | None = None,
         num_data: int | None = None,
         data_plate: str | None = None,
@@ -122,7 +121,7 @@ class DPKernel(Dynamics, MCMCKernel):
         return f"{head}; step size {step_size}{noise})"
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Function:
         """The NumPyro model."""
         return self._model
 
@@ -131,7 +130,7 @@ class DPKernel(Dynamics, MCMCKernel):
 
     # Added by a run
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BoundKernel:
+    def bind(self, args: tuple[object, ...], kwargs: dict[str, object]) -> BoundKernel:
         """The kernel with its model's structure for these arguments, found from shapes and dtypes alone.
 
         - **args**, **kwargs** - the model's arguments.
@@ -150,7 +149,9 @@ class DPKernel(Dynamics, MCMCKernel):
 
     # NumPyro's calling convention
 
-    def init(self, rng_key: Any, num_warmup: object, init_params: Any, model_args: Any, model_kwargs: Any) -> Any:
+    def init(
+        self, rng_key: jax.Array, num_warmup: object, init_params: Any, model_args: Any, model_kwargs: Any
+    ) -> Tree:
         """The first state, as NumPyro calls for it. Looks at no data, charges nothing.
 
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
@@ -162,7 +163,7 @@ class DPKernel(Dynamics, MCMCKernel):
         _, public = self._bound.split.arrays(model_args, model_kwargs)
         return self._bound.init(rng_key, num_warmup, init_params, public)
 
-    def sample(self, state: Tree, model_args: Any, model_kwargs: Any) -> Any:
+    def sample(self, state: Tree, model_args: Any, model_kwargs: Any) -> Tree:
         """One step, one access of the data, as NumPyro calls for it. Vectorised when the state holds a batch of keys.
 
         - **state** - the state before the step.
@@ -180,7 +181,7 @@ class DPKernel(Dynamics, MCMCKernel):
         step = partial(bound.step, rows=of_one_process(rows, "a kernel by itself"), public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 
-    def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Any:
+    def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Function:
         """A function from unconstrained latents to constrained ones and deterministic sites that depend on latents only.
 
         - **model_args**, **model_kwargs** - the model's arguments.
@@ -208,7 +209,7 @@ class DPKernel(Dynamics, MCMCKernel):
         return facts.report(charges, provenance, delta=delta, num_data=self.num_data, left_out=(_COUNTED,))
 
 
-def _check(auto_norm: bool, step_size: object, subsampling: Any, init_strategy: Any) -> None:
+def _check(auto_norm: bool, step_size: object, subsampling: object, init_strategy: object) -> None:
     """Raises ConfigurationError for settings of a kernel that do not fit."""
     if not isinstance(subsampling, Subsampling):
         raise ConfigurationError("subsampling must be dpppl.FullBatch(), Poisson(rate), Partition(num_batches), ...")

@@ -1,6 +1,5 @@
 """Three kernels whose own noise is the privacy noise: DP-SGLD, DP-SGHMC with momentum, DP-SGNHT with a thermostat."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,8 +8,9 @@ import numpy as np
 
 from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
+from dpppl.mcmc.step_search import Search
 from dpppl.randomness import keys
-from dpppl.types import BySite, Numbers, Tree
+from dpppl.types import BySite, Function, Numbers, Tree
 from dpppl.validation import checked_call, in_words, plain, positive
 
 _FRICTION = 0.1
@@ -30,15 +30,15 @@ class DPSGLDState(NamedTuple):
     - **rng_key** - the chain's key; None in states that MCMC returns.
     """
 
-    i: Any
-    z: Any
-    midpoint: Any
-    search: Any
-    clipped: Any
-    rng_key: Any
+    i: jax.Array
+    z: BySite
+    midpoint: BySite
+    search: Search | None
+    clipped: jax.Array | None
+    rng_key: jax.Array | None
 
 
-def langevin_step(z: BySite, noisy_gradient: BySite, step_size: jax.Array) -> Any:
+def langevin_step(z: BySite, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
     """z + h * G. The Langevin noise is already in G: the door was called with noise multiplier s * rate / (h * C)."""
     return jax.tree.map(lambda position, gradient: position + step_size * gradient, z, noisy_gradient)
 
@@ -55,16 +55,16 @@ class DPSGLD(DPKernel):
     All arguments are fixed when the kernel is made:
 
     - **model** - a NumPyro model with one data plate.
-    - **clipping_norm** - bound on the norm of one row's gradient, in unconstrained space; or a dict with a bound for each latent
-      site; or "auto", the default: 1 % of the cost goes to a histogram of norms at the start, and the norm clips a tenth of the
-      rows, or fewer where tails are heavy or the budget allows; where clipping is flat, it is 1.25 times the .99 quantile.
-    - **clipping** - "centred" shrinks what a row's gradient has beyond its expectation under the model, so that the posterior is
-      unbiased however many rows are clipped; "flat" shrinks the gradient, and works for every model. By default centred where
-      the norm is "auto", and flat where you give it.
+    - **clipping_norm** - bound on the norm of one row's gradient, in unconstrained space, or a dict with a bound for each
+      latent site. "auto", the default, spends 1 % of the cost on a histogram of norms at the start. Its norm clips a tenth of
+      the rows at most; where clipping is flat, it is 1.25 times the .99 quantile of the norms.
+    - **clipping** - "centred" clips the difference of a row's gradient and its expectation under the model: the posterior is
+      unbiased however many rows are clipped. "flat" clips the gradient itself, and works for every model. The default is
+      "centred" where the norm is "auto", and "flat" where you give a norm.
     - **subsampling** - FullBatch(), the default, Poisson(rate), Partition(num_batches), WithoutReplacement(...).
-    - **step_size** - h in the time of the diffusion; a number, a function of the step count from 0 (optax schedules fit), or
-      "matched", the largest at which the noise that privacy needs is no more than the temperature's, shortened in the warmup
-      where that would be unstable.
+    - **step_size** - h in the time of the diffusion: a number, a function of the step count from 0 (an optax schedule, say), or
+      "matched". A matched step is the largest whose Langevin noise is at least the noise for privacy; the warmup shortens it
+      where it is unstable.
     - **noise_multiplier** - noise for privacy in units of clipping_norm, where no target_epsilon gives it.
     - **temperature** - 1 targets the (clipped) posterior.
     - **preconditioner** - a public diagonal, by site, in whose coordinates z / sqrt(diagonal) the chain moves and gradients are
@@ -79,8 +79,8 @@ class DPSGLD(DPKernel):
       (docs/ghost.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
     - **discretise** - whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;
       accounted by RDP, so epsilon is larger (docs/discrete.md).
-    - **measure_clipping** - where a norm is given, or clipping is flat, spend 1 % of the cost on the shares of rows that are
-      clipped, whose gradient is not finite, and whose gradient is 0.
+    - **measure_clipping** - whether to spend 1 % of the cost on three shares of rows: clipped ones, those whose gradient is not
+      finite, and those whose gradient is 0. It applies where a norm is given or clipping is flat.
 
     Guarantee: each step is one access of the mechanism in `DPKernel.mechanism`; all states may be released.
     Raises ConfigurationError for arguments out of range; UnsupportedModelError when a run binds an unsuitable model.
@@ -95,26 +95,26 @@ class DPSGLD(DPKernel):
     0.0008
     """
 
-    def matched_step_size(self, noise_multiplier: Any) -> Any:
+    def matched_step_size(self, noise_multiplier: Any) -> float:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
-    def langevin_std(self, step_size: Numbers) -> Any:
+    def langevin_std(self, step_size: Numbers) -> jax.Array:
         return jnp.sqrt(2.0 * self.temperature * step_size)
 
-    def longest_step(self, curvature: Numbers) -> Any:
+    def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.5 / curvature
 
-    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
         return std**2 / (2.0 * step_size)
 
-    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
         return step_size
 
-    def first_state(self, z: Any, rng_key: Any, num_warmup: object = 0) -> Any:
+    def first_state(self, z: Any, rng_key: jax.Array, num_warmup: object = 0) -> DPSGLDState:
         return DPSGLDState(jnp.zeros((), jnp.int32), z, z, None, None, rng_key)
 
-    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Any:
+    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
         return state._replace(z=langevin_step(state.z, noisy_gradient, step_size))
 
 
@@ -125,16 +125,16 @@ class DPSGHMCState(NamedTuple):
     - **v** - the velocity, by site.
     """
 
-    i: Any
-    z: Any
-    midpoint: Any
-    search: Any
-    clipped: Any
-    v: Any
-    rng_key: Any
+    i: jax.Array
+    z: BySite
+    midpoint: BySite
+    search: Search | None
+    clipped: jax.Array | None
+    v: BySite
+    rng_key: jax.Array | None
 
 
-def hamiltonian_step(z: BySite, v: Tree, noisy_gradient: BySite, step_size: jax.Array, friction: jax.Array) -> Any:
+def hamiltonian_step(z: BySite, v: Tree, noisy_gradient: BySite, step_size: jax.Array, friction: jax.Array) -> Tree:
     """v <- (1 - friction) v + step_size * G, then z <- z + v. The friction's noise is already in G."""
     v = jax.tree.map(lambda velocity, g: (1.0 - friction) * velocity + step_size * g, v, noisy_gradient)
     return jax.tree.map(jnp.add, z, v), v
@@ -147,8 +147,8 @@ class DPSGHMC(DPKernel):
     s = max(sqrt(2 * friction * temperature * eta), eta * clipping_norm * noise_multiplier / rate) and eta = step_size.
 
     - **model** - a NumPyro model with one data plate.
-    - **friction** - in (0, 1), or "matched" together with a number for `step_size`: then the friction that restores the
-      temperature for the noise that privacy needs, eta * (clipping_norm * noise_multiplier / rate)^2 / (2 temperature).
+    - **friction** - in (0, 1), or "matched" together with a number for `step_size`. A matched friction restores the temperature
+      under the noise for privacy: eta * (clipping_norm * noise_multiplier / rate)^2 / (2 temperature).
 
     The other arguments, guarantee and errors are `DPSGLD`'s.
     Reference: Li, Chen, Liu, Carin (2019), Algorithm 2, with the sign and the noise variance corrected; Chen, Fox,
@@ -161,7 +161,7 @@ class DPSGHMC(DPKernel):
     """
 
     @checked_call
-    def __init__(self, model: Callable[..., Any], *, friction: float | str = 0.1, **settings: Any) -> None:
+    def __init__(self, model: Function, *, friction: float | str = 0.1, **settings: Any) -> None:
         friction = plain(friction)
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {in_words(friction)}.')
@@ -187,37 +187,37 @@ class DPSGHMC(DPKernel):
         return {"friction": friction}
 
     @property
-    def is_matched(self) -> Any:
+    def is_matched(self) -> bool:
         return "matched" in (self.step_size, self.friction)
 
-    def matched_step_size(self, noise_multiplier: Any) -> Any:
+    def matched_step_size(self, noise_multiplier: Any) -> float:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
-    def langevin_std(self, step_size: Numbers) -> Any:
+    def langevin_std(self, step_size: Numbers) -> jax.Array:
         if self.friction == "matched":
             raise ConfigurationError('friction="matched" needs a noise multiplier or a target epsilon.')
         return jnp.sqrt(2.0 * self.friction * self.temperature * step_size)
 
-    def longest_step(self, curvature: Numbers) -> Any:
+    def longest_step(self, curvature: Numbers) -> Numbers:
         return 0.8 / curvature
 
-    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
         return std**2 / (2.0 * self.friction * step_size)
 
-    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
         return step_size / self.friction
 
     def friction_at(self, std: Numbers) -> float:
         return float(self.friction)
 
-    def sample_weight(self, step_size: Numbers) -> Any:
+    def sample_weight(self, step_size: Numbers) -> Numbers:
         return step_size**0.5
 
-    def first_state(self, z: Any, rng_key: Any, num_warmup: object = 0) -> Any:
+    def first_state(self, z: Any, rng_key: jax.Array, num_warmup: object = 0) -> DPSGHMCState:
         return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
 
-    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Any:
+    def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
         z, v = hamiltonian_step(state.z, state.v, noisy_gradient, step_size, self.friction)
         return state._replace(z=z, v=v)
 
@@ -231,20 +231,20 @@ class DPSGNHTState(NamedTuple):
     - **hold** - steps before the friction starts to move.
     """
 
-    i: Any
-    z: Any
-    midpoint: Any
-    search: Any
-    clipped: Any
-    p: Any
-    zeta: Any
-    hold: Any
-    rng_key: Any
+    i: jax.Array
+    z: BySite
+    midpoint: BySite
+    search: Search | None
+    clipped: jax.Array | None
+    p: BySite
+    zeta: jax.Array
+    hold: jax.Array
+    rng_key: jax.Array | None
 
 
 def thermostat_step(
     z: Any, p: Any, zeta: Any, noisy_gradient: Any, step_size: Any, temperature: Any, coupling: Any
-) -> Any:
+) -> Tree:
     """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((m.m / d) / temperature - 1), m the mean of p
     before and after.
 
@@ -284,22 +284,22 @@ class DPSGNHT(DPKernel):
     """
 
     @checked_call
-    def __init__(self, model: Callable[..., Any], *, diffusion: float | None = None, **settings: Any) -> None:
+    def __init__(self, model: Function, *, diffusion: float | None = None, **settings: Any) -> None:
         self.diffusion = None if diffusion is None else positive(diffusion, name="diffusion")
         super().__init__(model, **settings)
 
-    def matched_step_size(self, noise_multiplier: Any) -> Any:
+    def matched_step_size(self, noise_multiplier: Any) -> float:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         ratio = rate / (norm * noise_multiplier)
         if self.diffusion is None:
             return (2.0 * _FRICTION * self.temperature) ** 0.5 * ratio
         return 2.0 * self.diffusion * self.temperature * ratio**2
 
-    def langevin_std(self, step_size: Numbers) -> Any:
+    def langevin_std(self, step_size: Numbers) -> jax.Array:
         friction = _FRICTION if self.diffusion is None else self.diffusion * step_size
         return jnp.sqrt(2.0 * friction * self.temperature)
 
-    def longest_step(self, curvature: Numbers) -> Any:
+    def longest_step(self, curvature: Numbers) -> Numbers:
         return (0.8 / curvature) ** 0.5
 
     def check_noise(self, std: Numbers) -> None:
@@ -310,24 +310,24 @@ class DPSGNHT(DPKernel):
                 "diverge. Take more steps, a smaller step_size or a smaller diffusion, or a larger epsilon."
             )
 
-    def temperature_at(self, step_size: Numbers, std: Numbers) -> Any:
+    def temperature_at(self, step_size: Numbers, std: Numbers) -> np.ndarray:
         return np.full_like(step_size, self.temperature)
 
-    def temperature_note(self, std: Numbers) -> Any:
+    def temperature_note(self, std: Numbers) -> str:
         share = float(np.max(std**2)) / (2.0 * self.temperature)
         return (
             f"{self.temperature:g}, kept by the thermostat for isotropic noise (largest s^2 / 2 tau = {share:.3g}, "
             "must be below 1); anisotropic minibatch noise is not cured"
         )
 
-    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Any:
+    def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
         friction = std**2 / (2.0 * step_size * self.temperature)
         return step_size / friction
 
     def friction_at(self, std: Numbers) -> float:
         return float(np.mean(std)) ** 2 / (2.0 * self.temperature)
 
-    def first_state(self, z: Any, rng_key: Any, num_warmup: Any = 0) -> Any:
+    def first_state(self, z: Any, rng_key: jax.Array, num_warmup: Any = 0) -> DPSGNHTState:
         leaves, tree = jax.tree.flatten(z)
         subkeys = jax.random.split(keys.stream(rng_key, "momentum"), len(leaves))
         p = [
@@ -339,7 +339,7 @@ class DPSGNHT(DPKernel):
         start, hold = jnp.zeros((), jnp.int32), jnp.asarray(num_warmup // 2, jnp.int32)
         return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, hold, rng_key)
 
-    def advance(self, state: Any, noisy_gradient: Any, step_size: Any) -> Any:
+    def advance(self, state: Tree, noisy_gradient: Any, step_size: Any) -> Tree:
         coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
         zeta = state.zeta
         if state.search is not None:  # it is held at its value for the step that was found

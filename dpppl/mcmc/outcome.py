@@ -16,7 +16,7 @@ from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, reading, ref
 from dpppl.model.initialization import prior_draws
 from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
-from dpppl.types import Tree
+from dpppl.types import BySite, Function, Tree
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class Outcome:
     first: int
     draws: int
     thinning: int
-    sites: dict[str, Any]
+    sites: BySite
     prior: Callable[[], dict[str, np.ndarray]] | None
 
     @classmethod
     def of(
-        cls, chains: Chains, last: Sequence[Any], records: Sequence[Any], constrain: Callable[..., Any],
+        cls, chains: Chains, last: Sequence[Tree], records: Sequence[Tree], constrain: Function,
         counted: CountedRows | None = None,
     ) -> "Outcome":  # fmt: skip
         """Results from what the driver returns.

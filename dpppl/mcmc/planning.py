@@ -149,8 +149,8 @@ def norm_for(chains: Chains, norms: Norms, scale: float) -> float:
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
     """A norm that few rows exceed, to four digits: 1.25 times the .99 quantile.
 
-    Centred clipping has no bias, but loses what it clips: it takes the affordable norm, if that is at most four times the .99
-    quantile, and clips at most a tenth of the rows, and at most 40 % of their squared norms.
+    Centred clipping has no bias, but loses information in clipped rows. It takes the affordable norm, at most four times the
+    .99 quantile. It clips at most a tenth of the rows, and at most 40 % of the sum of squared norms.
 
     - **norms** - the private norms of all rows.
     - **is_centred** - whether clipping is centred.
@@ -185,9 +185,9 @@ def _keeping(norms: Norms, share: float) -> float:
 def affordable_norm(norms: Norms, num_latents: int, num_rows: float, diffusion_time: float) -> float:
     """The norm at which a chain can still explore most directions.
 
-    The diffusion time falls with the square of the norm; 100 / time is the smallest curvature that may be read
-    (`mixing_line`). Rows' squared norms, summed and divided by the number of latents, are the curvature of an average
-    direction; as they are longer at the start than later, and directions differ, 32 times as much is required.
+    The diffusion time falls with the square of the norm; 100 / time is the smallest curvature that may be read (`mixing_line`).
+    The sum of rows' squared norms, divided by the number of latents, is the curvature of an average direction. Norms are larger
+    at the start than later, and directions differ, so 32 times this curvature is required.
 
     - **norms** - the private norms of all rows.
     - **num_latents** - number of unconstrained coordinates.

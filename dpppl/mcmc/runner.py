@@ -54,10 +54,10 @@ class MCMC(MCMCSettings):
     - **mesh** - a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are sharded; rows that are sharded
       already stay as they lie.
 
-    Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples,
-    states, extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values; no
-    reference to an array argument is kept after `run`, and returned states hold no key.
-    Raises ConfigurationError or BudgetExceededError before any data are touched and before anything is charged.
+    Guarantee: every step of every chain is charged before it runs, warmup and thinned-away steps included. Samples, states,
+    extra fields, the progress bar and pickles are functions of the mechanism's outputs and public values. After `run` the
+    object keeps no reference to an array argument, and returned states hold no key. Raises ConfigurationError or
+    BudgetExceededError before any data are touched and before anything is charged.
 
     >>> import dpppl, jax.numpy as jnp, numpyro, numpyro.distributions as dist
     >>> def model(y):

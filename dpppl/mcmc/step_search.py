@@ -1,20 +1,19 @@
 """A search for the largest stable step, in the first part of the warmup, from noisy gradients that are released anyway.
 
-A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. So while it
-searches, accesses are taken in pairs at the position - r u / 2 and + r u / 2, u a direction: the difference of the two
-gradients over the distance r is -H u plus noise, whose running mean turns u towards the stiffest direction (a power
-iteration) and whose product with u measures its curvature. After a pair the position climbs. The noise is that of the
-plan in every access, so a search costs what the same number of other steps costs; where it matters, that is where the
-matched step is too long, that noise is small against the curvature.
+A matched step grows with epsilon, and beyond 2 / (largest curvature of the posterior) a chain explodes. So the search makes
+accesses in pairs, at the position - r u / 2 and + r u / 2, with a direction u. The difference of the two gradients, divided by
+the distance r, is -H u plus noise. Its running mean turns u towards the stiffest direction (a power iteration), and its product
+with u measures the curvature along u. After a pair the position climbs. Every access has the noise of the plan, so a search
+costs as much as the same number of other steps. Where the matched step is too long, this noise is small compared with the
+curvature.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 SHARE = 0.4
 """The share of the warmup that is spent."""
@@ -34,20 +33,20 @@ class Search(NamedTuple):
     - **variance** - of the curvature, from noise.
     """
 
-    until: Any
+    until: jax.Array
     count: Any
-    gradient: Tree
-    product: Any
+    gradient: BySite
+    product: BySite
     curvature: jax.Array
     variance: jax.Array
 
     @property
-    def bound(self) -> Any:
+    def bound(self) -> jax.Array:
         """The largest curvature, one sd above what was measured; 0 before."""
         return jnp.abs(self.curvature) + jnp.sqrt(self.variance)
 
 
-def steps_of(num_warmup: jax.Array) -> Any:
+def steps_of(num_warmup: jax.Array) -> jax.Array:
     """How many steps a search takes: an even number, 0 where the warmup is too short."""
     steps = jnp.asarray(SHARE * num_warmup / 2.0, jnp.int32) * 2
     return jnp.where(steps < _MIN_STEPS, 0, steps)
@@ -60,7 +59,7 @@ def no_search(position: BySite) -> Search:
     return Search(number, number, zeros, ones, none, none)
 
 
-def probe(search: Search, step: jax.Array, position: BySite, hidden: object) -> Any:
+def probe(search: Search, step: jax.Array, position: BySite, hidden: jax.Array) -> Tree:
     """Where step number `step` looks at the data: at `position`, or while it searches r / 2 from it along u, on the one
     side or the other."""
     side = jnp.where(step < search.until, jnp.where(step % 2 == 1, 0.5, -0.5), 0.0)
@@ -69,8 +68,8 @@ def probe(search: Search, step: jax.Array, position: BySite, hidden: object) -> 
 
 
 def after(
-    search: Search, step: jax.Array, position: BySite, gradient: Tree, *, gradient_std: object, hidden: object, largest_step: Any,
-    length_of: Callable[[Any], Any],
+    search: Search, step: jax.Array, position: BySite, gradient: Tree, *, gradient_std: jax.Array, hidden: jax.Array,
+    largest_step: Function, length_of: Function,
 ) -> tuple[Search, Any]:  # fmt: skip
     """The search and the position after one of its steps.
 
@@ -102,13 +101,13 @@ def after(
     return jax.tree.map(lambda a, b: jnp.where(second, a, b), measured, first), moved
 
 
-def _direction(search: Search) -> Any:
+def _direction(search: Search) -> Tree:
     """u, of norm 1: along the running mean of H u."""
     norm = jnp.sqrt(_dot(search.product, search.product))
     return jax.tree.map(lambda x: x / jnp.maximum(norm, 1e-30), search.product)
 
 
-def _reach(search: Search, hidden: Any) -> Any:
+def _reach(search: Search, hidden: Any) -> jax.Array:
     """r: about two sds of a posterior of the curvature that is thought to be there."""
     curvature = jnp.where(search.count == 0, hidden, search.bound)
     return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))

@@ -8,7 +8,6 @@ power. Where it has arrived, all low frequencies have less: increments add up to
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
@@ -18,7 +17,7 @@ from dpppl.model.supports import codes
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
 from dpppl.report.verdict import html_of, line_of
-from dpppl.types import Tree
+from dpppl.types import BySite, Tree
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
@@ -99,7 +98,7 @@ class Arrival:
     held: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise: Noise) -> "Arrival":
+    def of(cls, midpoints: Mapping[str, object], positions: BySite, noise: Noise) -> "Arrival":
         """Test the collected states, in preconditioned coordinates.
 
         - **midpoints**, **positions** - (chains, draws, ...) by site.
@@ -133,7 +132,7 @@ class Arrival:
 
     def of_samples(self, site: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """(moving, held) of a site in constrained space: of its own elements, or the worst of them where their shape is
-        another; of a site that is computed from others the worst of all.
+        another. A site that is computed from others has the worst of all sites.
 
         - **site** - name of the site.
         - **shape** - shape of one draw of it.
@@ -221,9 +220,7 @@ class Measured:
         return self.clipped is not None and self.clipped.is_biased
 
 
-def measure(
-    bound: BoundKernel, states: Tree, collected: Mapping[str, Any], first: int, thinning: int
-) -> tuple[Measured, Arrival]:
+def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thinning: int) -> tuple[Measured, Arrival]:
     """Measurements of a run, and which elements have arrived.
 
     - **bound** - the kernel that ran.
@@ -251,7 +248,7 @@ def measure(
     return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival
 
 
-def excess_of(midpoints: Mapping[str, Any], positions: Mapping[str, Any], noise: Noise) -> dict[str, float]:
+def excess_of(midpoints: BySite, positions: BySite, noise: Noise) -> dict[str, float]:
     """`Measured.excess`, from collected midpoints and positions (chains, draws, ...) by site, as chains move.
 
     With m the midpoint of z and the one before, Var z = Var m + E (z - m)^2; means over chains and draws. The variance of fewer
@@ -330,16 +327,16 @@ class Reading:
         return line_of(self.refusals, self.doubts, "all elements have arrived")
 
 
-def reading(samples: Mapping[str, Any], measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
+def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
     """The verdict on each element of each site.
 
     "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
     by the posterior, with ten effective samples of each chain or more. "still moving": the positions drift. See `Arrival`.
     "unstable": the step is so long that positions spread 1.5 times as wide as the samples (variances), or values are not
-    finite; a site computed from others has the worst of theirs. "biased by clipping": of what would be read, where more
-    rows were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and location are the prior's. "depends
-    on ...": it would be read, but latents that have not arrived may move it by more than its sd; where that is more than
-    half an sd, at most its mean is read.
+    finite; a site computed from others has the worst of theirs. "biased by clipping": of what would be read, where more rows
+    were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and location are the prior's. "depends on
+    ...": latents that have not arrived may move it by more than its sd. Where they may move it by half an sd to one sd, the
+    verdict is at most "read the mean only".
 
     - **samples** - constrained, {site: (chains, draws, ...)}.
     - **measured**, **arrival** - of the run.
@@ -370,7 +367,7 @@ def reading(samples: Mapping[str, Any], measured: Measured, arrival: Arrival, pr
     return Reading(words=by_shape(words), learned=by_shape(learned), measured=measured)
 
 
-def refused_alone(samples: Mapping[str, Any], measured: Measured, arrival: Arrival) -> list[str]:
+def refused_alone(samples: BySite, measured: Measured, arrival: Arrival) -> list[str]:
     """The sites with an element that should not be read, by itself; of more than 10,000 elements only whether they move.
 
     The part of `reading` that needs neither other elements nor the prior, and so takes a moment.

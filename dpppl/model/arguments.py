@@ -65,7 +65,7 @@ class Arguments:
     leaves: tuple[tuple[str, bool], ...]  # label, under Public
     rows: Shapes
     public: Shapes
-    static: dict[str, Any] = field(repr=False)
+    static: dict[str, object] = field(repr=False)
 
     @classmethod
     def of(cls, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Arguments":
@@ -124,7 +124,7 @@ class Arguments:
         return {name: abstract((num_rows, *s.shape[1:]), s.dtype) for name, s in self.rows.items()}
 
     def arrays(
-        self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None
+        self, model: Model, args: tuple[object, ...], kwargs: dict[str, object], mesh: Any = None
     ) -> tuple[Any, Arrays]:
         """The private rows and the Public arrays of another call, by label; `Rows` where rows are sharded over devices, by
         `mesh` or as they came.
@@ -151,7 +151,7 @@ class Arguments:
             rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.device_put(jax.tree.map(_held, given))
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
-    def public_values(self, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arrays:
+    def public_values(self, model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> Arrays:
         """The Public arrays of the call as they were given, by label."""
         leaves, _ = _flatten(*_named(model, args, kwargs))
         return {label: leaf for label, _, leaf in leaves if label in self.public}
@@ -165,12 +165,12 @@ class Arguments:
         )
 
 
-def name_of(model: Any) -> str:
+def name_of(model: object) -> str:
     """The name of a model or a guide, for print."""
     return str(getattr(model, "__name__", type(model).__name__))
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Whether two arguments that are no arrays are equal; what cannot be compared is not."""
     try:
         return type(one) is type(other) and bool(one == other)
@@ -178,7 +178,7 @@ def _same(one: Any, other: Any) -> bool:
         return False
 
 
-def _named(model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[str], list[Any]]:
+def _named(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[list[str], list[Any]]:
     """Names and values of the arguments: positional ones in order, keywords by name; array-likes as arrays."""
     try:
         signature = inspect.signature(model)
@@ -188,7 +188,7 @@ def _named(model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
         signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ConfigurationError(
-            f"the model cannot be called with these arguments, all that are not the method's own: {error}."
+            f"the model does not take these arguments (those of the call that are the model's): {error}."
         ) from None
     parameters = signature.parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -214,7 +214,7 @@ def _without_values() -> Iterator[None]:
         ) from None
 
 
-def _flatten(names: list[str], values: list[Any]) -> tuple[list[tuple[str, bool, Any]], Any]:
+def _flatten(names: list[str], values: Sequence[object]) -> tuple[list[tuple[str, bool, Any]], Any]:
     """(label, under Public, leaf) of every leaf, and the tree without its `Public` marks."""
     with_path, key = jax.tree_util.tree_flatten_with_path, jax.tree_util.keystr
     leaves = []
@@ -226,12 +226,12 @@ def _flatten(names: list[str], values: list[Any]) -> tuple[list[tuple[str, bool,
     return leaves, jax.tree.structure(unwrapped)
 
 
-def _held(array: Any) -> Any:
+def _held(array: jax.Array) -> Any:
     """An array of NumPy's in the type that JAX holds it in."""
     return fitted(array, jax.dtypes.canonicalize_dtype(array.dtype)) if isinstance(array, np.ndarray) else array
 
 
-def _is_public(value: Any) -> bool:
+def _is_public(value: jax.Array) -> bool:
     return isinstance(value, Public)
 
 
@@ -252,7 +252,7 @@ def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
     return shape
 
 
-def _check_rows(rows: Shapes, static: dict[str, Any]) -> None:
+def _check_rows(rows: Shapes, static: dict[str, object]) -> None:
     if not rows:
         kinds = ", ".join(f"'{label}' is a {type(value).__name__}" for label, value in static.items())
         raise UnsupportedModelError(

@@ -15,8 +15,8 @@ IsPublic = Callable[[Any], bool]
 
 
 def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> list[Any]:
-    """Arguments with NumPy arrays in place of data frames and series (of pandas, polars or alike), of other array-likes,
-    and of lists of numbers as long as the data, or as the longest of them where there is no array.
+    """Replace data frames, series (of pandas, polars and others), other array-likes and lists of numbers by NumPy arrays. A
+    list counts if it is as long as the data or, where no argument is an array, as the longest list.
 
     `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported.
     Raises ConfigurationError, naming argument and column, for what is no array of numbers; never tells a value."""
@@ -29,7 +29,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
         leaves = [leaf for value in found for leaf in jax.tree.leaves(value, is_leaf=is_list)]
         lengths = {max((len(leaf) for leaf in leaves if _is_numbers(leaf)), default=0)}
 
-    def is_column(value: Any) -> bool:
+    def is_column(value: jax.Array) -> bool:
         return _is_numbers(value) and len(value) in lengths
 
     def taken(label: str, value: Any) -> Any:
@@ -38,7 +38,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
     return [_map(taken, n, v, lambda leaf: is_public(leaf) or is_column(leaf)) for n, v in zip(labels, found)]
 
 
-def _check_indices(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> None:
+def _check_indices(labels: Sequence[str], values: Sequence[object], is_public: IsPublic) -> None:
     """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
 
     The refusal shows how two tables were joined, as one for their lengths does, and no value of either."""
@@ -62,19 +62,19 @@ def _check_indices(labels: Sequence[str], values: Sequence[Any], is_public: IsPu
             )
 
 
-def _is_whole(leaf: Any) -> bool:
+def _is_whole(leaf: jax.Array) -> bool:
     """Whether a value is looked at as it is, whatever parts JAX finds in it: an iterator, or JAX's sparse array."""
     return isinstance(leaf, Iterator) or hasattr(type(leaf), "todense")
 
 
-def _map(function: Callable[[str, Any], Any], label: str, value: Any, is_leaf: IsPublic) -> Any:
+def _map(function: Callable[[str, Any], Any], label: str, value: jax.Array, is_leaf: IsPublic) -> Any:
     def at(path: Any, leaf: Any) -> Any:
         return function(label + jax.tree_util.keystr(path).replace("[<flat index 0>]", ""), leaf)  # of Public
 
     return jax.tree_util.tree_map_with_path(at, value, is_leaf=is_leaf)
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numbers(value: jax.Array) -> bool:
     """Whether a value is a list or tuple, maybe of lists, that holds numbers only."""
     if not isinstance(value, list | tuple):
         return False
@@ -82,7 +82,7 @@ def _is_numbers(value: Any) -> bool:
     return bool(leaves) and all(isinstance(leaf, int | float | complex | np.number | np.bool) for leaf in leaves)
 
 
-def _list_as_array(label: str, value: Any) -> Any:
+def _list_as_array(label: str, value: list[object]) -> Any:
     try:
         array = np.asarray(value)
         array = (
@@ -95,7 +95,7 @@ def _list_as_array(label: str, value: Any) -> Any:
     )
 
 
-def _as_array(label: str, value: Any) -> Any:
+def _as_array(label: str, value: jax.Array) -> Any:
     """`value` as a NumPy array if it is array-like; itself if it is an array, or nothing like one."""
     if isinstance(value, np.ma.MaskedArray):
         raise ConfigurationError(
@@ -156,17 +156,17 @@ def _name_of(column: Any, number: int) -> str:
     return f"column '{name}'" if isinstance(name, str) and name.isidentifier() else f"column number {number}, from 0,"
 
 
-def _numpy_of(series: Any) -> Any:
+def _numpy_of(series: Any) -> np.ndarray:
     is_arrow = type(series).__module__.partition(".")[0] == "pyarrow"
     return np.asarray(series.to_numpy(zero_copy_only=False) if is_arrow else series.to_numpy())
 
 
-def _is_number(dtype: Any) -> bool:
+def _is_number(dtype: object) -> bool:
     """Whether a type that allows missing values is one of numbers or of truth values."""
     return getattr(dtype, "kind", "O") in _NUMBERS or bool(re.match(r"u?int\d|float\d|bool|double", str(dtype).lower()))
 
 
-def _checked(array: Any, message: str) -> Any:
+def _checked(array: np.ndarray, message: str) -> Any:
     if array.dtype.kind not in _NUMBERS:
         raise ConfigurationError(message)
     return array

@@ -27,8 +27,8 @@ class Censored(NamedTuple):
     - **value** - the time, (...); of an interval its ends, (..., 2).
     - **indicators** - of each row whether it is censored, (...); of an interval, whether from the left and from the right."""
 
-    value: Any
-    indicators: tuple[Any, ...]
+    value: jax.Array
+    indicators: tuple[object, ...]
 
 
 class Uncensored(NamedTuple):
@@ -38,15 +38,15 @@ class Uncensored(NamedTuple):
     - **limits** - where it would be censored, or its inspection times; names of other sites stay."""
 
     time: Any
-    limits: tuple[Any, ...]
+    limits: tuple[object, ...]
 
 
-def is_censored(fn: Any) -> bool:
+def is_censored(fn: object) -> bool:
     """Whether a distribution, without its masks and added axes, is one of NumPyro's censored ones."""
     return isinstance(unwrapped(fn), _KINDS)
 
 
-def is_interval(fn: Any) -> bool:
+def is_interval(fn: object) -> bool:
     """Whether it is the interval-censored one."""
     return isinstance(unwrapped(fn), _INTERVAL)
 
@@ -75,14 +75,14 @@ def own(site: Site) -> Any:
     return Censored(value, indicators)
 
 
-def blank(site: Site, value: Any) -> Any:
+def blank(site: Site, value: jax.Array) -> Any:
     """`value` as the response of a site, of a censored one with indicators that depend on nothing."""
     if not is_censored(site["fn"]):
         return value
     return Censored(value, tuple(jnp.zeros_like(indicator) for indicator in _indicators(site["fn"])))
 
 
-def with_indicators(fn: Any, indicators: tuple[Any, ...]) -> Any:
+def with_indicators(fn: object, indicators: tuple[object, ...]) -> Any:
     """The distribution of a censored site with other indicators, masks kept."""
     *outer, inner = layers(fn)
     found = type(inner)(inner.base_dist, *indicators)
@@ -94,12 +94,12 @@ def with_indicators(fn: Any, indicators: tuple[Any, ...]) -> Any:
     return found
 
 
-def draw(site: Site, key: Any) -> Uncensored:
+def draw(site: Site, key: jax.Array) -> Uncensored:
     """Draw a site's time and its limits."""
     keys = jax.random.split(key, 1 + len(parts := declared(site)))
     shape = _shape(site["fn"])
 
-    def limit(part: Any, key: Any) -> Any:
+    def limit(part: object, key: jax.Array) -> Any:
         return drawn(part.expand(shape), key) if isinstance(part, dist.Distribution) else part
 
     base = unwrapped(site["fn"]).base_dist
@@ -165,7 +165,7 @@ def _inspected(time: Any, visits: Any) -> Censored:
     return Censored(jnp.where(known[..., None], jnp.stack(ends, axis=-1), jnp.nan), (left, right))
 
 
-def _indicators(fn: Any) -> tuple[Any, ...]:
+def _indicators(fn: object) -> tuple[Any, ...]:
     inner = unwrapped(fn)
     found = (inner.left_censored, inner.right_censored) if is_interval(fn) else (inner.censored,)
     return tuple(jnp.broadcast_to(indicator, _shape(fn)) for indicator in found)

@@ -88,13 +88,13 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
     return found
 
 
-def log_prob_of(site: Site) -> Any:
+def log_prob_of(site: Site) -> jax.Array:
     """The log probability of a site's value, scaled."""
     log_prob = site["fn"].log_prob(site["value"])
     return log_prob if site["scale"] is None else site["scale"] * log_prob
 
 
-def explained_log_prob(site: Site) -> Any:
+def explained_log_prob(site: Site) -> jax.Array:
     """The same. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
     check_shape(site)
     try:
@@ -243,7 +243,7 @@ class BindRows(BindLatents):
         return is_observed and self.plate.data_plate in plates_of(msg)
 
 
-def made_up_value(support: Any, noise: Any) -> Any:
+def made_up_value(support: Any, noise: Any) -> jax.Array | None:
     """Values in a support, from uniform numbers in (0, 1) of the values' shape; None where the support is not known."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint

@@ -15,6 +15,7 @@ from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, unwrapped
+from dpppl.types import Tree
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
@@ -52,13 +53,13 @@ def checked_strategy(strategy: Any) -> Strategy:
     raise ConfigurationError(_CURE)
 
 
-def of_numpyro(strategy: Any) -> str | None:
+def of_numpyro(strategy: object) -> str | None:
     """The name of a strategy of NumPyro's, with or without its settings; None of anything else."""
     return _OF_NUMPYRO.get(strategy.func if isinstance(strategy, partial) else strategy) if callable(strategy) else None
 
 
 def initial_values(
-    split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: Strategy = "prior_median"
+    split: SplitModel, public: dict[str, object], key: jax.Array, strategy: Strategy = "prior_median"
 ) -> dict[str, jax.Array]:
     """Unconstrained starting values by latent site; may be mapped over `key`.
 
@@ -98,7 +99,7 @@ def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Arra
     return {name: jnp.asarray(values[name], latent.dtype) for name, latent in split.latents.items()}
 
 
-def _check_values(split: SplitModel, strategy: Any) -> None:
+def _check_values(split: SplitModel, strategy: object) -> None:
     """Refuse values of `init_to_value` that name no latent site."""
     values = getattr(strategy, "keywords", {}).get("values", {})
     if not isinstance(values, Mapping):
@@ -110,10 +111,10 @@ def _check_values(split: SplitModel, strategy: Any) -> None:
 
 
 @partial(jax.jit, static_argnames=("split", "strategy"))
-def _from_prior(split: SplitModel, public: dict[str, Any], key: jax.Array, strategy: Any) -> dict[str, jax.Array]:
+def _from_prior(split: SplitModel, public: dict[str, object], key: jax.Array, strategy: object) -> dict[str, jax.Array]:
     z: dict[str, jax.Array] = {}
 
-    def visit(site: Site, transform: Any) -> jax.Array:
+    def visit(site: Site, transform: object) -> jax.Array:
         latent = split.latents[site["name"]]
         site_key = jax.random.fold_in(key, len(z))
         value = jnp.broadcast_to(_start(site, transform, site_key, strategy), latent.shape)
@@ -124,7 +125,7 @@ def _from_prior(split: SplitModel, public: dict[str, Any], key: jax.Array, strat
     return z
 
 
-def _start(site: Site, transform: Any, key: jax.Array, strategy: Any) -> Any:
+def _start(site: Site, transform: Any, key: jax.Array, strategy: object) -> jax.Array:
     """The unconstrained start of one site, given those before it."""
     sample_shape = site["kwargs"]["sample_shape"]
     try:
@@ -170,7 +171,7 @@ def _closed_form_median(distribution: Any) -> Any:
         return None
 
 
-def number_of_draws(shapes: Any) -> int:
+def number_of_draws(shapes: Tree) -> int:
     """1,000, and fewer where a draw has many numbers.
 
     - **shapes** - of one draw, a pytree.
@@ -179,7 +180,9 @@ def number_of_draws(shapes: Any) -> int:
     return max(_FEWEST, min(_MOST, _NUMBERS // max(1, size)))
 
 
-def drawn_from_prior(split: SplitModel, public: Any, key: Any, count: int, then: Any = None) -> dict[str, jax.Array]:
+def drawn_from_prior(
+    split: SplitModel, public: Any, key: jax.Array, count: int, then: Any = None
+) -> dict[str, jax.Array]:
     """Unconstrained latents by site, drawn from the prior, (count, ...); a site with an improper prior is constant.
 
     - **split** - the model.
@@ -191,18 +194,18 @@ def drawn_from_prior(split: SplitModel, public: Any, key: Any, count: int, then:
     Guarantee: the draws do not depend on the private rows, which are not an argument.
     """
 
-    def one(key: Any, public: Any) -> Any:
+    def one(key: jax.Array, public: Any) -> Tree:
         z = initial_values(split, public, key, "prior_sample")
         return z if then is None else then(z, public)
 
-    def several(key: Any, public: Any) -> Any:
+    def several(key: jax.Array, public: Tree) -> Tree:
         return jax.vmap(one, (0, None))(jax.random.split(key, count), public)
 
     found: dict[str, jax.Array] = run_once(several, key, public)
     return found
 
 
-def prior_draws(split: SplitModel, public: Any, is_constrained: bool = True) -> dict[str, np.ndarray]:
+def prior_draws(split: SplitModel, public: Tree, is_constrained: bool = True) -> dict[str, np.ndarray]:
     """Prior draws by site, (draws, ...): those of the latents and of the deterministic sites that depend on latents only.
 
     The draws are the same in each call; see `drawn_from_prior`.
@@ -217,7 +220,7 @@ def prior_draws(split: SplitModel, public: Any, is_constrained: bool = True) -> 
     return {site: np.asarray(value, np.float64) for site, value in drawn.items()}
 
 
-def prior_scales(split: SplitModel, public: Any) -> dict[str, np.ndarray]:
+def prior_scales(split: SplitModel, public: Tree) -> dict[str, np.ndarray]:
     """Robust standard deviations of the unconstrained latents under the prior, by site.
 
     - **split** - the model.

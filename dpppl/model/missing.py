@@ -17,6 +17,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.handlers import log_prob_of, made_up_value
 from dpppl.model.refusals import MISSING_CURE, of_row_message
 from dpppl.model.structure import Site, Trace, counted, is_factor, log_weight, plates_of, unwrapped
+from dpppl.types import Tree
 
 _NUM_ROWS = 16
 
@@ -96,7 +97,7 @@ def _of_row(split: Any, trace: Trace, but: Iterable[str]) -> list[Site]:
     return [s for s in sites if s["name"] not in but]
 
 
-def _total(split: Any, trace: Trace, but: Iterable[str]) -> jax.Array:
+def _total(split: object, trace: Trace, but: Iterable[str]) -> jax.Array:
     return sum((jnp.sum(log_prob_of(s)) for s in _of_row(split, trace, but)), start=jnp.zeros(()))
 
 
@@ -111,28 +112,28 @@ def _in_use(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays, t
     return found
 
 
-def _uses(split: Any, name: str, z: Arrays, row: Arrays, public: Arrays, given: Arrays, trace: Trace) -> jax.Array:
+def _uses(split: object, name: str, z: Arrays, row: Arrays, public: Arrays, given: Arrays, trace: Trace) -> jax.Array:
     """Whether parameters of another site of a row become NaN where a latent is NaN; `trace` is that of the values `given`."""
     tainted = _at(split, z, row, public, given | {name: jnp.full(jnp.shape(trace[name]["value"]), jnp.nan)})
     others = _of_row(split, trace, [name])
     return jnp.any(jnp.stack([_has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in others]))
 
 
-def _has_new_nan(fn: Any, tainted: Any) -> jax.Array:
+def _has_new_nan(fn: object, tainted: object) -> jax.Array:
     """Whether a distribution has a parameter that is NaN where the same one of another is not, and no mask takes it out."""
     pairs = zip(jax.tree.leaves(fn), jax.tree.leaves(tainted))
     found = [jnp.any((new != new) & (old == old)) for old, new in pairs]
     return jnp.any(jnp.stack([jnp.zeros((), bool), *found])) & jnp.any(counted(fn))
 
 
-def _of_made_up(split: Any, name: str, z: Arrays, public: Arrays, row: Arrays) -> tuple[Any, Any]:
+def _of_made_up(split: Any, name: str, z: Arrays, public: Arrays, row: Arrays) -> tuple[Tree, Tree]:
     """Whether a row uses a latent, and whether its log density depends on the latent although it does not seem to."""
     values, _ = completions(split, z, row, public)
     trace = split.visit_observed(_inside, z, row, public, {other: np.zeros((), int) for other in values})
     given = {other: site["value"] for other, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
     given |= {other: value[0] for other, value in values.items()}
 
-    def without_law(value: Any) -> Any:
+    def without_law(value: jax.Array) -> jax.Array:
         return _total(split, _at(split, z, row, public, given | {name: value}), [name])
 
     found = jax.vmap(without_law)(values[name])

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Tree
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 _LONGEST = 40
@@ -23,7 +24,7 @@ _RULE = (
 Test = Callable[[Any], bool]
 
 
-def is_setting(value: Any) -> bool:
+def is_setting(value: jax.Array) -> bool:
     """Whether a value is public without a mark: a number of at most 64 bits, a bool, None, or one short string. An object of a
     class made from these may hold more and is none, but for members of an enumeration."""
     if value is None:
@@ -36,8 +37,8 @@ def is_setting(value: Any) -> bool:
 
 
 def check_nesting(name: str, value: Any, above: tuple[int, ...] = ()) -> None:
-    """Raise ConfigurationError for a container that holds itself, which JAX cannot flatten, and for one with an array for each
-    row: its keys may be names of persons, and no error may tell one."""
+    """Raise ConfigurationError for a container that holds itself, which JAX cannot flatten, and for a container with an array
+    for each row. Its keys may be names of persons, so no error shows them."""
     kind = f"argument '{name}' is a {type(value).__name__}"
     if isinstance(value, _CONTAINERS) and (id(value) in above or len(above) > 100):
         raise ConfigurationError(f"{kind} that holds itself; pass an array.")
@@ -55,12 +56,12 @@ def check_nesting(name: str, value: Any, above: tuple[int, ...] = ()) -> None:
         check_nesting(name, each, (*above, id(value)))
 
 
-def _is_matrix(value: Any) -> bool:
+def _is_matrix(value: object) -> bool:
     """Whether a list of lists is an array of numbers by itself."""
     return isinstance(value, list | tuple) and all(isinstance(each, list | tuple) for each in value)
 
 
-def check_marked(name: str, value: Any, is_array: Test, is_public: Test) -> None:
+def check_marked(name: str, value: jax.Array, is_array: Test, is_public: Test) -> None:
     """Raise ConfigurationError for an argument that would be public, or hold something public, without a mark.
 
     - **name**, **value** - the argument, with arrays in place of array-likes.
@@ -102,7 +103,7 @@ def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]]) -> tuple[
     return tuple(f"argument '{name}' ({words})" for name, words in each.items())
 
 
-def _has_plain_structure(tree: Any) -> bool:
+def _has_plain_structure(tree: Tree) -> bool:
     """Whether what a tree holds besides its leaves, as keys of dicts and static fields, are a few names and numbers."""
     found = tree.node_data()
     if found is None:
@@ -117,20 +118,20 @@ def _has_plain_structure(tree: Any) -> bool:
     return all(map(_has_plain_structure, tree.children()))
 
 
-def _kind(value: Any) -> str:
+def _kind(value: jax.Array) -> str:
     if isinstance(value, str):
         return "a string" if len(value) <= _LONGEST else f"a string of more than {_LONGEST} characters"
     return f"a {type(value).__name__}"
 
 
-def _refusal(name: str, value: Any, kind: str, held: Sequence[Any]) -> str:
+def _refusal(name: str, value: jax.Array, kind: str, held: Sequence[object]) -> str:
     return (
         f"argument '{name}' is {kind}. {_RULE}. If '{name}' holds rows, pass {_as_numbers(name, value, held)}; if it tells "
         f"nothing of a row, pass dpppl.Public({name})."
     )
 
 
-def _as_numbers(name: str, value: Any, held: Sequence[Any]) -> str:
+def _as_numbers(name: str, value: jax.Array, held: Sequence[object]) -> str:
     """The remedy for an argument: code that passes its rows as numbers."""
     if any(isinstance(each, str) for each in held):
         return f"codes, numpy.array([WORDS.index(word) for word in {name}]), where WORDS is a public list of all words"

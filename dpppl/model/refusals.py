@@ -318,7 +318,7 @@ def check_latents(structure: Structure) -> None:
         )
 
 
-def check_captured(program: Any, lengths: set[int], what: str = "model") -> tuple[str, ...]:
+def check_captured(program: object, lengths: set[int], what: str = "model") -> tuple[str, ...]:
     """Refuse captured arrays as long as the data, and as many numbers as rows; describe the other ones."""
     described, numbers, many = [], 0, []
     for value in jaxprs.constants(program):

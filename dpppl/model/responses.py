@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax.extend.core import JaxprEqn
 
 from dpppl import jaxprs
 from dpppl.errors import UnsupportedModelError
@@ -18,6 +19,7 @@ from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
+from dpppl.types import Tree
 
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
@@ -63,7 +65,7 @@ class Responses:
         sites: list[Site] = []
         latents: list[Site] = []
 
-        def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Any, Any]:
+        def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Tree, Tree]:
             indicators: dict[str, Any] = {}
 
             def visit(site: Site) -> Any:
@@ -116,7 +118,7 @@ class Responses:
         """The variance that draws give a row's centred score, over that of the score: it is one of as many and itself."""
         return 0.0 if self.supports is not None else 1.0 / (1 + self.num_draws)
 
-    def __call__(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> tuple[Arrays, jax.Array]:
+    def __call__(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array) -> tuple[Arrays, jax.Array]:
         """Responses by site, (m, ...), and the weights (1 + m,) of what was really observed and of these.
 
         All that are possible, with their probabilities, the real one weighing 0; otherwise draws, all weighing alike:
@@ -169,7 +171,7 @@ class Responses:
             total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
         return total
 
-    def _draws(self, z: Arrays, row: Arrays, public: Arrays, key: Any) -> Arrays:
+    def _draws(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array) -> Arrays:
         """`num_draws` of a row's responses; of a single site all from one key, which is several times as fast."""
         if self.from_one_key:
             return self._draw(z, row, public, key, (self.num_draws,))
@@ -177,7 +179,7 @@ class Responses:
         found: Arrays = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
         return found
 
-    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any, count: tuple[int, ...] = ()) -> Arrays:
+    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         """One of a row's responses; with a `count`, of the last site so many."""
         found: Arrays = {}
         censored: dict[str, Site] = {}
@@ -217,7 +219,7 @@ def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
     return [_law(s) for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
 
 
-def _number(value: Any) -> jax.Array:
+def _number(value: jax.Array) -> jax.Array:
     return jnp.asarray(value.value if isinstance(value, censoring.Censored) else value, jnp.float32)
 
 
@@ -272,8 +274,8 @@ def why_not_own(
     """Why a row's values might not be replaced by draws, and the cure, without its end; None where they may. Looks at no data.
 
     Values must be free given the arguments that distributions and masks are computed from. A value that is computed from such
-    arguments alone is not free. One that is computed from others, too, is free where it changes with those while it counts, on
-    made-up rows: jnp.where(ok, y, 0.0) under mask(ok) does.
+    arguments alone is not free. A value that is computed from such arguments and from others is free if, on made-up rows, it
+    changes with the others wherever it counts: jnp.where(ok, y, 0.0) under mask(ok), for example.
 
     - **values** - `values(z, row, public)`: observed values by site, as the model gives them.
     - **observed** - `observed(row)`: name, value, and which of its entries count under masks, of each observed site.
@@ -320,7 +322,7 @@ def _used_by(laws: Callable[[Arrays], Any], row: Shapes) -> set[str]:
     return {name for name, is_used in zip(sorted(row), used) if is_used}
 
 
-def _tells_missing(equation: Any) -> bool:
+def _tells_missing(equation: JaxprEqn) -> bool:
     """Whether an equation only asks which numbers are missing: isnan or isfinite."""
     name, inputs = equation.primitive.name, equation.invars
     if name == "is_finite" or (name == "ne" and inputs[0] is inputs[1]):

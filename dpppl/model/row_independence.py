@@ -17,6 +17,7 @@ from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arguments, Arrays, Shapes
 from dpppl.model.handlers import user_line
 from dpppl.model.refusals import quoted
+from dpppl.types import Function, Tree
 
 Terms = Callable[[int], Callable[..., Any]]
 """`terms(num_rows)(z, rows, public)`: all terms of a run on this number of rows, by role and by site."""
@@ -138,7 +139,7 @@ def _runs_on_one_row(terms: Terms, latents: Shapes, arguments: Arguments, marked
 
 
 def check_coupling(
-    run: Callable[[int], Callable[..., Any]],
+    run: Callable[[int], Function],
     latents: Shapes,
     arguments: Arguments,
     public: Arrays,
@@ -158,7 +159,7 @@ def check_coupling(
 
     Refuses to decide, too, where nothing finite could be compared."""
 
-    def both(z: Arrays, rows: Arrays, public: Arrays, noise: Arrays) -> tuple[Any, Any]:
+    def both(z: Arrays, rows: Arrays, public: Arrays, noise: Arrays) -> tuple[Tree, Tree]:
         def alone(row: Arrays, noise: Arrays) -> dict[str, Arrays]:
             one_row = {name: value[None] for name, value in row.items()}
             one_noise = {name: jnp.expand_dims(value, axes[name]) for name, value in noise.items()}

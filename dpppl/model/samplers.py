@@ -8,7 +8,7 @@ polar method).
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,6 +19,7 @@ from jax import lax
 from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
 
 from dpppl.model.structure import unwrapped
+from dpppl.types import Function, Tree
 
 _SMALL, _MOST, _AT_A_TIME, _NEGLIGIBLE = 40.0, 1000, 8, 1e-10
 """Minus log probabilities of 0 below which counts are drawn by inversion, terms after which it ends, of which so many are added
@@ -28,7 +29,7 @@ _RAISED, _DEGREES, _FARTHEST = 4, (9, 5), 5.6
 the root of the concentration."""
 
 
-def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
+def drawn(fn: Any, key: object, sample_shape: tuple[int, ...] = ()) -> jax.Array:
     """Draws distributed as `fn.sample(key, sample_shape)`: to float32, and where counts are large within 1e-4 (total variation).
 
     >>> drawn(dist.Poisson(jnp.array([0.0, 3.0])).to_event(1), jax.random.key(0), (4,)).shape
@@ -41,18 +42,18 @@ def drawn(fn: Any, key: Any, sample_shape: tuple[int, ...] = ()) -> Any:
     return draw(distribution, key, shape).astype(jax.eval_shape(distribution.sample, key).dtype)
 
 
-def _poisson(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _poisson(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     rate = jnp.broadcast_to(distribution.rate, shape)
     return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
 
 
-def _poisson_of(rate: Any, key: Any) -> Any:
+def _poisson_of(rate: Any, key: jax.Array) -> jax.Array:
     inside = jnp.where(rate < _SMALL, rate, 0.0)
     few = _inverted(key, jnp.exp(-inside), lambda k: inside * (1.0 / k))
     return jnp.where(rate < _SMALL, few, _many(jax.random.normal(key, rate.shape, rate.dtype), rate, rate, 1.0, 1.0))
 
 
-def _binomial(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _binomial(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     count, p = jnp.broadcast_to(distribution.total_count, shape), jnp.broadcast_to(distribution.probs, shape)
     rarer = jnp.minimum(p, 1.0 - p)
     is_small = -count * jnp.log1p(-rarer) < _SMALL
@@ -66,19 +67,19 @@ def _binomial(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
     return jnp.where(p > 0.5, count - rare, rare)
 
 
-def _negative_binomial(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _negative_binomial(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     gamma_key, key = jax.random.split(key)
     gamma = _gamma(jnp.broadcast_to(distribution.concentration, shape), gamma_key)
     return _poisson_of(gamma / distribution.rate, key)
 
 
-def _gamma(concentration: Any, key: Any) -> Any:
+def _gamma(concentration: object, key: jax.Array) -> jax.Array:
     """Gamma variates of scale 1."""
     raised, exponent = _raised_gamma(concentration, key)
     return jnp.maximum(raised * jnp.exp(-exponent), jnp.finfo(raised.dtype).tiny)
 
 
-def _raised_gamma(concentration: Any, key: Any) -> tuple[Any, Any]:
+def _raised_gamma(concentration: Any, key: jax.Array) -> tuple[Tree, Tree]:
     """x and e, for which x exp(-e) are gamma variates of scale 1: x has a concentration higher by `_RAISED`, and exp(-e) is a
     product of powers of uniform numbers. Within 6e-6 in total variation, in exact arithmetic."""
     key, uniform_key = jax.random.split(key)
@@ -92,7 +93,7 @@ def _raised_gamma(concentration: Any, key: Any) -> tuple[Any, Any]:
     return d * (1.0 + c * (w + _chebyshev(in_c, w / _FARTHEST))) ** 3, exponent
 
 
-def _chebyshev(coefficients: Sequence[Any], x: Any) -> Any:
+def _chebyshev(coefficients: Sequence[Any], x: Any) -> jax.Array:
     """The Chebyshev series at x in [-1, 1], by Clenshaw's recurrence (1955)."""
     last, before = coefficients[-1], 0.0
     for coefficient in coefficients[-2:0:-1]:
@@ -122,15 +123,15 @@ def _gamma_quantile() -> list[list[float]]:
     return [[float(q) for q in row] for row in found.reshape(degree_w + 1, degree_c + 1)]
 
 
-def _of_gamma(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _of_gamma(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return _gamma(jnp.broadcast_to(distribution.concentration, shape), key) / distribution.rate
 
 
-def _inverse_gamma(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _inverse_gamma(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return distribution.rate / _gamma(jnp.broadcast_to(distribution.concentration, shape), key)
 
 
-def _beta(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _beta(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The first of two gamma variates over their sum."""
     keys, given = jax.random.split(key), (distribution.concentration1, distribution.concentration0)
     (x, e), (y, f) = (_raised_gamma(jnp.broadcast_to(a, shape), key) for key, a in zip(keys, given))
@@ -138,14 +139,14 @@ def _beta(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
     return jnp.clip(1.0 / (1.0 + y / x * jnp.exp(e - f)), limits.tiny, 1.0 - limits.epsneg)
 
 
-def _zero_inflated(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _zero_inflated(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     key, zero_key = jax.random.split(key)
     lead = shape[: len(shape) - len(distribution.base_dist.batch_shape)]
     others = drawn(distribution.base_dist, key, lead)
     return jnp.where(jax.random.uniform(zero_key, shape) < distribution.gate, 0, others)
 
 
-def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> Any:
+def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> jax.Array:
     """Counts that are nearly normal, from standard normal `w` and their cumulants, the last two over the variance.
 
     Fisher and Cornish (1938), with the variance less 1/12 for whole numbers; as Giles (2016, equation 6) has it for Poisson."""
@@ -155,21 +156,21 @@ def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> Any:
     return jnp.maximum(jnp.floor(mean + 0.5 + sd * w + bent + small / sd), 0.0)
 
 
-def _student_t(distribution: Any, key: Any, shape: tuple[int, ...]) -> Any:
+def _student_t(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     df, dtype = jnp.minimum(distribution.df, 1e30), jnp.result_type(float)
     u, v = jax.random.uniform(key, (2, *shape), dtype)
     standard = jnp.sqrt(df * jnp.expm1(-2.0 / df * jnp.log1p(-u))) * jnp.cos(2.0 * jnp.pi * v)
     return distribution.loc + distribution.scale * standard
 
 
-def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
+def _inverted(key: jax.Array, first: Any, ratio: Function) -> jax.Array:
     """Draws of counts with probability `first` of 0, and `ratio(k)` times that of k - 1 of k.
 
     A count is how many sums of probabilities a uniform number exceeds, up to where these are so small that they no longer
     grow: rounded, they may never reach it."""
     u = jax.random.uniform(key, first.shape, first.dtype)
 
-    def iteration(state: Any) -> Any:
+    def iteration(state: Tree) -> Any:
         k, p, below, count, _ = state
         is_left = jnp.zeros(())
         for _ in range(_AT_A_TIME):
@@ -185,7 +186,7 @@ def _inverted(key: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:
     return lax.while_loop(lambda state: state[-1] & (state[0] < _MOST), iteration, start)[3]
 
 
-_DRAWS: dict[type, Callable[..., Any]] = {
+_DRAWS: dict[type, Function] = {
     dist.Poisson: _poisson,
     dist.BinomialProbs: _binomial,
     dist.BinomialLogits: _binomial,

@@ -4,7 +4,7 @@ NumPyro itself runs the model, on one row at a time: arrays of leading axis 1 in
 `arange(1)` and whose size / subsample_size factor is divided out again. Structure is found from shapes and dtypes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
@@ -43,6 +43,7 @@ from dpppl.model.structure import (
     plates_of,
     unconstrained_shape,
 )
+from dpppl.types import BySite, Function, Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ class SplitModel:
     model: Model = field(repr=False)
     arguments: Arguments = field(repr=False)
     data_plate: str = field(repr=False)
-    params: dict[str, Any] = field(repr=False)
+    params: dict[str, object] = field(repr=False)
     deterministic: tuple[str, ...] = field(repr=False)
     local: tuple[str, ...] = ()
     summed: tuple[tuple[str, int], ...] = ()
@@ -81,7 +82,7 @@ class SplitModel:
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> tuple[Any, Arrays]:
+    def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: object = None) -> tuple[Any, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers. `mesh`: devices to
         shard rows over.
 
@@ -94,9 +95,7 @@ class SplitModel:
         return _total(log_prob_of(site) for site in self._sites(self._at(z, self.placeholder_rows(), public), False))
 
     @partial(jax.jit, static_argnums=0, inline=True)
-    def log_likelihood(
-        self, z: Arrays, row: Arrays, public: Arrays, responses: Mapping[str, Any] | None = None
-    ) -> jax.Array:
+    def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: BySite | None = None) -> jax.Array:
         """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale.
 
         Latents of the row are summed out: all joint values are tried. `responses`: what to observe instead, by site, on a batch
@@ -144,7 +143,7 @@ class SplitModel:
         sites = [n for n in found.names("observed") if "latent" in dict(found.inputs("observed", n))]
         return f" Latents stand in what site '{sites[0]}' observes: if for missing values, {MASK_CURE}" if sites else ""
 
-    def _terms(self, num_rows: int) -> Callable[..., Any]:
+    def _terms(self, num_rows: int) -> Function:
         """The function of (z, rows, public) that gives all that a run computes, by role and by site."""
 
         def function(z: Arrays, rows: Arrays, public: Arrays) -> dict[str, Arrays]:
@@ -209,7 +208,7 @@ class SplitModel:
         assignment: Arrays | None = None,
         observe: Observe | None = None,
     ) -> Trace:
-        def latent(site: Site, transform: Any) -> Any:
+        def latent(site: Site, transform: object) -> Any:
             if site["name"] in self.local:
                 return _placeholder(site, transform)
             if unconstrained_shape(site, transform) != self.latents[site["name"]].shape:
@@ -242,8 +241,8 @@ class SplitModel:
 
 def split_model(
     model: Model,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     *,
     data_plate: str | None = None,
     variational: bool = False,
@@ -330,14 +329,14 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
     return found[0], program, outputs
 
 
-def _placeholder(site: Site, transform: Any) -> jax.Array:
+def _placeholder(site: Site, transform: object) -> jax.Array:
     return jnp.zeros(unconstrained_shape(site, transform))
 
 
-def _total(log_probs: Iterable[Any]) -> jax.Array:
+def _total(log_probs: Iterable[Tree]) -> jax.Array:
     return sum((jnp.sum(log_prob) for log_prob in log_probs), start=jnp.zeros(()))
 
 
-def _sum_but(log_prob: Any, axis: int) -> Any:
+def _sum_but(log_prob: Any, axis: int) -> jax.Array:
     """Sum over all axes but `axis`, counted from the right."""
     return jnp.sum(log_prob, axis=tuple(a for a in range(-jnp.ndim(log_prob), 0) if a != axis))

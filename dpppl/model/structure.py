@@ -12,6 +12,7 @@ from numpyro.distributions import biject_to
 
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import abstract
+from dpppl.types import Numbers
 
 Site = dict[str, Any]
 Trace = Mapping[str, Site]
@@ -65,7 +66,7 @@ class Structure:
     fixed: list[str] = field(default_factory=list)
     factors: list[str] = field(default_factory=list)
     deterministic: list[str] = field(default_factory=list)
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, object] = field(default_factory=dict)
     mutable: dict[str, bool] = field(default_factory=dict)
     plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -182,13 +183,13 @@ def _observed(site: Site) -> Observed:
     return Observed(jnp.shape(site["value"]), fn.batch_shape, fn.event_shape, joint_name(fn), axes)
 
 
-def joint_name(distribution: Any) -> str | None:
+def joint_name(distribution: object) -> str | None:
     """The name of a distribution whose event is not a product of scalars."""
     innermost = unwrapped(distribution)
     return type(innermost).__name__ if innermost.event_shape else None
 
 
-def layers(distribution: Any) -> Iterator[Any]:
+def layers(distribution: object) -> Iterator[Any]:
     """A distribution, the one inside of its mask or added axes, the one inside of that, and so on."""
     yield distribution
     while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
@@ -196,7 +197,7 @@ def layers(distribution: Any) -> Iterator[Any]:
         yield distribution
 
 
-def unwrapped(distribution: Any) -> Any:
+def unwrapped(distribution: object) -> Any:
     """A distribution without its masks and added axes."""
     *_, innermost = layers(distribution)
     return innermost
@@ -207,7 +208,7 @@ def is_masked(site: Site) -> bool:
     return any(isinstance(fn, dist.MaskedDistribution) and not isinstance(fn._mask, bool) for fn in layers(site["fn"]))
 
 
-def counted(fn: Any) -> Any:
+def counted(fn: object) -> Any:
     """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
     found: Any = True
     for layer in layers(fn):
@@ -217,7 +218,7 @@ def counted(fn: Any) -> Any:
     return found
 
 
-def _is_normal(fn: Any) -> bool:
+def _is_normal(fn: object) -> bool:
     fn = unwrapped(fn)
     if isinstance(fn, dist.TransformedDistribution):
         one_to_one = all(t.domain.event_dim == t.codomain.event_dim == 0 for t in fn.transforms)
@@ -236,7 +237,7 @@ def _made_up_param(site: Site) -> Any:
         return jax.tree.map(lambda s: transform(jnp.asarray(0.1 * rng.standard_normal(s.shape), s.dtype)), shapes)
 
 
-def value_at(site: Site, number: Any) -> Any:
+def value_at(site: Site, number: Numbers) -> jax.Array:
     """The value with this number; of a continuous site at node t, the transform of loc + scale t."""
     fn = unwrapped(site["fn"])
     if fn.support.is_discrete:
@@ -249,7 +250,7 @@ def value_at(site: Site, number: Any) -> Any:
     return value
 
 
-def log_weight(site: Site, number: Any) -> Any:
+def log_weight(site: Site, number: jax.Array) -> jax.Array:
     """The log weight of the value with this number, in the shape of the site's value. Masks of the latent itself do not count:
     a latent of which nothing depends is summed to 1."""
     if site["fn"].support.is_discrete:

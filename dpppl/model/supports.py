@@ -1,6 +1,5 @@
 """Which responses a model's distributions cannot produce, and how to code responses instead."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, plates_of, unwrapped
+from dpppl.types import BySite, Function, Tree
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
 _MOST_MARKED = 256
@@ -34,7 +34,7 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
 
 
-def counting(log_likelihood: Callable[..., Any], strategy: str) -> Callable[..., Any]:
+def counting(log_likelihood: Function, strategy: str) -> Function:
     """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity.
 
     NumPyro's is -infinity outside the support, with a gradient of 0, as if the row were masked. Of many latents, and of gradients
@@ -43,7 +43,7 @@ def counting(log_likelihood: Callable[..., Any], strategy: str) -> Callable[...,
     - **log_likelihood** - the function.
     - **strategy** - how gradients are summed, see `Mechanism`."""
 
-    def marked(position: Any, row: Any, public: Any, responses: Any = None) -> Any:
+    def marked(position: BySite, row: Tree, public: Tree, responses: object = None) -> Any:
         found = log_likelihood(position, row, public, *([] if responses is None else [responses]))
         leaves = jax.tree.leaves(position)
         if responses is not None or strategy == "ghost" or sum(jnp.size(leaf) for leaf in leaves) > _MOST_MARKED:
@@ -80,7 +80,7 @@ def codes(split: SplitModel) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _is_outside(fn: Any, value: Any) -> Any:
+def _is_outside(fn: Any, value: Any) -> jax.Array:
     support, mask = _scalar(fn.support), jnp.asarray(counted(fn))
     entries = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, value.shape))
     is_finite = jnp.all(jnp.isfinite(value) | ~entries)
@@ -100,13 +100,13 @@ def _is_outside(fn: Any, value: Any) -> Any:
     return outside | (on_boundary & jnp.any(jnp.isneginf(fn.log_prob(value))))
 
 
-def _scalar(support: Any) -> Any:
+def _scalar(support: object) -> Any:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
 
 
-def _code(fn: Any, support: Any) -> str:
+def _code(fn: object, support: Any) -> str:
     name = type(fn).__name__
     if isinstance(support, type(constraints.boolean)):
         return f"{name} takes 0 and 1; pass (y + 1) / 2 for responses -1 and 1, and y - 1 for responses 1 and 2"

@@ -1,8 +1,8 @@
 """Units larger than a row: the rows of a person, padded to k and masked, are one record whose log likelihood is their sum.
 
-Arrays are rearranged on the host, before the door: row i of unit u lies at place u * k + i, places that a unit does not fill
-repeat its first row and are masked, so that they have its values and no effect. Which rows are kept of a unit with more than k
-depends on draws of its own rows only.
+Arrays are rearranged on the host, before the door: row i of unit u goes to place u * k + i. Places that a unit does not fill
+repeat its first row, and a mask takes away their effect. Which rows are kept of a unit with more than k depends on draws of its
+own rows only.
 """
 
 from dataclasses import dataclass, field, fields
@@ -22,6 +22,7 @@ from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
 from dpppl.model.responses import FLAT, Responses
 from dpppl.model.split import SplitModel, split_model
 from dpppl.model.structure import Trace
+from dpppl.types import Tree
 
 MASK = "(rows of the unit)"
 """Label of the mask among a unit's arrays, (k,), and of all masks among the arguments of a call, (U, k)."""
@@ -44,7 +45,7 @@ class UnitSplit(SplitModel):
     max_rows: int = field(kw_only=True)
     of_rows: SplitModel = field(kw_only=True)
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: Any = None) -> tuple[Any, Arrays]:
+    def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: Any = None) -> tuple[Any, Arrays]:
         """The units' arrays (U, k, ...) with the mask (U, k), and the Public arrays, of a call as `grouped` made it."""
         if MASK not in kwargs:
             raise ConfigurationError("this object's unit is larger than a row: give the ids of rows, as run does.")
@@ -55,7 +56,7 @@ class UnitSplit(SplitModel):
         return sharded(units, mesh) or units, public
 
     @partial(jax.jit, static_argnums=0, inline=True)
-    def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: Any = None) -> jax.Array:
+    def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: object = None) -> jax.Array:
         """The log likelihood of one unit, a scalar; `responses` by site, (k, ...)."""
         rows, mask = parts(self.of_rows, row)
         axes = None, 0, None, None if responses is None else 0
@@ -98,7 +99,7 @@ class UnitResponses(Responses):
         each = jax.vmap(self.of_rows.totals, (None, 0, None, 1))(z, rows, public, values)
         return jnp.sum(jnp.where(mask[:, None], each, 0.0), axis=0)
 
-    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: Any, count: tuple[int, ...] = ()) -> Arrays:
+    def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         rows, mask = parts(self.of_rows.split, row)
         of_row = lambda row, key: self.of_rows._draw(z, row, public, key, count)  # noqa: E731
         draws: Arrays = jax.vmap(of_row, out_axes=len(count))(rows, jax.random.split(key, mask.shape[0]))
@@ -107,7 +108,7 @@ class UnitResponses(Responses):
 
 def split_in_units(
     model: Model,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     *,
     data_plate: str | None = None,
@@ -164,7 +165,7 @@ def responses_of(split: SplitModel, num_draws: int) -> Responses:
 
 
 def grouped(
-    model: Model, args: tuple[Any, ...], kwargs: dict[str, Any], ids: str | None, max_rows: int, key: Any
+    model: Model, args: tuple[object, ...], kwargs: dict[str, object], ids: str | None, max_rows: int, key: jax.Array
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with the rows of each unit next to each other, (U * k, ...), and their MASK (U, k).
 
@@ -206,7 +207,7 @@ def _codes(name: str, ids: Any) -> np.ndarray:
     return np.asarray(found, np.int64)
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: jax.Array) -> bool:
     if value is None:
         return True
     try:
@@ -215,7 +216,7 @@ def _is_missing(value: Any) -> bool:
         return True
 
 
-def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Any, Any]:
+def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Tree, Tree]:
     """Which row stands at each place, (U, k), and which places a unit fills: the first k of its rows by `order`."""
     rows = np.lexsort((order, codes))
     rows = rows[codes[rows] >= 0]
@@ -230,7 +231,7 @@ def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Any, A
     return index, mask
 
 
-def _two_words(key: Any) -> Any:
+def _two_words(key: jax.Array) -> jax.Array:
     return jnp.ravel(jax.random.key_data(jax.random.fold_in(key, 0)))[:2]
 
 
@@ -239,10 +240,11 @@ def _check_effects(split: SplitModel, num_units: int) -> None:
     for name, latent in split.latents.items():
         if num_units > 1 and num_units in latent.shape:
             raise UnsupportedModelError(
-                f"site '{name}' has as many entries as there are units: an effect of one person is told by one unit only, "
-                "which the noise hides. Marginalise it (over a person's rows it makes responses correlated), or leave it out."
+                f"site '{name}' has as many entries as there are units: only one person's rows inform "
+                "each entry, and the noise hides any one person. Marginalise it (a person's responses are then correlated), or "
+                "leave it out."
             )
 
 
-def _without_mask(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _without_mask(kwargs: dict[str, object]) -> dict[str, Any]:
     return {name: value for name, value in kwargs.items() if name != MASK}

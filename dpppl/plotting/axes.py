@@ -1,14 +1,17 @@
 """Axes to draw on, and colours that the colour-blind tell apart (Okabe and Ito's)."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dpppl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BLUE, ORANGE, SKY, GREY = "#0072B2", "#E69F00", "#56B4E9", "#7F7F7F"
 STYLES = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREY, "^", "-."), (SKY, "D", ":"))
 
 
-def new_axes(axes: object, **size: Any) -> Any:
+def new_axes(axes: "Axes | None", **size: Any) -> "Axes":
     """The axes given, or those of a new figure."""
     if axes is not None:
         return axes

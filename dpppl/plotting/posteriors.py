@@ -1,17 +1,21 @@
 """Pictures of posteriors: posterior and prior, and paths of chains."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.plotting.axes import BLUE, GREY, ORANGE, STYLES, new_axes
+from dpppl.types import BySite
 from dpppl.uncertainty.decomposition import by_element
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def learned_share(shares: Mapping[str, float], *, axes: Any = None) -> Any:
+
+def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) -> "Axes":
     """By latent, what the data told: 1 - posterior variance / prior variance, as bars from 0 (the prior) to 1.
 
     - **shares**: by latent; `NoiseAware.verdict.learned`, or `uncertainty.learned_shares(posterior, prior)`.
@@ -28,7 +32,7 @@ def learned_share(shares: Mapping[str, float], *, axes: Any = None) -> Any:
         places, np.ones(len(places)), color="white", edgecolor=GREY, hatch="....", height=0.7, label="from the prior"
     )
     axes.barh(places, np.clip(values, 0.0, 1.0), color=BLUE, height=0.7, label="from the data")
-    for place, value in zip(places, values):
+    for place, value in enumerate(values):
         axes.text(1.02, place, f"{value:.2f}", va="center")
     axes.set(
         yticks=places, yticklabels=list(shares), xlim=(0, 1.14), xticks=[0, 0.5, 1], ylim=(len(places) - 0.5, -0.5)
@@ -40,9 +44,9 @@ def learned_share(shares: Mapping[str, float], *, axes: Any = None) -> Any:
 
 
 def private_beside_prior(
-    posterior: Mapping[str, Any], prior: Mapping[str, Any], *, reference: Mapping[str, Any] | None = None,
-    level: float = 0.9, axes: Any = None,
-) -> Any:  # fmt: skip
+    posterior: BySite, prior: BySite, *, reference: BySite | None = None,
+    level: float = 0.9, axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
     """Medians and central intervals of each latent, private posterior below prior: where both are alike nothing was learned.
 
     - **posterior**: private samples by site, (S, ...), as `get_samples` gives them.
@@ -78,9 +82,9 @@ def private_beside_prior(
 
 
 def mixing(
-    samples: Mapping[str, Any], verdicts: Mapping[str, Any] | None = None, *, weights: ArrayLike | None = None,
-    max_elements: int = 8, axes: Any = None,
-) -> Any:  # fmt: skip
+    samples: Mapping[str, object], verdicts: Mapping[str, object] | None = None, *, weights: ArrayLike | None = None,
+    max_elements: int = 8, axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
     """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
 
     - **samples**: by site, (chains, draws, ...): `mcmc.get_samples(group_by_chain=True)`.

@@ -1,7 +1,7 @@
 """Pictures of predictions: whether probabilities are calibrated, where they are uncertain, and why."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,11 +13,14 @@ from dpppl.uncertainty.decomposition import decompose_variance
 from dpppl.uncertainty.inputs import as_array
 from dpppl.uncertainty.survival import SurvivalCurve
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 def reliability_diagram(
     probabilities: ArrayLike, labels: ArrayLike, *, num_bins: int = 10, bins: str = "width",
-    weights: ArrayLike | None = None, mask: ArrayLike | None = None, label: str | None = None, axes: Any = None,
-) -> Any:  # fmt: skip
+    weights: ArrayLike | None = None, mask: ArrayLike | None = None, label: str | None = None, axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
     """Predicted probability against observed frequency, a point a bin, and the diagonal on which calibrated ones lie.
 
     - **probabilities**, **labels**, **num_bins**, **bins**, **weights**, **mask**: as in `uncertainty.reliability_bins`.
@@ -46,15 +49,16 @@ def reliability_diagram(
     axes.scatter(
         found.predicted, found.observed, s=area, c=colour, marker=marker, alpha=0.8, label=text, clip_on=False, zorder=3
     )
-    legend = axes.legend(loc="upper left", frameon=False)
+    legend: Any = axes.legend(loc="upper left", frameon=False)
     for handle in legend.legend_handles[1:]:
         handle.set_sizes([40.0])
     return axes
 
 
 def predictive_band(
-    inputs: Any, means: Any, variances: Any, *, weights: Any = None, num_sd: float = 2.0, observed: Any = None, axes: Any = None
-) -> Any:  # fmt: skip
+    inputs: Any, means: Any, variances: Any, *, weights: Any = None, num_sd: float = 2.0, observed: Any = None,
+    axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
     """Predictive mean of a real response along one input, with a band for each part of its variance.
 
     - **inputs**: (N,) the input of each column; public, or the recipient's own.
@@ -94,15 +98,17 @@ def predictive_band(
         )
     axes.plot(at[order], mean[order], color="black", linewidth=1.4, label="mean")
     if observed is not None:
-        axes.scatter(*observed, s=8.0, c="black", alpha=0.5, linewidths=0, label="observed", zorder=3)
+        x, y = observed
+        axes.scatter(x, y, s=8.0, c="black", alpha=0.5, linewidths=0, label="observed", zorder=3)
     axes.set(xlabel="input", ylabel="response")
     axes.legend(frameon=False)
     return axes
 
 
 def input_probability(
-    probabilities: ArrayLike, *, prior: Any = None, level: float = 0.9, label: str = "private posterior", axes: Any = None
-) -> Any:  # fmt: skip
+    probabilities: ArrayLike, *, prior: Any = None, level: float = 0.9, label: str = "private posterior",
+    axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
     """Posterior of the probability of one input: how sure the model is of its own prediction.
 
     - **probabilities**: (S,) the probability that each posterior sample gives to the input.
@@ -125,7 +131,7 @@ def input_probability(
     for name, value in values.items():
         if value.ndim != 1 or not value.size or not np.all((value >= 0.0) & (value <= 1.0)):
             raise ConfigurationError(f"{name} must be numbers in [0, 1] of shape (S,), one a sample.")
-    axes, bins = new_axes(axes, figsize=(5.0, 3.0)), np.linspace(0.0, 1.0, 41)
+    axes, bins = new_axes(axes, figsize=(5.0, 3.0)), np.linspace(0.0, 1.0, 41).tolist()
     ours = values["probabilities"]
     axes.hist(ours, bins=bins, density=True, color=BLUE, alpha=0.6, label=label)
     if "prior" in values:
@@ -139,7 +145,7 @@ def input_probability(
     return axes
 
 
-def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, axes: Any = None) -> Any:
+def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, axes: "Axes | None" = None) -> "Axes":
     """Survival curves with their credible bands.
 
     - **curve** - of `uncertainty.survival_curve`, n rows.

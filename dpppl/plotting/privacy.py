@@ -1,7 +1,7 @@
 """Pictures of what privacy costs: in accuracy, in width of intervals, and of a budget."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,8 +10,11 @@ from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-def plan_picture(plan: Plan, *, axes: Any = None) -> Any:
+
+def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
     """Widths of honest 90 % intervals by the curvature of a row's log likelihood, for the best option of each kind.
 
     - **plan**: of `dpppl.accounting.plan`.
@@ -48,8 +51,8 @@ def plan_picture(plan: Plan, *, axes: Any = None) -> Any:
 
 def epsilon_against_utility(
     results: Mapping[str, Mapping[float, Any]], *, without_privacy: float | None = None, ylabel: str = "accuracy",
-    axes: Any = None,
-) -> Any:  # fmt: skip
+    axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
     """A score by epsilon, a line a method: means of repeated runs, and their standard deviations as bars.
 
     - **results**: by method, by epsilon, the score of each run: a number or (runs,).
@@ -88,7 +91,7 @@ def epsilon_against_utility(
     return axes
 
 
-def budget_spent(ledger: PrivacyLedger, *, axes: Any = None) -> Any:
+def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes":
     """Draw each run's cost alone, the cost of all runs together, and the budget of a ledger.
 
     - **ledger**: a `dpppl.PrivacyLedger`; only its file is read.
@@ -127,7 +130,7 @@ def budget_spent(ledger: PrivacyLedger, *, axes: Any = None) -> Any:
     return axes
 
 
-def attack_picture(result: Any, *, axes: Any = None) -> Any:
+def attack_picture(result: Any, *, axes: "Axes | None" = None) -> "Axes":
     """Rates of an attack by its threshold, and the trade-off curve of the account that they stay under.
 
     - **result**: of `dpppl.audit.audit`.

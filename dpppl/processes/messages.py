@@ -18,6 +18,7 @@ from jax.experimental import multihost_utils
 
 from dpppl import errors
 from dpppl.errors import DPPPLError, ProcessError
+from dpppl.types import Function, Tree
 
 TIMEOUT = 600.0
 """Seconds that a process waits for the others, which may still compile or load."""
@@ -46,14 +47,14 @@ def follows() -> bool:
     return _following.get()
 
 
-def exchange(what: str, mine: Any) -> list[Any]:
+def exchange(what: str, mine: object) -> list[Any]:
     """Each process's value, anything that JSON can hold, by the number of the process."""
     number = next(_numbers)
     _tell(number, index(), what, mine)
     return [_told(number, process, what) for process in range(count())]
 
 
-def from_first(what: str, act: Callable[[], Any]) -> Any:
+def from_first(what: str, act: Function) -> Any:
     """The result or exception of `act()` in process 0, which alone calls it: anything that JSON can hold."""
     if count() == 1:
         return act()
@@ -77,7 +78,7 @@ def bytes_from_first(what: str, read: Callable[[], bytes | None]) -> bytes | Non
     return np.asarray(multihost_utils.broadcast_one_to_all(mine), np.uint8).tobytes()
 
 
-def enter(what: str, act: Callable[[], Any], told: Callable[[], Any] = lambda: None) -> tuple[Any, Any]:
+def enter(what: str, act: Function, told: Function = lambda: None) -> tuple[Tree, Tree]:
     """The result of `act()`, and that of `told()` in process 0 after it.
 
     Process 0 acts once all have come to this call, the others after it. Where it raises, they raise the same and do not act."""
@@ -109,7 +110,7 @@ def watched() -> Iterator[None]:
         raise
 
 
-def _led(number: int, what: str, act: Callable[[], Any]) -> Any:
+def _led(number: int, what: str, act: Function) -> Any:
     if not leads():
         return _told(number, "all", what)
     try:
@@ -121,7 +122,7 @@ def _led(number: int, what: str, act: Callable[[], Any]) -> Any:
     return value
 
 
-def _led_after_all(number: int, what: str, act: Callable[[], Any], told: Callable[[], Any]) -> tuple[Any, Any]:
+def _led_after_all(number: int, what: str, act: Function, told: Function) -> tuple[Tree, Tree]:
     results: list[Any] = []
 
     def acted() -> Any:

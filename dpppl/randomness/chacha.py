@@ -20,7 +20,7 @@ _TAG = "cc20"
 _BITS, _SPLIT, _FOLD = (np.uint32(domain) for domain in range(3))
 
 
-def blocks(key: Any, counter: Any, nonce: Any, count: int) -> Any:
+def blocks(key: jax.Array, counter: object, nonce: object, count: int) -> jax.Array:
     """`count` blocks of the keystream, as words (16, count) uint32.
 
     `key`: (8,) uint32; `counter`: the first block's, uint32; `nonce`: (3,) uint32. Reference: RFC 8439, section 2.3."""
@@ -32,7 +32,7 @@ def blocks(key: Any, counter: Any, nonce: Any, count: int) -> Any:
 
 
 @partial(jax.jit, static_argnames="count", inline=True)
-def _by_xla(key: Any, counter: Any, nonce: Any, *, count: int) -> Any:
+def _by_xla(key: jax.Array, counter: Any, nonce: Any, *, count: int) -> jax.Array:
     counters = counter + jnp.arange(count, dtype=jnp.uint32)
     start = (
         jnp.broadcast_to(_CONSTANTS[:, None], (4, count)),
@@ -59,11 +59,11 @@ def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> Any:
     return a, b, c, d
 
 
-def _rotate(words: Any, by: int) -> Any:
+def _rotate(words: jax.Array, by: int) -> jax.Array:
     return (words << by) | (words >> (32 - by))
 
 
-def native_normal(key: Any, count: int) -> Any:
+def native_normal(key: jax.Array, count: int) -> jax.Array:
     """8 * `count` normal draws, float64, that `normal.standard_normal` makes of a key's first blocks, on CPUs only."""
     words = jax.random.key_data(key)
     like = jax.ShapeDtypeStruct((8, count), jnp.float64)
@@ -72,13 +72,13 @@ def native_normal(key: Any, count: int) -> Any:
     ).reshape(-1)
 
 
-def _words(key: Any, first: Any, second: Any, domain: Any, count: int) -> Any:
+def _words(key: jax.Array, first: object, second: object, domain: object, count: int) -> jax.Array:
     """`count` words of the keystream for a nonce of two numbers and a domain, so that uses never overlap."""
     nonce = jnp.stack([jnp.asarray(first, jnp.uint32), jnp.asarray(second, jnp.uint32), jnp.asarray(domain)])
     return blocks(key, 0, nonce, -(-count // 16)).reshape(-1)[:count]
 
 
-def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
+def _random_bits(key: jax.Array, bit_width: int, shape: Any) -> jax.Array:
     size = int(np.prod(shape))
     words = _words(key, 0, 0, _BITS, -(-size * bit_width // 32))
     if bit_width == 32:
@@ -90,24 +90,24 @@ def _random_bits(key: Any, bit_width: int, shape: Any) -> Any:
 
 
 @partial(jax.jit, static_argnames="shape", inline=True)
-def _split_words(key: Any, shape: Any) -> Any:
+def _split_words(key: jax.Array, shape: Any) -> jax.Array:
     return _words(key, 0, 0, _SPLIT, 8 * int(np.prod(shape))).reshape(*shape, 8)
 
 
 @partial(jax.jit, inline=True)
-def _folded_words(key: Any, data: Any) -> Any:
+def _folded_words(key: jax.Array, data: object) -> jax.Array:
     return _words(key, data, 0, _FOLD, 8)
 
 
-def _split(key: Any, shape: Any) -> Any:
+def _split(key: jax.Array, shape: object) -> jax.Array:
     return _split_words(key, shape)  # a function that pickle finds by its name, as it does not that of jax.jit
 
 
-def _fold_in(key: Any, data: Any) -> Any:
+def _fold_in(key: jax.Array, data: object) -> jax.Array:
     return _folded_words(key, data)
 
 
-def _seed(seed: Any) -> Any:
+def _seed(seed: object) -> jax.Array:
     """A key from an integer: for tests only, it holds no more bits than the integer."""
     words = jnp.zeros(8, jnp.uint32)
     return words.at[0].set(jnp.asarray(seed).astype(jnp.uint32))
@@ -119,11 +119,11 @@ chacha20 = define_prng_impl(
 """The generator, for `jax.random.wrap_key_data(words, impl=chacha20)`."""
 
 
-def wrap(words: Any) -> Any:
+def wrap(words: object) -> jax.Array:
     """A typed key from 8 words of key material, (8,) uint32."""
     return jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32), impl=chacha20)
 
 
-def is_chacha(key: Any) -> bool:
+def is_chacha(key: jax.Array) -> bool:
     """Whether a typed key is of this generator."""
     return str(key.dtype) == f"key<{_TAG}>"

@@ -17,6 +17,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Tree
 
 STD = 2.0**31
 """The standard deviation of the numbers drawn: the parameter s of exp(-n^2 / (2 s^2))."""
@@ -31,7 +32,7 @@ _BUCKETS, _THRESHOLD_BITS, _TERMS = 4096, 92, 10
 discrete_normal_p = Primitive("dpppl_discrete_normal")
 
 
-def discrete_normal(key: Any, size: int) -> Any:
+def discrete_normal(key: jax.Array, size: int) -> jax.Array:
     """`size` independent draws of the discrete Gaussian on the integers with parameter `STD`, shape (size,), int64.
 
     A strip is drawn with the probability of its inner edge, a place in it uniformly, and both are kept with probability
@@ -57,12 +58,12 @@ def discrete_normal(key: Any, size: int) -> Any:
     return discrete_normal_p.bind(key, size=size)
 
 
-def _draw(key: Any, *, size: Any) -> Any:
+def _draw(key: jax.Array, *, size: Any) -> jax.Array:
     """Keys of any shape; see `discrete_normal`."""
     if key.ndim:
         return jax.vmap(functools.partial(_draw, size=size))(key)
 
-    def again(state: Any) -> Any:
+    def again(state: Tree) -> Any:
         iteration, drawn, missing = state
         number, kept = _candidates(jax.random.bits(jax.random.fold_in(key, iteration), (6, size), jnp.uint32))
         return iteration + 1, jnp.where(missing, number, drawn), missing & ~kept
@@ -72,7 +73,7 @@ def _draw(key: Any, *, size: Any) -> Any:
         return lax.while_loop(lambda state: jnp.any(state[2]), again, start)[1]
 
 
-def _candidates(words: Any) -> Any:
+def _candidates(words: jax.Array) -> Any:
     """Numbers (size,), and which to keep, from 192 bits each: (6, size) uint32."""
     mixed, high, low, lowest, first, second = words.astype(jnp.uint64)
     bucket = (high >> 20).astype(jnp.int32)
@@ -88,7 +89,7 @@ def _candidates(words: Any) -> Any:
     return jnp.where(negative, -number, number), kept & ~(negative & (number == 0))
 
 
-def _one_minus_exp(y: Any) -> Any:
+def _one_minus_exp(y: Any) -> jax.Array:
     """1 - exp(-y) for y below 1/16; both are uint64, in units of 2^-64. Too large, by less than 3.5 of these."""
     series = [np.uint64(2**64 // math.factorial(n)) for n in range(2, _TERMS + 1)]
     result = jnp.full_like(y, series.pop())
@@ -97,7 +98,7 @@ def _one_minus_exp(y: Any) -> Any:
     return y - _high_product(y, _high_product(y, result))
 
 
-def _high_product(a: Any, b: Any) -> Any:
+def _high_product(a: Any, b: Any) -> jax.Array:
     """The upper 64 bits of a * b, or up to 2 less."""
     mask = np.uint64(2**32 - 1)
     a_high, a_low, b_high, b_low = a >> 32, a & mask, b >> 32, b & mask
@@ -131,16 +132,16 @@ def _tables() -> tuple[np.ndarray, ...]:
 
 
 @discrete_normal_p.def_impl
-def _run(key: Any, *, size: Any) -> Any:
+def _run(key: jax.Array, *, size: object) -> jax.Array:
     return jax.jit(_draw, static_argnames="size")(key, size=size)
 
 
 @discrete_normal_p.def_abstract_eval
-def _shape(key: Any, *, size: Any) -> Any:
+def _shape(key: jax.Array, *, size: Any) -> Any:
     return jax.core.ShapedArray((*key.shape, size), np.dtype(np.int64))
 
 
-def _lower(context: Any, key: Any, *, size: Any) -> Any:
+def _lower(context: object, key: jax.Array, *, size: object) -> Any:
     with jax.enable_x64(True):
         return mlir.lower_fun(functools.partial(_draw, size=size), multiple_results=False)(context, key)
 

@@ -7,7 +7,6 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ _claims = threading.Lock()
 _apart: ContextVar[set[str] | None] = ContextVar("claims apart", default=None)
 
 
-def secret_key(generator: str = "chacha20") -> Any:
+def secret_key(generator: str = "chacha20") -> jax.Array:
     """A new key from the operating system's entropy, for privacy noise and subsampling.
 
     In a program of several processes all call it, and all get the same key, from process 0.
@@ -53,7 +52,7 @@ def secret_key(generator: str = "chacha20") -> Any:
     return key
 
 
-def as_key(key: Any) -> Any:
+def as_key(key: jax.Array) -> jax.Array:
     """Accept a typed key or raw uint32 key data, one key; return it typed. Raises ConfigurationError otherwise."""
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         typed = key
@@ -68,25 +67,25 @@ def as_key(key: Any) -> Any:
     return typed
 
 
-def generator_of(key: Any) -> str:
+def generator_of(key: jax.Array) -> str:
     """The key's generator and its length, in words."""
     return _GENERATORS.get(jax.random.key_data(key).size, "another generator")
 
 
-def is_issued(key: Any) -> bool:
+def is_issued(key: jax.Array) -> bool:
     """Whether `secret_key` made this key, in this process."""
     return _digest(key) in _issued
 
 
-def is_guessable(key: Any) -> bool:
+def is_guessable(key: jax.Array) -> bool:
     """Whether the key is one that a short seed gives, as jax.random.PRNGKey(0) does: half of its words are 0."""
     words = np.asarray(jax.random.key_data(key)).ravel()
     return bool(2 * np.count_nonzero(words) <= words.size)
 
 
-def claim(key: Any, *, again: bool = False) -> None:
-    """Mark a key as used. Raises KeyReuseError the second time, unless the run that used it goes on, `again`: equal keys
-    on changed data cancel the noise."""
+def claim(key: jax.Array, *, again: bool = False) -> None:
+    """Mark a key as used. Raises KeyReuseError if the key was used before, because equal noise on changed data cancels.
+    `again`: the run that used the key is resumed."""
     digest, claimed = _digest(key), _claimed if (own := _apart.get()) is None else own
     with _claims:
         if digest in claimed and not again:
@@ -106,17 +105,17 @@ def claims_apart() -> Iterator[None]:
         _apart.reset(token)
 
 
-def stream(key: Any, name: str) -> Any:
+def stream(key: jax.Array, name: str) -> jax.Array:
     """The sub-key of a named stream; different names give unrelated keys."""
     return jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
 
 
-def threefry(key: Any) -> Any:
+def threefry(key: jax.Array) -> jax.Array:
     """A threefry key made of two random words of `key`, for draws that need not be secret: NumPyro and JAX draw counts, among
     others, with no other generator."""
     return jax.random.wrap_key_data(jax.random.bits(key, (2,), jnp.uint32), impl="threefry2x32")
 
 
-def _digest(key: Any) -> str:
+def _digest(key: jax.Array) -> str:
     data = np.asarray(jax.random.key_data(key))
     return hashlib.sha256(data.tobytes()).hexdigest()

@@ -24,7 +24,7 @@ _COSINE = (
 )  # fmt: skip
 
 
-def standard_normal(key: Any, size: int) -> Any:
+def standard_normal(key: jax.Array, size: int) -> jax.Array:
     """`size` standard normal draws, shape (size,), float64 whatever `jax_enable_x64` says; each two from 128 random bits.
 
     Box and Muller (1958): a radius from 64 bits, a direction from 64. The largest possible radius is that of
@@ -35,7 +35,7 @@ def standard_normal(key: Any, size: int) -> Any:
     """
     count = -(-size // 8)
 
-    def by_xla(key: Any) -> Any:
+    def by_xla(key: jax.Array) -> jax.Array:
         return _box_muller(jax.random.bits(key, (4, 4 * count), jnp.uint32)).reshape(-1)
 
     with jax.enable_x64(True):
@@ -45,7 +45,7 @@ def standard_normal(key: Any, size: int) -> Any:
         return lax.platform_dependent(key, cpu=by_call, default=by_xla)[:size]
 
 
-def _box_muller(words: Any) -> Any:
+def _box_muller(words: jax.Array) -> jax.Array:
     """Normal draws (2, M) from words (4, M): two for a uniform number in (0, 1], and two for a direction, of which the first
     two bits choose between sine and cosine and a sign. Logarithm, sine and cosine are those of fdlibm (Sun, 1993)."""
     high, low, angle, fine = words

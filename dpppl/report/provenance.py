@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
+import jax
+
 from dpppl.randomness import keys
 
 T = TypeVar("T", bound=Hashable)
@@ -51,7 +53,7 @@ class KeyOrigin:
     generator: str
 
     @classmethod
-    def of(cls, key: object) -> "KeyOrigin":
+    def of(cls, key: jax.Array) -> "KeyOrigin":
         """The origin of a typed key."""
         short = KeySource.SEED if keys.is_guessable(key) else KeySource.CALLER
         return cls(KeySource.ENTROPY if keys.is_issued(key) else short, keys.generator_of(key))

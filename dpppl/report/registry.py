@@ -1,18 +1,19 @@
 """A draft card for OpenDP's registry of deployments (github.com/opendp/deployments-registry-data, schema of July 2026)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Document
 
 TO_BE_STATED = "To be stated: "
 _DOMAIN = "Rows of arrays, each row independent of the others given the model; their number is {number}."
 _UNPROTECTED = "The number of rows, array shapes, hyperparameters, the model's code, and running time."
 
 
-def card(document: Mapping[str, Any], curators: Sequence[str], region: str | None) -> dict[str, Any]:
+def card(document: Document, curators: Sequence[str], region: str | None) -> dict[str, Any]:
     """From a report's `to_dict()`. A field that nobody stated is a text that begins with `TO_BE_STATED`."""
     about, product = document["about"], _product(document)
     if document["delta"] is None or not isinstance(document["epsilon"], float):
@@ -69,7 +70,7 @@ def card(document: Mapping[str, Any], curators: Sequence[str], region: str | Non
     }
 
 
-def _product(document: Mapping[str, Any]) -> str:
+def _product(document: Document) -> str:
     name = document["about"]["data_name"]
     return f"Bayesian inference by {document['method']}" + ("" if name is None else f" on {name}")
 
@@ -78,7 +79,7 @@ def _said(given: str | None, what: str) -> str:
     return TO_BE_STATED + what if given is None else given
 
 
-def _row(document: Mapping[str, Any], name: str) -> str:
+def _row(document: Document, name: str) -> str:
     return dict(document["rows"])[name]
 
 
@@ -89,7 +90,7 @@ def _date(given: str | None) -> str:
         raise ConfigurationError('a card has a date: about={"date": "YYYY-MM-DD"}.') from None
 
 
-def _mechanisms(document: Mapping[str, Any]) -> str:
+def _mechanisms(document: Document) -> str:
     """The noise's mechanism, its library, and the measures against floating-point leaks."""
     noise = next(line for line in document["assumptions"] if "noise" in line)
     versions = ", ".join(f"{name} {number}" for name, number in document["versions"].items())

@@ -7,6 +7,7 @@ from typing import Any
 
 from dpppl.errors import ConfigurationError
 from dpppl.report import charts
+from dpppl.types import Document
 
 SCHEMA_VERSION = "1.0"
 ABOUT = {
@@ -53,11 +54,11 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
         )
     unknown = sorted(set(given or {}) - set(ABOUT))
     if unknown:
-        raise ConfigurationError(f"about has {', '.join(unknown)}; a report has room for {', '.join(ABOUT)}.")
+        raise ConfigurationError(f"about has the unknown key {', '.join(unknown)}; its keys are {', '.join(ABOUT)}.")
     return {name: (given or {}).get(name) for name in ABOUT}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """JSON's form of a value: lists for tuples, strings for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
@@ -82,7 +83,7 @@ def text(headline: str, rows: Rows, sections: Sections) -> str:
     return "\n".join(lines)
 
 
-def sections_of(document: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+def sections_of(document: Document) -> list[tuple[str, list[str]]]:
     """Titles and sentences below the rows."""
     titled = [("Warnings", "warnings"), ("Assumptions", "assumptions"), ("Not covered", "not_covered")]
     return [(title, document[name]) for title, name in titled if document[name]]
@@ -97,7 +98,7 @@ def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy
     return "".join(parts) + "</details>"
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page(document: Document) -> str:
     """A page that needs nothing else, from a report's `to_dict()`."""
     warnings = [(title, lines) for title, lines in sections_of(document) if title == "Warnings"]
     others = [(title, lines) for title, lines in sections_of(document) if title != "Warnings"]
@@ -156,7 +157,7 @@ def _framed(title: str, parts: Sequence[str]) -> str:
     return f"{head}<body><main>{''.join(parts)}</main></body></html>"
 
 
-def nist(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+def nist(document: Document) -> list[tuple[str, str]]:
     """Questions for whoever evaluates a claim of differential privacy, each answered or open."""
     rows, about = dict(document["rows"]), document["about"]
     said = lambda name: about[name] or "open"  # noqa: E731
@@ -188,13 +189,13 @@ def nist(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _caption(document: Mapping[str, Any]) -> str:
+def _caption(document: Document) -> str:
     """The runs, their data, and when they ran."""
     about, status = document["about"], document["provenance"]["status"]
     return "; ".join([status[0].upper() + status[1:], *(about[name] for name in ("data_name", "date") if about[name])])
 
 
-def _compared(comparisons: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _compared(comparisons: Document) -> list[tuple[str, str]]:
     grown = [
         f"{_number(point['epsilon'])} after {100 * point['share_of_steps']:g} %" for point in comparisons["growth"]
     ]
@@ -221,7 +222,7 @@ def _number(value: float | str) -> str:
     return "no bound" if isinstance(value, str) else f"{value:.4g}"
 
 
-def _charts(risk: Mapping[str, Any]) -> str:
+def _charts(risk: Document) -> str:
     """The trade-off curve, and epsilon(delta)."""
     shares = [(i / 5, f"{20 * i} %") for i in range(6)]
     rates = risk["trade_off"]

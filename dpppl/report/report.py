@@ -13,6 +13,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import ConfigurationError
+from dpppl.ledger.book import Events
 from dpppl.report import registry, render, risk
 from dpppl.report.provenance import KeySource, Provenance, Status
 from dpppl.report.version import VERSION
@@ -102,7 +103,7 @@ class PrivacyReport:
     """
 
     method: str
-    events: tuple[Any, ...]
+    events: Events
     delta: float | None
     mechanism: MechanismFacts
     provenance: Provenance

@@ -6,7 +6,7 @@ from typing import Any
 from dpppl.report.report import PrivacyReport
 
 
-def to_inference_data(posterior: Mapping[str, Any], report: PrivacyReport, **groups: Any) -> Any:
+def to_inference_data(posterior: Mapping[str, object], report: PrivacyReport, **groups: Any) -> Any:
     """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows."""
     import arviz
 

@@ -219,7 +219,7 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
 
 
 def _steady_work(program: Any, steady: Sequence[bool]) -> tuple[float, list[bool]]:
-    """The work of equations that no row enters, and which outputs are of these alone, given which inputs are."""
+    """Return the work of equations that no row enters, and which outputs no row enters; `steady`: which inputs no row enters."""
     jaxpr, total = open_jaxpr(program), 0.0
     known = {v for v, is_steady in zip(jaxpr.invars, steady) if is_steady} | set(jaxpr.constvars)
     for equation in jaxpr.eqns:

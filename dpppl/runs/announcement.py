@@ -1,9 +1,8 @@
 """The lines printed before a run: its cost, and notes for its user."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from dpppl.ledger.book import Events
 from dpppl.processes import messages
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 
 
 def cost_line(
@@ -99,7 +98,7 @@ def _draw_time(placement: OnDisk) -> float:
     return _timed(lambda: Draw(placement)(index)) / _DRAWN
 
 
-def _timed(act: Callable[[], Any]) -> float:
+def _timed(act: Function) -> float:
     start = time.perf_counter()
     act()
     return time.perf_counter() - start

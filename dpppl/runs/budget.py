@@ -93,9 +93,9 @@ class Budget:
     - **reserve** - the share of the target, in [0, 1), that calibrated runs leave for queries and later runs.
     - **unit** - whose loss the target bounds.
 
-    Guarantee: what is reserved and what is charged never exceeds the target, whichever threads ask: a run is admitted
-    and reserved in one step, charged before each chunk of its accesses, and gives back what did not run. `one_at_a_time` is
-    a lock for what an object does once, such as choosing its clipping norm."""
+    Guarantee: reservations and charges together never exceed the target, with any number of threads. A run is admitted and
+    reserved in one step. It is charged before each chunk of its accesses, and returns the reservation of steps that did not
+    run. `one_at_a_time` is a lock for what an object does once, such as choosing its clipping norm."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Budget:
         runs = {name: run.ended() for name, run in self._runs.items()}
         return vars(self) | {"_lock": None, "one_at_a_time": None, "_runs": runs}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state | {"_lock": threading.Lock(), "one_at_a_time": threading.RLock()})
         if self.target_epsilon is not None and self.ledger is None and not self._is_used_up(self.charged, 1.0):
             warn(

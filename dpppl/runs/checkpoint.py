@@ -41,7 +41,7 @@ class Progress:
     group: int
     done: int
     state: Tree
-    parts: Sequence[Any]
+    parts: Sequence[object]
 
 
 def checked_path(path: object) -> Any:
@@ -110,7 +110,7 @@ class Checkpoint:
         """The arrays that the file holds, in order; none of a new run."""
         return [self._arrays[f"a{number}"] for number in range(self._header.get("count", 0))]
 
-    def begun(self, recorded: Tree, groups: Sequence[Any], finished: list[tuple[Any, Any]]) -> Progress:
+    def begun(self, recorded: Tree, groups: Sequence[object], finished: list[tuple[Tree, Tree]]) -> Progress:
         """Where to go on.
 
         - **recorded** - shapes of the records of a chunk.
@@ -130,7 +130,7 @@ class Checkpoint:
         state = _as(groups[group], take(jax.tree.structure(groups[group])))
         return Progress(group, done, state, [take(records)] if done else [])
 
-    def save(self, progress: Progress, finished: Sequence[tuple[Any, Any]]) -> None:
+    def save(self, progress: Progress, finished: Sequence[tuple[Tree, Tree]]) -> None:
         """Write all of it, atomically: a reader sees this or what was there before.
 
         - **progress** - how far the run has got.
@@ -140,7 +140,7 @@ class Checkpoint:
         recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *progress.parts)
         self.write(jax.tree.leaves([*finished, progress.state, recorded]), progress.group, progress.done)
 
-    def write(self, leaves: Sequence[Any], group: int = 0, done: int = 0) -> None:
+    def write(self, leaves: Sequence[Tree], group: int = 0, done: int = 0) -> None:
         """Write arrays, atomically; process 0 alone does.
 
         - **leaves** - the arrays, in order: `leaves` of a resumed run.
@@ -206,11 +206,11 @@ def _plain(leaf: jax.Array) -> np.ndarray:
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _key(data: np.ndarray, generator: str) -> Any:
+def _key(data: np.ndarray, generator: str) -> jax.Array:
     return chacha.wrap(data) if data.shape[-1] == 8 else jax.random.wrap_key_data(jnp.asarray(data), impl=generator)
 
 
-def _as(template: Tree, values: jax.Array) -> Any:
+def _as(template: Tree, values: jax.Array) -> Tree:
     """Saved arrays as a state: keys become keys again."""
     return jax.tree.map(
         lambda t, v: _key(v, str(jax.random.key_impl(t))) if _is_key(t) else jnp.asarray(v), template, values

@@ -25,7 +25,7 @@ from dpppl.runs import placing, watching
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.session import Request, Run, Session, session
-from dpppl.types import Numbers, Tree
+from dpppl.types import Function, Numbers, Tree
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()
@@ -49,24 +49,24 @@ class Method:
     - **mapping** - how one chain's chunk becomes that of all chains in a state: None, "pmap", or a transform like jax.vmap.
     """
 
-    step: Callable[[Any, Any, Any], tuple[Any, Any]]
+    step: Callable[[Any, Any, Any], tuple[Tree, Tree]]
     num_steps: int
     length: int
-    empty: Callable[[Any], Any]
-    record: Callable[[Any, Any, Any, Any, Any], Any]
+    empty: Function
+    record: Function
     kept: Callable[[int, int], np.ndarray]
     mapping: Any = None
 
-    def chunk(self, state: Any, rows: Tree, public: Tree, start: Numbers, count: Numbers) -> tuple[Any, Any]:
+    def chunk(self, state: Tree, rows: Tree, public: Tree, start: Numbers, count: Numbers) -> tuple[Tree, Tree]:
         """`count` steps from step `start` of the run: the state, and what was recorded."""
 
-        def body(number: jax.Array, carry: Tree) -> Any:
+        def body(number: jax.Array, carry: Tree) -> Tree:
             state, seen = self.step(carry[0], rows, public)
             return state, self.record(carry[1], number, start, state, seen)
 
         return lax.fori_loop(start, start + count, body, (state, self.empty(state)))
 
-    def mapped_chunk(self, states: Any, *rest: Any) -> Any:
+    def mapped_chunk(self, states: Tree, *rest: Any) -> Tree:
         """The same for all chains in `states`."""
         if self.mapping is None:
             return self.chunk(states, *rest)
@@ -84,22 +84,22 @@ class Program:
     - **digest** - of its text, the versions and the device.
     """
 
-    call: Callable[..., list[Any]]
+    call: Callable[..., list[Tree]]
     outputs: Tree
     digest: str
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Tree:
         return jax.tree.unflatten(jax.tree.structure(self.outputs), placing.ran(self.call, arguments))
 
 
-def prepare(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int, *, quickly: bool = False) -> Program:
+def prepare(function: Function, arguments: tuple[object, ...], rows: int, *, quickly: bool = False) -> Program:
     """Trace `function` once, prove that argument number `rows` leaves through the door only, compile what was proved.
 
     Raises PrivacyLeakError; nothing has run or been charged by then. `quickly`: see `Lowered`."""
     return prepare_all([(function, arguments, quickly)], rows)[0]
 
 
-def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...], bool]], rows: int) -> list[Program]:
+def prepare_all(programs: Sequence[tuple[Function, tuple[Any, ...], bool]], rows: int) -> list[Program]:
     """The same for several functions with their arguments, which are compiled at the same time."""
     outputs, lowered, digests, audit = [], [], [], watching.watcher()
     for function, arguments, quickly in programs:
@@ -116,7 +116,7 @@ def prepare_all(programs: Sequence[tuple[Callable[..., Any], tuple[Any, ...], bo
     return [Program(call, output, digest) for call, output, digest in zip(compiled, outputs, digests)]
 
 
-def prove(function: Callable[..., Any], arguments: tuple[Any, ...], rows: int) -> tuple[Any, Any]:
+def prove(function: Function, arguments: tuple[object, ...], rows: int) -> tuple[Tree, Tree]:
     """The first two of `prepare`: the traced program and its outputs."""
     leaves, keystr = jax.tree_util.tree_leaves_with_path, jax.tree_util.keystr
     with TRACING:
@@ -146,7 +146,7 @@ class Plan:
     """
 
     method: Method
-    chain_groups: Sequence[Any]
+    chain_groups: Sequence[object]
     rows: Tree
     public: Tree
     charges: Sequence[Charge]
@@ -175,7 +175,7 @@ class Plan:
 
 def drive(
     run: Run, plan: Plan, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Tree], list[Tree]]:
     """Run all steps of each group of chains. Returns last states without keys, and records, each by group.
 
     The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
@@ -203,9 +203,9 @@ def drive(
     return states, [recorded for _, recorded in finished]
 
 
-def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None) -> list[tuple[Any, Any]]:
+def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None) -> list[tuple[Tree, Tree]]:
     method, groups = plan.method, plan.chain_groups
-    finished: list[tuple[Any, Any]] = []
+    finished: list[tuple[Tree, Tree]] = []
     axis = 0 if method.mapping is None else 1
     progress = Progress(0, 0, groups[0], [])
     if checkpoint is not None:
@@ -284,7 +284,7 @@ def _take(places: np.ndarray, axis: int, leaf: jax.Array) -> np.ndarray:
     return np.take(np.asarray(leaf), places, axis=axis)
 
 
-def set_places(buffer: Any, place: Any, values: object) -> Any:
+def set_places(buffer: Tree, place: object, values: object) -> Tree:
     """Each leaf of `buffer` with the leaf of `values` at `place` along its leading axis."""
     return jax.tree.map(
         lambda b, x: lax.dynamic_update_index_in_dim(b, jnp.asarray(x, b.dtype), place, 0), buffer, values

@@ -1,7 +1,7 @@
 """Programs and their arguments where rows are sharded over devices: rows as they lie, all else on every device."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from dpppl.data.disk import OnDisk, contents_of, reading
 from dpppl.data.rows import Rows, arrays_of, devices_of, number_of, placement_of
 from dpppl.information_flow.executables import Lowered, is_small
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 
 
 def _placement(arguments: Tree) -> Any:
@@ -40,7 +40,7 @@ def lowered(closed: Any, arguments: Any, quickly: bool, kept: bool = True) -> Lo
     return Lowered(closed, leaves, quickly, shardings, kept=kept)
 
 
-def placed(arguments: Tree) -> list[Any]:
+def placed(arguments: Tree) -> list[Tree]:
     """The leaves of the arguments of such a program, where it wants them."""
     placement = _placement(arguments)
     if placement is None:
@@ -48,7 +48,7 @@ def placed(arguments: Tree) -> list[Any]:
     return [leaf if is_rows else placement.everywhere(leaf) for is_rows, leaf in _leaves(arguments)]
 
 
-def ran(call: Callable[..., Any], arguments: Tree) -> Any:
+def ran(call: Function, arguments: Tree) -> Tree:
     """The result of a compiled program, given the leaves of its arguments. Rows on disk are open while it runs."""
     placement = _on_disk(arguments)
     if placement is None:
@@ -57,7 +57,7 @@ def ran(call: Callable[..., Any], arguments: Tree) -> Any:
         return jax.block_until_ready(call(*placed(arguments)))
 
 
-def on_one(tree: Tree, rows: Tree) -> Any:
+def on_one(tree: Tree, rows: Tree) -> Tree:
     """The results of a run, moved off the devices of its rows."""
     return tree if devices_of(placement_of(rows)) is None else jax.device_put(jax.device_get(tree))
 
@@ -67,10 +67,10 @@ def together(mapping: object, rows: Tree) -> Any:
     return jax.vmap if mapping == "pmap" and placement_of(rows) is not None else mapping
 
 
-def plain(arguments: Any) -> tuple[Any, ...]:
+def plain(arguments: Tree) -> tuple[Any, ...]:
     """Shapes of the arguments as they were on one device, where the program is the same on any number of them."""
 
-    def of_rows(argument: Rows) -> Any:
+    def of_rows(argument: Rows) -> Tree:
         if isinstance(argument.placement, OnDisk):
             return argument.placement.rows_like(argument.placement.num_rows)
         length = argument.placement.num_rows
@@ -86,7 +86,7 @@ def contents(rows: Tree) -> Any:
     return str(checksum(arrays_of(rows), number_of(rows)))
 
 
-def digest(program: Any, function: Callable[..., Any], arguments: Tree) -> str:
+def digest(program: Any, function: Function, arguments: Tree) -> str:
     """The digest of a program; for sharded rows, that of the program on one device of this kind."""
     if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)
@@ -116,7 +116,7 @@ def checksum(arrays: Tree, num_rows: int) -> list[tuple[int, str, tuple[int, ...
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _total(array: jax.Array, num_rows: int) -> Any:
+def _total(array: jax.Array, num_rows: int) -> jax.Array:
     words = _words(array).reshape(array.shape[0], -1)
     places = jnp.arange(1, words.shape[1] + 1, dtype=jnp.uint64)
     of_rows = jnp.sum(_mixed(words + places * np.uint64(_GOLDEN)), axis=1)
@@ -125,7 +125,7 @@ def _total(array: jax.Array, num_rows: int) -> Any:
     return jnp.sum(jnp.where(numbers <= num_rows, mixed, np.uint64(0)))
 
 
-def _words(array: jax.Array) -> Any:
+def _words(array: jax.Array) -> jax.Array:
     """The bits of each number."""
     if jnp.iscomplexobj(array):
         return jnp.stack([_words(array.real), _words(array.imag)], axis=-1)
@@ -134,7 +134,7 @@ def _words(array: jax.Array) -> Any:
     return jax.lax.bitcast_convert_type(array, f"uint{8 * array.dtype.itemsize}").astype(jnp.uint64)
 
 
-def _mixed(words: jax.Array) -> Any:
+def _mixed(words: jax.Array) -> jax.Array:
     """SplitMix64's finaliser, a bijection (Steele, Lea, Flood 2014)."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(_FIRST)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(_SECOND)

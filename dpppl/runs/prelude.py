@@ -20,7 +20,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
 from dpppl.runs.session import Request, Run, session
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 _UNSURE, _NEGLIGIBLE = 3.0, 1e-3  # sd, in octaves, of where norms are expected; a part of the rows' information
 SHARE = 0.01
@@ -62,7 +62,7 @@ class NormPhase:
     - **print_cost** - whether to print the cost.
     """
 
-    statistic: Callable[..., Any]
+    statistic: Function
     start: Any
     scales: Any
     codes: tuple[str, ...]
@@ -80,7 +80,7 @@ class NormPhase:
         """The median standard deviation of the prior."""
         return float(np.median(np.concatenate([np.ravel(scale) for scale in self.scales.values()])))
 
-    def at(self) -> Any:
+    def at(self) -> Tree:
         """The points at which gradients are taken: the start, and half a prior sd from it in two opposite directions."""
         rng = np.random.default_rng(0)
         half = {site: 0.5 * scale * rng.choice([-1.0, 1.0], np.shape(scale)) for site, scale in self.scales.items()}
@@ -113,7 +113,7 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
     histogram = phase.histogram
     noise, discretise = float(histogram.noise_multipliers[0]), histogram.mechanism.discretise
 
-    def query(z: BySite, rows: Tree, public: Tree, key: jax.Array) -> Any:
+    def query(z: BySite, rows: Tree, public: Tree, key: jax.Array) -> Tree:
         return noisy_histogram(phase.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
 
     arguments = (phase.at(), phase.rows, phase.public, keys.stream(run.key, "norms"))

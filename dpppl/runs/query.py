@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -16,7 +17,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import positive
 
 
@@ -33,7 +34,7 @@ class Query:
     - **neighboring_relation** - the relation of the report that the query belongs to.
     """
 
-    statistic: Callable[..., Any]
+    statistic: Function
     bound: float
     rows: Tree
     public: Tree
@@ -65,7 +66,7 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
 def noisy_query(
     query: Query,
     charge: Charge,
-    key: object,
+    key: jax.Array,
     budget: Budget,
     begin: Callable[[KeyOrigin], None] = lambda origin: None,
 ) -> np.ndarray:
@@ -79,10 +80,10 @@ def noisy_query(
     """
     noise_multiplier = float(charge.noise_multipliers[0])
 
-    def statistic(_: object, row: Tree, public: Tree) -> Any:
+    def statistic(_: object, row: Tree, public: Tree) -> Tree:
         return jnp.asarray(query.statistic(row, public), float)
 
-    def program(rows: Any, public: Any, key: object) -> Any:
+    def program(rows: Tree, public: Tree, key: jax.Array) -> Tree:
         settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
         return noisy_statistic(charge.mechanism, statistic, 0.0, rows, public, **settings).total
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import jax
+
 from dpppl.errors import warn
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource
@@ -82,7 +84,7 @@ class Request:
     charges: Sequence[Charge]
     rows: Tree
     program: str
-    shared: Mapping[str, Any] = field(default_factory=dict)
+    shared: Mapping[str, object] = field(default_factory=dict)
     begin: Callable[[KeyOrigin], PrivacyReport | None] = lambda origin: None
     notes: Sequence[str] = ()
     print_cost: bool = True
@@ -107,7 +109,7 @@ class Session:
         self.together.enter("charge", partial(self.reservation.charge, number, until))
 
 
-def claim(key: object, *, again: bool = False) -> KeyOrigin:
+def claim(key: jax.Array, *, again: bool = False) -> KeyOrigin:
     """Use up a run's key, and say where it comes from; `again`: the key of a run that is resumed.
 
     Raises KeyReuseError; warns of a key that can be guessed."""

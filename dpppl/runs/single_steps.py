@@ -6,7 +6,6 @@ Two steps from one state have equal noise, so that on different data their diffe
 import hashlib
 import os
 import threading
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +67,7 @@ def name_of(key: jax.Array) -> str:
     return "steps " + hashlib.sha256(b"single steps" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:32]
 
 
-def key_of(state: Tree) -> Any:
+def key_of(state: Tree) -> jax.Array:
     """The key of a state that steps. Raises ConfigurationError for a state that `run` returned."""
     if state.rng_key is None:
         raise ConfigurationError(

@@ -26,8 +26,8 @@ class Selection(NamedTuple):
 class Subsampling(ABC):
     """How the rows of a step are chosen, and what the accountant must know of it.
 
-    `rate`: the probability that a step uses a given row. `failure_probability`: bound a step on the total variation
-    from the stated distribution. `neighboring_relation`: the relation that the accounts hold under.
+    `rate`: the probability that a step uses a given row. `failure_probability`: bound for one step on the total variation
+    distance to the stated distribution. `neighboring_relation`: the relation that the accounts hold under.
     """
 
     if TYPE_CHECKING:  # fields of some schemes, properties of others

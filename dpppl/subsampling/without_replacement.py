@@ -24,8 +24,8 @@ class WithoutReplacement(Subsampling):
     - **neighboring_relation** - "replace_one", the only one that is accounted.
 
     Accounted by RDP under the replace-one relation, where a row moves the sum by 2 * clipping_norm: dear. At rate .01,
-    noise multiplier 1 and 1,000 steps epsilon is about 21, against 2.8 for Poisson sampling under replace-one.
-    Raises ConfigurationError unless 0 < batch_size <= num_data, and when a run's rows are not num_data many.
+    noise multiplier 1 and 1,000 steps epsilon is about 21, against 2.8 for Poisson sampling under replace-one. Raises
+    ConfigurationError unless 0 < batch_size <= num_data, and when a run has another number of rows than num_data.
 
     >>> with warnings.catch_warnings():
     ...     warnings.simplefilter("ignore")

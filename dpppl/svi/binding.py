@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -38,7 +39,6 @@ from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import (
     Arrays,
-    Function,
     adopt,
     check_shapes,
     check_sites,
@@ -51,7 +51,7 @@ from dpppl.svi.guides import (
 )
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 QUANTILE = 0.9
 """Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
@@ -59,7 +59,7 @@ Sites = dict[str, dict[str, Any]]
 
 
 def bind(
-    svi: SVISettings, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Tree = None
+    svi: SVISettings, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Tree = None
 ) -> tuple[Objective, SVIState]:
     """The ELBO, split, for these arguments, and the first state, which holds `key`."""
     svi.unit.check_grouped(MASK in kwargs)
@@ -74,7 +74,11 @@ def bind(
 
 
 def bind_objective(
-    svi: SVISettings, key: jax.Array, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Arrays | None = None
+    svi: SVISettings,
+    key: jax.Array,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    init_params: Arrays | None = None,
 ) -> tuple[Objective, dict[str, Any]]:
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 
@@ -213,13 +217,15 @@ def _is_param(site: Arrays) -> bool:
     return site["type"] == "param" and bool(jax.tree.leaves(site["value"]))
 
 
-def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any, params: Arrays) -> tuple[str, ...]:
+def _check_written_guide(
+    guide: Any, split: SplitModel, public: Arrays, key: jax.Array, params: Arrays
+) -> tuple[str, ...]:
     """A guide written by hand reads rows for their own latents only, and has no parameters of rows.
 
     Returns the arrays that it captured, in words."""
 
-    def run(num_rows: int) -> Any:
-        def function(params: Arrays, rows: Arrays) -> list[Any]:
+    def run(num_rows: int) -> jax.extend.core.ClosedJaxpr:
+        def function(params: Arrays, rows: Arrays) -> list[Tree]:
             sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, params)
             found[num_rows] = sites
             common = [s for s in sites.values() if s["type"] == "sample" and split.data_plate not in plates_of(s)]
@@ -255,7 +261,7 @@ def _check_written_guide(guide: Any, split: SplitModel, public: Arrays, key: Any
 
 
 def _init_shapes(
-    guide: Any, split: SplitModel, rows: Arrays, public: Arrays, key: Any, found: dict[Any, Sites]
+    guide: Any, split: SplitModel, rows: Arrays, public: Arrays, key: jax.Array, found: dict[Any, Sites]
 ) -> dict[str, Any]:
     """The parameters as they start when the guide is called on all rows, abstractly."""
     sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})

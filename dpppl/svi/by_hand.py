@@ -1,6 +1,5 @@
 """Single charged accesses of SVI: `init` and `update`, as NumPyro's users write them, and queries of ELBO and accuracy."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,12 +21,12 @@ from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, check_state
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data
 
 
 @forgetful
-def init(svi: SVISettings, rng_key: Any, *args: Any, init_params: Any = None, **kwargs: Any) -> SVIState:
+def init(svi: SVISettings, rng_key: jax.Array, *args: Any, init_params: Any = None, **kwargs: Any) -> SVIState:
     """The first state, for steps by `update`. Looks at no data and charges nothing.
 
     - **rng_key** - one key, used once, which the state holds; take it from `dpppl.secret_key()`.
@@ -51,8 +50,8 @@ def update(svi: SVISettings, state: SVIState, *args: object, **kwargs: object) -
       it, because two steps from one state have the same noise.
     - **args**, **kwargs** - the model's arguments, as for `init`.
 
-    Raises KeyReuseError for a state that was updated; ConfigurationError inside jax.jit and other transformations (a step is
-    compiled by itself; use `run`), with a Partition, and where a target sets the budget; then nothing was looked at or charged.
+    Raises KeyReuseError for a state that was updated before. Raises ConfigurationError inside jax.jit and other transformations
+    (use `run`), with a Partition, and where a target sets the budget. After an error nothing was accessed or charged.
     """
     objective, noise = svi.objective(), fixed_noise(svi)
     check_state(state, "update(state): state")
@@ -89,7 +88,7 @@ def fixed_noise(svi: SVISettings) -> float:
 
 
 def set_up(
-    svi: SVISettings, key: jax.Array, args: tuple[Any, ...], kwargs: dict[str, Any], init_params: Tree = None
+    svi: SVISettings, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Tree = None
 ) -> SVIState:
     """See `init`, without its claim of the key."""
     objective, state = bind(svi, key, args, kwargs, init_params)
@@ -98,7 +97,7 @@ def set_up(
 
 
 def noisy_sum_of(
-    svi: SVISettings, what: str, statistic: Callable[..., Any], rows: Tree, public: Tree, key: jax.Array, bound: float,
+    svi: SVISettings, what: str, statistic: Function, rows: Tree, public: Tree, key: jax.Array, bound: float,
     noise_multiplier: float | None,
 ) -> float:  # fmt: skip
     """The sum over all rows of `statistic(row, public)`, each clipped to [-bound, bound], with noise; charged first.
@@ -139,7 +138,7 @@ def estimate_elbo(
     rows, public = objective.arrays(args, kwargs, svi.mesh)
     draw_key = keys.stream(key, "guide")
 
-    def terms(row: Any, everything: Any) -> Any:
+    def terms(row: Tree, everything: Tree) -> Tree:
         return objective.mean_log_likelihood(everything[0], row, everything[1:])
 
     with TRACING:
@@ -151,7 +150,7 @@ def estimate_elbo(
 
 @on_host
 def estimate_accuracy(
-    svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Callable[..., Any], *args: Any,
+    svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Function, *args: Any,
     noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Any,
 ) -> float:  # fmt: skip
     """A noised estimate of the share of rows that are predicted right: one access. Needs `num_data`, the rows' number.
@@ -172,7 +171,7 @@ def estimate_accuracy(
     check_num_data(svi.num_data, objective.split.num_rows)
     rows, public = objective.arrays(args, kwargs, svi.mesh)
 
-    def is_correct(row: Any, everything: Any) -> Any:
+    def is_correct(row: Tree, everything: Tree) -> jax.Array:
         public, samples = everything
         args, kwargs = objective.split.arguments.join(row, public)
         return jnp.clip(jnp.asarray(correct(samples, *args, **kwargs), float), 0.0, 1.0)

@@ -43,8 +43,8 @@ class ParameterConvergence:
 
     - **name** - the parameter's name.
     - **verdict** - as for a run, or "hidden by noise".
-    - **slow_power** - power of the eight slowest cosines of its noisy gradients in the tail over that of the fast ones, averaged
-      over its entries: about 1 without a pull, above 1 if it drifts, below 1 if it is held.
+    - **slow_power** - power of the eight slowest cosines of its noisy gradients in the tail, divided by the power of the fast
+      ones; a mean over entries. It is about 1 without a force, above 1 if the parameter drifts, below 1 if it is held.
     - **p_value** - probability, without a pull, that the two slowest cosines are as strong."""
 
     name: str
@@ -61,8 +61,8 @@ class Convergence:
     """Whether the tail of a run has arrived; `str()` is the text.
 
     - **verdict** - "arrived", "prior" (nothing was learned), "biased by clipping" (it has arrived elsewhere), "hidden in part"
-      (noise hides where some latents are, and what has arrived may move with them), "hidden by noise" (all latents), "still
-      moving", "do not read: rows are ignored", "too few steps to tell" or "not finite".
+      (noise hides some latents, and others may depend on them), "hidden by noise" (all latents), "still moving", "do not read:
+      rows are ignored", "too few steps to tell" or "not finite".
     - **parameters** - the same for each parameter, regardless of clipping.
     - **num_iterates** - number of kept gradients in the tail; 40 are needed.
     - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
@@ -141,7 +141,7 @@ class Convergence:
         )
 
 
-def tail_of(trajectory: Tree, tail: float) -> Any:
+def tail_of(trajectory: Tree, tail: float) -> Tree:
     """The last share `tail` of a trajectory, a pytree of leaves (number kept, ...).
 
     Raises ConfigurationError unless 0 < tail <= 1."""
@@ -152,7 +152,7 @@ def tail_of(trajectory: Tree, tail: float) -> Any:
 
 
 def convergence(
-    gradients: Mapping[str, Any],
+    gradients: Mapping[str, object],
     tail: float = TAIL,
     clipped: ClippedRows | None = None,
     counted: CountedRows | None = None,
@@ -243,10 +243,10 @@ def _whiteness(gradients: Array) -> tuple[float, float, float]:
 
 
 def learned_latents(
-    objective: Objective, public: Tree, phi: Mapping[str, Any], gradients: Mapping[str, Any]
+    objective: Objective, public: Tree, phi: BySite, gradients: BySite
 ) -> tuple[dict[str, Array], bool]:
     """By site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element of the latents; and whether
-    every element has a location and a spread, without which noise is not seen to hide it.
+    every element has a location and a spread. Only these show whether noise hides it.
 
     - "prior": the guide has the prior's spread and location.
     - "hidden by noise", so that neither is known to come from the data: the location is uncertain by more than .6 of the
@@ -263,7 +263,7 @@ def learned_latents(
     - **gradients** - noisy gradients by parameter, (number kept, ...).
     """
 
-    def draws(phi: BySite, key: jax.Array, public: Tree) -> Any:
+    def draws(phi: BySite, key: jax.Array, public: Tree) -> Tree:
         return jax.vmap(lambda key: objective.draw(phi, key, public)[1])(jax.random.split(key, count))
 
     count = number_of_draws(objective.split.latents)
@@ -303,11 +303,11 @@ def _mean_and_error(gradient: Array) -> tuple[Array, Array]:
     return np.mean(tail, axis=0), (np.var(tail, axis=0) / len(tail)) ** 0.5
 
 
-def _spread_gradients(objective: Objective, phi: BySite, gradients: Mapping[str, Any]) -> dict[str, Any]:
+def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> dict[str, Any]:
     """Gradients in the logarithm of each latent's spread, under the name of its location, (steps, elements): those of guides
     with a parameter for the scale of each latent, or with a Cholesky factor of at most 200 rows."""
 
-    def ways(phi: BySite) -> Any:
+    def ways(phi: BySite) -> Tree:
         """Changes of unconstrained parameters that change the logarithm of one spread by 1."""
         found = {}
         for name, value in objective.constrain(phi).items():
@@ -331,7 +331,7 @@ def _spread_gradients(objective: Objective, phi: BySite, gradients: Mapping[str,
     return {place: gradient for place, gradient in spreads.items() if place in gradients}
 
 
-def by_site(guide: object, gradients: Mapping[str, Any]) -> dict[str, Any]:
+def by_site(guide: object, gradients: BySite) -> dict[str, Any]:
     """By site, what `gradients` hold under the names of locations, of a guide whose draws are a location and noise."""
     found: dict[str, Any] = {}
     for part in parts_of(guide):

@@ -21,7 +21,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.randomness import keys
 from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 Access = Callable[[Callable[..., Any], Callable[[Any, Any], Any], Any, Any], Any]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
@@ -51,34 +51,34 @@ class Objective:
     response_distribution: Responses | None = None
 
     @property
-    def responses(self) -> Callable[..., Any]:
+    def responses(self) -> Function:
         """Draws responses, of (z of all particles, row, public, key), at the first particle: one draw for all particles, as
         there is one observed response for all of them."""
         assert self.response_distribution is not None
         return self._at_the_first(self.response_distribution)
 
     @property
-    def completions(self) -> Callable[..., Any] | None:
+    def completions(self) -> Function | None:
         """The completions of rows with missing values, at the first particle; None where no values may be missing."""
         distribution = self.response_distribution
         return (
             self._at_the_first(distribution.completions) if distribution is not None and distribution.missing else None
         )
 
-    def _at_the_first(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _at_the_first(self, function: Function) -> Function:
         if self.num_particles == 1:
             return function
         return lambda z, *rest: function(jax.tree.map(lambda leaf: leaf[0], z), *rest)
 
-    def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any], mesh: jax.sharding.Mesh | None = None) -> Any:
+    def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: jax.sharding.Mesh | None = None) -> Any:
         """The private rows and the Public arrays of a call."""
         return self.split.arrays(args, kwargs, mesh)
 
-    def constrain(self, phi: Mapping[str, Any]) -> dict[str, Any]:
+    def constrain(self, phi: BySite) -> dict[str, Any]:
         """The parameters as NumPyro's users see them."""
         return dict(transform_fn(self.transforms, phi))
 
-    def unconstrain(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    def unconstrain(self, params: BySite) -> dict[str, Any]:
         """The inverse of `constrain`."""
         return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
 
@@ -86,14 +86,14 @@ class Objective:
         """Draws of the latents that all rows share, constrained, by site."""
         placeholders = self.split.placeholder_public()
 
-        def one(key: jax.Array) -> Any:
+        def one(key: jax.Array) -> Tree:
             guide = handlers.seed(data_free(self.guide, self.split, placeholders), key)
             trace = handlers.trace(handlers.substitute(guide, data=dict(params))).get_trace()
             return {name: trace[name]["value"] for name in self.split.latents}
 
         return jax.vmap(one)(jax.random.split(rng_key, num_samples))
 
-    def draw(self, phi: BySite, key: jax.Array, public: Tree) -> Any:
+    def draw(self, phi: BySite, key: jax.Array, public: Tree) -> Tree:
         """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
         traces: dict[str, Any] = {}
 
@@ -116,7 +116,7 @@ class Objective:
         z = unconstrained(self.guide, traces, phi, self.split)
         return -prior, self.guide.drop(z, jax.random.fold_in(key, 1)) if dropout else z
 
-    def draws(self, phi: BySite, key: jax.Array, public: Tree) -> Any:
+    def draws(self, phi: BySite, key: jax.Array, public: Tree) -> Tree:
         """The mean of the prior terms of all particles, and their latents, stacked where there is more than one."""
         if self.num_particles == 1:
             return self.draw(phi, key, public)
@@ -124,7 +124,7 @@ class Objective:
         prior, z = jax.vmap(self.draw, (None, 0, None))(phi, subkeys, public)
         return jnp.mean(prior), z
 
-    def aligned_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Any:
+    def aligned_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Tree:
         """Ascent direction in phi from one noisy sum of row gradients with respect to the latents.
 
         The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
@@ -134,22 +134,22 @@ class Objective:
         per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
         return pullback((jnp.ones_like(prior), per_particle))[0]
 
-    def per_parameter_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Any:
+    def per_parameter_direction(self, phi: BySite, key: jax.Array, public: Tree, access: Access, rate: float) -> Tree:
         """Ascent direction in phi from one noisy sum of row gradients with respect to phi itself."""
         prior = jax.grad(lambda phi: self.draws(phi, key, public)[0])(phi)
         noisy = access(self.mean_log_likelihood, self._latents_at, phi, (public, key))
         return jax.tree.map(lambda exact, leaf: exact + leaf / rate, prior, noisy)
 
-    def _latents_at(self, phi: BySite, public_and_key: Tree) -> Any:
+    def _latents_at(self, phi: BySite, public_and_key: Tree) -> Tree:
         public, key = public_and_key
         return self.draws(phi, key, public)[1], public
 
-    def _sum_over_particles(self, z: BySite, row: Tree, public: Tree, responses: object = None) -> Any:
+    def _sum_over_particles(self, z: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
         if self.num_particles == 1:
             return self.split.log_likelihood(z, row, public, responses)
         return jnp.sum(jax.vmap(self.split.log_likelihood, (0, None, None, None))(z, row, public, responses))
 
-    def mean_log_likelihood(self, phi: BySite, row: Tree, public_and_key: Tree, responses: object = None) -> Any:
+    def mean_log_likelihood(self, phi: BySite, row: Tree, public_and_key: Tree, responses: object = None) -> jax.Array:
         """The row's part of the ELBO, a mean over particles: its log likelihood, and the terms of its own latents."""
         public, key = public_and_key
         if self.reads_rows:
@@ -157,7 +157,7 @@ class Objective:
         _, z = self.draws(phi, key, public)
         return self._sum_over_particles(z, row, public, responses) / self.num_particles
 
-    def _local_terms(self, phi: BySite, row: Tree, public: Tree, key: jax.Array) -> Any:
+    def _local_terms(self, phi: BySite, row: Tree, public: Tree, key: jax.Array) -> jax.Array:
         """log p(row, its latents | z) - log q(its latents | row), a mean over particles.
 
         All rows share the draws of z; each draws its own latents, by its public number."""

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,9 @@ from dpppl.model.arguments import name_of
 from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
 from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Start
+from dpppl.types import BySite, Function, Tree
 
 Arrays = Mapping[str, Any]
-Function = Callable[..., Any]
-"""A model or a guide."""
 
 _READ_DATA = {
     autoguide.AutoLaplaceApproximation: "AutoMultivariateNormal",
@@ -36,7 +35,7 @@ _BEFORE = "_dpppl_before_set_up"
 """The attribute of a guide that was set up here: what set-up changed, as it was before."""
 
 
-def parts_of(guide: object) -> Iterator[Any]:
+def parts_of(guide: object) -> Iterator[Tree]:
     """The guides that a guide consists of, itself if it is no list."""
     if not isinstance(guide, autoguide.AutoGuideList):
         yield guide
@@ -118,11 +117,11 @@ def on_rows(function: Function, split: SplitModel, rows: Arrays, public: Arrays,
 
 def _run_on_rows(
     function: Function, split: SplitModel, rows: Arrays, public: Arrays, hide_rows: bool, *_: object, **__: object
-) -> Any:
+) -> Tree:
     args, kwargs = split.arguments.join(dict(rows), dict(public))
     num_rows = jax.tree.leaves(rows)[0].shape[0]
 
-    def hidden(site: dict[str, Any]) -> bool:
+    def hidden(site: dict[str, object]) -> bool:
         if not hide_rows or site["type"] not in ("sample", "plate", "deterministic"):
             return False
         if site["type"] == "deterministic":
@@ -139,8 +138,8 @@ def data_free(function: Function, split: SplitModel, public: Arrays) -> Function
 
 
 def without_data(guide: object, split: SplitModel, public: Arrays, has_density: bool = True) -> Any:
-    """A copy of `guide`, as it was built, that is set up on made-up rows and the prior alone, when it is first called; unless its
-    model `has_density`, without a look at the prior's density.
+    """A copy of `guide`, as it was built. Its first call sets it up on made-up rows and the prior alone; without `has_density`,
+    also without the prior's density.
 
     Raises ConfigurationError if the guide was called on data since `check_guide`."""
     check_guide(guide)
@@ -265,12 +264,12 @@ class AutoDropout(autoguide.AutoDelta):
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Function,
         *,
         rate: float,
         sites: Sequence[str] | None = None,
         prefix: str = "auto",
-        init_loc_fn: Callable[..., Any] = init_to_median,
+        init_loc_fn: Function = init_to_median,
     ):
         if not (isinstance(rate, int | float) and 0.0 < rate < 1.0):
             raise ConfigurationError("AutoDropout: rate is the probability of dropping a unit, in (0, 1).")
@@ -288,7 +287,7 @@ class AutoDropout(autoguide.AutoDelta):
             if not _is_real(support):
                 raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
 
-    def drop(self, values: Mapping[str, Any], rng_key: jax.Array) -> dict[str, Any]:
+    def drop(self, values: BySite, rng_key: jax.Array) -> dict[str, Any]:
         """`values` by site with fresh masks."""
         assert self.sites is not None
         keep, dropped = 1.0 - self.rate, dict(values)
@@ -301,7 +300,7 @@ class AutoDropout(autoguide.AutoDelta):
     def sample_posterior(
         self,
         rng_key: jax.Array,
-        params: Mapping[str, Any],
+        params: BySite,
         *args: object,
         sample_shape: tuple[int, ...] = (),
         **kwargs: object,
@@ -311,11 +310,11 @@ class AutoDropout(autoguide.AutoDelta):
         draws = jax.vmap(lambda key: self._postprocess(self.drop(values, key)))(keys)
         return {name: leaf.reshape(*sample_shape, *leaf.shape[1:]) for name, leaf in draws.items()}
 
-    def _postprocess(self, values: Mapping[str, Any]) -> Any:
+    def _postprocess(self, values: BySite) -> Tree:
         unconstrained = {n: biject_to(self.prototype_trace[n]["fn"].support).inv(v) for n, v in values.items()}
         return self._postprocess_fn(unconstrained)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def __call__(self, *args: object, **kwargs: object) -> dict[str, Any]:
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         with handlers.block(hide=list(self._init_locs)):

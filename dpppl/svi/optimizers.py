@@ -1,7 +1,6 @@
 """Optimisers that need no loss value, since a loss would be another access of the data; the default one."""
 
 import importlib
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +11,7 @@ from numpyro.optim import _NumPyroOptim
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import depends_on
 from dpppl.model.refusals import check_captured
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 _REFUSED = (
@@ -71,11 +70,11 @@ def without_loss(optim: object) -> _NumPyroOptim:
     )
 
 
-def of_optax(optim: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+def of_optax(optim: Any) -> tuple[Function, Function, Function]:
     """An optax transformation as the three functions of `jax.example_libraries.optimizers.Optimizer`."""
     import optax
 
-    def update(_: object, gradients: Tree, state: Tree) -> Any:
+    def update(_: object, gradients: Tree, state: Tree) -> Tree:
         params, inner = state
         updates, inner = optim.update(gradients, inner, params)
         return optax.apply_updates(params, updates), inner
@@ -83,7 +82,7 @@ def of_optax(optim: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callab
     return lambda params: (params, optim.init(params)), update, lambda state: state[0]
 
 
-def update(optim: _NumPyroOptim, gradients: BySite, state: Tree) -> Any:
+def update(optim: _NumPyroOptim, gradients: BySite, state: Tree) -> Tree:
     """The next state."""
     return optim.update(gradients, state, value=0.0) if optim.update_with_value else optim.update(gradients, state)
 
@@ -102,7 +101,7 @@ def check_without_loss(optim: _NumPyroOptim, params: Tree, num_rows: int) -> tup
         return captured + check_captured(program, {num_rows}, "optimiser")
     leaves, tree = jax.tree.flatten((params, state))
 
-    def flat(value: jax.Array, *leaves: object) -> Any:
+    def flat(value: jax.Array, *leaves: object) -> Tree:
         gradients, state = jax.tree.unflatten(tree, leaves)
         return jax.tree.leaves(optim.update(gradients, state, value=value))
 
@@ -126,5 +125,5 @@ class DefaultOptimizer(_NumPyroOptim):
         super().__init__(of_optax, optax.adam(schedule))
         self.num_steps = num_steps
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type, tuple[int]]:
         return type(self), (self.num_steps,)

@@ -23,7 +23,7 @@ from dpppl.runs.driver import TRACING
 from dpppl.svi.convergence import TAIL, Convergence, convergence, learned_latents, tail_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of
-from dpppl.types import Tree
+from dpppl.types import BySite, Tree
 from dpppl.validation import positive_integer
 
 Array = np.ndarray
@@ -51,17 +51,17 @@ class SVIResult:
 
     There are no losses. Draw from an unpickled result's `params` with the guide, which has a pickle of its own."""
 
-    last_params: dict[str, Any]
+    last_params: dict[str, jax.Array]
     state: Tree
-    trajectory: dict[str, Any]
-    gradients: dict[str, Any]
+    trajectory: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
     transforms: Mapping[str, Any]
     report: PrivacyReport
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     guide: Any = None
     objective: Objective | None = None
-    public: Mapping[str, Any] | None = None
+    public: BySite | None = None
 
     @cached_property
     def params(self) -> dict[str, Any]:
@@ -130,12 +130,12 @@ class SVIResult:
 
         - **tail** - the share of the trajectory to measure noise on, in (0, 1].
 
-        Near the optimum a step's gradient in the location m is A (m* - m) + noise, where A is the inverse of the guide's
-        own covariance S. So the averages over the tail of iterates and gradients, m + S g, estimate m* with covariance
-        V = S Var(g) S, whether or not the iterates have arrived; Var(g), measured over the tail, holds privacy noise,
-        subsampling and guide draws. Given the data, m* has the prior covariance less S about the prior's mean: the two
-        are combined as Gaussians, and the result is S plus what remains unknown of m*. S is taken to be no wider than
-        the prior, and so is the result: noise also makes the guide's own spread wander.
+        Near the optimum a step's gradient in the location m is A (m* - m) + noise, where A is the inverse of the guide's own
+        covariance S. So m + S g, from averages over the tail of iterates and gradients, estimates m* with covariance V = S
+        Var(g) S, whether or not the iterates have arrived. Var(g), measured over the tail, includes privacy noise, subsampling
+        and guide draws. Before the run, m* has the prior's mean and the prior's covariance minus S. This Gaussian and the
+        estimate are combined by Bayes' rule; the returned covariance is S plus the posterior covariance of m*. S is taken to be
+        no wider than the prior, and so is the result: noise also makes the guide's own spread wander.
 
         Assumes: a posterior close to Gaussian over the tail's iterates; independent noise from step to step; a guide
         covariance that has converged (its own error is not counted); a prior like the Gaussian of its moments; for
@@ -153,9 +153,7 @@ class SVIResult:
                 objective, self.public or {}, tail_of(self.trajectory, tail), tail_of(self.gradients, tail)
             )
 
-    def sample_posterior(
-        self, rng_key: jax.Array, num_samples: int, params: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
+    def sample_posterior(self, rng_key: jax.Array, num_samples: int, params: BySite | None = None) -> dict[str, Any]:
         """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`.
 
         - **rng_key** - a key of the draws.
@@ -173,7 +171,7 @@ class SVIResult:
             found: dict[str, Any] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
             return found
 
-    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000, params: Mapping[str, Any] | None = None) -> Any:
+    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None) -> Any:
         """InferenceData (ArviZ 1: a DataTree) of posterior draws, with the privacy report as attributes. Needs `dpppl[arviz]`.
 
         - **rng_key** - a key of the draws.
@@ -215,9 +213,7 @@ def _shape(value: jax.Array) -> str:
     )
 
 
-def noise_aware_params(
-    objective: Objective, public: Mapping[str, Any], trajectory: Mapping[str, Any], gradients: Mapping[str, Any]
-) -> dict[str, Any]:
+def noise_aware_params(objective: Objective, public: BySite, trajectory: BySite, gradients: BySite) -> dict[str, Any]:
     """See `SVIResult.noise_aware_params`. `trajectory`, `gradients`: the tail, leaves (number kept, ...)."""
     guide = objective.guide
     if not isinstance(guide, _GAUSSIAN):
@@ -252,7 +248,7 @@ def noise_aware_params(
     return params
 
 
-def _warn_of_wandering(objective: Objective, trajectory: Mapping[str, Any]) -> None:
+def _warn_of_wandering(objective: Objective, trajectory: BySite) -> None:
     """Say so where privacy noise still moves the guide's spreads."""
     params = jax.vmap(objective.constrain)(trajectory)
     spreads = [np.asarray(value) for name, value in params.items() if name.endswith("_scale")]
@@ -266,7 +262,7 @@ def _warn_of_wandering(objective: Objective, trajectory: Mapping[str, Any]) -> N
         )
 
 
-def _prior_moments(objective: Objective, public: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+def _prior_moments(objective: Objective, public: BySite) -> dict[str, tuple[Array, Array]]:
     """Mean and variance of the unconstrained prior, by the name of the location parameter; 1,000 prior draws."""
     guide, draws = objective.guide, drawn_from_prior(objective.split, dict(public), jax.random.key(0), _PRIOR_DRAWS)
     named: dict[str, Any] = {}

@@ -42,12 +42,13 @@ class SVI(SVISettings):
     - **clipping_norm** - bound on the L2 norm of one row's gradient; a dict by site or parameter clips each by itself.
       "auto" spends 1 % of the cost on a histogram of norms at the start and takes its .9 quantile.
     - **subsampling** - FullBatch(), the default, Poisson(rate) or Partition(num_batches).
-    - **gradient** - "aligned" clips and noises the gradient with respect to the latents and pulls it back through the
-      guide; "per_parameter" that with respect to the guide's parameters, as guides that read their row need.
+    - **gradient** - "aligned" clips and noises the gradient with respect to the latents, and multiplies it by the guide's
+      Jacobian. "per_parameter" clips and noises the gradient with respect to the guide's parameters; guides that read their row
+      need it.
     - **num_particles** - guide draws a step, one access together.
-    - **clipping** - "centred", the default where the norm is "auto", shrinks what a row's gradient has beyond its
-      expectation under the model, so that the posterior is unbiased however many rows are clipped; "flat", the default
-      where you give a norm, shrinks the gradient, and works for every model and guide; "normalised"; dpppl.Adaptive(...).
+    - **clipping** - "centred", the default where the norm is "auto", clips the difference of a row's gradient and its
+      expectation under the model: the posterior is unbiased however many rows are clipped. "flat", the default where you give a
+      norm, clips the gradient itself, and works for every model and guide. Further rules: "normalised", dpppl.Adaptive(...).
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **noise_multiplier** - noise sd in units of the norm, instead of a target.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which the first `run` uses but for `reserve`.
@@ -201,7 +202,7 @@ class SVI(SVISettings):
         self._noted(Status.INTERRUPTED, origin, start)
         return self._report(charges, self._provenance)
 
-    def _phi(self, state: SVIState) -> Any:
+    def _phi(self, state: SVIState) -> Tree:
         """The unconstrained parameters of a state."""
         return self.optim.get_params(state.optim_state)
 

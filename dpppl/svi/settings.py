@@ -1,10 +1,11 @@
 """The arguments of `dpppl.SVI`, checked; its budget, and the results of its runs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpppl.access.clipping import Adaptive
@@ -29,6 +30,7 @@ from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide, start_at_median, start_of
 from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
+from dpppl.types import Function
 from dpppl.validation import Fixed, checked_call, positive_integer
 
 
@@ -55,8 +57,8 @@ class SVISettings(Fixed, PrivateRunner):
     @checked_call
     def __init__(
         self,
-        model: Callable[..., Any],
-        guide: Callable[..., Any],
+        model: Function,
+        guide: Function,
         optim: Any = None,
         loss: Any = None,
         *,
@@ -158,12 +160,12 @@ class SVISettings(Fixed, PrivateRunner):
         noise = self.noise_multiplier
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
 
-    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Callable[..., Any]:
+    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Function:
         """See `svi_step`: of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
     def grouped(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: object
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: jax.Array
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The model's arguments in units, where these are larger than a row."""
         return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))

@@ -19,7 +19,7 @@ from dpppl.randomness import keys
 from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.types import BySite, Numbers, Tree
+from dpppl.types import BySite, Function, Numbers, Tree
 from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**24, 1000
@@ -33,9 +33,9 @@ class SVIState(NamedTuple):
     - **clipping_norm** - the norm of the next step where it adapts, else None.
     - **rng_key** - the key of the steps; None in states that `run` returns."""
 
-    i: Any
-    optim_state: Any
-    clipping_norm: Any
+    i: jax.Array
+    optim_state: Tree
+    clipping_norm: jax.Array | None
     rng_key: Any
 
 
@@ -54,13 +54,13 @@ def svi_step(
     - **rows**, **public** - private rows and Public arrays."""
     norms, shares = [state.clipping_norm], [None]
 
-    def noted(noisy: Any) -> Any:
+    def noted(noisy: Tree) -> Tree:
         if noisy.count is not None:
             num_drawn = mechanism.subsampling.rate * number_of(rows)
             shares[0] = noisy.count / num_drawn
         return noisy.total
 
-    def access(log_likelihood: Callable[..., Any], to_latents: Callable[..., Any], z: BySite, public: Tree) -> Any:
+    def access(log_likelihood: Function, to_latents: Function, z: BySite, public: Tree) -> Tree:
         log_likelihood = counting(log_likelihood, mechanism.strategy) if mechanism.counts else log_likelihood
         if isinstance(mechanism.clipping, Centred):
             distribution = objective.response_distribution
@@ -147,18 +147,18 @@ def thinning_for(optim_state: Tree, num_steps: int, asked: int | None = None) ->
 
 
 def method_of(
-    step: Callable[..., tuple[Any, Any]], params_of: Callable[[Any], Any], num_steps: int, thinning: int, counts: bool
+    step: Callable[..., tuple[Tree, Tree]], params_of: Function, num_steps: int, thinning: int, counts: bool
 ) -> Method:
     """The driver's `Method`. `step(state, rows, public)` gives the next state; and the noisy ascent direction with, if it
     `counts`, those of rows as shares."""
     length = -(-num_steps // NUM_CHUNKS)
     length = -(-length // thinning) * thinning  # so that no iterate is shared by two chunks
 
-    def empty(state: Tree) -> Any:
+    def empty(state: Tree) -> Tree:
         zeros = jax.tree.map(lambda x: jnp.zeros((length // thinning, *x.shape), x.dtype), params_of(state))
         return zeros, (zeros, jnp.zeros((length // thinning, NUM_COUNTS)) if counts else None)
 
-    def record(buffers: Tree, number: Numbers, start: Numbers, state: Tree, released: object) -> Any:
+    def record(buffers: Tree, number: Numbers, start: Numbers, state: Tree, released: object) -> Tree:
         iterates, means = buffers
         place = (number - start) // thinning
         share = 1.0 / jnp.minimum(thinning, num_steps - number // thinning * thinning)

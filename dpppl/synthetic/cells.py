@@ -3,7 +3,6 @@
 import functools
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +22,7 @@ from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.synthetic.schema import Category, Schema
+from dpppl.types import Function
 
 Array = np.ndarray
 
@@ -78,7 +78,7 @@ def num_cells(schema: Schema) -> int | None:
 
 @on_host
 def fit_cells(
-    rng_key: jax.Array, model: Callable[..., Any], schema: Schema, table: object, *, target_epsilon: float | None = None,
+    rng_key: jax.Array, model: Function, schema: Schema, table: object, *, target_epsilon: float | None = None,
     target_delta: float | None = None, noise_multiplier: float | None = None, num_samples: int = 1_000,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None,
 ) -> CellFit:  # fmt: skip
@@ -139,7 +139,7 @@ def fit_cells(
 
 
 @functools.lru_cache(maxsize=8)
-def _sampler(model: Callable[..., Any], names: tuple[str, ...], shape: tuple[int, ...], num_samples: int) -> MCMC:
+def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], num_samples: int) -> MCMC:
     """NUTS for the latents given counts, their total and the sd of their noise; kept, so that it is compiled once.
 
     Counts n are normal around N p with covariance N (diag p - p p') + noise^2 I; its inverse and determinant are those of the

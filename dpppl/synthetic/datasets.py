@@ -1,6 +1,5 @@
 """Synthetic tables from a private posterior: post-processing, at no cost."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -10,11 +9,12 @@ from numpyro.infer import Predictive
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.synthetic.schema import Schema
+from dpppl.types import BySite, Function
 from dpppl.validation import positive_integer
 
 
 def datasets(
-    model: Callable[..., Any], samples: Mapping[str, Any], schema: Schema, rng_key: jax.Array, *, num_rows: int,
+    model: Function, samples: BySite, schema: Schema, rng_key: jax.Array, *, num_rows: int,
     num_datasets: int = 20,
 ) -> list[Any]:  # fmt: skip
     """Draw synthetic tables, each from a posterior draw of its own: pandas data frames with the schema's names and dtypes.

@@ -22,14 +22,14 @@ class Category:
     """
 
     name: str
-    values: tuple[Any, ...]
+    values: tuple[object, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", tuple(self.values))
         if len(self.values) < 2 or len(set(self.values)) < len(self.values):
             raise ConfigurationError(f"column '{self.name}' needs two or more different categories.")
 
-    def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
+    def encoded(self, column: Sequence[object]) -> tuple[Array, Array]:
         """Codes 0, 1, ... (N,) int32, and whether each entry is one of the categories, (N,) bool."""
         numbers = {value: number for number, value in enumerate(self.values)}
         codes = np.fromiter((numbers.get(_plain(value), -1) for value in column), np.int32)
@@ -162,7 +162,7 @@ def _column(entry: Mapping[str, Any]) -> Column:
     return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> str | int | float | None:
     """A Python value that can be looked up; None for what cannot."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool) else None

@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from dpppl.synthetic.schema import Category, Schema
+from dpppl.types import Tree
 
 
 def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.5) -> Callable[..., None]:
@@ -50,7 +51,7 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
     return model
 
 
-def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Any, Any]]:
+def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tree, Tree]]:
     """Coefficients (features, outputs) and the sd of each column."""
     found, width = [], 1
     for column in schema.columns:

@@ -1,11 +1,11 @@
 """Parts of a predictive variance, and the share of a prior's variance that the data removed."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import BySite
 from dpppl.uncertainty.inputs import as_array, row_weights
 
 
@@ -32,8 +32,8 @@ def decompose_variance(means: Any, variances: Any = None, *, weights: Any = None
     """The two parts of the predictive variance, over posterior samples z_1, ..., z_S.
 
     - **means**: (S, ...) E[y | z_s] for each input: (S, N) for real or binary responses, (S, N, K) for K classes.
-    - **variances**: (S, ...) Var[y | z_s]. None: means are probabilities p, of a response that is 0 or 1, or of each class,
-      and variances are p (1 - p); parts of several classes are those of their indicators, (N, K).
+    - **variances**: (S, ...) Var[y | z_s]. None: means are probabilities p, of a response that is 0 or 1 or of each class, and
+      variances are p (1 - p). For several classes the parts are those of the classes' indicators, (N, K).
     - **weights**: (S,) weights of posterior samples, or None.
 
     The privacy noise of a run is part of its posterior's width, so it counts as epistemic. Inputs must be public or the
@@ -63,7 +63,7 @@ def decompose_variance(means: Any, variances: Any = None, *, weights: Any = None
     return VarianceParts(np.tensordot(share, (centre - mean) ** 2, 1), np.tensordot(share, within, 1))
 
 
-def learned_shares(posterior: Mapping[str, Any], prior: Mapping[str, Any]) -> dict[str, float]:
+def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:
     """By latent, 1 - posterior variance / prior variance: 1 where the data decide, 0 where the prior does.
 
     - **posterior**: samples by site, (S, ...).
@@ -84,7 +84,7 @@ def learned_shares(posterior: Mapping[str, Any], prior: Mapping[str, Any]) -> di
     return {name: float(1.0 - np.var(after[name]) / np.var(draws)) for name, draws in before.items()}
 
 
-def by_element(samples: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def by_element(samples: BySite, like: BySite) -> dict[str, np.ndarray]:
     """Samples (S,) of each element of the sites in `like`, by name: "w", or "w[0]", "w[1]".
 
     Raises ConfigurationError for a site that is missing or whose elements have another shape than in `like`."""

@@ -1,6 +1,5 @@
 """Posterior predictive checks: how far a statistic of rows lies from the same statistic of responses that the model draws."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,15 +8,13 @@ from numpyro import handlers
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import censoring
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.uncertainty.private_score import Numbered, checked_range
 
 _MOST_DRAWS = 50
 
 
-def discrepancy(
-    model: Callable[..., Any], statistic: Callable[..., Any], bounds: tuple[float, float]
-) -> Callable[..., Any]:
+def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float]) -> Function:
     """Build the score of a row for `private_score`: a statistic of its responses less the same of replicated responses.
 
     - **model** - a NumPyro model.
@@ -55,12 +52,12 @@ def discrepancy(
             "..., bounds)."
         )
 
-    def difference(row_number: Any, samples: Tree, *args: Any, **kwargs: Any) -> Any:
+    def difference(row_number: Any, samples: Tree, *args: Any, **kwargs: Any) -> jax.Array:
         count = len(jax.tree.leaves(samples)[0])
         few = jax.tree.map(lambda x: x[:: -(-count // _MOST_DRAWS)], samples)
         numbers = jnp.arange(len(jax.tree.leaves(few)[0]))
 
-        def of_draw(pair: Any) -> Any:
+        def of_draw(pair: Any) -> jax.Array:
             number, draw = pair
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), row_number), number)
             value = lambda responses: jnp.clip(  # noqa: E731
@@ -74,7 +71,7 @@ def discrepancy(
     return Numbered(difference)
 
 
-def _responses(model: Callable[..., Any], draw: Any, key: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def _responses(model: Function, draw: Any, key: jax.Array, args: Any, kwargs: Any) -> tuple[Tree, Tree]:
     """By observed site, what a row observed and what the model draws in its place."""
     args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
     trace = handlers.trace(handlers.substitute(handlers.seed(model, key), data=draw)).get_trace(*args, **kwargs)

@@ -1,14 +1,16 @@
 """Which of two models predicts better: the difference of log predictive densities as a score of a row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from numpyro.infer import log_likelihood
 
+from dpppl.types import BySite, Function, Tree
 
-def elpd_difference(first: Callable[..., Any], second: Callable[..., Any]) -> Callable[..., Any]:
+
+def elpd_difference(first: Function, second: Function) -> Function:
     """Build the score of a row for `private_score`: log predictive density under `first` less that under `second`.
 
     - **first**, **second** - NumPyro models with the same arguments.
@@ -31,14 +33,14 @@ def elpd_difference(first: Callable[..., Any], second: Callable[..., Any]) -> Ca
     True
     """
 
-    def difference(of_first: Mapping[str, Any], of_second: Mapping[str, Any], *args: object, **kwargs: object) -> Any:
+    def difference(of_first: BySite, of_second: BySite, *args: object, **kwargs: object) -> Tree:
         args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
         return _log_density(first, of_first, args, kwargs) - _log_density(second, of_second, args, kwargs)
 
     return difference
 
 
-def _log_density(model: Callable[..., Any], samples: Mapping[str, Any], args: Any, kwargs: Any) -> Any:
+def _log_density(model: Function, samples: Mapping[str, object], args: Any, kwargs: Any) -> jax.Array:
     """Log predictive density of one row: the log mean over samples of its likelihood."""
     sites = log_likelihood(model, dict(samples), *args, parallel=True, **kwargs)
     logs: Any = sum(value.reshape(value.shape[0], -1).sum(axis=1) for value in sites.values())

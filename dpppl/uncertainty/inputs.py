@@ -30,7 +30,9 @@ def row_weights(num_rows: int, weights: Any, mask: Any) -> np.ndarray:
             raise ConfigurationError(f"mask must have shape ({num_rows},) and hold True or False only.")
         found = np.where(kept == 1.0, found, 0.0)
     if not (np.all(np.isfinite(found)) and np.all(found >= 0.0) and found.sum() > 0.0):
-        raise ConfigurationError("weights must be finite and not negative, and one row that is not masked needs one.")
+        raise ConfigurationError(
+            "weights must be finite and not negative, and at least one unmasked row needs a positive weight."
+        )
     return found / found.sum()
 
 

@@ -108,7 +108,7 @@ def private_scale(
     charge = charge_at(positive(sigma, name="noise_multiplier"))
     statistic = lambda state, row, _: _statistic(state, jnp.reshape(row[label], (width,)))  # noqa: E731
 
-    def program(state: Tree, rows: Tree, key: jax.Array) -> Any:
+    def program(state: Tree, rows: Tree, key: jax.Array) -> Tree:
         settings: dict[str, Any] = dict(key=key, noise_multiplier=float(sigma), step=state["kind"])
         return noisy_statistic(mechanism, statistic, state, rows, {}, **settings).total
 
@@ -131,11 +131,11 @@ def private_scale(
         return _found(ask, float(sigma) * np.sqrt(width), arguments.num_rows, budget)
 
 
-def _columns(x: jax.Array) -> Any:
+def _columns(x: jax.Array) -> jax.Array:
     return x
 
 
-def _statistic(state: Tree, x: jax.Array) -> Any:
+def _statistic(state: Tree, x: jax.Array) -> jax.Array:
     """The numbers that a row releases, (d, SIZE), at most sqrt d long: the bins of sizes, but for values of 0; or, in the
     first place of each column, the value in units of the bound; or the bins of distances from the centre."""
     x = x.astype(jnp.float32)

@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from dpppl.randomness import keys
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import plain
 
 _SQUARES = 0.5
@@ -98,15 +97,15 @@ class Numbered:
 
     - **function**: the score."""
 
-    function: Callable[..., Any]
+    function: Function
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.function(0, *args, **kwargs)
 
 
 @on_host
 def private_score(
-    rng_key: jax.Array, score: Callable[..., Any], *args: object, bounds: tuple[float, float],
+    rng_key: jax.Array, score: Function, *args: object, bounds: tuple[float, float],
     target_epsilon: float | None = None, target_delta: float | None = None, noise_multiplier: float | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None, mesh: jax.sharding.Mesh | None = None,
     measure_spread: bool = False, **kwargs: object,
@@ -176,12 +175,10 @@ def private_score(
     )
 
 
-def _statistic(
-    score: Callable[..., Any], arguments: Arguments, low: float, high: float, measure_spread: bool
-) -> Callable[..., Any]:
+def _statistic(score: Function, arguments: Arguments, low: float, high: float, measure_spread: bool) -> Function:
     """The clipped score of one row, less the middle of its range; with its square, in units of the range, where asked for."""
 
-    def statistic(row: Tree, public: Tree) -> Any:
+    def statistic(row: Tree, public: Tree) -> jax.Array:
         values, keywords = arguments.join({name: row[name] for name in arguments.rows}, public)
         of_row = partial(score.function, row[ROW_NUMBER]) if isinstance(score, Numbered) else score
         found = jnp.asarray(of_row(*values, **keywords), float)

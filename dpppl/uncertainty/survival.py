@@ -1,6 +1,5 @@
 """Survival curves from posterior samples."""
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ from numpyro import handlers
 from dpppl.errors import ConfigurationError
 from dpppl.model.censoring import is_censored
 from dpppl.model.structure import unwrapped
+from dpppl.types import BySite, Function, Tree
 from dpppl.uncertainty.inputs import as_array
 
 
@@ -30,7 +30,7 @@ class SurvivalCurve(NamedTuple):
 
 
 def survival_curve(
-    model: Callable[..., Any], samples: Mapping[str, Any], times: Any, *args: object, site: str = "time", level: float = 0.9,
+    model: Function, samples: BySite, times: Any, *args: object, site: str = "time", level: float = 0.9,
     **kwargs: object,
 ) -> SurvivalCurve:  # fmt: skip
     """Compute survival curves and pointwise credible bands from posterior samples, at no privacy cost.
@@ -60,7 +60,7 @@ def survival_curve(
     if not 0.0 < level < 1.0:
         raise ConfigurationError(f"level must lie between 0 and 1, got {level}; write level=0.9.")
 
-    def of_draw(draw: Any) -> Any:
+    def of_draw(draw: Any) -> Tree:
         with handlers.seed(rng_seed=0), handlers.substitute(data=draw), handlers.trace() as trace:
             model(*args, **kwargs)
         if site not in trace or trace[site]["type"] != "sample":

@@ -28,6 +28,7 @@ from dpppl.runs.driver import on_host
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
+from dpppl.types import Function
 from dpppl.uncertainty.private_score import private_score
 from dpppl.validation import positive
 
@@ -85,14 +86,14 @@ class Tuned:
     """
 
     settings: Any
-    samples: dict[str, Any] | None = field(repr=False)
+    samples: dict[str, jax.Array] | None = field(repr=False)
     score: float
     report: PrivacyReport = field(repr=False)
 
 
 @on_host
 def tune(
-    rng_key: jax.Array, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Callable[..., Any], *args: object,
+    rng_key: jax.Array, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Function, *args: object,
     bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,
     target_epsilon: float | None = None, target_delta: float | None = None,
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None, print_cost: bool = True, **kwargs: Any,
@@ -206,7 +207,7 @@ def _checked(runner: object) -> Runner:
     return runner
 
 
-def _samples(runner: Any, key: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def _samples(runner: Any, key: jax.Array, args: Any, kwargs: Any) -> dict[str, Any]:
     """Samples of one run."""
     if isinstance(runner, SVI):
         result: Any = runner.run(key, None, *args, **kwargs)

@@ -106,7 +106,7 @@ MUTATIONS = [
     Mutation("a histogram's edges from the longest row", "dpppl.runs.prelude:measure_norms", "noisy_histogram(phase.statistic, z,",
              "noisy_histogram(lambda *a: jax.numpy.roll(phase.statistic(*a), int(any(np.any(np.abs(x) > 1e3) for x in map(np.asarray, jax.tree.leaves(phase.rows))))), z,",
              FORM, ("norms", "monkeypatch", "capfd")),
-    Mutation("a bound from the data", "dpppl.runs.query:noisy_query", "def statistic(_: object, row: Tree, public: Tree) -> Any: return jnp.asarray(query.statistic(row, public), float)",
+    Mutation("a bound from the data", "dpppl.runs.query:noisy_query", "def statistic(_: object, row: Tree, public: Tree) -> Tree: return jnp.asarray(query.statistic(row, public), float)",
              "largest = float(max(np.max(np.nan_to_num(np.asarray(x, float))) for x in query.rows.values()))\n    def statistic(_: object, row: Tree, public: Tree) -> Any:\n        return jnp.minimum(jnp.asarray(query.statistic(row, public), float), largest)",
              FORM, ("query", "monkeypatch", "capfd")),
     Mutation("fewer iterates where a value is missing", "dpppl.svi.runner:SVI.run", "thinning = thinning_for(state.optim_state, num_steps, thinning)",

@@ -153,7 +153,7 @@ def test_notebooks_show_the_headline_first():
 
 
 def test_what_people_say_has_names():
-    with pytest.raises(dpppl.ConfigurationError, match=r"about has colour; a report has room for data_name"):
+    with pytest.raises(dpppl.ConfigurationError, match=r"about has the unknown key colour; its keys are data_name"):
         plan("full").to_html(about={"colour": "blue"})
 
 

@@ -126,7 +126,7 @@ def test_variance_parts_sum_to_the_variance_of_the_mixture():
         (lambda: uncertainty.brier_score(np.ones((2, 3, 4)), [0, 1]), "average over posterior samples"),
         (lambda: uncertainty.log_score([0.5, 0.5], [1]), r"labels must have shape \(2,\)"),
         (lambda: uncertainty.log_score(["a"], [1]), "real numbers"),
-        (lambda: uncertainty.log_score([0.5], [1], mask=[False]), "one row that is not masked"),
+        (lambda: uncertainty.log_score([0.5], [1], mask=[False]), "at least one unmasked row"),
         (lambda: uncertainty.log_score([0.5], [1], weights=[-1.0]), "not negative"),
         (lambda: uncertainty.log_score([0.5], [1], weights=[1.0, 1.0]), r"weights must have shape \(1,\)"),
         (lambda: uncertainty.reliability_bins([0.5], [1], bins="even"), '"width" or "mass"'),
