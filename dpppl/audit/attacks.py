@@ -23,13 +23,13 @@ from dpppl.mcmc.runner import MCMC
 from dpppl.model.units import grouped
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import as_key, claims_apart, secret_key, stream
-from dpppl.runs.driver import forgetful
+from dpppl.runs.driver import clears_tracebacks
 from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
 from dpppl.types import Function
 
 
-@forgetful
+@clears_tracebacks
 def audit(
     audited: DPKernel | SVI | MCMC | NoiseAware | Function,
     *args: object,

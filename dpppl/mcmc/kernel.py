@@ -25,7 +25,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted
 from dpppl.subsampling import FullBatch, Subsampling
 from dpppl.types import BySite, Function, Tree
-from dpppl.validation import checked_call, full_signature, plain, positive, positive_integer
+from dpppl.validation import checked_call, full_signature, optional, plain, positive, positive_integer
 
 _COUNTED = (
     "Counted are the steps of this state, if each was taken once. Other runs add to them; steps from one state on several data "
@@ -96,11 +96,9 @@ class DPKernel(Dynamics, MCMCKernel):
         )  # fmt: skip
         self._model = model
         self.temperature = positive(temperature, name="temperature")
-        self.noise_multiplier = (
-            None if noise_multiplier is None else positive(noise_multiplier, name="noise_multiplier")
-        )
-        self.num_data = None if num_data is None else positive_integer(num_data, name="num_data")
-        self.row_curvature = None if row_curvature is None else positive(row_curvature, name="row_curvature")
+        self.noise_multiplier = optional(positive, noise_multiplier, name="noise_multiplier")
+        self.num_data = optional(positive_integer, num_data, name="num_data")
+        self.row_curvature = optional(positive, row_curvature, name="row_curvature")
         if row_curvature is not None and num_data is None:
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
         self.preconditioner = None if preconditioner is None else diagonal_of(preconditioner)

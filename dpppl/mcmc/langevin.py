@@ -11,7 +11,7 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.step_search import Search
 from dpppl.randomness import keys
 from dpppl.types import BySite, Function, Numbers, Tree
-from dpppl.validation import checked_call, in_words, plain, positive
+from dpppl.validation import checked_call, in_words, optional, plain, positive
 
 _FRICTION = 0.1
 _COUPLING = 3e-3
@@ -285,7 +285,7 @@ class DPSGNHT(DPKernel):
 
     @checked_call
     def __init__(self, model: Function, *, diffusion: float | None = None, **settings: Any) -> None:
-        self.diffusion = None if diffusion is None else positive(diffusion, name="diffusion")
+        self.diffusion = optional(positive, diffusion, name="diffusion")
         super().__init__(model, **settings)
 
     def matched_step_size(self, noise_multiplier: Any) -> float:

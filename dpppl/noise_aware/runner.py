@@ -136,7 +136,7 @@ class NoiseAware(NoiseAwareSettings):
                 found = conclusion.staged(self, bound, self._releases, ask)
             bar.set_description("posterior")
             self._conclude(bound, found, keys.stream(run.key, "posterior"))
-        opened.together.enter("end", run.forget)
+        opened.processes.enter("end", run.forget)
 
     @on_host
     def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:

@@ -198,7 +198,7 @@ def drive(
     )  # fmt: skip
     with session(run, request, budget) as opened:
         finished = _chunks(plan, program, opened, run.checkpoint)
-    opened.together.enter("end", run.forget)
+    opened.processes.enter("end", run.forget)
     states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
     return states, [recorded for _, recorded in finished]
 
@@ -236,7 +236,7 @@ def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoin
     return finished
 
 
-def forgetful(function: Callable[P, R]) -> Callable[P, R]:
+def clears_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
     """The function, `forgetting`, with JAX's checks of values off inside."""
 
     @functools.wraps(function)
@@ -257,7 +257,7 @@ def _is_traced(arguments: Tree) -> bool:
 
 
 def on_host(function: Callable[P, R]) -> Callable[P, R]:
-    """`forgetful`, for what charges and prints. Raises ConfigurationError inside of transforms such as jax.jit, and for
+    """`clears_tracebacks`, for what charges and prints. Raises ConfigurationError inside of transforms such as jax.jit, and for
     arguments that the function does not have or lacks."""
     signature = inspect.signature(function)
 
@@ -277,7 +277,7 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
             )
         return function(*args, **kwargs)
 
-    return forgetful(checked)
+    return clears_tracebacks(checked)
 
 
 def _take(places: np.ndarray, axis: int, leaf: jax.Array) -> np.ndarray:

@@ -96,17 +96,17 @@ class Session:
     """An open session.
 
     - **reservation** - that of the charges of its request.
-    - **together** - the processes that take part.
+    - **processes** - the processes that take part.
     - **later** - reservation of the request's later charges, if any.
     """
 
     reservation: Reservation
-    together: ProcessGroup
+    processes: ProcessGroup
     later: Reservation | None = None
 
     def charge(self, number: int, until: int) -> None:
         """Charge the accesses of charge `number` up to the one numbered `until`, before they are made."""
-        self.together.enter("charge", partial(self.reservation.charge, number, until))
+        self.processes.enter("charge", partial(self.reservation.charge, number, until))
 
 
 def claim(key: jax.Array, *, again: bool = False) -> KeyOrigin:
@@ -132,22 +132,22 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     - **budget** - the account that it is charged to.
 
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
-    together = ProcessGroup.of(request.rows, budget)
-    together.agree(run.key, request.program, **request.shared)
+    processes = ProcessGroup.of(request.rows, budget)
+    processes.agree(run.key, request.program, **request.shared)
     before = budget.events
     is_first = run.reservation is None
     costs = [*request.charges, *(request.later[2] if request.later else ())]
     reading = reading_line(request.rows, costs) if is_first and request.print_cost else None
-    with together.watched(), contextlib.ExitStack() as held:
+    with processes.watched(), contextlib.ExitStack() as held:
         later = None
         if request.later is not None:
             name, what, charges = request.later
             reserve = partial(budget.reserve_for, charges, what, name)
-            later = held.enter_context(together.enter("reservation", reserve))
+            later = held.enter_context(processes.enter("reservation", reserve))
         reserve = partial(run.reserved, budget, request.charges, request.what)
-        with together.enter("reservation", reserve) as reservation:
-            report = request.begin(together.enter("key", partial(claim, run.key, again=run.goes_on)))
+        with processes.enter("reservation", reserve) as reservation:
+            report = request.begin(processes.enter("key", partial(claim, run.key, again=run.goes_on)))
             if is_first and report is not None:
                 announce(report, before, request.notes, request.print_cost, reading)
-            yield Session(reservation, together, later)
+            yield Session(reservation, processes, later)
         held.pop_all()

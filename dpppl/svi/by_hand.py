@@ -15,7 +15,7 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, KeySource, Start, Status
 from dpppl.runs import single_steps
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, forgetful, on_host, prepare
+from dpppl.runs.driver import TRACING, clears_tracebacks, on_host, prepare
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
@@ -25,7 +25,7 @@ from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data
 
 
-@forgetful
+@clears_tracebacks
 def init(svi: SVISettings, rng_key: jax.Array, *args: Any, init_params: Any = None, **kwargs: Any) -> SVIState:
     """The first state, for steps by `update`. Looks at no data and charges nothing.
 
@@ -42,7 +42,7 @@ def init(svi: SVISettings, rng_key: jax.Array, *args: Any, init_params: Any = No
     return state
 
 
-@forgetful
+@clears_tracebacks
 def update(svi: SVISettings, state: SVIState, *args: object, **kwargs: object) -> tuple[SVIState, None]:
     """One step: one access of the data, charged first. Returns the next state, and None in the place of NumPyro's loss.
 

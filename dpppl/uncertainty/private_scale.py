@@ -21,7 +21,7 @@ from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import TRACING, forgetful, prepare
+from dpppl.runs.driver import TRACING, clears_tracebacks, prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.types import Tree
@@ -62,7 +62,7 @@ class PrivateScale:
         return accounting.epsilon(self.events, delta)
 
 
-@forgetful
+@clears_tracebacks
 def private_scale(
     rng_key: jax.Array, x: jax.Array, *, target_epsilon: float | None = None, target_delta: float | None = None,
     noise_multiplier: float | None = None, ledger: PrivacyLedger | str | os.PathLike[str] | None = None,

@@ -16,7 +16,7 @@ from dpppl.data.disk import taken
 from dpppl.data.rows import number_of, of_one_process
 from dpppl.errors import ConfigurationError, warn
 from dpppl.runs.budget import Charge
-from dpppl.runs.driver import TRACING, forgetful
+from dpppl.runs.driver import TRACING, clears_tracebacks
 from dpppl.subsampling import FullBatch, Poisson
 from dpppl.svi.result import SVIResult
 from dpppl.validation import positive_integer
@@ -110,7 +110,7 @@ def _lengths(mechanism: Mechanism, gradient: Callable[..., Any]) -> Callable[...
     return lengths
 
 
-@forgetful
+@clears_tracebacks
 def chain_spent(
     mcmc: dpppl.MCMC, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any
 ) -> BayesianSpent:
@@ -145,7 +145,7 @@ def chain_spent(
     )  # fmt: skip
 
 
-@forgetful
+@clears_tracebacks
 def svi_spent(
     svi: dpppl.SVI, result: SVIResult, *args: Any, num_rows: int = 1000, delta: float = 1e-10, **kwargs: Any
 ) -> BayesianSpent:
