@@ -21,6 +21,7 @@ from dpppl.access.door import NoisySum, noisy_statistic
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.randomness import keys
 from dpppl.row_program.hoist import gradient, value_and_gradient
+from dpppl.types import BySite, Function, Tree
 
 _ITERATIONS = 10
 
@@ -30,12 +31,12 @@ Respond = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 """`respond(position, row, public, key)`: responses (m, ...), and the weights (1 + m,) of the real one and of these."""
 
 
-def draw_key(key: Any, step: Any) -> Any:
+def draw_key(key: jax.Array, step: jax.Array) -> jax.Array:
     """The key of a step's model draws. Not secret."""
     return keys.threefry(jax.random.fold_in(keys.stream(key, "draws"), step))
 
 
-def squared_length(vector: Any, gram: Any = None) -> Any:
+def squared_length(vector: Any, gram: Any = None) -> jax.Array:
     """The squared length of a vector (d,); with a `gram` matrix (d, d), `vector @ gram @ vector`."""
     if gram is None:
         return jnp.sum(vector**2)
@@ -60,7 +61,7 @@ def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:
         total = jnp.maximum(sum(shares), 1e-30)
         return sum(share * member for share, member in zip(shares, members)) / total
 
-    def better(_: int, a: Any) -> Any:
+    def better(_: int, a: object) -> Any:
         squares = [squared_length(member - a, gram) for member in members]
         factors = [jnp.minimum(1.0, norm * jax.lax.rsqrt(jnp.maximum(square, 1e-30))) for square in squares]
         return mean([share * factor for share, factor in zip(shares, factors)])
@@ -68,27 +69,27 @@ def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:
     return jax.lax.fori_loop(0, _ITERATIONS, better, mean(shares))
 
 
-def unnumbered(row: Any) -> Any:
+def unnumbered(row: Tree) -> Any:
     """A row without its ROW_NUMBER."""
     return {label: value for label, value in row.items() if label != ROW_NUMBER}
 
 
-def averaged(values: Any, chances: Any) -> Any:
+def averaged(values: jax.Array, chances: Any) -> Any:
     """Means of arrays (m, ...) by probabilities (m,); values of probability 0 need not be finite."""
 
-    def mean(leaf: Any) -> Any:
+    def mean(leaf: Any) -> jax.Array:
         shares = chances.reshape(-1, *[1] * (leaf.ndim - 1))
         return jnp.sum(jnp.where(shares > 0.0, shares * leaf, 0.0), axis=0)
 
     return jax.tree.map(mean, values)
 
 
-def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Callable[..., Any]:
+def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Function:
     """The function of (position, row, public, key) that gives the scores of a row's responses.
 
     Returns scores (1 + m, d), that of the real response first, and their weights. `row` holds its ROW_NUMBER."""
 
-    def scores(position: Any, row: Any, public: Any, key: Any) -> Any:
+    def scores(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Any:
         number, row = row[ROW_NUMBER], unnumbered(row)
         values, weights = respond(position, row, public, jax.random.fold_in(key, number))
         score = gradient(log_likelihood)
@@ -99,11 +100,11 @@ def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Callable[...,
     return scores
 
 
-def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: float) -> Callable[..., Any]:
+def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: float) -> Function:
     """The statistic of (position, row, (public, key)) whose clipping at `norm` is centred: a pytree like `position`."""
     scores = row_scores(log_likelihood, respond)
 
-    def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
+    def statistic(position: Any, row: Tree, public_and_key: Tree) -> Any:
         members, weights = scores(position, row, *public_and_key)
         return ravel_pytree(position)[1](members[0] - centre(members, weights, norm))
 
@@ -111,8 +112,8 @@ def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: floa
 
 
 def completed_gradient(
-    log_likelihood: LogLikelihood, respond: Respond, complete: Callable[[Any, Any, Any], tuple[Any, Any]], norm: float
-) -> Callable[..., Any]:
+    log_likelihood: LogLikelihood, respond: Respond, complete: Callable[[Any, Any, Any], tuple[Tree, Tree]], norm: float
+) -> Function:
     """`centred_gradient` of a row with missing values: the mean over what these could be of the clipped, centred score of the
     complete row.
 
@@ -121,17 +122,17 @@ def completed_gradient(
     - **complete** - `complete(position, row, public)`: the row with its missing values filled in, (m, ...), and their
       probabilities given what it observes, (m,)."""
 
-    def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
+    def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Any:
         public, key = public_and_key
         number, row = row[ROW_NUMBER], unnumbered(row)
 
-        def score(responses: Any) -> Any:
+        def score(responses: object) -> jax.Array:
             return ravel_pytree(gradient(log_likelihood)(position, row, public, responses))[0]
 
         drawn, weights = respond(position, row, public, jax.random.fold_in(key, number))
         others, (filled, chances) = jax.vmap(score)(drawn), complete(position, row, public)
 
-        def psi(responses: Any) -> Any:
+        def psi(responses: object) -> Any:
             members = jnp.concatenate([score(responses)[None], others])
             return clipped(members[:1] - centre(members, weights, norm), norm)[0]
 
@@ -141,13 +142,13 @@ def completed_gradient(
     return statistic
 
 
-def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Callable[..., Any]:
+def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Function:
     """`centred_gradient` for a single response with two values, from one gradient.
 
     The two scores are opposite, with lengths as the other's probability, so that the clipped and centred score is
     s(y) min(1, norm / longest)."""
 
-    def statistic(position: Any, row: Any, public_and_key: Any) -> Any:
+    def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Any:
         log_prob, score = value_and_gradient(log_likelihood)(position, unnumbered(row), public_and_key[0], None)
         length = jnp.sqrt(sum(jnp.sum(s**2) for s in jax.tree.leaves(score)))
         factor = binary_factor(odds_of(log_prob), length, norm)
@@ -156,28 +157,28 @@ def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Callable[...,
     return statistic
 
 
-def odds_of(log_prob: Any) -> Any:
+def odds_of(log_prob: Any) -> jax.Array:
     """p / (1 - p): by how much the other score of a binary response is longer than that of the one observed."""
     return jnp.exp(log_prob) / jnp.maximum(-jnp.expm1(log_prob), 1e-30)
 
 
-def binary_factor(odds: Any, length: Any, norm: Any) -> Any:
+def binary_factor(odds: Any, length: Any, norm: Any) -> jax.Array:
     """min(1, norm / max(|s(0)|, |s(1)|)), from the odds of what was observed and the length of its score."""
     return jnp.minimum(1.0, norm / jnp.maximum(length * jnp.maximum(1.0, odds), 1e-30))
 
 
 def noisy_centred_sum(
     mechanism: Mechanism,
-    responses: Callable[..., Any],
+    responses: Function,
     is_binary: bool,
-    completions: Callable[..., Any] | None,
+    completions: Function | None,
     log_likelihood: LogLikelihood,
-    to_latents: Callable[[Any, Any], tuple[Any, Any]],
+    to_latents: Callable[[Any, Any], tuple[Tree, Tree]],
     position: Any,
     rows: Any,
     public: Any,
     *,
-    key: Any,
+    key: jax.Array,
     noise_multiplier: Any,
     step: Any,
 ) -> NoisySum:
@@ -195,11 +196,11 @@ def noisy_centred_sum(
         statistic = binary_gradient(log_likelihood, clipping.clipping_norm)
     else:
 
-        def respond(position: Any, row: Any, public: Any, key: Any) -> Any:
+        def respond(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Any:
             z, public = to_latents(position, public)
             return responses(z, row, public, key)
 
-        def complete(position: Any, row: Any, public: Any) -> Any:
+        def complete(position: BySite, row: Tree, public: Tree) -> Any:
             assert completions is not None
             z, public = to_latents(position, public)
             return completions(z, row, public)

@@ -8,7 +8,7 @@ would be a second access that nobody charges.
 
 import functools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from dpppl.row_program import passes
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
 from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
+from dpppl.types import Function, Tree
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -49,14 +50,14 @@ _EXACT: dict[str, tuple[type, ...]] = {
 """The classes that an access may hold: no subclass, which could override clipping or draws."""
 
 
-def plain(tree: Any) -> Any:
+def plain(tree: Tree) -> Any:
     """A structure (a PyTreeDef) with tuples for all containers but dicts: other classes run code of theirs on what is in them.
 
     >>> plain(jax.tree.structure({"a": [1, 2], "b": None}))
     PyTreeDef({'a': (*, *), 'b': None})
     """
 
-    def rebuilt(tree: Any) -> Any:
+    def rebuilt(tree: Tree) -> Any:
         if (node := tree.node_data()) is None:
             return 0
         inside = tuple(map(rebuilt, tree.children()))
@@ -119,7 +120,7 @@ class Access:
         rows = tuple(jax.tree.leaves(rows))
         return information_flow.Roles(rows, key, step, len(self.chains), streams, self.program)
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: object) -> Any:
         """The access of every chain."""
         every = _mapped(self._one, self.chains)
         devices = devices_of(self.placement)
@@ -132,7 +133,7 @@ class Access:
         with jax.enable_x64(self.x64):
             return every(*operands)
 
-    def _one(self, *operands: Any) -> list[Any]:
+    def _one(self, *operands: object) -> list[Any]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
         run = functools.partial(row_p.bind, x64=self.x64, maps=())
         parts = self.row_program
@@ -187,12 +188,12 @@ def compiled(access: Access) -> Any:
 
 
 @door_p.def_impl
-def _run(*operands: Any, access: Access) -> Any:
+def _run(*operands: object, access: Access) -> Any:
     return compiled(access)(*operands)
 
 
 @door_p.def_abstract_eval
-def _shapes(*operands: Any, access: Access) -> list[Any]:
+def _shapes(*operands: object, access: Access) -> list[Any]:
     _check_classes(access)
     lead = _lead(operands, access.chains)
     count = jax.core.ShapedArray((*lead, NUM_COUNTS), jnp.dtype("float64" if access.x64 else "float32"))
@@ -200,7 +201,7 @@ def _shapes(*operands: Any, access: Access) -> list[Any]:
     return _outputs(like, lead) + [count] * access.mechanism.counts
 
 
-def _lower(context: Any, *operands: Any, access: Access) -> Any:
+def _lower(context: object, *operands: object, access: Access) -> Any:
     with jax.enable_x64(True):  # float64 is lowered as such whatever the caller's setting
         return mlir.lower_fun(access, multiple_results=True)(context, *operands)
 
@@ -232,7 +233,7 @@ def _row_shapes(*operands: Any, program: Any, x64: bool, maps: Maps) -> list[Any
     return _outputs([v.aval for v in program.outvars], _lead(operands, maps))
 
 
-def _lower_row(context: Any, *operands: Any, program: Any, x64: bool, maps: Maps) -> Any:
+def _lower_row(context: object, *operands: object, program: Any, x64: bool, maps: Maps) -> Any:
     captured = len(program.constvars)
 
     def one(*operands: Any) -> Any:
@@ -242,26 +243,28 @@ def _lower_row(context: Any, *operands: Any, program: Any, x64: bool, maps: Maps
         return mlir.lower_fun(_mapped(one, maps), multiple_results=True)(context, *operands)
 
 
-def _batch_row(operands: Sequence[Any], axes: Sequence[int | None], *, program: Any, x64: bool, maps: Maps) -> Any:
+def _batch_row(
+    operands: Sequence[object], axes: Sequence[int | None], *, program: object, x64: bool, maps: Maps
+) -> Any:
     operands, level = _leading(operands, axes)
     outputs = row_p.bind(*operands, program=program, x64=x64, maps=(*maps, level))
     return outputs, [0] * len(outputs)
 
 
-def _mapped(function: Callable[..., Any], maps: Maps) -> Callable[..., Any]:
+def _mapped(function: Function, maps: Maps) -> Function:
     """`jax.vmap` around `jax.vmap`."""
     for level in maps:
         function = jax.vmap(function, in_axes=tuple(0 if batched else None for batched in level))
     return function
 
 
-def one_by_one(function: Callable[..., Any], level: Sequence[bool]) -> Callable[..., Any]:
+def one_by_one(function: Function, level: Sequence[bool]) -> Function:
     """Return the function for all chains, one after another: results of a chain depend on no number of chains.
 
     - **function** - of one chain's operands.
     - **level** - which operands have a leading axis for the chains."""
 
-    def every(*operands: Any) -> Any:
+    def every(*operands: object) -> Any:
         mapped = [x for x, batched in zip(operands, level) if batched]
 
         def one(parts: Any) -> Any:
@@ -307,12 +310,12 @@ class NoisySum(NamedTuple):
       else None.
     """
 
-    total: Any
+    total: jax.Array
     count: Any = None
 
 
 def noisy_sum(
-    mechanism: Mechanism, log_likelihood: Callable[..., Any], z: Any, rows: Any, public: Any, *,
+    mechanism: Mechanism, log_likelihood: Function, z: Tree, rows: Any, public: Any, *,
     number: str | None = None, **settings: Any,
 ) -> NoisySum:  # fmt: skip
     """One access: `noisy_statistic` of the gradient of `log_likelihood(z, row, public)`, a scalar, in z.
@@ -338,8 +341,8 @@ def noisy_sum(
 
 
 def noisy_statistic(
-    mechanism: Mechanism, statistic: Callable[..., Any], z: Any, rows: Any, public: Any, *, key: Any, noise_multiplier: Any,
-    step: Any = 0, clipping_norm: Any = None, number: str | None = None, forms: ghost.Forms | None = None,
+    mechanism: Mechanism, statistic: Function, z: Tree, rows: Any, public: Any, *, key: object, noise_multiplier: Any,
+    step: object = 0, clipping_norm: object = None, number: str | None = None, forms: ghost.Forms | None = None,
 ) -> NoisySum:  # fmt: skip
     """One access: the noisy sum over the drawn rows of a clipped statistic.
 

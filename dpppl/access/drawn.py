@@ -14,6 +14,7 @@ from jax import lax
 
 from dpppl.data.disk import OnDisk
 from dpppl.subsampling import Subsampling
+from dpppl.types import Function, Tree
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Blocks:
     length: int
     at_once: int
     like: Any
-    fetch: Callable[[Any, int], tuple[Any, Any]]
+    fetch: Callable[[Any, int], tuple[Tree, Tree]]
     mask: Any = None
     likely: int | None = None
 
@@ -52,13 +53,15 @@ class Drawn(NamedTuple):
 
     rows: Any
     mask: Any
-    fetch: Callable[[Any], Any]
+    fetch: Function
     likely: int | None
     among: int
     blocks: Blocks | None = None
 
 
-def drawn(subsampling: Subsampling, key: Any, step: Any, rows: Any, number: str | None, placement: Any) -> Drawn:
+def drawn(
+    subsampling: Subsampling, key: jax.Array, step: jax.Array, rows: Any, number: str | None, placement: Any
+) -> Drawn:
     """Those of `rows`, arrays (length, ...), that count in this step. `number`: a name for a row's place in it.
 
     With a `placement` this is run by one of several devices, and `rows` are its own."""
@@ -92,7 +95,7 @@ def drawn(subsampling: Subsampling, key: Any, step: Any, rows: Any, number: str 
     return Drawn((rows if index is None else index, places), mask, fetch, likely, among)
 
 
-def _on_disk(subsampling: Subsampling, key: Any, step: Any, number: str | None, placement: OnDisk) -> Drawn:
+def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: str | None, placement: OnDisk) -> Drawn:
     """The same of rows that are read when they are needed: nothing as long as the data is made on the way."""
     num_rows = placement.num_rows
     kind = jax.eval_shape(lambda: subsampling.draw(key, num_rows, step))
@@ -131,7 +134,7 @@ def _on_disk(subsampling: Subsampling, key: Any, step: Any, number: str | None, 
     )
 
 
-def _own(index: Any, mask: Any, first: Any, length: int) -> tuple[Any, Any, Any]:
+def _own(index: Any, mask: object, first: Any, length: int) -> tuple[Any, Any, Any]:
     """Of drawn rows those from `first` on, `length` many: their places there, in order, which of these count, and their places
     among all that were drawn."""
     own = (index >= first) & (index - first < length)
@@ -142,12 +145,12 @@ def _own(index: Any, mask: Any, first: Any, length: int) -> tuple[Any, Any, Any]
     return put(index - first), places < jnp.sum(own, dtype=jnp.int32), put(places)
 
 
-def total_of(values: Any, placement: Any) -> Any:
+def total_of(values: object, placement: Any) -> Any:
     """The sum over devices of what each has summed over its rows."""
     return values if placement is None else placement.total(values)
 
 
-def drawn_once(draw: Callable[[], Any], placement: Any) -> Any:
+def drawn_once(draw: Function, placement: Any) -> Any:
     """The first device's draw, on all devices: one noise, whatever arithmetic the others have."""
     if placement is None:
         return draw()

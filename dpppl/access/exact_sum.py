@@ -1,6 +1,5 @@
 """The sum of a clipped statistic of each row: all rows at once (vmap) or chunk by chunk (microbatch)."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -11,6 +10,7 @@ from jax import lax
 from dpppl.access.drawn import Blocks, total_of
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
+from dpppl.types import Function, Tree
 
 _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 """Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""
@@ -20,11 +20,11 @@ _MOST_ROWS = 65_536
 
 
 def clipped_sum(
-    log_likelihood: Callable[..., Any],
-    z: Any,
+    log_likelihood: Function,
+    z: Tree,
     rows: Any,
     mask: Any,
-    clip: Callable[..., Any],
+    clip: Function,
     strategy: str = "auto",
     steps: Any = None,
 ) -> Any:
@@ -33,17 +33,17 @@ def clipped_sum(
 
 
 def sum_of_rows(
-    statistic: Callable[[Any], Any],
+    statistic: Function,
     rows: Any,
     mask: Any,
-    clip: Callable[..., Any],
+    clip: Function,
     *,
     strategy: str = "auto",
-    steps: Any = None,
-    fetch: Callable[[Any], Any] | None = None,
+    steps: object = None,
+    fetch: Function | None = None,
     likely: int | None = None,
     among: int | None = None,
-    placement: Any = None,
+    placement: object = None,
     blocks: Blocks | None = None,
 ) -> Any:
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
@@ -71,7 +71,7 @@ def sum_of_rows(
     chunk = evenly(_chunk_rows(size, num_rows, strategy), likely)
     bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
 
-    def chunk_sum(rows: Any, mask: Any) -> Any:
+    def chunk_sum(rows: Tree, mask: jax.Array) -> Any:
         statistics = Statistic.of(statistic).of_rows(fetched(rows))
         clipped = clip(statistics, mask)
         if steps is None:
@@ -87,7 +87,7 @@ def sum_of_rows(
         return total if steps is not None else jax.tree.map(lambda x: x.astype(jnp.float64) * 2.0**-_BITS, total)
 
 
-def over_blocks(chunk_sum: Callable[[Any, Any], Any], blocks: Blocks, chunk: int) -> Any:
+def over_blocks(chunk_sum: Function, blocks: Blocks, chunk: int) -> Any:
     """`over_chunks` of rows that are fetched block by block, each of whole chunks: the same chunks in the same order."""
     length, size = blocks.length, blocks.size(chunk)
     if size >= length:
@@ -107,7 +107,7 @@ def over_blocks(chunk_sum: Callable[[Any, Any], Any], blocks: Blocks, chunk: int
 
 
 def over_chunks(
-    chunk_sum: Callable[[Any, Any], Any], rows: Any, mask: Any, chunk: int, until_last: bool = False, first: Any = None,
+    chunk_sum: Function, rows: Any, mask: Any, chunk: int, until_last: bool = False, first: Any = None,
     total: Any = None,
 ) -> Any:  # fmt: skip
     """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...); of fewer rows than a
@@ -123,7 +123,7 @@ def over_chunks(
     if chunk >= num_rows and first is None:
         return chunk_sum(rows, mask)
 
-    def body(carry: Any, number: Any) -> tuple[Any, None]:
+    def body(carry: Tree, number: Any) -> tuple[Any, None]:
         place = number * chunk if first is None else first + number * chunk
         start = jnp.minimum(place, num_rows - chunk)
         take = lambda x: lax.dynamic_slice_in_dim(x, start, chunk)  # noqa: E731
@@ -141,7 +141,7 @@ def over_chunks(
     return lax.fori_loop(0, used, lambda number, total: body(total, number)[0], zero)
 
 
-def _nothing(chunk_sum: Callable[[Any, Any], Any], rows: Any, chunk: int) -> Any:
+def _nothing(chunk_sum: Function, rows: Tree, chunk: int) -> Any:
     """The sum of no chunks."""
     few = lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype)  # noqa: E731
     like = jax.eval_shape(chunk_sum, jax.tree.map(few, rows), jax.ShapeDtypeStruct((chunk,), bool))
@@ -163,7 +163,7 @@ def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:
     return min(chunk, num_rows) if strategy == "auto" else min(chunk, max(1, num_rows // 2))
 
 
-def _sum_rows(rows: Any, bits: int | None) -> Any:
+def _sum_rows(rows: Tree, bits: int | None) -> Any:
     """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact: in steps of 2^-_BITS,
     int64."""
     with jax.enable_x64(True):
@@ -178,7 +178,7 @@ def _sum_rows(rows: Any, bits: int | None) -> Any:
         return jnp.sum(steps, axis=0, dtype=jnp.int32).astype(jnp.int64) * 2 ** (_BITS - bits)
 
 
-def _sum_whole_rows(rows: Any, steps: Any) -> Any:
+def _sum_whole_rows(rows: Tree, steps: object) -> jax.Array:
     """The same with `steps` grid points to a norm of 1: whole numbers, int64."""
     with jax.enable_x64(True):
         return jnp.sum(jnp.round(rows.astype(jnp.float64) * steps).astype(jnp.int64), axis=0)

@@ -5,7 +5,6 @@ gives factors of its gradient; `clipped_sum` gets the rows' norms from the facto
 as one weighted product. There are no layers to register: what is not understood falls back, latent by latent.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from dpppl.access.ghost_sum import MOST_DEVICES
 from dpppl.access.ghost_weights import supports
 from dpppl.row_program.convolutions import rewrite
 from dpppl.row_program.factors import Form, factors, plan
+from dpppl.types import BySite, Function, Tree
 
 __all__ = ["MOST_DEVICES", "Factored", "Forms", "clipped_sum", "factored", "plan", "rewrite", "supports"]
 
@@ -32,7 +32,7 @@ class Forms:
     - **tree** - the structure of the latents."""
 
     of_latents: tuple[Form, ...]
-    tree: Any
+    tree: Tree
 
     @property
     def like(self) -> Any:
@@ -48,14 +48,12 @@ class Factored:
     - **forms** - what the factors mean.
     - **worthwhile** - whether this is likely to be faster than forming the gradient."""
 
-    statistic: Callable[..., Any]
+    statistic: Function
     forms: Forms
     worthwhile: bool
 
 
-def factored(
-    log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any, *, always: bool = False
-) -> Factored | None:
+def factored(log_likelihood: Function, z: BySite, row: Tree, public: Tree, *, always: bool = False) -> Factored | None:
     """How to form the gradient of `log_likelihood(z, row, public)` in factors, from shapes and types alone.
 
     None where that is of no use: all of the gradient would be formed, or (unless `always`) there are few latents."""
@@ -68,14 +66,14 @@ def factored(
     if not found.program.out_avals[0].shape == () or not (any(found.factored) or found.summed):
         return None
 
-    def statistic(*arguments: Any) -> Any:
+    def statistic(*arguments: object) -> Any:
         return factors(found, jax.tree.leaves(arguments))
 
     return Factored(statistic, Forms(found.forms, tree), found.worthwhile)
 
 
 def clipped_sum(
-    statistic: Callable[[Any], Any],
+    statistic: Function,
     forms: Forms,
     rows: Any,
     mask: Any,

@@ -24,7 +24,7 @@ Zeroing a row therefore moves the sum by at most 1 - 1.1e-3 + 2 u sqrt(k S) + 4u
 k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
 from dpppl.access.ghost_weights import count, weigh
 from dpppl.row_program.factors import Form, restored
 from dpppl.row_program.materialize import materialize
+from dpppl.types import Function, Tree
 
 BLOCK = 128
 """Rows whose outer products and whole gradients are added in float32."""
@@ -53,8 +54,8 @@ _BLOCKS, _PRODUCTS = 8, 2**23
 
 
 def clipped_sum(
-    statistic: Callable[[Any], Any], forms: Sequence[Form], tree: Any, rows: Any, mask: Any, clipping: Any, norm: Any,
-    counts: bool = False, fetch: Callable[[Any], Any] | None = None, likely: int | None = None, among: int | None = None,
+    statistic: Function, forms: Sequence[Form], tree: Any, rows: Any, mask: object, clipping: Any, norm: Any,
+    counts: bool = False, fetch: Function | None = None, likely: int | None = None, among: int | None = None,
     placement: Any = None, blocks: Blocks | None = None,
 ) -> Any:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
@@ -88,7 +89,7 @@ def clipped_sum(
     return total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=True), placement)
 
 
-def stored(statistic: Callable[[Any], Any], forms: Sequence[Form], rows: Any) -> list[tuple[Any, ...]]:
+def stored(statistic: Function, forms: Sequence[Form], rows: Tree) -> list[tuple[Any, ...]]:
     """The factors of all rows, each computed once (`materialize`), but for those that only copy inputs."""
 
     def computed() -> list[Any]:
@@ -110,7 +111,7 @@ def upper_squares(form: Form, *parts: Any) -> Any:
     return _squares(whole) * _ROUNDED + 2.0 * whole.shape[-1] * _TINY
 
 
-def _squares(x: Any) -> Any:
+def _squares(x: jax.Array) -> jax.Array:
     """Sums of squares over the last axis, float64."""
     size = x.shape[-1]
     piece = next((k for k in range(min(size, _LONGEST_FLOAT32_SUM), 0, -1) if size % k == 0), 1)
@@ -146,7 +147,7 @@ def _product(a: Any, b: Any) -> Any:
     room = [(0, blocks * size - len(a)), (0, 0), (0, 0)]
     a, b = (jnp.pad(x, room).reshape(blocks, size, *x.shape[1:]) for x in (a, b))
 
-    def product(k: Any) -> Any:
+    def product(k: object) -> jax.Array:
         dims = (((0,), (0,)), ((), ())) if a.shape[2] == 1 else (((0,), (0,)), ((1,), (1,)))
         x, y = (z[k, :, 0] if a.shape[2] == 1 else z[k] for z in (a, b))
         found = lax.dot_general(x, y, dims, precision=lax.Precision.HIGHEST).astype(jnp.float64)

@@ -1,6 +1,6 @@
 """The subsampled Gaussian mechanism: what one access of the rows computes, and what it costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.randomness import keys, normal
 from dpppl.row_program.materialize import Statistic, materialize
 from dpppl.subsampling import Poisson, Subsampling
+from dpppl.types import Function, Tree
 
 ACCOUNTED = (1.0 - 4e-6) / (1.0 + SLACK)
 """Share of a noise multiplier that the account uses: less the slack of the sensitivity and of rounding on the device."""
@@ -79,8 +80,8 @@ class Mechanism:
         return self.clipping.count_sensitivity / share**0.5 if share else float("nan")
 
     def access(
-        self, statistic: Callable[[Any], Any], rows: Any, number: str | None, key: Any, noise_multiplier: Any,
-        step: Any, norm: Any, forms: ghost.Forms | None = None, placement: Any = None,
+        self, statistic: Function, rows: Any, number: str | None, key: jax.Array, noise_multiplier: Any,
+        step: jax.Array, norm: Any, forms: ghost.Forms | None = None, placement: object = None,
     ) -> Any:  # fmt: skip
         """The door's computation: subsample, clip the statistic of each row, sum, and add noise.
 
@@ -127,7 +128,7 @@ class Mechanism:
         with jax.enable_x64(True):  # stored, so that what is made of it does not depend on how devices were added up
             return jax.tree.unflatten(tree, noisy() if placement is None else materialize(noisy, noise))
 
-    def _scales(self, noise_multiplier: Any, norm: Any, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
+    def _scales(self, noise_multiplier: jax.Array, norm: jax.Array, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
         rounded to whole numbers (None for all if they are not). `norm`: that of this access, if it adapts."""
         norms: list[Any] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
@@ -161,7 +162,7 @@ class Mechanism:
         """The relation that the report states: rows are held in arrays whose length is visible, so N is public."""
         return self.subsampling.neighboring_relation
 
-    def event(self, noise_multipliers: Any, first: int = 0, repeats: int = 1) -> GaussianEvent:
+    def event(self, noise_multipliers: object, first: int = 0, repeats: int = 1) -> GaussianEvent:
         """The charges for accesses number first, first + 1, ... with these noise multipliers, `repeats` times (chains).
 
         They are lowered by 4e-6, so that rounding on the device cannot make the account too small."""
@@ -189,7 +190,7 @@ class Mechanism:
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
 
 
-def one_of(rows: Any, number: str | None, placement: Any) -> Any:
+def one_of(rows: Tree, number: str | None, placement: object) -> Any:
     """Shapes and types of one row, with its place among those of the step under this name.
 
     - **rows** - private arrays (N, ...).

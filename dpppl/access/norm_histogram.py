@@ -15,6 +15,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.row_program.hoist import gradient
 from dpppl.subsampling import FullBatch
+from dpppl.types import BySite, Function, Tree
 
 LOWEST, NUM_BINS = -40, 64
 """Bins of norms are octaves: number k holds those from 2^(LOWEST + k) to twice that; the last one holds longer ones, too."""
@@ -29,10 +30,10 @@ _PAIR, _CHANCE = (2, (0.35, 0.9)), 0.05  # the same of two laws, and the chance 
 _MISFIT, _FOUND, _CLEAR = 0.3, 0.1, 5.0
 _SAFE, _FAR = 0.9, 2.0**10
 
-Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray
 
 
-def in_bin(norm: Any, is_outside: Any = False) -> Any:
+def in_bin(norm: jax.Array, is_outside: Any = False) -> jax.Array:
     """The bin of a row as a 1 among zeros, (SIZE,).
 
     - **norm** - the row's norm, a traced scalar.
@@ -43,9 +44,7 @@ def in_bin(norm: Any, is_outside: Any = False) -> Any:
     return jax.nn.one_hot(jnp.where(is_outside, OUTSIDE, number).astype(jnp.int32), SIZE)
 
 
-def gradient_norm(
-    log_likelihood: Callable[..., Any], is_outside: Callable[..., Any] = lambda z, row, public: False
-) -> Callable[..., Any]:
+def gradient_norm(log_likelihood: Function, is_outside: Function = lambda z, row, public: False) -> Function:
     """The statistic of a row for `noisy_histogram`: the bin of the norm of its gradient in z.
 
     Its first argument is {"start": z, "far": two other points, stacked}. A norm at the start that is 1,000 times shorter
@@ -54,11 +53,11 @@ def gradient_norm(
     - **log_likelihood** - the function of (z, row, public).
     - **is_outside** - `is_outside(z, row, public)`, whether a row's response is outside the support."""
 
-    def norm(z: Any, row: Any, public: Any) -> Any:
+    def norm(z: BySite, row: Tree, public: Tree) -> jax.Array:
         leaves = jax.tree.leaves(gradient(log_likelihood)(z, row, public))
         return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
 
-    def statistic(at: Any, row: Any, public: Any) -> Any:
+    def statistic(at: Tree, row: Tree, public: Tree) -> Any:
         near = norm(at["start"], row, public)
         far = jnp.min(jax.vmap(norm, (0, None, None))(at["far"], row, public))
         is_far = jnp.isfinite(far) & (_FAR * near < far)
@@ -73,9 +72,9 @@ def histogram_mechanism(discretise: bool = False) -> Mechanism:
 
 
 def noisy_histogram(
-    statistic: Callable[..., Any], z: Any, rows: Any, public: Any, *, key: Any, noise_multiplier: Any, step: Any = 0,
+    statistic: Function, z: Any, rows: Any, public: Any, *, key: jax.Array, noise_multiplier: Any, step: Any = 0,
     discretise: bool = False,
-) -> Any:  # fmt: skip
+) -> jax.Array:  # fmt: skip
     """Counts of rows by bin, with noise, (SIZE,) float32: one access of `histogram_mechanism()`.
 
     - **statistic** - `statistic(z, row, public)`, the bin of a row as `in_bin` gives it.
@@ -104,7 +103,7 @@ class Norms:
 
     @classmethod
     def fitted(
-        cls, counts: Any, noise_std: float, num_rows: int, expected: tuple[float, float] = _EXPECTED,
+        cls, counts: np.ndarray, noise_std: float, num_rows: int, expected: tuple[float, float] = _EXPECTED,
         scale: float = 1.0, negligible: float = _NEGLIGIBLE,
     ) -> "Norms":  # fmt: skip
         """From noised counts, all of whose arguments are public.

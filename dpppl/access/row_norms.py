@@ -1,16 +1,16 @@
 """Norms of rows' gradients, in float32 where that is precise enough and in float64 beyond."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl.types import BySite, Tree
+
 _LONGEST_FLOAT32_SUM = 1024
 
 
-def scaled(gradients: Any, factor: Any) -> tuple[Any, Any]:
+def scaled(gradients: BySite, factor: object) -> tuple[Tree, Tree]:
     """Multiply rows of gradients by a factor; return them and their squared norms (B,), float64.
 
     - **gradients** - a pytree with leaves (B, ...).
@@ -21,7 +21,7 @@ def scaled(gradients: Any, factor: Any) -> tuple[Any, Any]:
         return units, sum(_squared_norm(leaf) for leaf in jax.tree.leaves(units))
 
 
-def _squared_norm(leaf: Any) -> Any:
+def _squared_norm(leaf: jax.Array) -> jax.Array:
     """Squared norm of each row of one leaf (B, ...), float64: summed in float32 over short last axes only."""
     rows, last = leaf.shape[0], (leaf.shape[-1] if leaf.ndim > 1 else 1)
     if leaf.dtype == jnp.float64 or last > _LONGEST_FLOAT32_SUM:

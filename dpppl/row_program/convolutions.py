@@ -6,7 +6,7 @@ operations here are the same numbers in that layout, and selections.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,13 +16,14 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from dpppl.jaxprs import flattened
+from dpppl.types import Function
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _LARGEST_WINDOW = 16
 _FEW_CHANNELS = 8
 
 
-def rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
+def rewrite(function: Function) -> Function:
     """The same function of pytrees of arrays, with these convolutions and this pooling, and their gradients.
 
     >>> pool = lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
@@ -31,7 +32,7 @@ def rewrite(function: Callable[..., Any]) -> Callable[..., Any]:
     ['slice', 'slice', 'ge']
     """
 
-    def rewritten(*arguments: Any) -> Any:
+    def rewritten(*arguments: object) -> Any:
         program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
         leaves = jaxpr_as_fun(flattened(program, rule))(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
@@ -69,10 +70,10 @@ def _convolution(parameters: Any, x: Any, w: Any) -> Any:
     )  # fmt: skip
 
     @jax.custom_vjp
-    def run(x: Any, w: Any) -> Any:
+    def run(x: Any, w: Any) -> jax.Array:
         return convolve(x, w, strides, padding)
 
-    def backward(saved: Any, d: Any) -> Any:
+    def backward(saved: Any, d: Any) -> tuple[jax.Array, jax.Array]:
         x, w = saved
         room = []
         for k in range(2):
@@ -109,7 +110,7 @@ def _max_pool(parameters: Any, x: Any) -> list[Any] | None:
     return [best]
 
 
-def patches(x: Any, parameters: Any, kernel: Sequence[int]) -> Any:
+def patches(x: jax.Array, parameters: Any, kernel: Sequence[int]) -> jax.Array:
     """The input of each position of a convolution's output: (positions, window, channels in), flat in the last two."""
     numbers, dilation = parameters["dimension_numbers"], parameters["rhs_dilation"]
     window = [kernel[k] for k in numbers.rhs_spec[2:]]
@@ -131,7 +132,7 @@ def patches(x: Any, parameters: Any, kernel: Sequence[int]) -> Any:
     return jnp.stack(slices, axis=-2).reshape(x.shape[0] * math.prod(lengths), -1)
 
 
-def few_channels(parameters: Any, x: Any, w: Any) -> Any:
+def few_channels(parameters: Any, x: Any, w: Any) -> jax.Array | None:
     """A convolution as the product of `patches` and the kernel, or None: XLA's are slow for inputs with few channels."""
     numbers = parameters["dimension_numbers"]
     if x.shape[numbers.lhs_spec[1]] >= _FEW_CHANNELS:

@@ -7,7 +7,7 @@ All else is differentiated by JAX.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import JaxprEqn
 
 from dpppl.jaxprs import bind, evaluate, flattened, scan_parts
 from dpppl.row_program.convolutions import few_channels, patches, rule
 from dpppl.row_program.uses import Chain, Use, uses_of
+from dpppl.types import BySite, Function, Tree
 
 _MOST_POSITIONS = 128
 """Of lookups of one row: their gradients are added up by a square matrix of them."""
@@ -80,7 +82,7 @@ class Plan:
         return sum(size for size, fast in zip(sizes, faster) if fast) > 0.5 * sum(sizes)
 
 
-def plan(log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any = None) -> Plan:
+def plan(log_likelihood: Function, z: BySite, row: Tree, public: Tree = None) -> Plan:
     """How to form the gradients of `log_likelihood(z, row, public)` in z, from the shapes and types of one row alone."""
     leaves, tree = jax.tree.flatten((z, row, public))
     num_latents, num_row = len(jax.tree.leaves(z)), len(jax.tree.leaves(row))
@@ -126,13 +128,13 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
     whole = [number for number, form in enumerate(plan.forms) if form.kind == "whole" and not form.restore]
     chosen = {use.place: use for use in (*plan.summed, *plan.factored) if use is not None}
 
-    def with_latents(values: Sequence[Any]) -> list[Any]:
+    def with_latents(values: Sequence[object]) -> list[Any]:
         full = list(leaves)
         for number, value in zip(whole, values):
             full[number] = value
         return full
 
-    def run(values: Sequence[Any], shifts: Shifts) -> Any:
+    def run(values: Sequence[object], shifts: Shifts) -> Any:
         (out,), seen = _run(plan.program, with_latents(values), chosen, shifts)
         return out, seen
 
@@ -156,7 +158,7 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
     if sums:
         jaxpr, consts = plan.program.jaxpr, plan.program.consts
 
-        def sources(values: Sequence[Any]) -> list[Any]:
+        def sources(values: Sequence[object]) -> list[Any]:
             given = zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *with_latents(values)])
             return evaluate(jaxpr, dict(given), wanted=list(sums))
 
@@ -174,7 +176,7 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
     return found
 
 
-def restored(array: Any, chain: Chain) -> Any:
+def restored(array: jax.Array, chain: Chain) -> jax.Array:
     """Reshapes and transposes, in order."""
     for name, numbers in chain:
         array = array.reshape(numbers) if name == "reshape" else array.transpose(numbers)
@@ -210,7 +212,7 @@ def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shift
 
 
 def _run_scan(
-    equation: Any, operands: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts
+    equation: JaxprEqn, operands: Sequence[object], chosen: dict[Place, Use], shifts: Shifts
 ) -> tuple[list[Any], Shifts]:
     """Evaluate a scan, iteration by iteration."""
     parameters, (first, num_carry) = equation.params, scan_parts(equation)
@@ -231,7 +233,7 @@ def _run_scan(
 # Both sides of a use as matrices over positions
 
 
-def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
+def _all_positions(use: Use, a: Any, b: Any) -> tuple[Tree, Tree]:
     """`_positions` over all iterations of loops."""
     each = lambda a, b: _positions(use, a, b)  # noqa: E731
     for _ in use.iterations:
@@ -241,7 +243,7 @@ def _all_positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
     return a.reshape(groups, positions, m), b.reshape(groups, positions, n)
 
 
-def _positions(use: Use, a: Any, b: Any) -> tuple[Any, Any]:
+def _positions(use: Use, a: Any, b: Any) -> tuple[Tree, Tree]:
     """The row's input (G, T, m) and the derivative (G, T, n); for a lookup, (T,) and (T, n)."""
     groups, positions, m, n = replace(use, iterations=()).sizes()
     numbers = use.equation.params["dimension_numbers"]
@@ -279,7 +281,7 @@ def _to_operand(use: Use) -> Chain:
     return ("reshape", tuple(use.shape[k] for k in order)), ("transpose", back)
 
 
-def _distinct(number: Any, b: Any, size: int) -> tuple[Any, Any]:
+def _distinct(number: np.ndarray, b: Any, size: int) -> tuple[Tree, Tree]:
     """Each number below `size` once, with the sum of the rows of `b` that have it; in other places `size`, and zeros."""
     same = number[:, None] == number[None, :]
     first = (jnp.argmax(same, axis=1) == jnp.arange(len(number))) & (number < size)

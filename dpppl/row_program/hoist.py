@@ -6,7 +6,7 @@ what follows u, in z and in u, the latter times J = du/dz: no row enters J, so t
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpppl.jaxprs import CALLS, REARRANGEMENTS, equations, evaluate, flattened, is_literal, open_jaxpr, programs
 from dpppl.row_program import triangular as solves
+from dpppl.types import BySite, Function, Tree
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
@@ -26,12 +27,12 @@ _DEAR, _PRODUCT = 8, 1 / 8
 _PART, _LEAST_SAVED, _MOST_DIRECTIONS, _LARGEST_JACOBIAN = 32, 256, 128, 2**22
 
 
-def gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
+def gradient(log_likelihood: Function) -> Function:
     """The second of what `value_and_gradient` gives."""
     return lambda *arguments: value_and_gradient(log_likelihood)(*arguments)[1]
 
 
-def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]:
+def value_and_gradient(log_likelihood: Function) -> Function:
     """`jax.value_and_grad(log_likelihood)` to be mapped over rows: a function of (z, row, public, *more of the row).
 
     JAX's own program, unless another one saves work, as shapes alone tell: the same numbers but for rounding.
@@ -42,7 +43,7 @@ def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]
     [(8, 8)]
     """
 
-    def both(z: Any, *rest: Any) -> tuple[Any, Any]:
+    def both(z: BySite, *rest: object) -> tuple[Tree, Tree]:
         (latents, tree), (others, structure) = jax.tree.flatten(z), jax.tree.flatten(rest)
 
         def flat(latents: Any, others: Any) -> Any:
@@ -63,7 +64,7 @@ def value_and_gradient(log_likelihood: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _in_two(
-    program: Any, latents: Sequence[Any], others: Sequence[Any], shared: Sequence[Any], used: Sequence[int]
+    program: Any, latents: Sequence[object], others: Sequence[object], shared: Sequence[Any], used: Sequence[int]
 ) -> tuple[Any, list[Any]]:
     """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
     can be differentiated come first, and are made of the latents numbered `used`.
@@ -115,7 +116,7 @@ def _in_two(
     return value, slopes
 
 
-def _by_products(function: Callable[..., Any]) -> Callable[..., Any]:
+def _by_products(function: Function) -> Function:
     """The same function, in which sums over all axes, or the last ones, are products with ones: of many short rows XLA
     computes these several times as fast on a CPU. It also gives which of its outputs are 0 whatever the arguments."""
 
@@ -129,7 +130,7 @@ def _by_products(function: Callable[..., Any]) -> Callable[..., Any]:
         ones, last = jnp.ones(x.shape[-1], x.dtype), (((lead,), (0,)), ((), ()))
         return [lax.dot_general(x, ones, last, precision=lax.Precision.HIGHEST)]
 
-    def run(*arguments: Any) -> Any:
+    def run(*arguments: object) -> Any:
         program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
         program, tree = flattened(program, rule), jax.tree.structure(like)
         zeros = _zeros(program.jaxpr)
@@ -149,16 +150,16 @@ def _zeros(program: Any) -> list[bool]:
     return [is_zero(v) for v in program.outvars]
 
 
-def _backwards_only(program: Any) -> bool:
+def _backwards_only(program: object) -> bool:
     """Whether something in it has no derivative but its own, from results to arguments."""
     return any(equation.primitive.name.startswith("custom_vjp") for equation in equations(program))
 
 
-def _variables(operands: Sequence[Any]) -> list[Any]:
+def _variables(operands: Sequence[object]) -> list[Any]:
     return [v for v in operands if not is_literal(v)]
 
 
-def _is_smooth(v: Any) -> bool:
+def _is_smooth(v: Tree) -> bool:
     return bool(jnp.issubdtype(v.aval.dtype, jnp.floating))
 
 
@@ -218,7 +219,7 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     return ([], []) if total - cost < _LEAST_SAVED or wide or not numbers else (shared, used)
 
 
-def _steady_work(program: Any, steady: Sequence[bool]) -> tuple[float, list[bool]]:
+def _steady_work(program: object, steady: Sequence[bool]) -> tuple[float, list[bool]]:
     """Return the work of equations that no row enters, and which outputs no row enters; `steady`: which inputs no row enters."""
     jaxpr, total = open_jaxpr(program), 0.0
     known = {v for v, is_steady in zip(jaxpr.invars, steady) if is_steady} | set(jaxpr.constvars)
@@ -246,7 +247,7 @@ def minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) ->
     return unit * flow.flow_value, set(csgraph.breadth_first_order(left, 0, return_predecessors=False).tolist())
 
 
-def _price(v: Any, num_latents: int) -> float:
+def _price(v: Tree, num_latents: int) -> float:
     """Cost of a variable at the cut for each row, in the units of `_work`."""
     return _PART + v.aval.size * (1 + _PRODUCT * num_latents) if _is_smooth(v) else 1.0
 

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from dpppl.jaxprs import bind, equations, is_literal, open_jaxpr, rewritten, varying
 
@@ -16,7 +16,7 @@ _HALVES = {lax.linalg.cholesky_p: True, lax.linalg.eigh_p: None, lax.linalg.tria
 """Those that read one half of their first operand: whether the lower one; None where a parameter says so."""
 
 
-def on_finite(program: Any, varies: Sequence[bool]) -> Any:
+def on_finite(program: object, varies: Sequence[bool]) -> Any:
     """An open program whose linear algebra, where inputs that vary enter it, is of finite matrices: one that is not, or a vector
     beside it, is replaced by zeros, and what comes out by NaN. Constants are the first inputs.
 
@@ -29,19 +29,19 @@ def on_finite(program: Any, varies: Sequence[bool]) -> Any:
         return program
     varied = varying(program, varies)
 
-    def guarded(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+    def guarded(equation: JaxprEqn, operands: Sequence[object]) -> list[Any] | None:
         of_row = any(not is_literal(v) and v in varied for v in equation.invars)
         return _outputs(equation, operands) if of_row else None
 
     return rewritten(program, guarded)
 
 
-def _outputs(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def _outputs(equation: JaxprEqn, operands: Sequence[object]) -> list[Any]:
     """Of an equation that a row may enter, and of the programs in it."""
     if equation.primitive in _PRIMITIVES:
         return _of_finite(equation, operands)
 
-    def inside(leaf: Any) -> Any:
+    def inside(leaf: jax.Array) -> Any:
         if (program := open_jaxpr(leaf)) is None:
             return leaf
         program = on_finite(program, [True] * len([*program.constvars, *program.invars]))
@@ -63,7 +63,7 @@ def _of_finite(equation: Any, operands: Sequence[Any]) -> list[Any]:
         return bind(equation, operands)
     whole = jnp.all(jnp.stack(finite), axis=0)
 
-    def chosen(x: Any, otherwise: float) -> Any:
+    def chosen(x: jax.Array, otherwise: float) -> jax.Array:
         if not jnp.issubdtype(x.dtype, jnp.inexact):
             return x
         return jnp.where(whole.reshape(*whole.shape, *[1] * (x.ndim - batch)), x, jnp.asarray(otherwise, x.dtype))

@@ -8,7 +8,7 @@ such as the gradients of a linear predictor, a number times the row's covariates
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.jaxprs import REARRANGEMENTS, abstract, evaluate, is_literal
+from dpppl.types import Function, Tree
 
 _UNLIKELY = np.float32(0.7356218)
 _PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conversion may be left out in one place
@@ -30,30 +31,30 @@ class Statistic:
     - **first** - of the row: computed once, and stored.
     - **last** - of what is stored and the row: products alone."""
 
-    first: Callable[[Any], Any]
-    last: Callable[[Any, Any], Any] = lambda stored, row: stored
+    first: Function
+    last: Function = lambda stored, row: stored
 
     @classmethod
-    def of(cls, function: Callable[[Any], Any]) -> "Statistic":
+    def of(cls, function: Function) -> "Statistic":
         """`function` itself if it is one; else all that it gives is stored."""
         return function if isinstance(function, cls) else cls(function)
 
-    def then(self, function: Callable[[Any], Any]) -> "Statistic":
+    def then(self, function: Function) -> "Statistic":
         """`function`, products or a rearrangement, of what it gives."""
         return Statistic(self.first, lambda stored, row: function(self.last(stored, row)))
 
-    def __call__(self, row: Any) -> Any:
+    def __call__(self, row: Tree) -> Any:
         """Both."""
         return self.last(self.first(row), row)
 
-    def of_rows(self, rows: Any) -> Any:
+    def of_rows(self, rows: Tree) -> Any:
         """The value for each of `rows`, a pytree of arrays (B, ...): every use of it sees the same bits."""
         stored = materialize(lambda: jax.vmap(self.first)(rows), rows)
         with jax.default_matmul_precision("highest"):
             return jax.vmap(self.last)(stored, rows)
 
 
-def materialize(function: Callable[[], Any], rows: Any) -> Any:
+def materialize(function: Function, rows: Tree) -> Any:
     """`function()`, a pytree of arrays made of `rows`, computed once: every use reads the same bits.
 
     It is the body of a loop of one iteration. The trip count is data-dependent, so XLA cannot duplicate the result;
@@ -61,7 +62,7 @@ def materialize(function: Callable[[], Any], rows: Any) -> Any:
     some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
     trip_count = jnp.where(some == _UNLIKELY, 2, 1)
 
-    def body(carry: Any) -> Any:
+    def body(carry: Tree) -> Any:
         with jax.default_matmul_precision("highest"):
             return carry[0] + 1, function()
 
@@ -69,7 +70,7 @@ def materialize(function: Callable[[], Any], rows: Any) -> Any:
     return lax.while_loop(lambda carry: carry[0] < trip_count, body, (jnp.zeros_like(trip_count), zeros))[1]
 
 
-def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Any, Any] | None:
+def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
     """Two closed programs for an open one: `first(*inputs)` gives what is to be stored, and `last(*inputs, *that)` the
     outputs, by products alone. None where that is not less than half of the outputs. Constants are the first inputs;
     `of_rows`: which inputs are numbers that a row holds.
@@ -82,7 +83,7 @@ def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Any, Any] | None:
     held = {v for v, of_row in zip(inputs, of_rows) if of_row}
     makers = {v: equation for equation in program.eqns for v in equation.outvars if _multiplies(equation)}
 
-    def factors(v: Any) -> set[Any]:
+    def factors(v: Tree) -> set[Any]:
         if is_literal(v) or v in held:
             return set()
         return set().union(*map(factors, makers[v].invars)) if v in makers else {v}

@@ -5,7 +5,7 @@ is J' g(y): J = du/dz, (k, d), is taken once a row, and g(y), the derivative in 
 are the smallest set of values in the traced program that every derivative in z passes through, and that no response enters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,13 +14,14 @@ import numpy as np
 
 from dpppl.jaxprs import evaluate, flattened, is_literal, varying
 from dpppl.row_program.hoist import gradient, minimum_cut
+from dpppl.types import BySite, Function, Tree
 
 _MOST = 32
 """The most numbers u: products of k x k matrices cost a row more than scores do beyond that."""
 
 
 def scores_by_parameters(
-    log_likelihood: Callable[..., Any], z: Any, row: Any, public: Any, responses: Any
+    log_likelihood: Function, z: Tree, row: Tree, public: Tree, responses: object
 ) -> tuple[Any, Any, Any] | None:
     """Log likelihoods (m,), derivatives g (m, k) and the Jacobian J (k, d), for which `g @ J` are the scores of m responses.
 
@@ -40,7 +41,7 @@ def scores_by_parameters(
     others, tree = jax.tree.flatten((row, public))
     like, structure = jax.tree.flatten(first)
 
-    def flat(z: Any, *rest: Any) -> Any:
+    def flat(z: BySite, *rest: object) -> Any:
         response = jax.tree.unflatten(structure, rest[len(others) :])
         return log_likelihood(z, *jax.tree.unflatten(tree, rest[: len(others)]), response)
 
@@ -51,13 +52,13 @@ def scores_by_parameters(
         return None
     sizes = [v.aval.size for v in found]
 
-    def values_of(wanted: Sequence[Any], given: Sequence[Any], more: dict[Any, Any]) -> list[Any]:
+    def values_of(wanted: Sequence[object], given: Sequence[object], more: dict[Any, Any]) -> list[Any]:
         return evaluate(jaxpr, dict(zip(inputs, [*program.consts, *given])) | more, wanted=wanted)
 
-    def parameters(z: Any, others: Any) -> Any:
+    def parameters(z: Tree, others: Any) -> jax.Array:
         return jnp.concatenate([jnp.ravel(v) for v in values_of(found, [z, *others, *like], {})])
 
-    def after(u: Any, response: Any) -> Any:
+    def after(u: Any, response: object) -> Any:
         parts = jnp.split(u, np.cumsum(sizes)[:-1])
         given = {v: part.reshape(v.aval.shape).astype(v.aval.dtype) for v, part in zip(found, parts)}
         return values_of(jaxpr.outvars, [z, *others, *jax.tree.leaves(response)], given)[0]

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.extend.core import JaxprEqn
 
 from dpppl.jaxprs import is_literal, rewritten, varying
 
@@ -35,7 +36,7 @@ def by_products(program: Any, varies: Sequence[bool]) -> Any:
         shape = equation.invars[0].aval.shape
         return given_varies and not matrix_varies and len(shape) == 2 and shape[0] <= _LARGEST
 
-    def product(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+    def product(equation: JaxprEqn, operands: Sequence[object]) -> list[Any] | None:
         return [_solution(*operands, **equation.params)] if is_shared(equation) else None
 
     return rewritten(program, product) if any(map(is_shared, program.eqns)) else program
@@ -47,7 +48,7 @@ def is_system(equation: Any) -> bool:
 
 
 def applied(
-    matrix: Any, x: Any, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
+    matrix: Any, x: object, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
 ) -> Any:
     """op(matrix) x, or x op(matrix), of which `lax.linalg.triangular_solve` with these settings is the inverse."""
     half = jnp.tril(matrix) if lower else jnp.triu(matrix)

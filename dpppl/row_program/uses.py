@@ -11,6 +11,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import JaxprEqn
 
 from dpppl.jaxprs import is_literal, programs, scan_parts
 
@@ -128,7 +129,7 @@ def _walk(
 
 
 def _walk_scan(
-    equation: Any, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
+    equation: JaxprEqn, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
 ) -> None:
     """A loop's carried values count as the row's; latents that are carried, or sliced by iteration, are used directly."""
     body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
@@ -173,7 +174,7 @@ def _is_reshape(equation: Any, operand: Any, out: Any) -> bool:
     return equation.primitive.name in _RESHAPES and operand.size == out.size and list(axes) == sorted(axes)
 
 
-def _is_exact(equation: Any) -> bool:
+def _is_exact(equation: JaxprEqn) -> bool:
     """Whether an equation only copies, or computes integers from integers."""
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     whole = all(jnp.issubdtype(a.dtype, jnp.integer) or a.dtype == jnp.bool for a in avals if hasattr(a, "dtype"))
