@@ -40,8 +40,8 @@ class Mechanism:
     - **clipping** - how a row's gradient is bounded.
     - **subsampling** - which rows an access draws.
     - **strategy** - "auto", "vmap", "microbatch" or "ghost": how rows' gradients are summed.
-    - **discretise** - whether clipped rows are rounded to a grid of which the noise's standard deviation has 2^31 steps, their
-      norms lowered by what rounding may add, and xi is a discrete Gaussian: integers throughout.
+    - **discretise** - whether to round clipped rows to a grid and to draw xi from a discrete Gaussian on it: integers
+      throughout. The noise's standard deviation is 2^31 grid steps. Norms are lowered by the most that rounding can add.
     - **count_share** - the share of an access's cost, in noise_multiplier^-2, of counts of rows, released with the sum as one
       event; the sum's noise is then larger by (1 - count_share)^(-1/2).
 
