@@ -180,9 +180,9 @@ class Search:
             )
         if not self._is_onto(sites):
             raise ConfigurationError(
-                f"site {quoted(self._held(sites))} cannot be shown to take every real value: it must be affine, of full "
-                "rank, in latents that are not coordinates themselves (mu + tau * z is, in z); name the latents that it is "
-                "computed from, or an unbounded site before the transformation."
+                f"site {quoted(self._held(sites))} cannot be shown to take every real value. It must be an affine "
+                "function, of full rank, of latents that are not coordinates themselves: mu + tau * z is one of z. Name the "
+                "latents that it is computed from, or an unbounded site before the transformation."
             )
         return sites
 
