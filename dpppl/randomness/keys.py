@@ -84,7 +84,7 @@ def is_guessable(key: jax.Array) -> bool:
 
 
 def claim(key: jax.Array, *, again: bool = False) -> None:
-    """Mark a key as used. Raises KeyReuseError if the key was used before, because equal noise on changed data cancels.
+    """Mark a key as used. Raises KeyReuseError if the key was used before: on changed data the noise could be subtracted.
     `again`: the run that used the key is resumed."""
     digest, claimed = _digest(key), _claimed if (own := _apart.get()) is None else own
     with _claims:
