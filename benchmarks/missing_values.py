@@ -1,17 +1,17 @@
 """Do intervals cover the truth where a covariate is missing at random? NoiseAware beside complete cases and a posterior without privacy.
 
-python benchmarks/missing_values.py normal binary --num-data-sets 100 --results docs/results/missing_values
-python benchmarks/missing_values.py normal binary --results docs/results/missing_values --summary
+python benchmarks/missing_values.py normal binary --num-data-sets 100 --keep runs.jsonl    # may be broken off and taken up again
 python benchmarks/missing_values.py --nodes                     # error of the rule that sums a normal covariate out
 
 y ~ Bernoulli(logit^-1(-.3 + .5 x1 + x2)), x1 ~ N(0, 1); x2 given x1 is normal, or binary. The chance that x2 is missing depends on y,
 which is always observed: .36 where y is 1, .04 where it is 0, about .2 in all. So complete cases have too few rows with y = 1.
-A line a data set: for each latent, whether 90 % intervals hold the truth, and the sd: NoiseAware; without privacy (a normal posterior
-at the mode of the observed data's likelihood); complete cases without privacy. `--nuts` adds NUTS on the first data set.
+A line a kind: coverage of 90 % intervals, by latent, too, its standard error over data sets, mean error in sds, and the median sd over
+that without privacy, of NoiseAware; without privacy (a normal posterior at the mode of the observed data's likelihood); of complete cases
+without privacy. `--nuts` adds NUTS's sd on the first data set.
 """
 
 import argparse
-import json
+import functools
 import os
 import sys
 import time
@@ -32,6 +32,8 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+from benchmarks.once import Once, recorded
+from benchmarks.results import written
 from dpppl.model import structure
 
 TRUTH = {"b": np.array([-0.3, 0.5, 1.0]), "normal": np.array([0.0, 0.5, np.log(0.8)]), "binary": np.array([-0.2, 0.7])}
@@ -90,13 +92,17 @@ def log_density(theta, kind, x1, x2, ok, y, of_missing=1.0):
     return jnp.sum(jnp.where(ok, complete, of_missing * summed)) - 0.5 * jnp.sum(theta**2)
 
 
+@functools.partial(jax.jit, static_argnames="kind")
+def derivatives(theta, kind, of_missing, *data):
+    return tuple(f(log_density)(theta, kind, *data, of_missing) for f in (jax.grad, jax.hessian))
+
+
 def normal_posterior(kind, data, of_missing):
     """Mode and sds."""
-    slope, bend = jax.grad(log_density), jax.hessian(log_density)
-    newton = jax.jit(lambda t, *data: (slope(t, kind, *data, of_missing), bend(t, kind, *data, of_missing)))
     theta = np.concatenate([TRUTH["b"], TRUTH[kind]])
     for _ in range(6):
-        g, h = (np.asarray(x, np.float64) for x in newton(theta.astype(np.float32), *data))
+        found = derivatives(theta.astype(np.float32), kind, of_missing, *data)
+        g, h = (np.asarray(x, np.float64) for x in found)
         theta = theta - np.linalg.solve(h, g)
     return theta, np.sqrt(np.diag(np.linalg.inv(-h)))
 
@@ -112,7 +118,10 @@ def nuts_sds(kind, data):
     return np.concatenate([np.std(mcmc.get_samples()[name], axis=0) for name in ("b", "c")])
 
 
-def one(kind, seed, options):
+ONCE = {}
+
+
+def one(kind, options, seed):
     data, truth = simulated(kind, seed, options.rows), np.concatenate([TRUTH["b"], TRUTH[kind]])
     start = time.perf_counter()
     private = dpppl.NoiseAware(
@@ -123,12 +132,13 @@ def one(kind, seed, options):
         print_cost=False,
         progress_bar=False,
     )
-    private.run(jax.random.key(seed), *data)
+    with ONCE.setdefault(kind, Once()):
+        private.run(jax.random.fold_in(jax.random.key(seed), list(TRUTH).index(kind)), *data)
     samples = private.get_samples(allow_unconverged=True)
     draws = np.concatenate([samples["b"], samples["c"]], axis=1)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     found = {
-        "kind": kind, "seed": seed, "epsilon": options.epsilon, "missing": float(1 - data[2].mean()),
+        "missing": float(1 - data[2].mean()),
         "seconds": time.perf_counter() - start, "verdict": private.verdict.line().split(":")[0],
         "private": {"inside": ((low < truth) & (truth < high)).tolist(), "sd": draws.std(0).tolist(),
                     "z": ((draws.mean(0) - truth) / draws.std(0)).tolist()},
@@ -137,32 +147,29 @@ def one(kind, seed, options):
         mean, sd = normal_posterior(kind, data, of_missing)
         z = (mean - truth) / sd
         found[name] = {"inside": (np.abs(z) < 1.6449).tolist(), "sd": sd.tolist(), "z": z.tolist()}
-    if options.nuts and seed == options.seed:
+    if options.nuts and seed == options.first:
         found["nuts"] = {"sd": nuts_sds(kind, data).tolist()}
     return found
 
 
-def summary(lines):
-    for kind in dict.fromkeys(line["kind"] for line in lines):
-        of_kind = [line for line in lines if line["kind"] == kind]
-        print(f"{kind}: {len(of_kind)} data sets, missing {np.mean([line['missing'] for line in of_kind]):.3f}")
-        reference = np.array([line["without"]["sd"] for line in of_kind])
-        for name in ("private", "without", "complete"):
-            inside = np.array([line[name]["inside"] for line in of_kind])
-            z, sd = (np.array([line[name][key] for line in of_kind]) for key in ("z", "sd"))
-            error = np.sqrt(inside.mean() * (1 - inside.mean()) / len(of_kind))
-            print(
-                f"  {name:9} 90 % cover {inside.mean():.3f} ({error:.3f}), by latent {np.round(inside.mean(0), 2)}; "
-                f"mean z {np.round(z.mean(0), 2)}, rms {np.sqrt((z**2).mean()):.2f}; sd / without {np.median(sd / reference):.2f}"
-            )
-        print(
-            "  verdicts",
-            {v: sum(line["verdict"] == v for line in of_kind) for v in {line["verdict"] for line in of_kind}},
-        )
-        for line in of_kind:
-            if "nuts" in line:
-                ratio = np.array(line["private"]["sd"]) / np.array(line["nuts"]["sd"])
-                print(f"  seed {line['seed']}: private sd over NUTS's {np.round(ratio, 2)}")
+def summary(runs):
+    """The numbers of a kind's runs."""
+    reference = np.array([run["without"]["sd"] for run in runs])
+    numbers = {
+        "data sets": len(runs), "missing": np.mean([run["missing"] for run in runs]),
+        "refused": sum(run["verdict"] == "do not read" for run in runs), "seconds": np.median([run["seconds"] for run in runs]),
+    }  # fmt: skip
+    for name in ("private", "without", "complete"):
+        inside, z, sd = (np.array([run[name][key] for run in runs], float) for key in ("inside", "z", "sd"))
+        numbers |= {
+            f"{name}: coverage": inside.mean(), f"{name}: its se": inside.mean(1).std() / np.sqrt(len(runs)),
+            f"{name}: by latent": np.round(inside.mean(0), 2).tolist(), f"{name}: mean z": np.round(z.mean(0), 2).tolist(),
+            f"{name}: sd / without": np.median(sd / reference),
+        }  # fmt: skip
+    for run in runs:
+        if "nuts" in run:
+            numbers["sd / NUTS's"] = np.round(np.array(run["private"]["sd"]) / run["nuts"]["sd"], 2).tolist()
+    return {name: round(float(value), 3) if isinstance(value, float) else value for name, value in numbers.items()}
 
 
 def node_errors():
@@ -182,32 +189,22 @@ def main():
     parser.add_argument("--num-data-sets", type=int, default=10)
     parser.add_argument("--rows", type=int, default=5_000)
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0, help="of the first data set")
-    parser.add_argument(
-        "--results", type=Path, help="folder of one file a kind, a line a data set; those found there are kept"
-    )
-    parser.add_argument("--summary", action="store_true", help="print what the files say")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first data set")
+    parser.add_argument("--seconds", type=float, default=np.inf, help="no more data sets of a kind after so long")
+    parser.add_argument("--keep", help="a file of JSON lines that holds what each data set gave")
     parser.add_argument("--nuts", action="store_true")
     parser.add_argument("--nodes", action="store_true", help="errors of the rule of nodes")
     options = parser.parse_args()
     if options.nodes:
         node_errors()
-    lines = []
     for kind in options.kinds:
-        path = options.results and options.results / f"{kind}.jsonl"
-        done = [json.loads(line) for line in path.read_text().splitlines()] if path and path.exists() else []
-        seeds = {line["seed"] for line in done}
-        for seed in () if options.summary else range(options.seed, options.seed + options.num_data_sets):
-            if seed in seeds:
-                continue
-            done.append(one(kind, seed, options))
-            if path:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
-            print(json.dumps({k: done[-1][k] for k in ("kind", "seed", "seconds", "verdict")}), flush=True)
-        lines += done
-    summary(lines)
+        cell, seeds = (
+            f"{kind}, epsilon {options.epsilon:g}, {options.rows} rows",
+            range(options.first, options.first + options.num_data_sets),
+        )
+        numbers = summary(recorded(options.keep, cell, seeds, functools.partial(one, kind, options), options.seconds))
+        written("missing_values", cell, numbers)
+        print(cell, numbers, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ python benchmarks/survival.py column --num-data-sets 60     # censoring times of
 python benchmarks/survival.py dropout --num-data-sets 60    # a site of dropout times, and a public end of follow-up
 python benchmarks/survival.py law --num-data-sets 60        # a public law of censoring times, right and wrong
 python benchmarks/survival.py none --num-data-sets 60       # no law at all: censoring ignored in the centre
+python benchmarks/survival.py column --keep runs.jsonl      # may be broken off and taken up again
 python benchmarks/survival.py --bias                        # of each design from 20,000 rows without noise, in a minute
 
 Weibull regression, two covariates, 1,000 rows, delta 1e-5, truths from the prior. Curves of three people at ten times. A line a design:
@@ -12,9 +13,9 @@ root mean square error and mean error of the curve, coverage of 90 % bands, widt
 """
 
 import argparse
+import functools
 import os
 import sys
-import time
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -31,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.noise_aware import Bench
 from benchmarks.noise_aware_wide import mu_of
+from benchmarks.once import recorded
 from benchmarks.results import written
 from dpppl.access.centring import ROW_NUMBER, centred_gradient
 from dpppl.model.responses import Responses
@@ -101,7 +103,7 @@ class SurvivalBench(Bench):
         return simulated(self.name, next(iter(DESIGNS[self.name])), seed, self.num_rows)[0], None
 
     def found(self, design, seed, epsilon):
-        """By method: errors of the curve and whether its band covers them, (30,), widths of the band, errors of latents in sds, verdict."""
+        """By method: errors of the curve and whether its band covers them, (30,), widths of the band, and errors of latents in sds."""
         args, truth, share = simulated(self.name, design, seed, self.num_rows)
         rows, _ = self.coordinates.split.arrays(args, {})
         _, mixture, verdict = self.released(rows, mu_of(epsilon), Bounds())
@@ -118,7 +120,8 @@ class SurvivalBench(Bench):
             ])  # fmt: skip
             inside = (curve.lower <= exact) & (exact <= curve.upper)
             lines[method] = np.ravel(curve.mean - exact), np.ravel(inside), np.ravel(curve.upper - curve.lower), z
-        return lines, bool(verdict.refusals), share
+        found = {method: [np.asarray(values, float).tolist() for values in line] for method, line in lines.items()}
+        return found | {"refused": bool(verdict.refusals), "censored": float(share)}
 
 
 def bias(model, design, num_rows=20_000, of_rows=1_000):
@@ -166,6 +169,8 @@ def main():
     parser.add_argument("--bias", action="store_true", help="the bias of all designs, without noise")
     parser.add_argument("--designs", nargs="+", help="some of the model's designs; all by default")
     parser.add_argument("--num-data-sets", type=int, default=60)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--keep", help="a file of JSON lines that holds what each data set gave")
     parser.add_argument("--rows", type=int, default=1_000)
     parser.add_argument("--epsilon", type=float, default=3.0)
     parser.add_argument("--seconds", type=float, default=np.inf, help="no more data sets after so long")
@@ -177,35 +182,33 @@ def main():
                 written("survival_bias", design, found)
                 print(design, found, flush=True)
         return
-    bench, start = SurvivalBench(options.model, options.rows), time.monotonic()
-    runs = {design: [] for design in options.designs or DESIGNS[options.model]}
-    for seed in range(options.num_data_sets):
-        for design, found in runs.items():
-            if time.monotonic() - start < options.seconds:
-                found.append(bench.found(design, seed, options.epsilon))
-                show(design, found, options)
-    for design, found in runs.items():
-        print(design, show(design, found, options), flush=True)
+    bench = functools.cache(lambda: SurvivalBench(options.model, options.rows))
+    for design in options.designs or DESIGNS[options.model]:
+        seeds = range(options.first, options.first + options.num_data_sets)
+        one = lambda seed: bench().found(design, seed, options.epsilon)  # noqa: B023, E731
+        cell = f"{design}, epsilon {options.epsilon:g}, {options.rows} rows"
+        numbers = summary(recorded(options.keep, cell, seeds, one, options.seconds))
+        written("survival", cell, numbers)
+        print(design, numbers, flush=True)
 
 
-def show(design, runs, options):
-    """Write and return the numbers of a design's runs so far."""
+def summary(runs):
+    """The numbers of a design's runs."""
     numbers = {
-        "data sets": len(runs), "refused": sum(run[1] for run in runs), "censored": float(np.mean([run[2] for run in runs]))
+        "data sets": len(runs), "refused": sum(run["refused"] for run in runs),
+        "censored": float(np.mean([run["censored"] for run in runs])),
     }  # fmt: skip
-    widths = {method: np.stack([run[0][method][2] for run in runs]) for method in ("private", "NUTS")}
+    widths = {method: np.stack([run[method][2] for run in runs]) for method in ("private", "NUTS")}
     numbers["width / NUTS"] = float(np.mean(widths["private"]) / np.mean(widths["NUTS"]))
     for method in widths:
-        errors, inside, _, z = (np.stack([run[0][method][k] for run in runs]) for k in range(4))
+        errors, inside, _, z = (np.stack([run[method][k] for run in runs]) for k in range(4))
         each = inside.mean(axis=1)
         numbers |= {
             f"{method}: rmse": float(np.sqrt(np.mean(errors**2))), f"{method}: mean error": float(np.mean(errors)),
             f"{method}: coverage": float(each.mean()), f"{method}: its se": float(each.std() / np.sqrt(len(each))),
             f"{method}: mean z": np.round(z.mean(axis=0), 2).tolist(), f"{method}: rms z": float(np.sqrt(np.mean(z**2))),
         }  # fmt: skip
-    numbers = {name: round(value, 4) if isinstance(value, float) else value for name, value in numbers.items()}
-    written("survival", f"{design}, epsilon {options.epsilon:g}, {options.rows} rows", numbers)
-    return numbers
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in numbers.items()}
 
 
 if __name__ == "__main__":

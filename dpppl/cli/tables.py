@@ -5,10 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
-from dpppl.synthetic import RULES, Category, Schema, datasets, table_model
+from dpppl.report.report import PrivacyReport
+from dpppl.synthetic import RULES, Category, Schema, datasets, fit_cells, table_model
+from dpppl.synthetic.cells import MOST_CELLS, num_cells
 
 Answer = tuple[dict[str, Any], str]
 
@@ -35,7 +39,7 @@ Licence: {licence}
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the command. `command(name, function, words)` makes its parser."""
-    added = command("synthesize", _synthesize, "synthetic tables from a CSV file, by NoiseAware; the file is private")
+    added = command("synthesize", _synthesize, "synthetic tables from a private CSV file, with valid inference")
     added.add_argument("file", type=Path, metavar="TABLE.csv", help="the private table; the first line names columns")
     added.add_argument("--schema", type=Path, required=True, help="JSON with public categories and ranges of columns")
     added.add_argument("--epsilon", type=float, required=True)
@@ -53,14 +57,9 @@ def _synthesize(options: argparse.Namespace) -> Answer:
     schema = Schema.from_json(options.schema)
     if options.out.exists():
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
-    columns, offset = schema.encoded(_read(options.file, schema))
-    model = table_model(schema, interactions=options.interactions)
-    private = NoiseAware(
-        model, target_epsilon=options.epsilon, target_delta=options.delta, ledger=options.ledger,
-        num_samples=max(1_000, options.datasets), progress_bar=False, print_cost=False,
-    )  # fmt: skip
-    private.run(secret_key(), columns, offset)
-    report, verdict, rows = private.privacy_report(), private.verdict, options.rows or len(offset)
+    table, model = _read(options.file, schema), table_model(schema, interactions=options.interactions)
+    samples, report, verdict = _fitted(options, model, schema, table)
+    rows = options.rows or len(table)
     options.out.mkdir(parents=True)
     (options.out / "report.json").write_text(report.to_json())
     (options.out / "report.html").write_text(report.to_html())
@@ -69,7 +68,6 @@ def _synthesize(options: argparse.Namespace) -> Answer:
             f"the budget is spent, and the tables should not be used: {verdict.refusals[0]} The report is in {options.out}; "
             "--allow-unconverged writes tables all the same, at a new cost."
         )
-    samples = private.get_samples(allow_unconverged=True)
     tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
     for number, table in enumerate(tables, start=1):
         table.to_csv(options.out / f"synthetic_{number:0{len(str(len(tables)))}d}.csv", index=False)
@@ -79,6 +77,18 @@ def _synthesize(options: argparse.Namespace) -> Answer:
         f"{len(tables)} tables of {rows:,} rows in {options.out}, epsilon {report.epsilon:.4g} at delta {report.delta:g}\n"
         f"verdict: {verdict.line()}"
     )
+
+
+def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any) -> tuple[Any, PrivacyReport, Any]:
+    """Samples of the posterior, its report and its verdict: from counts of all cells where these are few, else by NoiseAware."""
+    count = max(1_000, options.datasets)
+    budget = dict(target_epsilon=options.epsilon, target_delta=options.delta, ledger=options.ledger)
+    if (num_cells(schema) or np.inf) <= MOST_CELLS:
+        found = fit_cells(secret_key(), model, schema, table, num_samples=count, **budget)
+        return found.samples, found.report, found.details
+    private = NoiseAware(model, num_samples=count, progress_bar=False, print_cost=False, **budget)
+    private.run(secret_key(), *schema.encoded(table))
+    return private.get_samples(allow_unconverged=True), private.privacy_report(), private.verdict
 
 
 def _readme(options: argparse.Namespace, schema: Schema, report: Any, verdict: str, rows: int) -> str:

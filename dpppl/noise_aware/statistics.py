@@ -260,8 +260,7 @@ class RowStatistics:
         psi = clipped(centred, norm, gram)
         # A real score that is not finite takes its row out; another one is left out.
         left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
-        psi = jnp.where(left_out[:, None], 0.0, psi)
-        scores = jnp.where(jnp.isfinite(scores), scores, 0.0)
+        psi, scores = (jnp.where(left_out[:, None], 0.0, vectors) for vectors in (psi, scores))
 
         # Real responses of a unit may vary by more than the model's, which are all that says how its score moves with latents.
         drawn = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)

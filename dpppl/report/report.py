@@ -224,10 +224,10 @@ class PrivacyReport:
 
     def not_covered(self) -> list[str]:
         """Limits of the guarantee."""
-        lines = [line for line in NOT_COVERED if not (line == _LATTICE and self.is_discrete)]
-        return [
-            _CENTRED if line == _CLIPPED and self.mechanism.clipping.startswith("centred") else line for line in lines
-        ]
+        clipping = self.mechanism.clipping
+        dropped = [_LATTICE] * self.is_discrete + [_CLIPPED] * clipping.startswith("none")
+        lines = [line for line in NOT_COVERED if line not in dropped]
+        return [_CENTRED if line == _CLIPPED and clipping.startswith("centred") else line for line in lines]
 
     def rows(self) -> list[tuple[str, str]]:
         """The report as pairs of a name and a text."""

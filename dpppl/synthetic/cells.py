@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -13,14 +13,15 @@ import numpyro
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS, init_to_median
 
-from dpppl import accounting
-from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.randomness import keys
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
+from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.query import Query, noisy_query, query_charge
+from dpppl.report.verdict import line_of
+from dpppl.report.report import MechanismFacts, PrivacyReport
 from dpppl.synthetic.schema import Category, Schema
 from dpppl.types import Function
 
@@ -30,31 +31,23 @@ MOST_CELLS = 10_000
 _WARMUP, _CHAINS, _MIXED, _UNLIKELY = 500, 2, 1.05, 1e-3
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CellFit:
-    """A posterior given noisy counts of cells, and what it cost.
+@dataclass(frozen=True, kw_only=True)
+class CellDetails:
+    """The report's lines about a fit to noisy counts.
 
-    - **samples** - posterior samples by site, (draws, ...), for `datasets`.
-    - **counts** - noisy counts of all cells, (C,), in the order of `numpy.unravel_index`, and of incomplete rows, the last.
-    - **noise_sd** - standard deviation of their noise.
+    - **num_cells** - number of combinations of categories.
+    - **noise_sd** - standard deviation of the counts' noise.
     - **r_hat** - largest split R-hat of a latent.
     - **p_value** - posterior predictive p-value of the counts' chi-squared; near 0 where the model does not fit them.
-    - **events** - what was asked of the data, for `dpppl.accounting`.
 
-    >>> CellFit(samples={}, counts=np.zeros(3), noise_sd=4.5, r_hat=1.2, p_value=0.4, events=()).refusals
+    >>> CellDetails(num_cells=2, noise_sd=4.5, r_hat=1.2, p_value=0.4).refusals
     ['NUTS has not converged (R-hat 1.20): raise num_samples.']
     """
 
-    samples: dict[str, Array] = field(repr=False)
-    counts: Array = field(repr=False)
+    num_cells: int
     noise_sd: float
     r_hat: float
     p_value: float
-    events: tuple[GaussianEvent, ...] = field(repr=False)
-
-    def epsilon_at(self, delta: float) -> float:
-        """Epsilon of this release alone at a delta in (0, 1)."""
-        return accounting.epsilon(self.events, delta)
 
     @property
     def refusals(self) -> list[str]:
@@ -68,6 +61,46 @@ class CellFit:
                 "interactions=True), or another order of columns."
             )
         return lines
+
+    def line(self) -> str:
+        """The verdict, in one line."""
+        return line_of(self.refusals, [], "NUTS has converged, and the model fits the counts")
+
+    def rows(self) -> list[tuple[str, str]]:
+        """See `Details`."""
+        return [
+            ("verdict", self.line()),
+            ("released", f"noisy counts of {self.num_cells:,} combinations, sd {self.noise_sd:.4g}"),
+        ]
+
+    def warnings(self) -> list[str]:
+        """See `Details`."""
+        return [f"Do not use the samples: {line}" for line in self.refusals]
+
+    def assumptions(self) -> list[str]:
+        """See `Details`."""
+        return ["The posterior is for data that the model describes; noisy counts are taken as normal."]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CellFit:
+    """A posterior given noisy counts of cells, and what it cost.
+
+    - **samples** - posterior samples by site, (draws, ...), for `datasets`.
+    - **counts** - noisy counts of all cells, (C,), in the order of `numpy.unravel_index`, and of incomplete rows, the last.
+    - **details** - the counts' noise, and how well model and sampler did.
+    - **report** - the privacy report.
+    """
+
+    samples: dict[str, Array] = field(repr=False)
+    counts: Array = field(repr=False)
+    details: CellDetails
+    report: PrivacyReport = field(repr=False)
+
+    @property
+    def refusals(self) -> list[str]:
+        """Why the samples should not be used; empty where nothing speaks against them."""
+        return self.details.refusals
 
 
 def num_cells(schema: Schema) -> int | None:
@@ -127,15 +160,19 @@ def fit_cells(
         what="synthetic.fit_cells",
     )  # fmt: skip
     budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
-    charge = query_charge(query, budget, noise_multiplier)
+    charge, origin = query_charge(query, budget, noise_multiplier), KeyOrigin.of(key)
     posterior_key = keys.stream(key, "posterior")
     counts, noise = noisy_query(query, charge, key, budget), float(charge.noise_multipliers[0])
     total = float(np.clip(len(number) - counts[-1], 1.0, len(number)))
     sampler = _sampler(model, tuple(columns), tuple(shape), num_samples)
     samples, r_hat, p_value = _posterior(sampler, counts[:-1], total, noise, posterior_key)
-    return CellFit(
-        samples=samples, counts=counts, noise_sd=noise, r_hat=r_hat, p_value=p_value, events=budget.events
+    details = CellDetails(num_cells=cells, noise_sd=noise, r_hat=r_hat, p_value=p_value)
+    report = PrivacyReport(
+        method=query.what, events=budget.events, delta=target_delta, details=details, num_rows=len(number),
+        mechanism=replace(MechanismFacts.of(charge.mechanism, len(number)), clipping="none: a row is a 1 in one cell"),
+        provenance=Provenance().and_now(Status.COMPLETE, origin, Start.PRIOR_MEDIAN), ledger=budget.ledger_line(),
     )  # fmt: skip
+    return CellFit(samples=samples, counts=counts, details=details, report=report)
 
 
 @functools.lru_cache(maxsize=8)

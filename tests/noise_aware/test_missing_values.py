@@ -14,6 +14,7 @@ from scipy import integrate, stats
 
 import dpppl
 from dpppl.access.mechanism import ROW_NUMBER
+from dpppl.access.norm_histogram import MISSING, SILENT
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import structure
 from dpppl.model.responses import Responses
@@ -68,7 +69,7 @@ def released(kind, model, data, truth=TRUTH, norm=0.5, **changes):
     at = {name: jnp.asarray(value, jnp.float32) for name, value in geometry.at.items()}
     order = jnp.arange(float(len(truth)))
     at |= {"index": order[None], "place": order, "point": jnp.asarray(truth), "norm": norm, "bound": 1.0}
-    at["directions"] = jnp.eye(len(truth), geometry.num_directions)
+    at |= {"directions": jnp.eye(len(truth), geometry.num_directions), "of_curvature": False}
     rows, public = split.arrays(data, {"size": len(truth)})
     statistics = RowStatistics(responses, lambda point: {"z": point}, geometry)
     key = jax.random.key(0, impl="threefry2x32")
@@ -174,6 +175,22 @@ def test_rows_that_say_nothing_are_counted(monkeypatch):
 
     monkeypatch.setattr(Responses, "completions", wrong)
     assert not np.allclose(released("scalars", model, data)[:, 2], is_silent, atol=1e-5)
+
+
+def test_rows_that_say_nothing_are_in_the_bin_of_those_not_finite(monkeypatch):
+    """A response outside the support, and values that are not finite, with and without a missing value. Mutant: such scores count as 0."""
+    x1, x2, y = np.array([[0.0, 0.0, 3.0], [np.nan, 0.0, 1.0], [0.5, 0.2, 1.0]], np.float32).T
+    data = np.tile(x1, 2), np.tile(x2, 2), np.repeat([True, False], 3), np.tile(y, 2)
+    bins = lambda: np.argmax(released("bin", model, data), axis=1)  # noqa: E731
+    assert ((bins() == MISSING) == [True, True, False] * 2).all()
+    right = RowStatistics._drawn_influence
+
+    def wrong(*arguments):
+        found = right(*arguments)
+        return found._replace(score=jnp.where(jnp.isfinite(found.score), found.score, 0.0))
+
+    monkeypatch.setattr(RowStatistics, "_drawn_influence", wrong)
+    assert (bins()[[0, 1, 3, 4]] == SILENT).all()
 
 
 def test_which_latents_stand_for_missing_values():

@@ -144,7 +144,8 @@ def test_cells_are_counted_and_incomplete_rows_apart():
     )
     found = cells(1e-4, a=first, b=second)
     np.testing.assert_allclose(found.counts, [7, 20, 30, 40, 3], atol=1e-2)
-    assert found.noise_sd == 1e-4 and len(found.events) == 1
+    assert found.details.noise_sd == 1e-4 and found.report.num_accesses == 1
+    assert found.report.num_rows == 100 and not any("clipped" in line for line in found.report.not_covered())
 
 
 @pytest.mark.slow
@@ -182,10 +183,13 @@ def test_cells_of_numbers_or_too_many_are_refused(columns):
 
 
 @pytest.mark.slow
-def test_the_command_writes_tables_that_give_the_truth(tmp_path, capsys):
+@pytest.mark.parametrize("method", ["synthetic.fit_cells", "NoiseAware"])
+def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys, monkeypatch):
     """One run of 3,000 rows at epsilon 4; the coefficient of 1.5 lies inside the combined 99.9 % interval, and 0 does not."""
     import pandas as pd
 
+    if method == "NoiseAware":
+        monkeypatch.setattr("dpppl.cli.tables.MOST_CELLS", 3)
     rng = np.random.default_rng(0)
     group, noise = rng.random(3_000) < 0.4, rng.random(3_000)
     answer = noise < 1 / (1 + np.exp(-(-0.5 + 1.5 * group)))
@@ -201,6 +205,7 @@ def test_the_command_writes_tables_that_give_the_truth(tmp_path, capsys):
     assert "30 tables of 9,000 rows" in capsys.readouterr().out
     files = sorted(out.glob("synthetic_*.csv"))
     assert len(files) == 30 and {"report.json", "report.html", "README.txt"} <= {file.name for file in out.iterdir()}
+    assert json.loads((out / "report.json").read_text())["method"] == method
     estimates, variances = [], []
     for file in files:
         counts = pd.crosstab(*(pd.read_csv(file)[name] for name in ("group", "answer"))).to_numpy(float)
