@@ -16,12 +16,12 @@ from numpyro.infer import MCMC, NUTS, init_to_median
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.randomness import keys
+from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
+from dpppl.report.report import MechanismFacts, PrivacyReport
+from dpppl.report.verdict import line_of
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
-from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.runs.query import Query, noisy_query, query_charge
-from dpppl.report.verdict import line_of
-from dpppl.report.report import MechanismFacts, PrivacyReport
 from dpppl.synthetic.schema import Category, Schema
 from dpppl.types import Function
 
@@ -176,8 +176,9 @@ def fit_cells(
 
 
 @functools.lru_cache(maxsize=8)
-def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], num_samples: int) -> MCMC:
-    """NUTS for the latents given counts, their total and the sd of their noise; kept, so that it is compiled once.
+def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], num_samples: int) -> Function:
+    """The function of (key, counts, their total, the sd of their noise) that gives NUTS's samples by site, (chains, draws, ...).
+    It is kept, so that it is compiled once.
 
     Counts n are normal around N p with covariance N (diag p - p p') + noise^2 I; its inverse and determinant are those of the
     diagonal part, updated by one column (Sherman, Morrison 1950)."""
@@ -193,21 +194,27 @@ def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], nu
         numpyro.factor("counts", -0.5 * (squared + jnp.sum(jnp.log(diagonal)) + jnp.log(left)))
         numpyro.deterministic("chi-squared", squared)
 
-    return MCMC(
-        NUTS(of_counts, init_strategy=init_to_median(num_samples=100)), num_warmup=_WARMUP, jit_model_args=True,
-        num_samples=-(-num_samples // _CHAINS), num_chains=_CHAINS, chain_method="vectorized", progress_bar=False,
-    )  # fmt: skip
+    def samples(key: Any, counts: Any, total: Any, noise: Any) -> dict[str, Any]:
+        mcmc = MCMC(
+            NUTS(of_counts, init_strategy=init_to_median(num_samples=100)), num_warmup=_WARMUP, num_chains=_CHAINS,
+            num_samples=-(-num_samples // _CHAINS), chain_method="vectorized", progress_bar=False,
+        )  # fmt: skip
+        mcmc.run(key, counts, total, noise)
+        found: dict[str, Any] = mcmc.get_samples(group_by_chain=True)
+        return found
+
+    return jax.jit(samples)
 
 
 def _posterior(
-    sampler: MCMC, counts: Array, total: float, noise: float, key: jax.Array
+    sampler: Function, counts: Array, total: float, noise: float, key: jax.Array
 ) -> tuple[dict[str, Array], float, float]:
     """Samples by site, the largest split R-hat, and the p-value of the counts."""
     from numpyro.diagnostics import split_gelman_rubin
 
     own = keys.threefry(key)
-    sampler.run(own, np.asarray(counts, np.float32), total, noise)
-    found = {site: np.asarray(value) for site, value in sampler.get_samples(group_by_chain=True).items()}
+    found = sampler(own, np.asarray(counts, np.float32), np.float32(total), np.float32(noise))
+    found = {site: np.asarray(value) for site, value in found.items()}
     squared = found.pop("chi-squared").ravel()
     r_hat = max(float(np.max(split_gelman_rubin(value))) for value in found.values())
     replicated = np.random.default_rng(np.asarray(jax.random.key_data(own))).chisquare(len(counts), len(squared))
