@@ -4,7 +4,8 @@ All are computed in coordinates u (see `frame`), from the scores s (1 + m, d) of
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
 curvature A = sym(E[psi s']) is longer than `bound` is weighed down, by w = min(1, bound / |A|), in every release alike:
 w depends on no response where these are listed, and on all alike where they are drawn, so sum w psi still has mean zero at
-the truth, and its curvature is the expectation of the sum of w A."""
+the truth, and its curvature is the expectation of the sum of w A. (Of units, and of a sandwich, the real response does not enter
+A: nearly zero.)"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -152,6 +153,7 @@ class RowStatistics:
     ) -> None:
         self._responses, self._latents, self.geometry, self._weights = responses, latents, geometry, weights
         self._scores_share = scores_share(most_scores)
+        self._real_counts = not (isinstance(responses, UnitResponses) or np.isinf(most_scores))
 
     def _share(self, row: Any) -> Any:
         """The row's weight, in [0, 1]; NaN where the row is left out."""
@@ -262,9 +264,9 @@ class RowStatistics:
         left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
         psi, scores = (jnp.where(left_out[:, None], 0.0, vectors) for vectors in (psi, scores))
 
-        # Real responses of a unit may vary by more than the model's, which are all that says how its score moves with latents.
+        # Real responses of a unit, and in a sandwich, may vary by more than the model's, which say how scores move with latents.
         drawn = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)
-        of_curvature = drawn if isinstance(self._responses, UnitResponses) else weights
+        of_curvature = weights if self._real_counts else drawn
 
         def matrix() -> Any:
             if jacobian is None:

@@ -135,13 +135,13 @@ def fit_cells(
     data", whose marginal queries are here all cells; normal counts: Bernstein, Sheldon (2019).
 
     >>> import dpppl, numpy as np
-    >>> from dpppl.synthetic import Category, table_model
+    >>> from dpppl.synthetic import Category, CellFit, table_model
     >>> schema = Schema((Category("smokes", (0, 1)), Category("coughs", (0, 1))))
     >>> smokes = np.arange(4_000) % 2
     >>> table = {"smokes": smokes, "coughs": np.where(np.arange(4_000) % 5 == 0, 1 - smokes, smokes)}
     >>> found = fit_cells(dpppl.secret_key(), table_model(schema), schema, table, target_epsilon=1.0, target_delta=1e-6)
-    >>> [round(float(count) / 100) for count in found.counts], found.refusals
-    ([16, 4, 4, 16, 0], [])
+    >>> isinstance(found, CellFit), [round(float(count) / 100) for count in found.counts], found.refusals
+    (True, [16, 4, 4, 16, 0], [])
     """
     cells = num_cells(schema)
     if cells is None or cells > MOST_CELLS:

@@ -183,13 +183,13 @@ def test_rows_that_say_nothing_are_in_the_bin_of_those_not_finite(monkeypatch):
     data = np.tile(x1, 2), np.tile(x2, 2), np.repeat([True, False], 3), np.tile(y, 2)
     bins = lambda: np.argmax(released("bin", model, data), axis=1)  # noqa: E731
     assert ((bins() == MISSING) == [True, True, False] * 2).all()
-    right = RowStatistics._drawn_influence
+    right = RowStatistics.drawn_influence
 
     def wrong(*arguments):
         found = right(*arguments)
         return found._replace(score=jnp.where(jnp.isfinite(found.score), found.score, 0.0))
 
-    monkeypatch.setattr(RowStatistics, "_drawn_influence", wrong)
+    monkeypatch.setattr(RowStatistics, "drawn_influence", wrong)
     assert (bins()[[0, 1, 3, 4]] == SILENT).all()
 
 

@@ -37,16 +37,16 @@ def logistic(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
-def released(model, weights, x, y):
+def released(model, weights, x, y, most_scores=float("inf"), norm=0.4):
     """The function of a weight that gives, by kind, all that a row with these columns would release, as one vector."""
     column = Weights("weight", 2.0)
     rows = {"x": np.array([x, x], np.float32), "y": np.array([y, y], np.float32), "weight": np.ones(2, np.float32)}
     split = split_model(column.model(model, rows), (), rows)
     statistics = RowStatistics(
-        Responses.of(split), Coordinates.of(split).latents, full(2).geometry(), weights, float("inf")
+        Responses.of(split), Coordinates.of(split).latents, full(2).geometry(), weights, most_scores
     )
     at = state_of(
-        full(2), point=np.array([0.3, -0.2]), norm=0.4, bound=2.0, directions=np.eye(2, 3), halfway=np.zeros(2),
+        full(2), point=np.array([0.3, -0.2]), norm=norm, bound=2.0, directions=np.eye(2, 3), halfway=np.zeros(2),
         sides=np.ones((4, 2)), along=np.eye(2),
     )  # fmt: skip
 
@@ -99,6 +99,17 @@ def test_without_a_cap_a_weight_would_break_the_bound():
 
     found = released(linear, Trusting("weight", 2.0), [3.0, -50.0], 1.0)(100.0)
     assert all(np.linalg.norm(found[kind]) > 1.0 for kind in KINDS[:3])
+
+
+def test_an_outlier_counts_in_a_sandwich_up_to_the_norm():
+    """Its own score does not lengthen the curvature that weighs its row down. Mutant: that of a model-based width, where it does."""
+
+    def length(y, most_scores):
+        given = released(linear, Weights("weight", 2.0), [0.6, -0.6], y, most_scores, norm=40.0)
+        return np.linalg.norm(given(2.0)["gradient"])
+
+    assert length(20.0, float("inf")) > 4.0 * length(3.0, float("inf"))
+    assert length(20.0, 1.0) < 3.0 * length(3.0, 1.0)
 
 
 @pytest.mark.parametrize(
