@@ -83,7 +83,7 @@ class KeyReuseError(DPPPLError):
 
 
 class PrivacyLeakError(DPPPLError):
-    """A program's outputs could tell more of a private row than the door lets out: change the program.
+    """A program's outputs could reveal more about a private row than the door releases: change the program.
 
     - **message** - the error's text.
     - **findings** - each with `kind` (one word), `what` (a sentence) and `trail`.

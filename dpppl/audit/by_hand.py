@@ -31,7 +31,6 @@ def by_hand(
 
     - **audited** - a kernel, or an SVI with a noise multiplier.
     - **args**, **kwargs** - the model's arguments, rows of a unit together.
-    - **key** - key of the trials.
     - **num_steps**, **attack**, **num_trials** - as for `audit`."""
     target = _target(audited, args, kwargs, stream(key, "start"))
     report = target.audited.privacy_report(target.state._replace(i=np.int32(num_steps)))

@@ -70,10 +70,7 @@ class ManyCanaries(Charged):
     scores: Array | None = None
 
     def access(self, access: Access, *operands: Any) -> Any:
-        """Return what an access releases, and add up scores.
-
-        - **access** - the door's parameter.
-        - **operands** - the door's operands."""
+        """Return what an access releases, and add up scores."""
         _check(access)
         count = operands[access.roles.rows[0]].shape[0]
         if self.coins is None:
@@ -103,10 +100,7 @@ class Recorded(Charged):
     made: dict[Access, tuple[Any, list[list[Array]]]] = field(default_factory=dict)
 
     def access(self, access: Access, *operands: Any) -> Any:
-        """Return what an access releases, and keep its operands.
-
-        - **access** - the door's parameter.
-        - **operands** - the door's operands."""
+        """Return what an access releases, and keep its operands."""
         _check(access)
         alone = replace(access, chains=())
         shapes = [jax.ShapeDtypeStruct(operands[k].shape, operands[k].dtype) for k in access.roles.rows]
@@ -126,7 +120,6 @@ class Recorded(Charged):
     def attacked(self, num_trials: int, seed: int) -> tuple[Array, Array]:
         """Return log likelihood ratios of `num_trials` runs, half with a canary in the first row and half without.
 
-        - **num_trials** - number of runs.
         - **seed** - of the noise."""
         keys = jax.random.split(jax.random.key(seed, impl="threefry2x32"), (2, num_trials // 2))
         total = [np.zeros(num_trials // 2), np.zeros(num_trials // 2)]
@@ -167,7 +160,6 @@ def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: obj
 def with_rows(access: Access, rows: Any, others: Any, key: jax.Array) -> list[Any]:
     """Return the operands of one chain's access.
 
-    - **access** - the door's parameter.
     - **rows** - its rows, in order.
     - **others** - its other operands, in order.
     - **key** - key in place of its own."""
@@ -182,10 +174,9 @@ def of_first(access: Access, coins: Any, own: Any, *operands: Any) -> tuple[list
 
     Both are in units of the length of what the row adds.
 
-    - **access** - the door's parameter.
     - **coins** - (N,) 1 for rows that are in, 0 for others: each adds a random vector of the largest length.
     - **own** - key of these vectors.
-    - **operands** - the door's operands, of one chain."""
+    """
     outputs, adds, released, sigma = _release(access, "gradient", coins, own, *operands, first=1)
     return outputs, adds[0] @ released / jnp.linalg.norm(adds[0]), sigma
 
@@ -195,10 +186,9 @@ def scored(access: Access, kind: str, coins: Any, *operands: Any) -> Any:
 
     A score is the log likelihood ratio of being in, where other rows, in or out, are normal noise.
 
-    - **access** - the door's parameter.
     - **kind** - see `ManyCanaries`.
     - **coins** - (N,) 1 for rows that are in, 0 for others.
-    - **operands** - the door's operands, of one chain."""
+    """
     key, step = (
         jnp.ravel(x)[0] for x in (jax.random.key_data(operands[access.roles.key]), operands[access.roles.step])
     )

@@ -81,8 +81,7 @@ class Tape:
         """Note a charge.
 
         - **run** - the id of its run, and its number.
-        - **charge** - the charge.
-        - **first**, **until** - its steps that were charged."""
+        """
         known = max(first, self.steps.get(run, 0))  # by the run that this one resumes
         self.steps[run] = max(until, known)
         self.noise += list(np.tile(charge.noise_multipliers[known:until], charge.chains))
@@ -90,20 +89,14 @@ class Tape:
         self.charges.append(f"{charge.mechanism} {charge.neighboring_relation} {charge.chains} {multipliers.tolist()}")
 
     def program(self, closed: object, digest: str) -> Any:
-        """Return the program with this tape at its doors.
-
-        - **closed** - the program.
-        - **digest** - its digest."""
+        """Return the program with this tape at its doors."""
         self.digests.append(digest)
         return taped(closed, self)
 
     # While a program runs
 
     def access(self, access: Access, *operands: Any) -> Any:
-        """Return the outputs of an access, through the tape.
-
-        - **access** - the door's parameter.
-        - **operands** - the door's operands."""
+        """Return the outputs of an access, through the tape."""
         outputs = access(*operands)
         noise_multiplier = jax.tree.leaves(access.parts[OPERANDS.index("noise multiplier")])[0]
         louder = access(*(2 * x if k == noise_multiplier else x for k, x in enumerate(operands)))
@@ -188,10 +181,7 @@ def _moved(scales: Sequence[float], one: Sequence[Array], other: Sequence[Array]
 
 
 def for_host(access: Access, operands: Sequence[Tree]) -> tuple[list[Tree], list[str]]:
-    """Return the operands but rows, keys as their data, each with the leading axes of all chains; and their names.
-
-    - **access** - the door's parameter.
-    - **operands** - the door's operands."""
+    """Return the operands but rows, keys as their data, each with the leading axes of all chains; and their names."""
     names: dict[int, str] = {}
     for name, part in zip(OPERANDS, access.parts):
         names |= {number: name for number in jax.tree.leaves(part)}
@@ -216,7 +206,6 @@ def for_host(access: Access, operands: Sequence[Tree]) -> tuple[list[Tree], list
 def taped(closed: Any, tape: Any) -> Any:
     """Return a program with `tape.access` at its doors.
 
-    - **closed** - the program.
     - **tape** - an object with a method `access(access, *operands)` that returns what a door does."""
     return closed.replace(jaxpr=_taped(closed.jaxpr, tape))
 

@@ -226,7 +226,7 @@ def _compare(options: argparse.Namespace) -> Answer:
 
 
 def _events_of(run: str) -> list[GaussianEvent]:
-    """Of a file that holds a report, or of a run in words."""
+    """The events of a file that holds a report, or of a run in words."""
     if "=" not in run:
         return list(events_of_json(_document(Path(run))["events"]))
     fields: dict[str, float] = {}

@@ -139,10 +139,7 @@ def _audit(options: argparse.Namespace) -> Answer:
 
 
 def save(axes: Any, path: Path) -> None:
-    """Write a picture. Raises ConfigurationError for a kind of file that matplotlib does not write.
-
-    - **axes** - matplotlib's Axes.
-    - **path** - its file."""
+    """Write a picture. Raises ConfigurationError for a kind of file that matplotlib does not write."""
     known = sorted(axes.figure.canvas.get_supported_filetypes())
     if path.suffix[1:] not in known:
         raise ConfigurationError(f"--picture {path}: end the file's name in one of .{', .'.join(known)}.")

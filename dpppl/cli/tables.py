@@ -100,7 +100,7 @@ def _readme(options: argparse.Namespace, schema: Schema, report: Any, verdict: s
 
 
 def _read(path: Path, schema: Schema) -> Any:
-    """The table as a data frame of the schema's columns. Errors tell no value."""
+    """The table as a data frame of the schema's columns. Errors contain no data value."""
     try:
         import pandas as pd
     except ImportError:

@@ -54,7 +54,7 @@ class OnDisk:
 
     @property
     def at_once_to_draw(self) -> int:
-        """The same where a step draws for each row, which `Poisson` does by blocks of 65,536 rows."""
+        """Rows that are read at once where a step draws for each row; `Poisson` draws for blocks of 65,536 rows."""
         return max(1, min(_BLOCK_ROWS, 8 * _BLOCK_BYTES // max(1, self.row_bytes)))
 
     def rows_like(self, count: int) -> dict[str, jax.ShapeDtypeStruct]:

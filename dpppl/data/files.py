@@ -193,7 +193,7 @@ class ArrowTable(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """Those of numbers, by their types alone."""
+        """The columns of numbers, by their types alone."""
         return _numbers(self._table().schema)
 
     def why_not(self, name: object) -> str | None:
@@ -217,9 +217,7 @@ class ArrowTable(Table):
 def of_csv(file: FileState) -> ArrowTable:
     """The table of a text file, whose first line names its columns: floats, all in memory.
 
-    Text that is no number counts as missing in every column, so no row decides a column's type.
-
-    - **file** - the file."""
+    Text that is no number counts as missing in every column, so no row decides a column's type."""
     pyarrow = _pyarrow()
     compute, csv = pyarrow.compute, pyarrow.csv
     parse = csv.ParseOptions(delimiter="\t" if file.path.endswith(".tsv") else ",")
@@ -295,7 +293,7 @@ class ParquetTable(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """Those of numbers, by their types alone."""
+        """The columns of numbers, by their types alone."""
         return _numbers(self._schema)
 
     @cached_property
@@ -365,7 +363,7 @@ def _numbers(schema: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
 
 
 def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | None:
-    """Shape and dtype of a value of an Arrow type; None for one that is no number, or has no shape."""
+    """Shape and dtype of a value of an Arrow type; None for types that are not numbers of one shape."""
     types = _pyarrow().types
     if hasattr(kind, "storage_type") and hasattr(kind, "shape") and all(kind.shape):
         inner = _held(_innermost(kind.storage_type), True)

@@ -125,7 +125,7 @@ class Sharded:
         return jax.make_array_from_single_device_arrays(np.shape(value), self.of_others, parts)
 
     def chains_of(self, num_chains: int) -> bool:
-        """Whether the mesh has an axis that so many chains of an access are laid over. Raises ConfigurationError if they do not
+        """Whether the mesh has an axis for this number of chains of an access. Raises ConfigurationError if they do not
         divide."""
         over = self.mesh.shape.get(CHAINS, 1) if CHAINS not in self.axes else 1
         if num_chains % over:
@@ -197,7 +197,7 @@ def sharded(arrays: dict[str, Any], mesh: jax.sharding.Mesh | None) -> Rows | No
 
 
 def _check_alike(arrays: dict[str, Any]) -> None:
-    """Raises ConfigurationError where processes give other arrays to be sharded, as a few of their rows tell."""
+    """Raises ConfigurationError where processes give different arrays to be sharded; a few rows are compared."""
 
     def told(array: jax.Array) -> str:
         if isinstance(array, jax.Array) and not array.is_fully_addressable:
@@ -214,7 +214,7 @@ def _check_alike(arrays: dict[str, Any]) -> None:
 
 
 def checked_mesh(mesh: Any) -> Mesh | None:
-    """`mesh`, where it is one. Raises ConfigurationError for what is no mesh, or has no axis for rows."""
+    """`mesh`, where it is one. Raises ConfigurationError for an argument that is not a mesh, or has no axis for rows."""
     if mesh is not None:
         _axis(mesh)
     return mesh

@@ -242,7 +242,7 @@ class Items(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """Those of numbers, from the first item."""
+        """The columns of numbers, from the first item."""
         first = {key: np.asarray(value) for key, value in _parts(self.items([0])[0]).items()}
         return {key: (value.shape, value.dtype) for key, value in first.items() if value.dtype.kind in "biuf"}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A process, told apart from later ones of the same number by its start and its machine's boot.
+    """A process. Its start time and its machine's boot distinguish it from later processes of the same number.
 
     - **host** - the machine's name; not compared.
     - **boot** - id of the machine's last boot; empty outside Linux.

@@ -16,10 +16,9 @@ real delta, at most the sum of the delta_b at which M_b is (epsilon, delta_b)-DP
     alpha:    B_alpha = epsilon - (log(1 / delta_b) + log(c_alpha)) / (alpha - 1), c_alpha = (1 - 1/alpha)^(alpha - 1) / alpha
               (Canonne, Kamath, Steinke 2020, proposition 12)
 
-What is left of delta pays for sampling that was not exact: the sum of failure probabilities beta is kept below
-rest / (1 + e^epsilon). So switching between the two rules needs no decision in advance; it costs the split of delta. Runs may
-be interleaved: an access, or an epoch of a partition, is one mechanism, and filters hold for concurrent interactive
-mechanisms (Haney et al. 2023).
+The rest of delta pays for inexact sampling: the sum of failure probabilities beta stays below rest / (1 + e^epsilon). So
+switching between the two rules needs no decision in advance; it costs the split of delta. Runs may be interleaved: an access,
+or an epoch of a partition, is one mechanism, and filters hold for concurrent interactive mechanisms (Haney et al. 2023).
 """
 
 from __future__ import annotations

@@ -53,11 +53,7 @@ class BoundKernel:
 
     @classmethod
     def of(cls, kernel: Dynamics, split: SplitModel) -> "BoundKernel":
-        """Bind a kernel. Raises ConfigurationError for settings by site that do not fit the model's sites.
-
-        - **kernel** - the settings.
-        - **split** - the model's structure for a run's arguments.
-        """
+        """Bind a kernel. Raises ConfigurationError for settings by site that do not fit the model's sites."""
         clipping = kernel.mechanism.clipping
         by_site = {"clipping_norm": getattr(clipping, "norms", None), "preconditioner": kernel.preconditioner}
         for name, sites in by_site.items():
@@ -76,17 +72,11 @@ class BoundKernel:
         return sum(math.prod(latent.shape) for latent in self.split.latents.values())
 
     def to_metric(self, z: Tree) -> Tree:
-        """Preconditioned positions u, by site.
-
-        - **z** - unconstrained latents by site.
-        """
+        """Preconditioned positions u, by site."""
         return {s: value / self.scales[s] for s, value in z.items()} if self.scales else z
 
     def from_metric(self, position: BySite) -> Tree:
-        """Unconstrained latents z, by site.
-
-        - **position** - u, by site.
-        """
+        """Unconstrained latents z, by site."""
         return {s: u * self.scales[s] for s, u in position.items()} if self.scales else position
 
     # The start
@@ -97,7 +87,6 @@ class BoundKernel:
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
         - **num_warmup** - warmup steps, of which a search takes a share.
         - **init_params** - unconstrained values by site (batched as the keys are), or None.
-        - **public** - the model's Public arrays.
         """
         start = partial(self._start, public, num_warmup)
         if is_prng_key(rng_key):
@@ -117,9 +106,7 @@ class BoundKernel:
     def step(self, state: Tree, *, rows: Tree, public: Tree) -> Tree:
         """The next state of one chain: one access of the data, and a move. See `step_search` for steps of a search.
 
-        - **state** - the state of one chain.
         - **rows** - private rows (N, ...), passed on to the door.
-        - **public** - the model's Public arrays.
         """
         kernel = self.kernel
         planned, noise_multiplier = kernel.step_and_noise(state.i)
@@ -174,9 +161,6 @@ class BoundKernel:
     def noisy_sum(self, position: Tree, rows: Tree, public: Tree, **settings: Any) -> NoisySum:
         """One access: a NoisySum of the rows' clipped gradients in u.
 
-        - **position** - u, by site.
-        - **rows** - private rows (N, ...).
-        - **public** - the model's Public arrays.
         - **settings** - key, noise_multiplier and step of `door.noisy_sum`.
         """
         mechanism, responses = self.kernel.mechanism, self.responses
@@ -190,9 +174,6 @@ class BoundKernel:
     def log_likelihood(self, position: BySite, row: Tree, public: Tree, responses: object = None) -> jax.Array:
         """The log likelihood of one row.
 
-        - **position** - u, by site.
-        - **row** - one private row, without its leading axis.
-        - **public** - the model's Public arrays.
         - **responses** - responses in place of the row's own, or None.
         """
         log_likelihood: Function = self.split.log_likelihood
@@ -250,13 +231,7 @@ def check_prior_stability(bound: BoundKernel, state: Tree, public: Tree, num_ste
     """Run a chain of at most 1,000 steps on the prior and the noise, without any data.
 
     Rows add a bounded force to a step, so where the prior's own force makes steps grow without bound, no data can keep
-    the chain finite. Raises ConfigurationError then.
-
-    - **bound** - the kernel.
-    - **state** - the first state of one chain.
-    - **public** - the model's Public arrays.
-    - **num_steps** - steps of the chain.
-    """
+    the chain finite. Raises ConfigurationError then."""
     alone = _WithoutRows(**{field.name: getattr(bound, field.name) for field in fields(bound)})
 
     steps = min(num_steps, _MOST_STEPS)

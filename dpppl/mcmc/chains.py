@@ -95,8 +95,6 @@ class Chains:
         """First states, and checks of what can be refused without the data. Raises ConfigurationError.
 
         - **bound** - the kernel, bound to the arguments of `call`.
-        - **key** - key of the run.
-        - **call**, **layout** - as above.
         """
         rows, public = bound.split.arrays(call.args, call.kwargs, layout.mesh)
         with TRACING:
@@ -184,19 +182,13 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call, 
 
 
 def mapping_of(chain_method: object) -> Function | str:
-    """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`.
-
-    - **chain_method** - NumPyro's argument of that name.
-    """
+    """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`."""
     named: dict[Any, Any] = {"parallel": "pmap", "vectorized": jax.vmap}
     return chain_method if callable(chain_method) else named[chain_method]
 
 
 def unstack(states: Tree) -> list[Tree]:
-    """The states of each chain.
-
-    - **states** - a batch of states.
-    """
+    """The states of each chain."""
     count = len(jax.tree.leaves(states)[0])
     return [jax.tree.map(lambda leaf: leaf[chain], states) for chain in range(count)]  # noqa: B023
 
@@ -205,7 +197,6 @@ def not_finite(values: jax.Array, num_chains: int) -> tuple[int, ...]:
     """Numbers of the chains with values that are not finite.
 
     - **values** - arrays; several chains are stacked along the first axis.
-    - **num_chains** - how many chains.
     """
     chains = unstack(values) if num_chains > 1 else [values]
     finite = [all(bool(np.all(np.isfinite(leaf))) for leaf in jax.tree.leaves(chain)) for chain in chains]

@@ -163,14 +163,7 @@ def chain_facts(
     kernel: Dynamics, charges: Sequence[Charge], num_chains: int, num_rows: int | None = None,
     assumed_public: tuple[str, ...] = (), failed_chains: tuple[int, ...] = (), measured: Measured | None = None,
 ) -> Facts:  # fmt: skip
-    """The report's lines about chains.
-
-    - **kernel** - the calibrated kernel.
-    - **charges** - what has been charged.
-    - **num_chains** - number of chains.
-    - **num_rows**, **assumed_public** - as in `PrivacyReport`.
-    - **failed_chains**, **measured** - as in `ChainDetails`.
-    """
+    """The report's lines about chains."""
     details = ChainDetails.of(kernel, charges, num_chains, failed_chains, measured)
     mechanism = MechanismFacts.of(kernel.mechanism, num_rows)
     return Facts(type(kernel).__name__, mechanism, details, num_rows, assumed_public)

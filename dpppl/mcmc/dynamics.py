@@ -23,6 +23,9 @@ from dpppl.validation import Fixed
 class Dynamics(Fixed, ABC):
     """The settings of a kernel and its mathematics; looks at no model and no data.
 
+    In its methods `step_size` is h, `std` the standard deviation of a step's one Gaussian draw, `noise_multiplier` the noise in
+    units of the clipping norm, and steps count from 0.
+
     - **mechanism** - how a step looks at the rows: clipping, subsampling, noise.
     - **noise_multiplier** - noise for privacy in units of the clipping norm, None before it is known.
     - **step_size** - h: a number, a function of the step count from 0, or "matched" before the noise is known.
@@ -63,91 +66,51 @@ class Dynamics(Fixed, ABC):
 
     @abstractmethod
     def matched_step_size(self, noise_multiplier: float) -> float:
-        """The largest step size at which the noise required for privacy is no more than the sampler's own.
-
-        - **noise_multiplier** - noise for privacy in units of the clipping norm.
-        """
+        """The largest step size at which the noise required for privacy is no more than the sampler's own."""
 
     @abstractmethod
     def langevin_std(self, step_size: Numbers) -> Numbers:
-        """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature.
-
-        - **step_size** - h.
-        """
+        """Standard deviation of the one Gaussian draw of a step, at the kernel's temperature."""
 
     @abstractmethod
     def longest_step(self, curvature: Numbers) -> Numbers:
-        """The step size at which the stiffest direction is sampled well.
-
-        - **curvature** - largest curvature of the negative log posterior.
-        """
+        """The step size at which the stiffest direction is sampled well."""
 
     @abstractmethod
     def temperature_at(self, step_size: Numbers, std: Numbers) -> Numbers:
-        """Lower bound on the temperature that steps sample at; exact where every step sees every row.
-
-        - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
-        """
+        """Lower bound on the temperature that steps sample at; exact where every step sees every row."""
 
     @abstractmethod
     def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
-        """Time of the overdamped diffusion that one step stands for.
-
-        - **step_size**, **std** - h, and the standard deviation of the step's Gaussian draw.
-        """
+        """Time of the overdamped diffusion that one step stands for."""
 
     def friction_at(self, std: Numbers) -> float:
-        """Share of its momentum that a chain without forces loses in a step; 1 without momentum.
-
-        - **std** - standard deviation of the step's Gaussian draw.
-        """
+        """Share of its momentum that a chain without forces loses in a step; 1 without momentum."""
         return 1.0
 
     def check_noise(self, std: Numbers) -> None:
-        """Raise ConfigurationError if the sampler diverges with this noise.
-
-        - **std** - standard deviations of the steps' Gaussian draws.
-        """
+        """Raise ConfigurationError if the sampler diverges with this noise."""
 
     def temperature_note(self, std: Numbers) -> str | None:
-        """The report's line about the temperature, if not the usual one.
-
-        - **std** - standard deviations of the steps' Gaussian draws.
-        """
+        """The report's line about the temperature, if not the usual one."""
         return None
 
     def sample_weight(self, step_size: Numbers) -> Numbers:
-        """Weight in a posterior average of the sample after a step: the time that the step stands for.
-
-        - **step_size** - h.
-        """
+        """Weight in a posterior average of the sample after a step: the time that the step stands for."""
         return step_size
 
     @abstractmethod
     def first_state(self, z: BySite, rng_key: jax.Array, num_warmup: object = 0) -> Tree:
-        """The state before the first step.
-
-        - **z** - unconstrained latents by site.
-        - **rng_key** - key of the chain.
-        - **num_warmup** - warmup steps.
-        """
+        """The state before the first step."""
 
     @abstractmethod
     def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
-        """The state after a step.
-
-        - **state** - the state before it.
-        - **noisy_gradient** - noisy gradient of the log posterior at `state.z`, by site.
-        - **step_size** - h.
-        """
+        """The state after a step."""
 
     # Copies
 
     def copy(self, **settings: object) -> Self:
-        """A copy with other settings, not bound to a model's arguments.
-
-        - **settings** - attributes to replace.
-        """
+        """A copy with other settings, not bound to a model's arguments."""
         kernel = copy.copy(self)
         kernel._settle(**settings)
         return kernel
@@ -157,21 +120,15 @@ class Dynamics(Fixed, ABC):
         for name, value in settings.items():
             object.__setattr__(self, name, value)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_compiled_schedule"}
 
     def with_noise(self, noise_multiplier: float) -> Self:
-        """A copy with this noise multiplier, and the settings that are matched to it.
-
-        - **noise_multiplier** - noise for privacy in units of the clipping norm.
-        """
+        """A copy with this noise multiplier, and the settings that are matched to it."""
         return self.copy(noise_multiplier=noise_multiplier, **self._matched(noise_multiplier))
 
     def with_norm(self, clipping_norm: float) -> Self:
-        """A copy with this clipping norm in place of one that was to be chosen, and the settings that are matched to it.
-
-        - **clipping_norm** - flat clipping norm.
-        """
+        """A copy with this clipping norm in place of one that was to be chosen, and the settings that are matched to it."""
         mechanism = self.mechanism.with_norm(clipping_norm)
         kernel = self.copy(mechanism=mechanism, step_size="matched", auto_norm=False)
         assert self.noise_multiplier is not None
@@ -184,10 +141,7 @@ class Dynamics(Fixed, ABC):
     # Step sizes and noise
 
     def step_and_noise(self, count: object) -> tuple[Tree, Tree]:
-        """Step size and noise multiplier of a step; pure, used on the device and off it.
-
-        - **count** - number of the step, from 0.
-        """
+        """Step size and noise multiplier of a step; pure, used on the device and off it."""
         if self.step_size == "matched":
             raise ConfigurationError(
                 'step_size="matched" needs a noise multiplier to match: give noise_multiplier, or target_epsilon and '
@@ -200,19 +154,12 @@ class Dynamics(Fixed, ABC):
         return step_size, jnp.maximum(langevin, 0.0 if self.noise_multiplier is None else self.noise_multiplier)
 
     def langevin_multiplier(self, step_size: Numbers) -> Numbers:
-        """The noise multiplier at which a step's noise is the sampler's own.
-
-        - **step_size** - h.
-        """
+        """The noise multiplier at which a step's noise is the sampler's own."""
         mechanism = self.mechanism
         return self.langevin_std(step_size) * (mechanism.subsampling.rate / mechanism.noise_scale) / step_size
 
     def noise_std(self, step_size: Numbers, noise_multiplier: Numbers) -> Numbers:
-        """Standard deviation of the Gaussian draw of a step.
-
-        - **step_size** - h.
-        - **noise_multiplier** - noise in units of the clipping norm.
-        """
+        """Standard deviation of the Gaussian draw of a step."""
         return noise_multiplier * step_size * self.mechanism.noise_scale / self.mechanism.subsampling.rate
 
     @cached_property
@@ -223,11 +170,7 @@ class Dynamics(Fixed, ABC):
         """Step sizes and noise multipliers of consecutive steps, float64 (count,).
 
         The multipliers come from the same arithmetic as on the device. Raises ConfigurationError if a step size is not
-        positive and finite.
-
-        - **first** - number of the first step, from 0.
-        - **count** - how many.
-        """
+        positive and finite."""
         counts = np.arange(first, first + count, dtype=np.int32)  # the type of a state's counter
         compute = self._compiled_schedule if callable(self.step_size) else self.step_and_noise
         try:
@@ -245,20 +188,13 @@ class Dynamics(Fixed, ABC):
         return steps, multipliers
 
     def shortened_schedule(self, first: int, count: int, longest: float) -> tuple[np.ndarray, np.ndarray]:
-        """`schedule` after a search has shortened steps, with the noise multipliers that shorter steps then have.
-
-        - **first**, **count** - as for `schedule`.
-        - **longest** - the longest step size that the search allows.
-        """
+        """`schedule` after a search has shortened steps, with the noise multipliers that shorter steps then have."""
         steps, multipliers = self.schedule(first, count)
         cut = np.minimum(steps, longest)
         return cut, np.where(cut < steps, np.asarray(self.langevin_multiplier(cut), np.float64), multipliers)
 
     def longest_steps(self, search: Search | None) -> np.ndarray:
-        """The longest step size of each chain after its search, infinity where there was none; (chains,).
-
-        - **search** - the search of the chains' states.
-        """
+        """The longest step size of each chain after its search, infinity where there was none; (chains,)."""
         bound = np.atleast_1d(0.0 if search is None else np.asarray(search.bound, np.float64))
         with np.errstate(divide="ignore"):
             return np.asarray(self.longest_step(bound))
@@ -266,19 +202,13 @@ class Dynamics(Fixed, ABC):
     def total_time(self, count: int, longest: float = np.inf) -> float:
         """Diffusion time of the first steps of a chain.
 
-        - **count** - how many steps.
         - **longest** - the longest step size that a search allows.
         """
         steps, multipliers = self.shortened_schedule(0, count, longest)
         return float(np.sum(self.diffusion_time(steps, self.noise_std(steps, multipliers))))
 
     def charge(self, first: int, count: int, chains: int = 1) -> Charge:
-        """The cost of consecutive steps.
-
-        - **first** - number of the first step, from 0.
-        - **count** - steps of each chain.
-        - **chains** - how many chains take them.
-        """
+        """The cost of consecutive steps."""
         return Charge(self.mechanism, self.schedule(first, count)[1], first, chains)
 
 

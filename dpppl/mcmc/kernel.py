@@ -123,7 +123,7 @@ class DPKernel(Dynamics, MCMCKernel):
         """The NumPyro model."""
         return self._model
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_bound": None}
 
     # Added by a run

@@ -53,7 +53,6 @@ class Outcome:
     ) -> "Outcome":  # fmt: skip
         """Results from what the driver returns.
 
-        - **chains** - the chains that ran.
         - **last**, **records** - last states and records of each group of chains.
         - **constrain** - `constrain(latents of all samples, public)`, to constrained space.
         - **counted** - rows that do not inform the posterior, where they were counted.
@@ -89,7 +88,7 @@ class Outcome:
         """The sites that should not be read by themselves: see `refused_alone`."""
         return refused_alone(self.sites, self.measured, self.arrival)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         assert self.reading  # a pickle holds it instead of the model
         return vars(self) | {"prior": None}
 

@@ -24,10 +24,7 @@ CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 def checked_kernel(kernel: object, privacy: Privacy, checkpoint: object) -> DPKernel:
     """The kernel, with what `privacy` sets of it: noise multiplier and number of rows.
 
-    Raises ConfigurationError for a kernel that `dpppl.MCMC` does not run, or not with these settings.
-
-    - **kernel**, **privacy**, **checkpoint** - arguments of `dpppl.MCMC`.
-    """
+    Raises ConfigurationError for a kernel that `dpppl.MCMC` does not run, or not with these settings."""
     if not isinstance(kernel, DPKernel):
         what = f"the class {kernel.__name__}" if isinstance(kernel, type) else f"a {type(kernel).__name__}"
         raise ConfigurationError(
@@ -53,10 +50,8 @@ def checked_kernel(kernel: object, privacy: Privacy, checkpoint: object) -> DPKe
 def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int) -> DPKernel:
     """The kernel with the noise multiplier and the step size that a budget gives. Looks at no data.
 
-    - **kernel** - the kernel as the user made it.
     - **budget** - the account, all of which but its reserve is used where it has a target.
     - **num_steps** - steps of each chain, warmup included.
-    - **num_chains** - number of chains.
     """
     kernel = kernel.copy(mechanism=budget.affordable(kernel.mechanism, num_steps * num_chains))
     if budget.target_epsilon is None:
@@ -80,7 +75,6 @@ def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int
 def histogram_of(kernel: DPKernel, total_steps: int) -> list[Charge]:
     """The cost of the histogram that the clipping norm comes from; empty where the norm is known.
 
-    - **kernel** - the calibrated kernel.
     - **total_steps** - steps of all chains together, warmup included.
     """
     if not kernel.auto_norm:
@@ -92,9 +86,7 @@ def histogram_of(kernel: DPKernel, total_steps: int) -> list[Charge]:
 def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -> Plan:
     """The driver's plan for these chains.
 
-    - **chains** - the chains.
     - **warmup** - steps that the progress bar calls warmup.
-    - **print_cost**, **progress_bar** - whether to show them.
     """
     call, bound = chains.call, chains.bound
     return Plan(
@@ -111,7 +103,6 @@ def norm_phase(
     """The phase that chooses the clipping norm of these chains.
 
     - **chains** - the chains, with a kernel whose norm is still to be chosen.
-    - **histogram** - its cost.
     - **print_cost** - whether to print what the run will cost.
     - **choose** - `choose(norm, rows)` is given the norm and what was counted of the rows.
     """
@@ -132,7 +123,6 @@ def norm_for(chains: Chains, norms: Norms, scale: float) -> float:
     Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
 
     - **chains** - the chains, with a kernel whose norm is still to be chosen.
-    - **norms** - the private norms.
     - **scale** - the standard deviation of the prior.
     """
     bound, kernel = chains.bound, chains.bound.kernel
@@ -152,16 +142,13 @@ def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> floa
     Centred clipping has no bias, but loses information in clipped rows. It takes the affordable norm, at most four times the
     .99 quantile. It clips at most a tenth of the rows, and at most 40 % of the sum of squared norms.
 
-    - **norms** - the private norms of all rows.
-    - **is_centred** - whether clipping is centred.
     - **affordable** - `affordable_norm`, for centred clipping.
 
     >>> from dpppl.access.norm_histogram import SIZE
     >>> counts = np.zeros(SIZE); counts[39:42] = 200.0, 600.0, 200.0      # norms around 2^(-40 + 40.5)
     >>> norms = Norms.fitted(counts, 5.0, 1000)
     >>> chosen_norm(norms, is_centred=False), chosen_norm(norms, is_centred=True), chosen_norm(norms, True, 3.2)
-    (4.601, 2.414, 3.2)
-    """
+    (4.601, 2.414, 3.2)"""
     norm = MARGIN * norms.high_quantile(QUANTILE)
     if is_centred:
         least = max(norms.quantile(CENTRED_QUANTILE), _keeping(norms, KEPT))
@@ -189,14 +176,11 @@ def affordable_norm(norms: Norms, num_latents: int, num_rows: float, diffusion_t
     The sum of rows' squared norms, divided by the number of latents, is the curvature of an average direction. Norms are larger
     at the start than later, and directions differ, so 32 times this curvature is required.
 
-    - **norms** - the private norms of all rows.
-    - **num_latents** - number of unconstrained coordinates.
     - **num_rows** - number of rows that inform the posterior.
     - **diffusion_time** - diffusion time of a chain at norm 1.
 
     >>> norms = Norms(np.array([-0.5, 0.5]), np.array([1.0]), 0.0)                 # all of length 1
     >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
-    0.7905694150420949
-    """
+    0.7905694150420949"""
     curvature = num_rows * _squared(norms, np.inf) / num_latents
     return float((diffusion_time * curvature / (32.0 * 100.0)) ** 0.5)

@@ -39,7 +39,7 @@ class MCMC(MCMCSettings):
     - **target_epsilon**, **target_delta** - the budget of this object for everything it runs. The first call is calibrated to
       use all of it over num_chains * (num_warmup + num_samples) steps, and a later call that would exceed it is refused.
       Without a target the kernel's own step size and noise decide, and the report says what that cost.
-    - **noise_multiplier**, **num_data** - those of the kernel, where it has none.
+    - **noise_multiplier**, **num_data** - settings for the kernel, where it has none of its own.
     - **ledger** - a dpppl.PrivacyLedger, or the path of one: it counts all that is run on the same data and must agree, too.
     - **reserve** - share of the target, in [0, 1), that calibrated runs leave for later.
     - **checkpoint** - path of a file that lets a run that was killed go on where it was, with the same numbers and no second

@@ -114,7 +114,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         prior draws: free."""
         return self._ended("verdict").reading
 
-    def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:
+    def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, jax.Array]:
         """Samples by site, constrained, (num_samples, ...). As in NumPyro.
 
         - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).

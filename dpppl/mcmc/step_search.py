@@ -73,8 +73,6 @@ def after(
 ) -> tuple[Search, Any]:  # fmt: skip
     """The search and the position after one of its steps.
 
-    - **search** - its state before.
-    - **step** - number of the step.
     - **position** - the position before, in the coordinates in which latents move.
     - **gradient** - the noisy gradient at the point that `probe` returned.
     - **gradient_std** - standard deviation of the noise in a coordinate of the gradient.

@@ -60,10 +60,8 @@ class Noise:
 def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest: Array) -> Noise:
     """The noise of a run.
 
-    - **bound** - the kernel that ran.
     - **first** - number of the first step that was collected.
     - **draws** - collected states of each chain.
-    - **thinning** - steps from draw to draw.
     - **longest** - longest step size of each chain after its search, (chains,).
     """
     kernel = bound.kernel
@@ -102,7 +100,6 @@ class Arrival:
         """Test the collected states, in preconditioned coordinates.
 
         - **midpoints**, **positions** - (chains, draws, ...) by site.
-        - **noise** - the noise of the run.
 
         An element is moving if its two slowest cosines are stronger than noise explains, or those of its site together
         while nothing holds it. The chance of that where nothing pulls is at most 1 % for the whole run, and less where a
@@ -134,7 +131,6 @@ class Arrival:
         """(moving, held) of a site in constrained space: of its own elements, or the worst of them where their shape is
         another. A site that is computed from others has the worst of all sites.
 
-        - **site** - name of the site.
         - **shape** - shape of one draw of it.
         """
         sites = [site] if site in self.moving else list(self.moving)
@@ -216,15 +212,13 @@ class Measured:
 
     @property
     def is_biased(self) -> bool:
-        """Whether so many rows were clipped that the posterior is biased."""
+        """Whether enough rows were clipped to bias the posterior."""
         return self.clipped is not None and self.clipped.is_biased
 
 
 def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thinning: int) -> tuple[Measured, Arrival]:
     """Measurements of a run, and which elements have arrived.
 
-    - **bound** - the kernel that ran.
-    - **states** - last states.
     - **collected** - fields of the states, leaves (chains, draws, ...), by name.
     - **first** - number of the first step that was collected.
     - **thinning** - steps from one collected state to the next.
@@ -252,8 +246,8 @@ def excess_of(midpoints: BySite, positions: BySite, noise: Noise) -> dict[str, f
     """`Measured.excess`, from collected midpoints and positions (chains, draws, ...) by site, as chains move.
 
     With m the midpoint of z and the one before, Var z = Var m + E (z - m)^2; means over chains and draws. The variance of fewer
-    than 50 draws tells nothing. So of the first 50, if there are ten, the power of moves in units of their noise is taken,
-    too, without that of slow cosines, which a drift has: where the posterior is Gaussian, that is 1 more than the same
+    than 50 draws is too uncertain to use. So of the first 50, if there are ten, the power of moves in units of their noise is
+    taken, too, without that of slow cosines, which a drift has: where the posterior is Gaussian, that is 1 more than the same
     excess. It counts where it is above what may pass by more than noise explains, with a chance of 1 % for the whole run."""
     from scipy import fft
     from scipy.special import chdtri
@@ -284,7 +278,6 @@ def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
     """Means over steps of counts of rows, and the sd of their noise.
 
     - **sums** - running sums of `DPKernel`'s states, at least two draws: (chains, draws, NUM_COUNTS + 1).
-    - **thinning** - steps from draw to draw.
     """
     sums = np.asarray(sums, np.float64)
     steps = (sums.shape[1] - 1) * thinning
@@ -339,7 +332,6 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     verdict is at most "read the mean only".
 
     - **samples** - constrained, {site: (chains, draws, ...)}.
-    - **measured**, **arrival** - of the run.
     - **prior** - prior draws of the same sites, {site: (any number, ...)}.
     """
     words, learned, sizes, flat = {}, {}, {}, {}
@@ -370,9 +362,7 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
 def refused_alone(samples: BySite, measured: Measured, arrival: Arrival) -> list[str]:
     """The sites with an element that should not be read, by itself; of more than 10,000 elements only whether they move.
 
-    The part of `reading` that needs neither other elements nor the prior, and so takes a moment.
-
-    - **samples**, **measured**, **arrival** - as for `reading`."""
+    The part of `reading` that needs neither other elements nor the prior, and so takes a moment."""
     found = []
     for site, value in samples.items():
         shape, is_small = np.shape(value)[2:], np.size(value) <= _MOST_ALONE * np.shape(value)[0] * np.shape(value)[1]

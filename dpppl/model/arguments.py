@@ -1,4 +1,4 @@
-"""The arguments of a model's call: which arrays are private rows, which are public, and what is no array."""
+"""The arguments of a model's call: private rows, public arrays, and arguments that are not arrays."""
 
 import contextlib
 import inspect
@@ -57,7 +57,7 @@ class Arguments:
     - **treedef** - the structure of all arguments.
     - **leaves** - for each leaf its label, and whether it stands under Public.
     - **rows**, **public** - shapes of private and Public arrays, by label.
-    - **static** - what is no array, by label: settings, and what is marked as Public."""
+    - **static** - arguments that are not arrays, by label: settings, and values marked as Public."""
 
     names: tuple[str, ...]
     num_positional: int
@@ -69,10 +69,10 @@ class Arguments:
 
     @classmethod
     def of(cls, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Arguments":
-        """Those of the call `model(*args, **kwargs)`.
+        """The arguments of the call `model(*args, **kwargs)`.
 
-        Raises ConfigurationError for arrays that are neither rows nor `Public`, and for what is neither an array nor a setting
-        nor `Public`; UnsupportedModelError where there is no private array."""
+        Raises ConfigurationError for arrays that are neither rows nor `Public`, and for other objects that are neither settings
+        nor `Public`. Raises UnsupportedModelError where there is no private array."""
         names, values = _named(model, args, kwargs)
         for name, value in zip(names, values):
             public_values.check_marked(name, value, lambda leaf: isinstance(leaf, _ARRAYS), _is_public)
@@ -171,7 +171,7 @@ def name_of(model: object) -> str:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two arguments that are no arrays are equal; what cannot be compared is not."""
+    """Whether two arguments that are not arrays are equal; False where they cannot be compared."""
     try:
         return type(one) is type(other) and bool(one == other)
     except Exception:

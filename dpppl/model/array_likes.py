@@ -18,8 +18,8 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
     """Replace data frames, series (of pandas, polars and others), other array-likes and lists of numbers by NumPy arrays. A
     list counts if it is as long as the data or, where no argument is an array, as the longest list.
 
-    `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported.
-    Raises ConfigurationError, naming argument and column, for what is no array of numbers; never tells a value."""
+    `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported. Raises
+    ConfigurationError, naming argument and column, for an argument that is not an array of numbers; it never shows a value."""
     _check_indices(labels, values, is_public)
     found = [_map(_as_array, n, v, _is_whole) for n, v in zip(labels, values)]
     private = [leaf for leaf in jax.tree.leaves(found, is_leaf=is_public) if not is_public(leaf)]

@@ -132,7 +132,7 @@ def observed(site: Site, draws: Mapping[str, Any]) -> Censored:
 
 def is_outside(site: Site) -> Any:
     """Whether a censored site observes finite values that cannot occur: outside the distribution's support, or against the
-    declared limits. A censored row may lie on the support's boundary. Of the value's shape, or broadcast to it."""
+    declared limits. A censored row may lie on the support's boundary. The result has the value's shape, or broadcasts to it."""
     fn, (value, indicators) = site["fn"], own(site)
     support = unwrapped(fn).base_dist.support
     touches = lambda x: support(x) | (x == getattr(support, "lower_bound", x))  # noqa: E731

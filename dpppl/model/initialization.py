@@ -185,14 +185,9 @@ def drawn_from_prior(
 ) -> dict[str, jax.Array]:
     """Unconstrained latents by site, drawn from the prior, (count, ...); a site with an improper prior is constant.
 
-    - **split** - the model.
-    - **public** - the model's Public arrays.
-    - **key** - a key of the draws.
-    - **count** - number of draws.
     - **then** - `then(latents, public)`, what is returned of a draw instead.
 
-    Guarantee: the draws do not depend on the private rows, which are not an argument.
-    """
+    Guarantee: the draws do not depend on the private rows, which are not an argument."""
 
     def one(key: jax.Array, public: Any) -> Tree:
         z = initial_values(split, public, key, "prior_sample")
@@ -210,8 +205,6 @@ def prior_draws(split: SplitModel, public: Tree, is_constrained: bool = True) ->
 
     The draws are the same in each call; see `drawn_from_prior`.
 
-    - **split** - the model.
-    - **public** - the model's Public arrays.
     - **is_constrained** - False: unconstrained latents, without deterministic sites.
     """
     then = split.constrain if is_constrained else None
@@ -221,11 +214,7 @@ def prior_draws(split: SplitModel, public: Tree, is_constrained: bool = True) ->
 
 
 def prior_scales(split: SplitModel, public: Tree) -> dict[str, np.ndarray]:
-    """Robust standard deviations of the unconstrained latents under the prior, by site.
-
-    - **split** - the model.
-    - **public** - the model's Public arrays.
-    """
+    """Robust standard deviations of the unconstrained latents under the prior, by site."""
 
     def scale(values: np.ndarray) -> np.ndarray:
         found = 1.4826 * np.median(np.abs(values - np.median(values, axis=0)), axis=0)

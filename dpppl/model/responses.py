@@ -54,7 +54,7 @@ class Responses:
 
     @classmethod
     def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
-        """Those of a model. Abstract: looks at no data.
+        """Responses of a model, found abstractly: looks at no data.
 
         Raises UnsupportedModelError, naming the site, where the model's responses cannot be simulated."""
         if split.local:
@@ -156,8 +156,8 @@ class Responses:
         return supports.is_outside(self.split, z, row, public)
 
     def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
-        """The sum of all that a row observes, and the same of `values` by site, (m, ...) each: (1 + m,). Masked entries are
-        left out. Of rows with missing values `values` alone are summed: (m,)."""
+        """The sum of a row's observed values, and m sums of `values` by site, (m, ...) each: (1 + m,). Masked entries are left
+        out. For rows with missing values, only the sums of `values`: (m,)."""
         total: Any = 0.0
         in_use = missing.in_use(self.split, z, row, public) if self.missing else {}
         others = {name: _number(value) for name, value in values.items()}
@@ -361,7 +361,6 @@ _CURE = (
 def check_declarations(split: SplitModel, sites: Sequence[Site], flat: str) -> None:
     """Raise UnsupportedModelError, with the site and the cure, where the law of a site's response is not complete.
 
-    - **split** - the model.
     - **sites** - its observed sites of rows, from an abstract run.
     - **flat** - the cure that works for any model."""
     censored = {site["name"]: site for site in sites if censoring.is_censored(site["fn"])}

@@ -152,8 +152,6 @@ def check_coupling(
     - **run** - `run(n)(z, rows, public, noise)` gives, for n rows, log likelihoods (n,) and observed values by site, which are
       made up inside their supports from `noise`, uniform numbers in (0, 1).
     - **latents** - shapes of the latents by site.
-    - **arguments** - the model's arguments.
-    - **public** - the model's Public arrays.
     - **observed**, **axes** - by observed site, the shape of its noise and which axis is that of rows.
     - **explain** - `explain(site, "likelihood" or "value")`, the message of the refusal.
 

@@ -60,9 +60,9 @@ class SplitModel:
     - **deterministic** - deterministic sites that depend on latents only.
     - **local** - the latents of rows; the log likelihood has them, and the model's parameters, at made-up values.
     - **summed** - latents of a row that are summed out, and how many values each is tried at.
-    - **masked** - those of them with a mask.
-    - **missing** - those of them that stand for missing values: these, and continuous ones that some rows do not use.
-    - **notes** - sentences on what the model declares and a run leaves out; they tell nothing of rows.
+    - **masked** - summed latents that have a mask.
+    - **missing** - summed latents that stand for missing values: masked ones, and continuous ones that some rows do not use.
+    - **notes** - sentences about declarations of the model that a run leaves out; they contain no information about rows.
 
     `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z` maps each
     latent site to its unconstrained value; it may also map deterministic sites to values, which then replace those that the model
@@ -253,8 +253,8 @@ def split_model(
     jax.ShapeDtypeStruct may stand for it. `data_plate` names the plate that holds the rows where two fit.
     `variational` inference also takes models with numpyro.param sites and with continuous latents of rows.
 
-    Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and
-    independent rows; ConfigurationError for arguments that do not fit together. Neither tells a data value."""
+    Raises UnsupportedModelError, which names the site, the cause and the cure, for a model that is not a prior and independent
+    rows; ConfigurationError for arguments that do not fit together. Neither shows a data value."""
     if not callable(model):
         raise ConfigurationError(
             f"the model is a {type(model).__name__}; pass the function that has the NumPyro sites."

@@ -19,12 +19,7 @@ _ROUNDED = 1e-3  # by how much the sum of rounded shares may differ from 1
 
 
 def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
-    """Whether a row observes a finite value that its site's distribution cannot produce. NaN and infinity do not count.
-
-    - **split** - the model.
-    - **z** - unconstrained latents.
-    - **row** - one private row.
-    - **public** - the model's Public arrays."""
+    """Whether a row observes a finite value that its site's distribution cannot produce. NaN and infinity do not count."""
     sites = [
         jnp.any(censoring.is_outside(s) & counted(s["fn"]))
         if censoring.is_censored(s["fn"])
@@ -37,10 +32,9 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
 def counting(log_likelihood: Function, strategy: str) -> Function:
     """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity.
 
-    NumPyro's is -infinity outside the support, with a gradient of 0, as if the row were masked. Of many latents, and of gradients
-    that are summed as factors, it stays 0.
+    NumPyro's log likelihood is -infinity outside the support, with a gradient of 0, as if the row were masked. The gradient
+    stays 0 where there are many latents, or where gradients are summed as factors.
 
-    - **log_likelihood** - the function.
     - **strategy** - how gradients are summed, see `Mechanism`."""
 
     def marked(position: BySite, row: Tree, public: Tree, responses: object = None) -> Any:

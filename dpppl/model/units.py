@@ -141,7 +141,7 @@ def split_in_units(
 
 
 def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
-    """`supports.is_outside`, of a unit whether any of its rows is."""
+    """`supports.is_outside`; for a unit, whether any of its rows is outside."""
     if not isinstance(split, UnitSplit):
         return supports.is_outside(split, z, row, public)
     rows, mask = parts(split.of_rows, row)
@@ -175,7 +175,7 @@ def grouped(
     - **max_rows** - the most rows of a unit that are kept, k.
     - **key** - decides which rows of a larger unit are kept.
 
-    Raises ConfigurationError, which tells no id."""
+    Raises ConfigurationError, which shows no id."""
     if ids is None or MASK in kwargs:
         return args, kwargs
     if ids not in kwargs:

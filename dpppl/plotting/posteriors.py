@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) -> "Axes":
-    """By latent, what the data told: 1 - posterior variance / prior variance, as bars from 0 (the prior) to 1.
+    """How much the data informed each latent: 1 - posterior variance / prior variance, as bars from 0 (the prior) to 1.
 
     - **shares**: by latent; `NoiseAware.verdict.learned`, or `uncertainty.learned_shares(posterior, prior)`.
     - **axes**: matplotlib's Axes to draw on, or None for new ones.

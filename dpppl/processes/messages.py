@@ -97,7 +97,7 @@ def enter(what: str, act: Function, told: Function = lambda: None) -> tuple[Tree
 
 @contextlib.contextmanager
 def watched() -> Iterator[None]:
-    """Inside, whoever fails tells the others when they next wait for it."""
+    """Inside, a process that fails informs the others when they next wait for it."""
     try:
         yield
     except BaseException as error:

@@ -97,7 +97,7 @@ def claim(key: jax.Array, *, again: bool = False) -> None:
 
 @contextlib.contextmanager
 def claims_apart() -> Iterator[None]:
-    """Inside, this thread claims keys as ever, but what it claims there is no claim outside: for a run that is replayed."""
+    """Inside, this thread claims keys, and its claims have no effect outside: for a run that is replayed."""
     token = _apart.set(set(_claimed))
     try:
         yield

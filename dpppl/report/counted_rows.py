@@ -15,12 +15,8 @@ By chance three counts of which all are 0 exceed 4 sd in 1 of 10,000 runs."""
 def stands_out(share: float, std: float) -> bool:
     """Whether a noised share of rows is large enough to report, and larger than noise explains.
 
-    - **share** - the noised share.
-    - **std** - standard deviation of its noise.
-
     >>> stands_out(0.16, 0.038), stands_out(0.142, 0.038), stands_out(0.009, 0.0001)
-    (True, False, False)
-    """
+    (True, False, False)"""
     return share > max(SHARE, STANDS_OUT * std)
 
 
@@ -159,9 +155,7 @@ def rows_of(
 
     - **counts** - noised counts (NUM_COUNTS,), means over steps, as shares of the rows that a step draws.
     - **error** - standard deviation of the noise of each.
-    - **clipping** - the rule of clipping.
-    - **num_rows** - number of rows.
-    - **codes** - see `CountedRows`."""
+    """
     clipped, *apart = (float(count) for count in counts)
     std = error / clipping.count_sensitivity
     missing, silent = (count / clipping.count_sensitivity for count in apart)

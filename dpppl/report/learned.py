@@ -37,7 +37,6 @@ class Learned:
 
         - **values** - posterior draws (draws, ...).
         - **sizes** - effective number of the draws, by element.
-        - **prior** - prior draws (any number, ...).
         """
         scores, variance = normal_scores(values, prior)
         error = _ERRORS * (1.0 / np.maximum(sizes, 1.0) + 1.0 / len(prior)) ** 0.5
@@ -88,7 +87,6 @@ class Partner:
     def of(cls, site: str, values: Array, prior: Array) -> "Partner":
         """Elements that may be as far away as their prior is.
 
-        - **site** - name of the site.
         - **values** - draws (draws, elements).
         - **prior** - prior draws (any number, elements).
         """
@@ -126,11 +124,7 @@ def shifts(values: Array, widths: Array, sizes: Array, partners: Iterable[Partne
 
 
 def named(squares: Mapping[str, Array], element: int) -> str:
-    """The sites that an element depends on, at most three, in words.
-
-    - **squares** - `shifts`.
-    - **element** - number of the element.
-    """
+    """The sites that an element depends on, at most three, in words."""
     by_site = {site: float(values[element]) for site, values in squares.items()}
     largest = max(by_site.values())
     sites = [

@@ -132,9 +132,7 @@ def audit_page(
 ) -> str:
     """A page of an audit, which needs nothing else.
 
-    - **title** - its title.
     - **headline** - its finding, a sentence.
-    - **rows** - names and texts.
     - **curve** - false and true positive rates of the account's trade-off curve.
     - **points** - pairs of these rates of the attack."""
     shares = [(i / 5, f"{20 * i} %") for i in range(6)]

@@ -91,7 +91,7 @@ class PrivacyReport:
     - **provenance** - origins of keys and starting values, and how far the run got.
     - **details** - what the method adds.
     - **num_data** - the declared number of rows.
-    - **num_rows** - that of the arrays that ran.
+    - **num_rows** - number of rows of the arrays that ran.
     - **assumed_public** - what the model captured, and its arguments that are not private, by name and type.
     - **ledger** - the ledger's own words, where there is one.
     - **left_out** - what was run and is not in the numbers, said first.

@@ -80,7 +80,7 @@ def risk_rows(risk: TradeOff) -> list[tuple[str, str]]:
 
 
 def risk_numbers(risk: TradeOff) -> dict[str, Any]:
-    """The same, and the curve, as plain JSON values."""
+    """The numbers of `risk_rows`, and the trade-off curve, as plain JSON values."""
     mu = risk.gaussian
     return {
         "advantage": risk.advantage,

@@ -32,7 +32,7 @@ class Charge:
     - **mechanism**, **noise_multipliers** - the mechanism, and that of each planned step, (steps,) float64.
     - **first**, **chains** - number of the first step, and how many chains take these steps.
     - **is_query** - whether it may use what was kept for queries.
-    - **neighboring_relation** - that of the account it belongs to, where it is not the mechanism's own.
+    - **neighboring_relation** - relation of the account that it belongs to, where it differs from the mechanism's.
     - **selection** - the event of a random number of runs, of whose scores this is one access: it stands for them all.
     """
 
@@ -76,7 +76,8 @@ def events_of(charges: Sequence[Charge]) -> Events:
 
 
 def counted(steps: Any) -> int:
-    """The steps that a state counts. Raises ConfigurationError if there is none: a first state tells nothing of later ones."""
+    """The steps that a state counts. Raises ConfigurationError if there is none: the cost of later states does not follow from
+    a first state."""
     count = int(steps)
     if count < 1:
         raise ConfigurationError(
@@ -119,7 +120,7 @@ class Budget:
         self._runs: dict[str, _Run] = {}
         self._lock, self.one_at_a_time = threading.Lock(), threading.RLock()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         runs = {name: run.ended() for name, run in self._runs.items()}
         return vars(self) | {"_lock": None, "one_at_a_time": None, "_runs": runs}
 
@@ -163,8 +164,8 @@ class Budget:
         )
 
     def calibrate(self, charge_at: Callable[[float], Charge | Sequence[Charge]], run_id: str | None = None) -> float:
-        """The least noise multiplier at which what was charged and `charge_at(noise_multiplier)` meet the target; of
-        several charges the last is the run's.
+        """The least noise multiplier at which earlier charges and `charge_at(noise_multiplier)` together meet the target. If
+        `charge_at` gives several charges, the last one is that of the run's steps.
 
         Of the target, `reserve` is left, unless the charge is a query; charges of `run_id`, which is resumed, do not count.
         Looks at no data. Raises BudgetExceededError if

@@ -88,7 +88,6 @@ class Checkpoint:
         """Hold this run from now on. Raises CheckpointError if the file holds another.
 
         - **key**, **run_id** - key and name of the run.
-        - **digest** - digest of its program.
         - **arguments** - arrays and settings that must be the same in a resumed run.
         """
         self.key, self.run_id = key, run_id
@@ -133,7 +132,6 @@ class Checkpoint:
     def save(self, progress: Progress, finished: Sequence[tuple[Tree, Tree]]) -> None:
         """Write all of it, atomically: a reader sees this or what was there before.
 
-        - **progress** - how far the run has got.
         - **finished** - states and records of the groups of chains that are over.
         """
         axis = 0 if np.ndim(progress.state.i) == 0 else 1
@@ -144,7 +142,6 @@ class Checkpoint:
         """Write arrays, atomically; process 0 alone does.
 
         - **leaves** - the arrays, in order: `leaves` of a resumed run.
-        - **group**, **done** - as in `Progress`.
         """
         if not messages.leads():
             return

@@ -67,7 +67,7 @@ class Method:
         return lax.fori_loop(start, start + count, body, (state, self.empty(state)))
 
     def mapped_chunk(self, states: Tree, *rest: Any) -> Tree:
-        """The same for all chains in `states`."""
+        """`chunk` for all chains in `states`."""
         if self.mapping is None:
             return self.chunk(states, *rest)
         if self.mapping == "pmap":
@@ -100,7 +100,7 @@ def prepare(function: Function, arguments: tuple[object, ...], rows: int, *, qui
 
 
 def prepare_all(programs: Sequence[tuple[Function, tuple[Any, ...], bool]], rows: int) -> list[Program]:
-    """The same for several functions with their arguments, which are compiled at the same time."""
+    """`prepare` for several functions with their arguments, compiled at the same time."""
     outputs, lowered, digests, audit = [], [], [], watching.watcher()
     for function, arguments, quickly in programs:
         closed, output = prove(function, arguments, rows)
@@ -181,9 +181,6 @@ def drive(
     The program is traced, proved and compiled before the session opens; each chunk is charged before it starts. With a
     checkpoint that holds a part of the run, goes on from there.
 
-    - **run** - key, name, checkpoint and reservation.
-    - **plan** - what it does.
-    - **budget** - the account that it is charged to.
     - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
     """
     program = prepare(plan.method.mapped_chunk, plan.arguments(), rows=1)
@@ -248,7 +245,7 @@ def clears_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_traced(arguments: Tree) -> bool:
-    """Whether JAX traces this call. An argument that is no tree of arrays is refused later."""
+    """Whether JAX traces this call. An argument that is not a pytree of arrays is refused later."""
     try:
         given = jax.tree.leaves(arguments)
     except Exception:

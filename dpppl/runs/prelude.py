@@ -33,9 +33,7 @@ def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechani
     The run's mu^2 is num_steps / noise_multiplier^2, with Poisson rows rate^2 num_steps (exp(noise_multiplier^-2) - 1)
     in the limit of many steps, which only decides the share: the account is exact.
 
-    - **noise_multiplier** - that of the run's steps.
     - **num_steps** - steps of all chains together.
-    - **mechanism** - the mechanism of the run's steps.
     """
     inverse, rate = noise_multiplier**-2.0, mechanism.subsampling.rate
     cost = num_steps * (inverse if rate == 1.0 else rate**2 * math.expm1(min(inverse, 50.0)))
@@ -105,9 +103,7 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
     The program is proved before anything is charged, and the run's key is used up here. Reasons to refuse the run itself
     are checked before, too. The caller goes on inside `after_histogram`.
 
-    - **run** - key and name.
     - **phase** - what is looked at, and what it costs.
-    - **budget** - the account that it is charged to.
     - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
     """
     histogram = phase.histogram
@@ -133,10 +129,7 @@ def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[K
 
 @contextlib.contextmanager
 def after_histogram(run: Run) -> Iterator[None]:
-    """Inside, a failure gives back what the run reserved and says that the histogram, if there was one, stays charged.
-
-    - **run** - the run, after `measure_norms` or without it.
-    """
+    """Inside, a failure gives back what the run reserved and says that the histogram, if there was one, stays charged."""
     if run.reservation is None:
         yield
         return

@@ -39,9 +39,7 @@ class ProcessGroup:
     def agree(self, key: jax.Array, program: str, **arguments: object) -> None:
         """Raises ConfigurationError, the same in all processes, where they differ in key, program or other arguments.
 
-        - **key** - the key of the run.
-        - **program** - a digest of what is run.
-        - **arguments** - pytrees of settings, keys and arrays that are no rows, by what they are called."""
+        - **arguments** - pytrees of settings, keys and public arrays, by name."""
         if not self.many:
             return
         mine = {"key": digest(key), "program": program} | {name: digest(value) for name, value in arguments.items()}
@@ -64,7 +62,7 @@ class ProcessGroup:
         return result
 
     def watched(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, whoever fails tells the others."""
+        """Inside, a process that fails informs the others."""
         return messages.watched() if self.many else contextlib.nullcontext()
 
 

@@ -55,7 +55,6 @@ class Query:
 def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -> Charge:
     """The cost of a query, at a noise multiplier or at the least that the rest of the target allows.
 
-    - **query** - the query.
     - **budget** - the account, with a target where `noise_multiplier` is None.
     - **noise_multiplier** - noise sd in units of the bound, or None.
     """
@@ -72,10 +71,7 @@ def noisy_query(
 ) -> np.ndarray:
     """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
 
-    - **query** - the query.
-    - **charge** - its cost, from `query_charge`.
     - **key** - a key of its own, used once.
-    - **budget** - the account that it is charged to.
     - **begin** - `begin(origin of the key)`, called before the charge.
     """
     noise_multiplier = float(charge.noise_multipliers[0])

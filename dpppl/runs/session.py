@@ -31,7 +31,7 @@ class Run:
     - **key** - its key.
     - **run_id** - its name.
     - **checkpoint** - its checkpoint file, where one is kept.
-    - **reservation** - that of its steps, where a phase before them has charged.
+    - **reservation** - reservation of its steps, where an earlier phase of the run has charged.
     """
 
     key: Any
@@ -95,7 +95,7 @@ class Request:
 class Session:
     """An open session.
 
-    - **reservation** - that of the charges of its request.
+    - **reservation** - reservation of the request's charges.
     - **processes** - the processes that take part.
     - **later** - reservation of the request's later charges, if any.
     """
@@ -128,8 +128,6 @@ def session(run: Run, request: Request, budget: Budget) -> Iterator[Session]:
     """Open a session; at its end, what was reserved and not charged is given back.
 
     - **run** - key, name, checkpoint and earlier reservation of the run.
-    - **request** - what it will charge.
-    - **budget** - the account that it is charged to.
 
     Raises BudgetExceededError, KeyReuseError or ConfigurationError before anything is charged."""
     processes = ProcessGroup.of(request.rows, budget)

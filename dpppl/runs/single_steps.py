@@ -63,7 +63,7 @@ def take(key: jax.Array, step: int) -> None:
 
 
 def name_of(key: jax.Array) -> str:
-    """A name for the steps of a key, which does not tell it: for a ledger."""
+    """A name for the steps of a key, for a ledger. The key cannot be computed from it."""
     return "steps " + hashlib.sha256(b"single steps" + np.asarray(jax.random.key_data(key)).tobytes()).hexdigest()[:32]
 
 

@@ -27,9 +27,7 @@ def watcher() -> Watcher | None:
 
 @contextlib.contextmanager
 def watched_by(audit: Watcher) -> Iterator[None]:
-    """Let an audit watch the runs of this thread.
-
-    - **audit** - the audit."""
+    """Let an audit watch the runs of this thread."""
     token = _watcher.set(audit)
     try:
         yield

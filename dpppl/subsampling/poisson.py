@@ -103,8 +103,8 @@ def draw_dense(
 ) -> Selection:
     """One 64-bit threshold comparison a row; the rate is rounded down to a multiple of 2^-64, never up.
 
-    Drawn by blocks of _BLOCK rows, each with a key of its own, so that part of the rows, `length` of them from `first` on, needs
-    no other rows' draws."""
+    Rows are drawn in blocks of _BLOCK, each block with a key of its own. So a device draws only the blocks of its `length` rows
+    from `first` on."""
     numerator, denominator = rate.as_integer_ratio()
     threshold = numerator * 2**64 // denominator
     high, low = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)

@@ -283,10 +283,7 @@ def choose_norm(
 
     Returns the run, which has its steps reserved.
 
-    - **svi** - the SVI.
-    - **objective** - its objective.
     - **phi** - the first unconstrained parameters.
-    - **rows**, **public** - private rows and Public arrays.
     - **run** - the run, not yet begun.
     - **charges** - the histogram's, and that of the steps.
     - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""

@@ -258,7 +258,6 @@ def learned_latents(
     Archambeau 2009). A point is "prior" where it stayed at the prior's median and no gradient could have moved it.
 
     - **objective** - the ELBO, with the guide.
-    - **public** - the model's Public arrays.
     - **phi** - the guide's unconstrained parameters.
     - **gradients** - noisy gradients by parameter, (number kept, ...).
     """
@@ -331,7 +330,7 @@ def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> d
     return {place: gradient for place, gradient in spreads.items() if place in gradients}
 
 
-def by_site(guide: object, gradients: BySite) -> dict[str, Any]:
+def by_site(guide: object, gradients: BySite) -> dict[str, jax.Array]:
     """By site, what `gradients` hold under the names of locations, of a guide whose draws are a location and noise."""
     found: dict[str, Any] = {}
     for part in parts_of(guide):

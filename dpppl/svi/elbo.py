@@ -74,15 +74,15 @@ class Objective:
         """The private rows and the Public arrays of a call."""
         return self.split.arrays(args, kwargs, mesh)
 
-    def constrain(self, phi: BySite) -> dict[str, Any]:
+    def constrain(self, phi: BySite) -> dict[str, jax.Array]:
         """The parameters as NumPyro's users see them."""
         return dict(transform_fn(self.transforms, phi))
 
-    def unconstrain(self, params: BySite) -> dict[str, Any]:
+    def unconstrain(self, params: BySite) -> dict[str, jax.Array]:
         """The inverse of `constrain`."""
         return {name: jax.tree.map(self.transforms[name].inv, params[name]) for name in self.transforms}
 
-    def sample(self, params: Tree, rng_key: jax.Array, num_samples: int) -> dict[str, Any]:
+    def sample(self, params: Tree, rng_key: jax.Array, num_samples: int) -> dict[str, jax.Array]:
         """Draws of the latents that all rows share, constrained, by site."""
         placeholders = self.split.placeholder_public()
 

@@ -21,7 +21,7 @@ from dpppl.model.arguments import name_of
 from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
 from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Start
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Numbers, Tree
 
 Arrays = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ _BEFORE = "_dpppl_before_set_up"
 
 
 def parts_of(guide: object) -> Iterator[Tree]:
-    """The guides that a guide consists of, itself if it is no list."""
+    """The parts of a guide; of a guide that is not a list, the guide itself."""
     if not isinstance(guide, autoguide.AutoGuideList):
         yield guide
         return
@@ -287,7 +287,7 @@ class AutoDropout(autoguide.AutoDelta):
             if not _is_real(support):
                 raise ConfigurationError(f"AutoDropout: site '{name}' is not real-valued and cannot be dropped to 0.")
 
-    def drop(self, values: BySite, rng_key: jax.Array) -> dict[str, Any]:
+    def drop(self, values: BySite, rng_key: jax.Array) -> dict[str, Numbers]:
         """`values` by site with fresh masks."""
         assert self.sites is not None
         keep, dropped = 1.0 - self.rate, dict(values)
@@ -304,7 +304,7 @@ class AutoDropout(autoguide.AutoDelta):
         *args: object,
         sample_shape: tuple[int, ...] = (),
         **kwargs: object,
-    ) -> dict[str, Any]:
+    ) -> dict[str, jax.Array]:
         values = {name: params[f"{name}_{self.prefix}_loc"] for name in self._init_locs}
         keys = jax.random.split(rng_key, math.prod(sample_shape))
         draws = jax.vmap(lambda key: self._postprocess(self.drop(values, key)))(keys)
@@ -314,7 +314,7 @@ class AutoDropout(autoguide.AutoDelta):
         unconstrained = {n: biject_to(self.prototype_trace[n]["fn"].support).inv(v) for n, v in values.items()}
         return self._postprocess_fn(unconstrained)
 
-    def __call__(self, *args: object, **kwargs: object) -> dict[str, Any]:
+    def __call__(self, *args: object, **kwargs: object) -> dict[str, jax.Array]:
         if self.prototype_trace is None:
             self._setup_prototype(*args, **kwargs)
         with handlers.block(hide=list(self._init_locs)):

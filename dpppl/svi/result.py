@@ -64,7 +64,7 @@ class SVIResult:
     public: BySite | None = None
 
     @cached_property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> dict[str, jax.Array]:
         """`averaged_params()`: constrained parameters by name."""
         return self.averaged_params()
 
@@ -90,7 +90,8 @@ class SVIResult:
 
     @cached_property
     def _refusals(self) -> list[str]:
-        """Those of the noisy gradients alone, without a look at guide and prior; none of very many numbers."""
+        """Refusals that follow from the noisy gradients alone, without guide and prior. Empty where there are very many
+        numbers."""
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
         return convergence(self.gradients, clipped=self.clipped, counted=self.counted).refusals
@@ -107,7 +108,7 @@ class SVIResult:
         """The cost of everything that its SVI object had run when this run ended."""
         return self.report
 
-    def averaged_params(self, tail: float = 0.5, *, allow_unconverged: bool = False) -> dict[str, Any]:
+    def averaged_params(self, tail: float = 0.5, *, allow_unconverged: bool = False) -> dict[str, jax.Array]:
         """Constrained parameters, averaged unconstrained over the last share `tail` of the trajectory.
 
         - **tail** - the share of the trajectory, in (0, 1].
@@ -125,7 +126,7 @@ class SVIResult:
         found: dict[str, Any] = constrain(averages)
         return found
 
-    def noise_aware_params(self, tail: float = 0.5) -> dict[str, Any]:
+    def noise_aware_params(self, tail: float = 0.5) -> dict[str, jax.Array]:
         """Parameters of a Gaussian guide whose location is corrected, and whose spread widened, for the noise it saw.
 
         - **tail** - the share of the trajectory to measure noise on, in (0, 1].
@@ -153,7 +154,9 @@ class SVIResult:
                 objective, self.public or {}, tail_of(self.trajectory, tail), tail_of(self.gradients, tail)
             )
 
-    def sample_posterior(self, rng_key: jax.Array, num_samples: int, params: BySite | None = None) -> dict[str, Any]:
+    def sample_posterior(
+        self, rng_key: jax.Array, num_samples: int, params: BySite | None = None
+    ) -> dict[str, jax.Array]:
         """Draws from the guide at `params` (by default the averaged ones), by site, leading axis `num_samples`.
 
         - **rng_key** - a key of the draws.
@@ -162,7 +165,7 @@ class SVIResult:
         num_samples = positive_integer(num_samples, name="sample_posterior(rng_key, num_samples): num_samples")
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
 
-        def draws(rng_key: jax.Array, params: Tree) -> dict[str, Any]:
+        def draws(rng_key: jax.Array, params: Tree) -> dict[str, jax.Array]:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):
                 return dict(self.guide.sample_posterior(rng_key, params, sample_shape=(num_samples,)))
             return objective.sample(params, rng_key, num_samples)
@@ -189,7 +192,7 @@ class SVIResult:
         shapes = [f"{name} {_shape(value)}" for name, value in self.last_params.items()]
         return f"SVIResult: {int(self.state.i)} steps{cost}\n{self.convergence}\nparams: {', '.join(shapes)}"
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         assert self.convergence  # a pickle holds it instead of the functions
         return {name: value for name, value in vars(self).items() if name not in _FUNCTIONS}
 
@@ -213,7 +216,9 @@ def _shape(value: jax.Array) -> str:
     )
 
 
-def noise_aware_params(objective: Objective, public: BySite, trajectory: BySite, gradients: BySite) -> dict[str, Any]:
+def noise_aware_params(
+    objective: Objective, public: BySite, trajectory: BySite, gradients: BySite
+) -> dict[str, jax.Array]:
     """See `SVIResult.noise_aware_params`. `trajectory`, `gradients`: the tail, leaves (number kept, ...)."""
     guide = objective.guide
     if not isinstance(guide, _GAUSSIAN):

@@ -107,7 +107,7 @@ class SVI(SVISettings):
             return self._report(charges, Provenance().and_now(Status.BY_HAND, origin, self._start))
         return super().privacy_report()
 
-    def get_params(self, state: SVIState) -> dict[str, Any]:
+    def get_params(self, state: SVIState) -> dict[str, jax.Array]:
         """The constrained parameters, by name, of a state that `init`, `update` or a result holds.
 
         - **state** - an `SVIState`."""

@@ -35,7 +35,7 @@ from dpppl.validation import Fixed, checked_call, positive_integer
 
 
 def _scheme(subsampling: object) -> Subsampling:
-    """Full batches where None was given. Raises ConfigurationError for what is no scheme."""
+    """Full batches where None was given. Raises ConfigurationError for any other object."""
     subsampling = FullBatch() if subsampling is None else subsampling
     if not isinstance(subsampling, Subsampling):
         raise ConfigurationError("subsampling must be dpppl.Poisson(rate), FullBatch(), Partition(...), ...")
@@ -144,7 +144,7 @@ class SVISettings(Fixed, PrivateRunner):
         self._mechanism, self._has_auto_norm, self._counted = self._mechanism.with_norm(norm), False, counted
 
     def _also_captured(self, names: Iterable[str]) -> None:
-        """Note arrays, in words, that functions of this object captured: the report tells that they are taken for public."""
+        """Note arrays, in words, that functions of this object captured: the report says that they are assumed public."""
         self._captured = tuple(dict.fromkeys((*self._captured, *names)))
 
     def _charges(self, num_steps: int, first: int, run_id: str | None = None) -> list[Charge]:
@@ -190,7 +190,7 @@ class SVISettings(Fixed, PrivateRunner):
             assumed_public=tuple(dict.fromkeys((*captured, *self._captured))),
         )  # fmt: skip
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_programs": {}, "_result": None, "_optim": optimizers.Pickled(self._optim)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -45,13 +45,11 @@ def svi_step(
 ) -> tuple[SVIState, Any]:  # fmt: skip
     """The next state; and the noisy ascent direction with the noised counts of rows as shares, None where none are counted.
 
-    - **objective** - the ELBO.
     - **mechanism**, **noise_multiplier** - of its access.
     - **optim** - NumPyro's interface to the optimiser.
     - **gradient** - "aligned" or "per_parameter".
     - **num_data** - declared number of rows, or None.
-    - **state** - the state before.
-    - **rows**, **public** - private rows and Public arrays."""
+    """
     norms, shares = [state.clipping_norm], [None]
 
     def noted(noisy: Tree) -> Tree:
@@ -97,7 +95,7 @@ def svi_step(
 
 
 def check_state(state: Tree, name: str) -> None:
-    """Raise ConfigurationError for what is no state: `name` says what was given."""
+    """Raise ConfigurationError unless `state` is a state; `name` names the argument."""
     if not isinstance(state, SVIState):
         raise ConfigurationError(
             f"{name} is a {type(state).__name__}; give a state that svi.init or svi.update returned, or result.state."

@@ -1,6 +1,6 @@
 """Calibration: whether events of predicted probability p happen in a share p of the cases."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,7 +27,13 @@ class ReliabilityBins(NamedTuple):
 
 
 def reliability_bins(
-    probabilities: Any, labels: Any, *, num_bins: int = 15, bins: str = "width", weights: Any = None, mask: Any = None
+    probabilities: ArrayLike,
+    labels: ArrayLike,
+    *,
+    num_bins: int = 15,
+    bins: str = "width",
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
 ) -> ReliabilityBins:
     """Predicted probability against observed frequency, bin by bin: the data of a reliability diagram.
 

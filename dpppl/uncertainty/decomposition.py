@@ -1,8 +1,9 @@
 """Parts of a predictive variance, and the share of a prior's variance that the data removed."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite
@@ -28,7 +29,9 @@ class VarianceParts(NamedTuple):
         return self.epistemic + self.aleatoric
 
 
-def decompose_variance(means: Any, variances: Any = None, *, weights: Any = None) -> VarianceParts:
+def decompose_variance(
+    means: ArrayLike, variances: ArrayLike | None = None, *, weights: ArrayLike | None = None
+) -> VarianceParts:
     """The two parts of the predictive variance, over posterior samples z_1, ..., z_S.
 
     - **means**: (S, ...) E[y | z_s] for each input: (S, N) for real or binary responses, (S, N, K) for K classes.

@@ -1,7 +1,5 @@
 """Predictions, responses, weights and masks as checked NumPy arrays."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +17,7 @@ def as_array(value: ArrayLike, name: str) -> np.ndarray:
         raise ConfigurationError(f"{name} must be an array of real numbers, got {type(value).__name__}.") from None
 
 
-def row_weights(num_rows: int, weights: Any, mask: Any) -> np.ndarray:
+def row_weights(num_rows: int, weights: ArrayLike | None, mask: ArrayLike | None) -> np.ndarray:
     """Weights (N,) that sum to 1; 0 where `mask` is False. Raises ConfigurationError unless some weight is positive."""
     found = np.ones(num_rows) if weights is None else as_array(weights, "weights")
     if found.shape != (num_rows,):

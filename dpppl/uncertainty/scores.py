@@ -1,15 +1,16 @@
 """Proper scores of predictive distributions, smaller is better, and the coverage of their intervals."""
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from dpppl.errors import ConfigurationError
 from dpppl.uncertainty.inputs import as_array, class_predictions, real_predictions, row_weights
 
 
-def brier_score(probabilities: Any, labels: Any, *, weights: Any = None, mask: Any = None) -> float:
+def brier_score(
+    probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, mask: ArrayLike | None = None
+) -> float:
     """Mean squared distance of the probabilities from what happened.
 
     - **probabilities**: (N,) of class 1: mean of (p - y)^2, in [0, 1]; or (N, K): mean over rows of the sum over classes, as
@@ -30,7 +31,9 @@ def brier_score(probabilities: Any, labels: Any, *, weights: Any = None, mask: A
     return float(share @ np.sum((chances - np.eye(chances.shape[1])[classes]) ** 2, axis=1))
 
 
-def log_score(probabilities: Any, labels: Any, *, weights: Any = None, mask: Any = None) -> float:
+def log_score(
+    probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, mask: ArrayLike | None = None
+) -> float:
     """Mean negative log probability of what happened, in nats: the negative log likelihood (NLL) of a row.
 
     - **probabilities**, **labels**, **weights**, **mask** - as for `brier_score`.
@@ -48,7 +51,9 @@ def log_score(probabilities: Any, labels: Any, *, weights: Any = None, mask: Any
         return float(-(share @ np.log(chances[np.arange(len(classes)), classes])))
 
 
-def predictive_log_score(log_likelihoods: Any, *, weights: Any = None, mask: Any = None) -> float:
+def predictive_log_score(
+    log_likelihoods: ArrayLike, *, weights: ArrayLike | None = None, mask: ArrayLike | None = None
+) -> float:
     """`log_score` for any response: mean over rows of -log mean over z of p(y | z), in nats.
 
     - **log_likelihoods**: (S, N) log p(y_n | z_s) of each row given each posterior sample, as
@@ -72,7 +77,14 @@ def predictive_log_score(log_likelihoods: Any, *, weights: Any = None, mask: Any
     return float(-(share @ (logsumexp(values, axis=0) - np.log(len(values)))))
 
 
-def crps(samples: Any, responses: Any, *, fair: bool = False, weights: Any = None, mask: Any = None) -> float:
+def crps(
+    samples: ArrayLike,
+    responses: ArrayLike,
+    *,
+    fair: bool = False,
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
+) -> float:
     """Continuous ranked probability score E|X - y| - E|X - X'| / 2, mean over rows, in the units of the response.
 
     - **samples**: (S, N) draws of the posterior predictive distribution for each row.
@@ -100,7 +112,12 @@ def crps(samples: Any, responses: Any, *, fair: bool = False, weights: Any = Non
 
 
 def interval_coverage(
-    samples: Any, responses: Any, *, level: float = 0.9, weights: Any = None, mask: Any = None
+    samples: ArrayLike,
+    responses: ArrayLike,
+    *,
+    level: float = 0.9,
+    weights: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
 ) -> float:
     """Share of responses that lie in the central interval of their predictive draws; calibrated draws give `level`.
 

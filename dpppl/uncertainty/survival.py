@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 from numpyro import handlers
 
 from dpppl.errors import ConfigurationError
@@ -30,7 +31,7 @@ class SurvivalCurve(NamedTuple):
 
 
 def survival_curve(
-    model: Function, samples: BySite, times: Any, *args: object, site: str = "time", level: float = 0.9,
+    model: Function, samples: BySite, times: ArrayLike, *args: object, site: str = "time", level: float = 0.9,
     **kwargs: object,
 ) -> SurvivalCurve:  # fmt: skip
     """Compute survival curves and pointwise credible bands from posterior samples, at no privacy cost.

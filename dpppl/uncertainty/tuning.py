@@ -115,7 +115,7 @@ def tune(
     - **print_cost**: whether to print a line with the cost before the first run.
 
     *Guarantee*: all that is returned is (epsilon, delta)-DP as `report` says, however many candidates there are; runs that lose
-    are forgotten. Prints nothing of single runs. The time that it takes tells the number of runs, which must stay secret.
+    are forgotten. Prints nothing of single runs. The running time reveals the number of runs, which must stay secret.
 
     Raises ConfigurationError or BudgetExceededError before any data are touched and before anything is charged.
 
