@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import functools
+import gc
 import hashlib
 import itertools
 import os
@@ -35,14 +36,16 @@ class Secrets:
     """A plugin: fixtures of this file do not reach README.md and docstrings, whose examples take secret keys, too."""
 
     @pytest.fixture(autouse=True)
-    def same_secrets(self, request, monkeypatch):
+    def same_secrets(self, request):
         """Secret keys of a test are its own, and the same each time: what holds with noise holds in every run."""
         numbers = itertools.count()
 
         def urandom(count):
             return hashlib.shake_256(f"{request.node.nodeid} {next(numbers)}".encode()).digest(count)
 
-        monkeypatch.setattr("dpppl.randomness.keys.os", types.SimpleNamespace(urandom=urandom))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("dpppl.randomness.keys.os", types.SimpleNamespace(urandom=urandom))
+            yield
 
 
 def pytest_addoption(parser):
@@ -78,16 +81,31 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish(session):
-    """Test modules must not make arrays when they are imported: leak tests count the live ones."""
+    """Test modules must not make arrays when they are imported: leak tests count the live ones. Then collect garbage less often:
+    tracing makes many objects."""
     if jax.live_arrays():
         raise pytest.UsageError("a test module makes JAX arrays at import; make them inside tests or fixtures.")
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)
-def claimed(monkeypatch):
+def claimed():
     """The keys that a test has used, none at first."""
-    monkeypatch.setattr("dpppl.randomness.keys._claimed", keys := set())
-    return keys
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpppl.randomness.keys._claimed", keys := set())
+        yield keys
+
+
+@pytest.fixture
+def altered(monkeypatch):
+    """`monkeypatch` for functions that draw, clip, add up or read rows: programs made of others are not used."""
+    from dpppl.information_flow import executables
+
+    executables.clear()
+    yield monkeypatch
+    executables.clear()
 
 
 @pytest.fixture(params=[False, True], ids=["float32", "float64"])

@@ -106,14 +106,14 @@ def test_poisson_batches_do_not_lose_more_than_is_reported(make):
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
-def test_noise_that_is_halved_is_seen(make, epsilon, monkeypatch):
+def test_noise_that_is_halved_is_seen(make, epsilon, altered):
     whole = dpppl.randomness.normal.standard_normal
 
     def halved(*arguments):
         with jax.enable_x64(True):
             return 0.5 * whole(*arguments)
 
-    monkeypatch.setattr(dpppl.randomness.normal, "standard_normal", halved)
+    altered.setattr(dpppl.randomness.normal, "standard_normal", halved)
     assert not attack(make, epsilon).consistent
 
 

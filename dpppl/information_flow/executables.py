@@ -8,6 +8,9 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
+from functools import cache, partial
 from importlib.metadata import version
 from typing import Any
 
@@ -20,12 +23,14 @@ from dpppl.jaxprs import is_key
 from dpppl.types import Function, Tree
 
 MOST = 128
-"""Number of programs kept, those used last. Each holds memory maps, of which a process may have 65,530."""
+"""Number of programs kept, and of functions, those used last. Each holds memory maps, of which a process may have 65,530."""
 
 _FEW = 4 * 10**6
 
 _kept: OrderedDict[str, Function] = OrderedDict()
+_functions: OrderedDict[Hashable, Function] = OrderedDict()
 _lock = threading.Lock()
+_version = cache(version)
 
 
 class Lowered:
@@ -46,18 +51,19 @@ class Lowered:
         self, closed: Any, leaves: Any, quickly: bool = False, shardings: Any = None, devices: str | None = None,
         kept: bool = True,
     ) -> None:  # fmt: skip
-        self._lowered = jax.jit(jaxpr_as_fun(closed), **(shardings or {})).lower(*leaves)
         captured = list(jaxprs.constants(closed))
+        self._kept = kept and not any(map(is_key, captured))
+        function = _function(closed) if self._kept else jaxpr_as_fun(closed)
+        self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         is_simple = not (quickly or any(map(_divides, jaxprs.equations(closed))))
         quickly = quickly and jax.default_backend() == "cpu" and is_small(*closed.in_avals, *closed.out_avals)
         self._options: Any = {"xla_backend_optimization_level": 0} if quickly else None
         if shardings and jax.default_backend() == "cpu" and not is_simple:
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
             self._options = {"xla_disable_hlo_passes": "algsimp"}
-        self._kept = kept and not any(map(is_key, captured))
         facts = [
             self._lowered.as_text(),
-            *map(version, ("jax", "jaxlib", "numpyro", "dpppl")),
+            *map(_version, ("jax", "jaxlib", "numpyro", "dpppl")),
             devices or str(jax.devices()),
         ]
         facts += [str(closed.in_avals), str(closed.out_avals), *map(_digest_of, captured)]
@@ -83,6 +89,13 @@ class Lowered:
         return call
 
 
+def clear() -> None:
+    """Forget all programs: what is called next is lowered and compiled again."""
+    with _lock:
+        _kept.clear()
+        _functions.clear()
+
+
 def is_small(*arrays: Any) -> bool:
     """Whether so few numbers enter and leave a program that compiling it takes longer than running it."""
     return sum(math.prod(np.shape(array)) for array in arrays) < _FEW
@@ -103,6 +116,54 @@ def compiled(function: Function, *arguments: object, quickly: bool = True) -> Fu
 def run_once(function: Function, *arguments: object, quickly: bool = True) -> Tree:
     """`jax.jit(function)(*arguments)`, of a program that may be kept, but not the function."""
     return compiled(function, *arguments, quickly=quickly)(*arguments)
+
+
+def _function(closed: Any) -> Function:
+    """A program as a function: the same function for equal programs, which JAX then lowers once."""
+    function: Function = jaxpr_as_fun(closed)
+    try:
+        hash(form := _form(closed))
+    except TypeError:
+        return function
+    with _lock:
+        function = _functions.setdefault(form, function)
+        _functions.move_to_end(form)
+        while len(_functions) > MOST:
+            _functions.popitem(last=False)
+    return function
+
+
+def _form(value: Any, differentiated: bool = False) -> Hashable:
+    """A program, or a parameter of an equation, as what Python can compare: equal for programs that compute the same.
+
+    Rules of derivatives are left out, but in the fields of a dataclass, such as an access: lowering it may differentiate."""
+    part = partial(_form, differentiated=differentiated)
+    if (jaxpr := jaxprs.open_jaxpr(value)) is not None:
+        numbers: dict[Any, int] = {}
+
+        def of(variables: Any) -> Hashable:
+            literal, number = jaxprs.is_literal, lambda v: numbers.setdefault(v, len(numbers))
+            return tuple((_digest_of(v.val) if literal(v) else number(v), v.aval) for v in variables)
+
+        lines: list[Hashable] = [of((*jaxpr.constvars, *jaxpr.invars))]
+        for e in jaxpr.eqns:
+            settings = ((n, part(x)) for n, x in e.params.items() if differentiated or n not in _DERIVATIVES)
+            lines.append((e.primitive, e.ctx, of(e.invars), of(e.outvars), *settings))
+        return str(type(value)), *lines, of(jaxpr.outvars), part(tuple(getattr(value, "consts", ())))
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return _digest_of(value)
+    if isinstance(value, float | complex):
+        return repr(value)
+    if isinstance(value, tuple | list):
+        return type(value), *map(part, value)
+    if isinstance(value, dict):
+        return dict, *zip(value, map(part, value.values()))
+    if is_dataclass(value) and not isinstance(value, type):
+        return type(value), *(_form(getattr(value, field.name), True) for field in fields(value))
+    return type(value), value
+
+
+_DERIVATIVES = {"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"}
 
 
 def _placement(leaf: jax.Array) -> str:

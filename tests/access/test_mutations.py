@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import jax
 import pytest
 
+from dpppl.information_flow import executables
+
 
 @dataclass(frozen=True)
 class Mutation:
@@ -491,6 +493,7 @@ def check_that_it_is_caught(mutation, request, claimed):
     )  # what only reads traced programs
     with pytest.MonkeyPatch.context() as patch:
         mutated(mutation, patch)
+        executables.clear()
         if traced:
             jax.clear_caches()
         try:
@@ -499,6 +502,7 @@ def check_that_it_is_caught(mutation, request, claimed):
             survived = isinstance(error, NameError | SyntaxError | ImportError)
         except pytest.fail.Exception:
             survived = False
+    executables.clear()
     if traced:
         jax.clear_caches()
     assert not survived, f"{mutation.bug} was not caught by {mutation.test}"

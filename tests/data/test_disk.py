@@ -231,7 +231,7 @@ class Counted:
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(altered):
     """The blocks that programs ask for, two of them to a pass over N rows."""
     found = []
     block = disk.Reading.block
@@ -240,9 +240,9 @@ def asked(monkeypatch):
         found.append((start, size))
         return block(self, start, size)
 
-    monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
-    monkeypatch.setattr(disk, "_BLOCK_ROWS", 608)
-    monkeypatch.setattr(disk.Reading, "block", counted)
+    altered.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
+    altered.setattr(disk, "_BLOCK_ROWS", 608)
+    altered.setattr(disk.Reading, "block", counted)
     return found
 
 

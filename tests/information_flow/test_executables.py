@@ -1,7 +1,5 @@
 """Compiled programs that are kept: what they are shared by, and what they are not."""
 
-from collections import OrderedDict
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,10 +17,10 @@ from dpppl.subsampling import FullBatch, Poisson
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch):
+def kept():
     """The programs that are kept, none at first."""
-    monkeypatch.setattr(executables, "_kept", found := OrderedDict())
-    return found
+    executables.clear()
+    return executables._kept
 
 
 def prepare(power=2, centre=(0.5, 1.0), rows=8, dtype=np.float32, subsampling=None, norm=1.0, key=0):
@@ -72,6 +70,56 @@ def test_settings_of_jax_tell_programs_apart(kept):
         executables.run_once(jnp.sin, numbers)
     executables.run_once(jnp.sin, jax.device_put(numbers, jax.devices()[1]))
     assert len(kept) == 4
+
+
+def lowered(function):
+    """How many programs JAX lowered for this one."""
+    count = []
+    listen = lambda event, *_, **__: count.append(event) if event.endswith("jaxpr_to_mlir_module_duration") else None  # noqa: E731
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    executables.run_once(function, np.float32(0.5))
+    jax.monitoring.clear_event_listeners()
+    return len(count)
+
+
+def of(slope):
+    """|x| with this slope at 0, and its derivative."""
+    absolute = jax.custom_jvp(lambda x: jnp.abs(x))
+    absolute.defjvp(lambda given, tangents: (jnp.abs(given[0]), slope * tangents[0]))
+    return absolute, jax.grad(absolute)
+
+
+def test_equal_programs_are_lowered_once():
+    """Whoever wrote them: rules of derivatives that a program does not use do not count."""
+    centre = np.arange(3.0)
+    for make in (
+        lambda: lambda x: jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x + centre.sum()), x),
+        lambda: of(1.0)[0],
+    ):
+        assert lowered(make()) == 1 and lowered(make()) == 0
+    executables.clear()
+    assert lowered(of(1.0)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (lambda x: x + 0.0, lambda x: x + -0.0), (lambda x: x + 1.0, lambda x: x + np.float64(1.0)),
+        (lambda x: x - 1.0, lambda x: 1.0 - x), (lambda x: x**2, lambda x: x**3), (of(1.0)[1], of(2.0)[1]),
+        (lambda x: x + np.arange(2.0), lambda x: x + np.arange(2.0)[::-1]), (lambda x: (x, -x), lambda x: (-x, x)),
+        (lambda x: jax.lax.map(jnp.sin, x[None]), lambda x: jax.lax.map(jnp.cos, x[None])),
+        (lambda x: jax.lax.fori_loop(0, 3, lambda _, x: 2 * x, x), lambda x: jax.lax.fori_loop(0, 4, lambda _, x: 2 * x, x)),
+        (lambda x: jnp.clip(x, max=np.inf), lambda x: jnp.clip(x, max=np.nan)), (lambda x: x > 0.0, lambda x: x >= 0.0),
+    ],
+)  # fmt: skip
+def test_other_programs_are_lowered_by_themselves(one, other):
+    with jax.enable_x64(True):
+        number = np.float32(0.5)
+        expected, found = (
+            [jax.jit(f)(number) for f in (one, other)],
+            [executables.run_once(f, number) for f in (one, other)],
+        )
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_what_is_kept_is_proved_again(kept):

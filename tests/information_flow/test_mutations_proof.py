@@ -3,6 +3,7 @@
 import importlib
 
 import jax
+import numpy as np
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught, quoted
 
@@ -210,7 +211,26 @@ MUTATIONS = [
              "test_mechanism:test_rows_that_were_not_drawn_are_not_counted"),
     Mutation("a ChaCha20 fold of 16 bits", "dpppl.randomness.chacha:_folded_words", "_words(key, data,", "_words(key, data & np.uint32(0xFFFF),",
              "test_mechanism:test_all_32_bits_of_a_step_make_another_key", (lambda: _chacha(),)),
+    # Programs that are taken for equal
+    *(Mutation(f"programs that differ in {what} are one", f"{FLOW}executables:_form", old, new,
+               "test_executables:test_other_programs_are_lowered_by_themselves", entry)
+      for what, old, new, entry in [
+          ("a setting", ", *settings))", "))", (lambda: lambda x: x**2, lambda: lambda x: x**3)),
+          ("a constant", 'part(tuple(getattr(value, "consts", ())))', "()",
+           (lambda: lambda x: x + np.arange(2.0), lambda: lambda x: x + np.arange(2.0)[::-1])),
+          ("an operand", "of(e.invars)", "None", (lambda: lambda x: x - 1.0, lambda: lambda x: 1.0 - x)),
+      ]),
+    Mutation("accesses that differ in their program are one", f"{FLOW}executables:_form", "for field in fields(value))",
+             "for field in fields(value)[:1])", "test_executables:test_another_model_shape_or_setting_is_another_program",
+             (lambda: {"power": 4}, lambda: _no_programs())),
 ]  # fmt: skip
+
+
+def _no_programs():
+    from dpppl.information_flow import executables
+
+    executables.clear()
+    return executables._kept
 
 
 def _chacha():

@@ -543,7 +543,7 @@ def test_schedules():
     )
 
 
-def test_every_step_draws_the_noise_that_is_accounted_for(monkeypatch):
+def test_every_step_draws_the_noise_that_is_accounted_for(altered):
     """With every normal draw replaced by 1, no prior and no likelihood, z moves by s_t at step t."""
 
     def flat(y):
@@ -555,8 +555,8 @@ def test_every_step_draws_the_noise_that_is_accounted_for(monkeypatch):
         with jax.enable_x64(True):
             return jnp.ones(size, jnp.float64)
 
-    monkeypatch.setattr(dpppl.randomness.normal, "standard_normal", ones)
-    monkeypatch.setattr("dpppl.information_flow.verify_jaxpr", lambda *_, **__: None)  # it would refuse ones for noise
+    altered.setattr(dpppl.randomness.normal, "standard_normal", ones)
+    altered.setattr("dpppl.information_flow.verify_jaxpr", lambda *_, **__: None)  # it would refuse ones for noise
     kernel = kernel_of(flat, step_size=dpppl.polynomial_decay(0.5), clipping_norm=2.0, noise_multiplier=1.3)
     mcmc = mcmc_of(kernel, num_warmup=0, num_samples=6)
     mcmc.run(jax.random.key(0), Y, extra_fields=("z",))

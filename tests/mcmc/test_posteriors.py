@@ -23,7 +23,7 @@ THRESHOLD = 6.5
 
 
 @pytest.fixture
-def scale_noise(monkeypatch):
+def scale_noise(altered):
     """Multiply the door's noise, in kernels made and traced afterwards."""
     draw = dpppl.randomness.normal.standard_normal
 
@@ -31,9 +31,7 @@ def scale_noise(monkeypatch):
         with jax.enable_x64(True):
             return factor * draw(*args)
 
-    return lambda factor: monkeypatch.setattr(
-        dpppl.randomness.normal, "standard_normal", functools.partial(scaled, factor)
-    )
+    return lambda factor: altered.setattr(dpppl.randomness.normal, "standard_normal", functools.partial(scaled, factor))
 
 
 def run(kernel, *data, warmup, samples, thinning, chains, seed=0):

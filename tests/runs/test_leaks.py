@@ -97,9 +97,9 @@ def test_a_row_moves_a_step_by_no_more_than_the_sensitivity(subsampling):
     assert 1.99 < movement(subsampling, 5.0, "opposite") <= 2.0 + 4e-4
 
 
-def test_the_row_test_would_see_rows_that_are_not_clipped(monkeypatch):
+def test_the_row_test_would_see_rows_that_are_not_clipped(altered):
     one_step.cache_clear()
-    monkeypatch.setattr(clipping, "clip_rows", lambda rows, mask, norm, _: jax.tree.map(lambda g: g / norm, rows))
+    altered.setattr(clipping, "clip_rows", lambda rows, mask, norm, _: jax.tree.map(lambda g: g / norm, rows))
     assert movement(dpppl.FullBatch(), -2.0, 0.3) > 2.0
     one_step.cache_clear()
 
@@ -321,7 +321,7 @@ def dumped(directory, function):
 
 
 @pytest.fixture
-def optimised(monkeypatch):
+def optimised(altered):
     """The optimised programs that are compiled ahead of time during a test, as text."""
     texts, compiled = [], jax.stages.Lowered.compile
 
@@ -330,7 +330,7 @@ def optimised(monkeypatch):
         texts.append(program.as_text())
         return program
 
-    monkeypatch.setattr(jax.stages.Lowered, "compile", noting)
+    altered.setattr(jax.stages.Lowered, "compile", noting)
     return texts
 
 

@@ -66,12 +66,12 @@ def folder(tmp_path):
     compilation_cache.reset_cache()
 
 
-def test_the_persistent_cache_is_used_and_depends_on_no_data(folder, monkeypatch):
+def test_the_persistent_cache_is_used_and_depends_on_no_data(folder):
     """Other rows and keys of the same shapes add no entry: nothing of them is in a program."""
-    monkeypatch.setattr(executables, "_kept", type(executables._kept)())
+    executables.clear()
     run(0)
     entries = sorted(path.name for path in folder.iterdir() if not path.name.endswith("-atime"))
     assert any("jaxpr_as_fun" in name for name in entries)
-    executables._kept.clear()
+    executables.clear()
     run(1)
     assert sorted(path.name for path in folder.iterdir() if not path.name.endswith("-atime")) == entries
