@@ -14,11 +14,11 @@ demo: $(VENV)/installed
 	$(BIN)/python examples/adult.py
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not numerical"
+	DPPPL_TESTS=quick $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not numerical"
 
 # `python -m pytest --all` also runs every case of tests that are marked as thinned
-test-all: $(VENV)/installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not numerical"
+test-all: test
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not numerical"
 	DPPPL_TESTS=numerical $(BIN)/python -m pytest -n 2 --dist worksteal -m numerical tests
 
 dist: $(VENV)/installed

@@ -15,10 +15,12 @@ from importlib.metadata import version
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
-# Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. Level 0 would
-# make long chains slow. What floating-point arithmetic might do to the sensitivity is tested as users' programs are compiled.
-if os.environ.get("DPPPL_TESTS") != "numerical" and version("jaxlib").startswith("0.10."):
-    os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+# Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. At level 0 it takes
+# a third, but long chains are slow. What floating-point arithmetic might do to the sensitivity is tested as users' programs are
+# compiled.
+if (tests := os.environ.get("DPPPL_TESTS")) != "numerical" and version("jaxlib").startswith("0.10."):
+    level = 0 if tests == "quick" else 1
+    os.environ["XLA_FLAGS"] += f" --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level={level}"
 
 import hypothesis
 import jax
