@@ -51,6 +51,7 @@ def test_the_white_box_attack_finds_half_of_what_is_reported_and_not_more(make, 
     assert result.consistent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "least"), [(1.0, 0.99), (0.25, 0.0)])
 def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate, least, monkeypatch):
     """10,000 runs with and without the canary: rates are known to .005, four times that is tolerated (false alarms below 1e-3).
@@ -79,10 +80,10 @@ def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (svi, {"gradient": "per_parameter", "num_particles": 2}),
-        (svi, {"discretise": True}),
+        pytest.param(svi, {"gradient": "per_parameter", "num_particles": 2}, marks=pytest.mark.slow),
+        pytest.param(svi, {"discretise": True}, marks=pytest.mark.slow),
         (dpppl.DPSGLD, {"clipping": "centred"}),
-        (svi, {"clipping": "centred"}),
+        pytest.param(svi, {"clipping": "centred"}, marks=pytest.mark.slow),
     ],
 )
 def test_other_gradients_and_other_noise_are_attacked_alike(make, options):
@@ -90,6 +91,7 @@ def test_other_gradients_and_other_noise_are_attacked_alike(make, options):
     assert 0.5 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @audited
 def test_the_black_box_attack_does_not_find_more_than_is_reported(make):
@@ -103,6 +105,7 @@ def test_poisson_batches_do_not_lose_more_than_is_reported(make):
     assert 0.1 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
@@ -200,6 +203,7 @@ def test_every_method_is_attacked_as_it_runs(method, attack, least):
     assert least * found.epsilon_reported < found.epsilon_lower <= found.epsilon_reported < found.epsilon_strongest
 
 
+@pytest.mark.slow
 def test_the_example_prints_a_table(monkeypatch, capsys):
     from examples.audit import main
 

@@ -13,7 +13,6 @@ from numpyro.infer.autoguide import AutoNormal
 import dpppl
 from dpppl import logging
 from dpppl.errors import ConfigurationError
-from dpppl.randomness import keys
 
 
 def model(y):
@@ -50,11 +49,11 @@ def chain(y, key):
 ROWS = np.linspace(-3.14159, 7.77777, 200).astype(np.float32)
 
 
-def test_artefacts_change_with_a_row_only_where_samples_do(monkeypatch):
+def test_artefacts_change_with_a_row_only_where_samples_do(claimed):
     changed, found = ROWS.copy(), []
     changed[17] = 1234.5
     for rows in (ROWS, changed):
-        monkeypatch.setattr(keys, "_claimed", set())
+        claimed.clear()
         found.append(logging.record(chain(rows, jax.random.key(1))))
     one, other = found
     assert one.tags == other.tags and one.step == other.step == 25

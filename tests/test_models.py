@@ -63,6 +63,7 @@ def test_the_vae_takes_private_steps():
     assert result.params["decoder1_weights"].shape == (3, 12) and "code" not in result.params
 
 
+@pytest.mark.slow
 def test_heteroscedastic_noise_is_learned():
     rng = np.random.default_rng(1)
     x = rng.uniform(-1.0, 1.0, (300, 1)).astype(np.float32)

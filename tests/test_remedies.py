@@ -416,6 +416,7 @@ def test_runs_inside_transforms():
     assert sampler.get_samples()["mu"].shape == (4,)
 
 
+@pytest.mark.slow
 def test_a_short_run_says_how_long_one_has_to_be():
     """Steps of 70 are too long for 5,000 rows; what the warning says makes them short enough, at the same cost."""
     y = (1.0 + np.random.default_rng(0).normal(size=5_000)).astype(np.float32)

@@ -207,7 +207,8 @@ def test_a_student_of_pate_learns_from_noised_votes_which_cost_less_than_any_vot
     assert (found["answered"] == 100) == (mechanism != "Confident-GNMax") and found["answered"] > 80
 
 
-@pytest.mark.parametrize("model", ["basis", pytest.param("network", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["basis", "network"])
 def test_a_tiny_heteroscedastic_run_learns_something(model):
     settings = {"num_steps": 60, "learning_rate": 0.1, "clipping_norm": 4.0, "init_scale": 0.1}
     found = heteroscedastic.run(0, method="Bayes by Backprop", model=model, private="yes", **settings)

@@ -49,7 +49,7 @@ def released(mechanism, rows, steps=range(3), noise_multiplier=0.5):
     return [np.asarray(x) for x in jax.tree.leaves([*(alone(z, rows, key, step) for step in steps), chains])]
 
 
-QUICK = {("full", False), ("sparse", False), ("dense", False), ("partition", True)}
+QUICK = {("sparse", False), ("partition", True)}
 BOTH = [
     pytest.param(scheme, discretise, marks=() if (scheme, discretise) in QUICK else pytest.mark.slow)
     for scheme in SCHEMES
@@ -102,7 +102,8 @@ def test_thresholds_of_many_rows_are_drawn_by_blocks():
         np.testing.assert_array_equal(part, whole)
 
 
-@pytest.mark.parametrize("scheme", ["full", pytest.param("sparse", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["full", "sparse"])
 def test_ghost_sums_are_equal_to_rounding(scheme):
     clipping = Adaptive(quantile=0.5, clipping_norm=1.0)
     mechanism = Mechanism(clipping=clipping, subsampling=SCHEMES[scheme], strategy="ghost")
@@ -147,6 +148,7 @@ def test_what_is_dealt_out_in_other_ways_is_refused():
         checked_mesh(jax.make_mesh((1, 2), ("data", "model")))
 
 
+@pytest.mark.slow
 def test_chains_on_an_axis_of_their_own_have_the_same_bits():
     mechanism, z, found = Mechanism(clipping=Flat(1.0), subsampling=SCHEMES["sparse"]), jnp.linspace(-1.0, 1.0, 5), []
     starts, chain_keys = jnp.stack([z, -z, 2.0 * z, 0.0 * z]), jax.random.split(jax.random.key(7), 4)

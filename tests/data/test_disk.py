@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from patches import smaller_blocks
 
 import dpppl
 from dpppl import ConfigurationError, DataReadError
@@ -75,9 +76,8 @@ def access(rows, subsampling, strategy="auto"):
 
 def check_bits(subsampling, strategy, tmp_path, monkeypatch):
     """In several blocks of several chunks, whose sizes do not depend on it."""
-    monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
+    smaller_blocks(monkeypatch, 100)
     monkeypatch.setattr("dpppl.access.ghost_sum._MOST_ROWS", 32)
-    monkeypatch.setattr(disk, "_BLOCK_ROWS", 100)
     array = array_of()
     in_memory = access(jax.tree.map(jnp.asarray, parts(array)), subsampling, strategy)
     rows = disk.on_disk(parts(in_file(tmp_path, array)), None)
@@ -90,8 +90,8 @@ def check_bits(subsampling, strategy, tmp_path, monkeypatch):
     ("subsampling", "strategy"),
     [
         (FULL, "microbatch"),
-        (FULL, "ghost"),
-        (DENSE, "microbatch"),
+        pytest.param(FULL, "ghost", marks=pytest.mark.slow),
+        pytest.param(DENSE, "microbatch", marks=pytest.mark.slow),
         (SPARSE, "ghost"),
         pytest.param(PARTITION, "microbatch", marks=pytest.mark.slow),
         pytest.param(SPARSE, "microbatch", marks=pytest.mark.slow),
@@ -240,12 +240,12 @@ def asked(altered):
         found.append((start, size))
         return block(self, start, size)
 
-    altered.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
-    altered.setattr(disk, "_BLOCK_ROWS", 608)
+    smaller_blocks(altered, 608)
     altered.setattr(disk.Reading, "block", counted)
     return found
 
 
+@pytest.mark.slow
 def test_chains_and_what_they_say_they_read(asked, capsys):
     """A histogram of norms, and steps of two chains, which share what is read."""
     kernel = lambda: dpppl.DPSGHMC(model)  # noqa: E731
@@ -316,6 +316,7 @@ def test_single_steps_of_guides_keep_their_program(tmp_path):
     assert len(svi._programs) == 1 and int(state.i) == 2
 
 
+@pytest.mark.slow
 def test_a_program_reads_the_rows_that_it_was_made_for(tmp_path):
     """Programs of equal shapes read different files."""
     for seed in (0, 1):
@@ -426,10 +427,9 @@ def test_the_door_takes_no_other_placement():
 
 @pytest.mark.slow
 def test_without_replacement_above_a_half(tmp_path, monkeypatch):
-    monkeypatch.setattr("dpppl.access.exact_sum._INT32_GRIDS", ((32, 65_536, 21), (32, 2**22, 24)))
+    smaller_blocks(monkeypatch, 600)
     with pytest.warns(UserWarning, match="far more privacy"):
         scheme = WithoutReplacement(800, N)
     in_memory = access(jax.tree.map(jnp.asarray, parts(array_of())), scheme)
-    monkeypatch.setattr(disk, "_BLOCK_ROWS", 600)
     found = access(disk.on_disk(parts(in_file(tmp_path, array_of())), None), scheme)
     jax.tree.map(np.testing.assert_array_equal, in_memory, found)

@@ -214,6 +214,7 @@ def thermostatted(variance):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("variance", [0.5, 1.0, 1.5])
 def test_a_thermostat_keeps_the_temperature_under_excess_noise(variance):
@@ -228,6 +229,7 @@ def test_a_thermostat_keeps_the_temperature_under_excess_noise(variance):
     assert sd_ratio(langevin) == pytest.approx(excess**0.5, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:chains .* not finite")
 @pytest.mark.parametrize("variance", [0.5, 1.0, 1.5])
 def test_a_thermostat_on_momenta_that_are_not_in_the_middle_is_seen(variance, monkeypatch):
@@ -246,6 +248,7 @@ def test_a_thermostat_on_momenta_that_are_not_in_the_middle_is_seen(variance, mo
         assert ratio == pytest.approx(((1 + 0.5**0.5) / 2) ** 0.5, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_thermostat_absorbs_minibatch_noise_that_it_was_not_told_of():
     """Rows in all directions: a step's minibatch noise has the variance (1 - q) / q * sum g^2 * h^2 = .5, isotropic."""
     y = np.concatenate([np.eye(8), -np.eye(8)]).repeat(5, axis=0).astype(np.float32) * 3.5
@@ -259,6 +262,7 @@ def test_a_thermostat_absorbs_minibatch_noise_that_it_was_not_told_of():
     assert 0.93 < ratio() < 1.07
 
 
+@pytest.mark.slow
 def test_a_start_far_away_does_not_leave_the_thermostat_cold():
     """Started 50 standard deviations off. Were the friction free from the first step, it would wind up."""
     y = 5.0 + np.random.default_rng(0).standard_normal((2_000, 5)).astype(np.float32)
@@ -281,6 +285,7 @@ def test_a_start_far_away_does_not_leave_the_thermostat_cold():
 # Minibatch noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.01, 0.1])
 def test_the_temperature_of_minibatch_noise(rate):
     """One dimension, gradients near .8 of the clipping norm: temperature 1 + h (1 - q) / (2 q) * sum g^2, which the
@@ -346,6 +351,7 @@ def test_a_preconditioner_is_a_change_of_variable(kernel):
     assert np.max(np.abs(plain - expected)) > 0.1
 
 
+@pytest.mark.slow
 def test_a_preconditioned_chain_samples_the_same_posterior():
     """Unpreconditioned, the widest direction's curvature is 1,200 times less than the steepest's: it would not move."""
     y, h = linear_rows(), 0.2 / 41

@@ -14,6 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC as NumPyroMCMC
+from patches import run_through
 
 import dpppl
 from dpppl.access.mechanism import ACCOUNTED
@@ -232,17 +233,16 @@ class Watch:
 
     def __init__(self, monkeypatch, fail_at=None, error=None):
         self.calls, self.done, self.fail_at, self.error = [], 0, fail_at, error
-        call = driver.Program.__call__
 
-        def watched(program, states, rows, public, start, count):
+        def watched(call, program, states, rows, public, start, count):
             chains = len(states.i) if np.ndim(states.i) else 1
             self.done += int(count) * chains
             self.calls.append((sum(c.num_steps * c.chains for c in self.mcmc.budget.charged), self.done))
             if len(self.calls) == self.fail_at:
                 raise self.error
-            return call(program, states, rows, public, start, count)
+            return call()
 
-        monkeypatch.setattr(driver.Program, "__call__", watched)
+        run_through(monkeypatch, watched)
 
 
 @pytest.mark.slow

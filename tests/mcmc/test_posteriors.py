@@ -235,6 +235,7 @@ def test_poisson_rows_whose_noise_the_report_calls_negligible(noise, rate, step,
     assert np.diag(deviations(draws, mean, expected)[2]).max() < 0.035
 
 
+@pytest.mark.slow
 def test_decreasing_steps():
     """Last states of 500 chains, started 40 standard deviations away: mean and variance follow the steps' recursion."""
     y, mean, curvature = mean_data()

@@ -67,6 +67,7 @@ def precise(y):
 Y = (0.3 + 0.2 * np.random.default_rng(0).standard_normal((5_000, 3))).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
 def test_samples_are_right_at_a_large_epsilon(kernel):

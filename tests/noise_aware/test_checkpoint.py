@@ -4,10 +4,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from patches import run_through
 
 import dpppl
 from dpppl.errors import CheckpointError
-from dpppl.runs import driver
 
 Y = np.random.default_rng(1).normal(0.4, 1.0, 400).astype(np.float32)
 
@@ -35,16 +35,16 @@ def counted_calls(monkeypatch):
     class Calls(list):
         last = 0
 
-    found, call = Calls(), driver.Program.__call__
+    found = Calls()
 
-    def counted(program, *arguments):
+    def counted(call, program, *_):
         found.append(program)
-        released = call(program, *arguments)
+        released = call()
         if len(found) == found.last:
             raise Killed  # the data were looked at, and nothing was saved
         return released
 
-    monkeypatch.setattr(driver.Program, "__call__", counted)
+    run_through(monkeypatch, counted)
     return found
 
 

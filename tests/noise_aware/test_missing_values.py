@@ -124,6 +124,7 @@ def test_a_placeholder_does_not_reach_the_releases():
     np.testing.assert_array_equal(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_scores_are_centred_although_missingness_depends_on_the_response():
     """Six means, two-sided: above 4 standard errors in one of 2,600 seeds. Mutant: centred for each pattern by itself."""
     data = simulated(6_000, seed=1)

@@ -118,6 +118,11 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
     at = state_of(full(8), point=point, norm=0.6, bound=0.2, directions=np.eye(8, 9), halfway=point / 2)
     rest = ({}, jax.random.key(0))
+    gradient, sizes, scalars, own_curvature, sides_of, bin_of = map(
+        jax.jit, (of_row.gradient, of_row.sizes, of_row.scalars, of_row.curvature, of_row.sides, of_row.bin)
+    )
+    own_lengths = jax.jit(lambda at, row: jnp.linalg.norm(of_row._own(at, row, {})[1]))
+    influence = jax.jit(lambda at, row: of_row._influence(at, row, rest).length)
     with jax.enable_x64(False):
         for number in range(3):
             row = {"x": x[number], "y": args[1][number], ROW_NUMBER: np.int32(number)}
@@ -125,29 +130,29 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
                 ROW_NUMBER: np.int32(0)
             }
             with_class = lambda k, row=row: {**row, sorted(split.placeholder_rows())[1]: np.int32(k)}  # noqa: E731
-            psi = np.array([of_row.gradient(at, with_class(k), rest) * 0.6 for k in range(4)])
+            psi = np.array([gradient(at, with_class(k), rest) * 0.6 for k in range(4)])
 
             def expected(theta, number=number, psi=psi):
                 return jax.nn.softmax(x[number] @ theta.reshape(2, 4)) @ psi
 
             slope = np.asarray(jax.jacobian(expected)(jnp.asarray(point)))
             assert np.max(np.abs(expected(jnp.asarray(point)))) < 2e-3  # centred
-            released = of_row.curvature(at, row, rest)
+            released = own_curvature(at, row, rest)
             found = curvature.from_vector(np.asarray(released["A"]), 8) * 0.2 / np.sqrt(0.85)
             np.testing.assert_allclose(found, (slope + slope.T) / 2, atol=2e-3)
             norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
-            norms += [np.linalg.norm(f(at, row, rest)) for f in (of_row.gradient, of_row.sizes, of_row.scalars)]
-            bins = [of_row.bin(at | {"of_curvature": of_curvature}, row, rest) for of_curvature in (False, True)]
-            lengths = np.linalg.norm(of_row._own(at, row, {})[1]), of_row._influence(at, row, rest).length
+            norms += [np.linalg.norm(f(at, row, rest)) for f in (gradient, sizes, scalars)]
+            bins = [bin_of(at | {"of_curvature": of_curvature}, row, rest) for of_curvature in (False, True)]
+            lengths = own_lengths(at, row), influence(at, row)
             in_units = lengths[0], lengths[1] / 0.6**2  # of the squared norm
-            on_the_way = np.array([of_row._influence(at | {"point": point / 2}, row, rest).length, lengths[1]])
+            on_the_way = np.array([influence(at | {"point": point / 2}, row), lengths[1]])
             for bound in (0.2, 0.9 * min(on_the_way)):
-                found = of_row.sizes(at | {"bound": bound}, row, rest)
+                found = sizes(at | {"bound": np.float32(bound)}, row, rest)
                 np.testing.assert_allclose(found, np.minimum(on_the_way / bound, 1.0) / np.sqrt(2.0), rtol=1e-6)
             few = np.eye(8, 2)
             for scale in (0.1, 100.0):  # short of the bounds, and beyond
                 beside = {"sides": np.tile(point, (4, 1)), "along": np.float32(scale) * few}
-                sides = of_row.sides(at | {"bound": 0.2} | beside, row, rest)
+                sides = sides_of(at | {"bound": np.float32(0.2)} | beside, row, rest)
                 own = np.diagonal(curvature.from_vector(np.asarray(released["A"]), 8))[:2] * 0.2 / np.sqrt(0.85)
                 expected = np.tile(np.minimum(scale**2 * own, 1.0), (4, 1)) * [[1.0], [1.0], [1.0], [scale > 1.0]]
                 np.testing.assert_allclose(sides, expected.ravel() / np.sqrt(8.0), atol=1e-3)
@@ -188,6 +193,7 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
     np.testing.assert_allclose(scalars[1:], np.tile(np.eye(len(scalars[0]))[2], (10, 1)), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_signed_ranks_have_mean_zero_where_the_model_is_right():
     """Of 20,000 responses of two kinds, at the truth: within 3.5 standard errors (a false alarm in 1,000). With signs made of the
     draws that responses are ranked among, two of three means are 4.5 and 5.4 off."""

@@ -112,7 +112,7 @@ def in_blocks(dimension, rng):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["logistic", "categorical"])
+@pytest.mark.parametrize("name", ["logistic", pytest.param("categorical", marks=pytest.mark.slow)])
 def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
     """And its products with Omega; in the same coordinates the gradient is that of full curvatures. A row's numbers are at
     most 1 long, jointly."""
@@ -237,6 +237,7 @@ def test_a_wide_run_costs_what_was_planned_and_says_what_it_released(monkeypatch
     assert found.get_samples(allow_unconverged=True)["w"].shape == (200, DIMENSION)
 
 
+@pytest.mark.slow
 def test_noise_is_that_of_the_charge():
     """Two releases without data, at a large noise multiplier: entries have its sd, and no two are the same."""
     found = bench()

@@ -82,6 +82,7 @@ def test_no_weight_makes_a_row_add_more_than_its_bound(model):
         assert np.count_nonzero(found["scalars"]) == 1 and found["scalars"][2] == 1.0  # and is counted
 
 
+@pytest.mark.slow
 def test_ranks_count_by_the_weight_and_their_variances_by_its_square():
     """Also shares of rows next to impossible; whether a score is clipped does not depend on the weight."""
     for x in ([0.6, -1.5], [8.0, -30.0]):  # the second response is next to impossible

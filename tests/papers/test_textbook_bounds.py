@@ -82,6 +82,7 @@ class TestStepSizes:
         assert constant == pytest.approx(0.523, abs=0.002)
         assert decreasing == pytest.approx(0.121, abs=0.002)
 
+    @pytest.mark.slow
     def test_what_their_mnist_run_really_costs(self):
         """Li et al. 2019 state epsilon = 0.10 for L = 4, eta_t = 0.1 t^(-1/3), q = 1/sqrt(N), delta = 1e-5."""
         run = langevin_event(

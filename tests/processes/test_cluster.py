@@ -49,6 +49,7 @@ def two(tmp_path_factory):
     return [json.loads((folder / f"found{p}").read_text()) for p in (0, 1)], printed, folder
 
 
+@pytest.mark.slow
 def test_all_processes_have_the_same_numbers_and_reports(two):
     (first, second), _, folder = two
     assert {**first, "failed": ""} == {**second, "failed": ""}
@@ -59,6 +60,7 @@ def test_all_processes_have_the_same_numbers_and_reports(two):
     assert (run.num_accesses, run.status) == (20, "complete")
 
 
+@pytest.mark.slow
 def test_the_bits_are_those_of_one_process(two, claimed):
     (first, _), _, folder = two
     dpppl.PrivacyLedger(folder / "alone", 5.0, 1e-5)
@@ -69,12 +71,14 @@ def test_the_bits_are_those_of_one_process(two, claimed):
     assert str(alone.privacy_report()).replace("'alone'", "'ledger'") == first["report"]
 
 
+@pytest.mark.slow
 def test_process_0_alone_prints(two):
     _, ((first, bar), (second, no_bar)), _ = two
     assert first.count("This run will spend epsilon") == 1 and "sample: 100%" in bar
     assert "This run will spend" not in second and "sample" not in no_bar
 
 
+@pytest.mark.slow
 def test_all_processes_refuse_alike(two):
     (first, _), _, folder = two
     assert first["keys"].startswith("ConfigurationError: processes 0 and 1 differ in: key, starting values.")
@@ -84,6 +88,7 @@ def test_all_processes_refuse_alike(two):
     assert dpppl.PrivacyLedger.open(folder / "poor").spent == 0.0
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_ends_the_run_of_all(two):
     (first, second), _, folder = two
     words = "process 1 was ended by ValueError: see its output. All that had begun is charged."

@@ -7,6 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from patches import run_through
 from test_runs import STEPS, TARGET, Y, model
 
 import dpppl
@@ -100,25 +101,24 @@ def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged(
 
 
 @every_way
-def test_a_ledger_without_room_for_the_run_refuses_its_histogram(make, tmp_path, monkeypatch):
+def test_a_ledger_without_room_for_the_run_refuses_its_histogram(make, tmp_path, claimed):
     ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 0.5, 1e-5, full_batch_only=True)
-    thing, keys = make(ledger=ledger), set()
-    monkeypatch.setattr(dpppl.randomness.keys, "_claimed", keys)
+    thing = make(ledger=ledger)
     with pytest.raises(BudgetExceededError, match="has no room for this run"):
         run(thing)
-    assert not ledger.events and not thing.budget.charged and not keys
+    assert not ledger.events and not thing.budget.charged and not claimed
     assert thing.privacy_report().status == "nothing run"
 
 
 @every_way
 def test_the_cost_of_histogram_and_steps_is_printed_once_and_first(make, capsys, monkeypatch):
-    thing, printed, call = make(), [], driver.Program.__call__
+    thing, printed = make(), []
 
-    def listening(program, *arguments):
+    def listening(call, *_):
         printed.append(capsys.readouterr().out)
-        return call(program, *arguments)
+        return call()
 
-    monkeypatch.setattr(driver.Program, "__call__", listening)
+    run_through(monkeypatch, listening)
     run(thing)
     assert printed[0].startswith("This run will spend epsilon = 0.99") and "in all" not in printed[0]
     assert not any(printed[1:])

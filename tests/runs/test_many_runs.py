@@ -44,6 +44,7 @@ def test_runs_of_the_same_shapes_add_no_programs_and_no_maps():
     assert held()[0] <= maps + 20  # the allocator's; a program has several
 
 
+@pytest.mark.slow
 def test_runs_of_other_shapes_hold_no_programs_but_those_that_are_kept(monkeypatch):
     monkeypatch.setattr(executables, "MOST", 0)
     run(0)

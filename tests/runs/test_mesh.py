@@ -96,6 +96,7 @@ def check_reports(one, two):
     assert "2 device(s); how many each holds, at most 102, is public, too." in str(two)
 
 
+@pytest.mark.slow
 def test_samples_do_not_depend_on_the_number_of_devices():
     (one, first), (two, second) = (samples(mesh_of(count)) for count in (1, 2))
     equal(one, two)

@@ -18,10 +18,11 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from patches import run_through
 
 import dpppl
 from dpppl.errors import BudgetExceededError, CheckpointError, ConfigurationError, KeyReuseError, PrivacyWarning
-from dpppl.runs import driver, session
+from dpppl.runs import session
 
 Y = np.random.default_rng(1).standard_normal(50).astype(np.float32)
 TARGET = {"target_epsilon": 1.0, "target_delta": 1e-5}
@@ -81,15 +82,15 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 def broken(monkeypatch, error, at=1):
     """The compiled program, which raises at its call number `at`; what was charged when it was called is noted."""
-    calls, call = [], driver.Program.__call__
+    calls = []
 
-    def failing(program, *arguments):
+    def failing(call, *_):
         calls.append(None)
         if len(calls) == at:
             raise error
-        return call(program, *arguments)
+        return call()
 
-    monkeypatch.setattr(driver.Program, "__call__", failing)
+    run_through(monkeypatch, failing)
     return calls
 
 
@@ -154,13 +155,13 @@ def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
 def test_threads_never_spend_more_than_the_target(way, monkeypatch):
     """Four threads ask for all of it at once: one is admitted, and the others are refused while it is at its first step."""
     thing, outcomes, barrier = way.make(**TARGET), [], threading.Barrier(4)
-    others, call = threading.Event(), driver.Program.__call__
+    others = threading.Event()
 
-    def waiting(program, *arguments):
+    def waiting(call, *_):
         others.wait(20)
-        return call(program, *arguments)
+        return call()
 
-    monkeypatch.setattr(driver.Program, "__call__", waiting)
+    run_through(monkeypatch, waiting)
 
     def go():
         barrier.wait()
@@ -185,16 +186,16 @@ def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
     kernel = dpppl.DPSGLD(model, clipping_norm=3.0, step_size=0.65 * matched)
     mcmc = dpppl.MCMC(kernel, num_warmup=10, num_samples=30, progress_bar=False, print_cost=False, **TARGET)
     assert 0.75 < mcmc.privacy_plan().epsilon < 0.85
-    calls, call = [], driver.Program.__call__
+    calls = []
 
-    def nested(program, *arguments):
+    def nested(call, *_):
         calls.append(None)
         if len(calls) == 1:
             with pytest.raises(BudgetExceededError):
                 mcmc.run(dpppl.secret_key(), Y)
-        return call(program, *arguments)
+        return call()
 
-    monkeypatch.setattr(driver.Program, "__call__", nested)
+    run_through(monkeypatch, nested)
     mcmc.run(dpppl.secret_key(), Y)
     assert 0.75 < mcmc.privacy_report().epsilon < 0.85
 
@@ -202,15 +203,15 @@ def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
 @every_way
 def test_runs_beside_each_other_are_charged_apart(way, monkeypatch):
     """A second run begins while the first one is between two chunks."""
-    thing, calls, call = way.make(target_delta=1e-5), [], driver.Program.__call__
+    thing, calls = way.make(target_delta=1e-5), []
 
-    def nested(program, *arguments):
+    def nested(call, *_):
         calls.append(None)
         if len(calls) == 1:
             way.run(thing, dpppl.secret_key())
-        return call(program, *arguments)
+        return call()
 
-    monkeypatch.setattr(driver.Program, "__call__", nested)
+    run_through(monkeypatch, nested)
     way.run(thing, dpppl.secret_key())
     assert way.spent(thing) == 2 * way.steps
 

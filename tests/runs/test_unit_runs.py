@@ -14,7 +14,6 @@ from numpyro.infer.autoguide import AutoNormal
 import dpppl
 from dpppl import accounting
 from dpppl.errors import ConfigurationError
-from dpppl.randomness import keys
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report-schema.json").read_text())
 
@@ -52,8 +51,8 @@ def test_equal_noise_gives_a_person_the_epsilon_of_a_row(ran):
     assert ran.privacy_report().num_rows == len(np.unique(IDS)) and rows.privacy_report().num_rows == 160
 
 
-def test_names_of_persons_do_not_matter(ran, monkeypatch):
-    monkeypatch.setattr(keys, "_claimed", set())
+def test_names_of_persons_do_not_matter(ran, claimed):
+    claimed.clear()
     again = chain(**PERSONS)
     again.run(jax.random.key(3), Y, person=[f"id {i}" for i in IDS])
     assert np.array_equal(again.get_samples()["mu"], ran.get_samples()["mu"])

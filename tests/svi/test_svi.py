@@ -420,7 +420,9 @@ def test_thinning_and_averages():
         result.noise_aware_params()
 
 
-@pytest.mark.parametrize("guide", [AutoNormal, AutoMultivariateNormal], ids=["mean field", "full rank"])
+@pytest.mark.parametrize(
+    "guide", [AutoNormal, pytest.param(AutoMultivariateNormal, marks=pytest.mark.slow)], ids=["mean field", "full rank"]
+)
 def test_noise_aware_parameters_find_the_mean_and_how_well_it_is_known(guide):
     """A conjugate normal, a learning rate so small that iterates stay near their start: gradients tell where m* is."""
     y = np.random.default_rng(3).normal(1.0, 1.0, 400).astype(np.float32)

@@ -290,6 +290,7 @@ def descent(rng, rate, momentum=0.0, start=30.0, length=600, spread=10.0):
     return {"phi": np.array(gradients)}
 
 
+@pytest.mark.slow
 def test_where_nothing_pulls_movement_is_reported_as_rarely_as_stated():
     """1 % for all parameters together: 24 or more of 1,200 have a chance of 1e-3. A test that forgets how many numbers
     it looks at, or that noise is dependent, is seen: so is noise that is not independent from step to step."""
@@ -358,6 +359,7 @@ def logistic(x, y):
         numpyro.sample("y", dist.Bernoulli(logits=x @ weights), obs=y)
 
 
+@pytest.mark.slow
 def test_svi_centres_its_clipping_by_default_and_says_where_flat_clipping_has_biased_it():
     """The first weight's posterior is 2.01 +- .065; privacy noise moves the optimum by .02 (sd), flat clipping at the .9
     quantile by .15 or more. The share is that of the result: five errors of its own and a part in seven for the guide's draws."""

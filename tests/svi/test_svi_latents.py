@@ -71,6 +71,7 @@ def test_a_guide_that_is_the_prior_says_so(model, guide):
     assert str(pickle.loads(pickle.dumps(result)).convergence) == str(result.convergence)
 
 
+@pytest.mark.slow
 def test_latents_that_noise_hides_are_named(monkeypatch):
     """The last of seven columns is 0. Its guide stays where it started, a tenth as wide as the posterior, which is the prior."""
     y = (RNG.random(5_000) < 1 / (1 + np.exp(-X @ [0.8, -0.5, 0.3, 0.2, -1.0, 0.5, 0.0]))).astype(np.float32)

@@ -38,14 +38,13 @@ def test_the_mean_is_that_of_clipped_scores():
     assert ask(1, rows).mean == pytest.approx(scores.mean(), abs=1e-5)
 
 
-def test_one_row_moves_the_sum_by_half_the_range_and_noise_is_as_it_says(monkeypatch):
+def test_one_row_moves_the_sum_by_half_the_range_and_noise_is_as_it_says(claimed):
     """Equal keys have equal noise: what is left is one row's contribution, at most half of the range away from the middle's.
     The noise is the key's own standard normal number times the sd that is stated: half as much would not pass."""
     near, far = ROWS.copy(), ROWS.copy()
     near[-1], far[-1] = np.nan, 1e30
-    monkeypatch.setattr("dpppl.randomness.keys._claimed", set())
     first = ask(2, near, noise_multiplier=3.0)
-    monkeypatch.setattr("dpppl.randomness.keys._claimed", set())
+    claimed.clear()
     second = ask(2, far, noise_multiplier=3.0)
     assert N * (second.mean - first.mean) == pytest.approx(3.0, abs=1e-3)
     assert second.noise_sd == pytest.approx(3.0 * 3.0 / N)
