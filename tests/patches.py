@@ -1,6 +1,28 @@
 """What several tests change of the library for a while."""
 
+import contextlib
+
+import jax
+import numpy as np
+
+from dpppl.randomness import keys
 from dpppl.runs import driver
+
+
+def forget_keys():
+    """All keys count as unused again."""
+    keys._claimed.clear()
+
+
+@contextlib.contextmanager
+def same_key():
+    """A key with the same noise each time, for runs whose numbers are to be compared."""
+    claimed = set(keys._claimed)
+    try:
+        yield jax.random.wrap_key_data(np.array([2**31 + 11, 2**30 + 5], np.uint32), impl="threefry2x32")
+    finally:
+        forget_keys()
+        keys._claimed.update(claimed)
 
 
 def run_through(monkeypatch, around):

@@ -1,6 +1,5 @@
 """Rows that are read from disk inside an access: the same bits as in memory, each row once, and errors that are clear."""
 
-import contextlib
 import os
 import re
 import threading
@@ -12,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
-from patches import smaller_blocks
+from patches import same_key, smaller_blocks
 
 import dpppl
 from dpppl import ConfigurationError, DataReadError
@@ -186,17 +185,6 @@ def model(x, y):
     w = numpyro.sample("w", dist.Normal(0, 1).expand([D]).to_event(1))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
-
-
-@contextlib.contextmanager
-def same_key():
-    """Keys with equal noise, for tests: the numbers of runs are to be compared."""
-    claimed = set(keys._claimed)
-    try:
-        yield jax.random.wrap_key_data(np.array([2**31 + 11, 2**30 + 5], np.uint32), impl="threefry2x32")
-    finally:
-        keys._claimed.clear()
-        keys._claimed.update(claimed)
 
 
 def chains(array, kernel=None, **settings):

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 from jax import lax
+from patches import forget_keys
 from zoo import ZOO
 
 import dpppl
@@ -38,7 +39,7 @@ def run(kernel, *data, warmup=0, samples=10, chains=1, seed=0, **options):
         kernel, num_warmup=warmup, num_samples=samples, num_chains=chains, chain_method="vectorized",
         progress_bar=False, **options,
     )  # fmt: skip
-    dpppl.randomness.keys._claimed.clear()
+    forget_keys()
     mcmc.run(jax.random.key(seed), *data)
     return mcmc
 

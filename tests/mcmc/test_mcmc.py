@@ -14,7 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer import MCMC as NumPyroMCMC
-from patches import run_through
+from patches import forget_keys, run_through
 
 import dpppl
 from dpppl.access.mechanism import ACCOUNTED
@@ -91,7 +91,7 @@ def test_every_chain_method_gives_what_numpyro_gives():
     theirs = NumPyroMCMC(kernel, chain_method="vectorized", **settings)
     theirs.run(numpyro_key(key), X, Y, extra_fields=fields)
     for method in CHAIN_METHODS:
-        dpppl.randomness.keys._claimed.clear()
+        forget_keys()
         ours = dpppl.MCMC(kernel, chain_method=method, **settings)
         ours.run(key, X, Y, extra_fields=fields)
         assert ours.chain_method == method
@@ -175,7 +175,7 @@ def test_run_starts_again():
     mcmc = mcmc_of()
     mcmc.run(jax.random.key(0), Y)
     first = mcmc.get_samples()["mean"]
-    dpppl.randomness.keys._claimed.clear()
+    forget_keys()
     mcmc.run(jax.random.key(0), Y)
     np.testing.assert_array_equal(first, mcmc.get_samples()["mean"])
     assert accesses(mcmc) == 2 * 16

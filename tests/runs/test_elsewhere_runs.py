@@ -1,7 +1,6 @@
 """Defects of other libraries' runs, each as a test that chains, SVI, NoiseAware and queries pass; `test_mutations_elsewhere`
 plants them."""
 
-import contextlib
 import pickle
 import re
 from functools import partial
@@ -13,7 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoDelta, AutoNormal
-from patches import run_through
+from patches import run_through, same_key
 
 import dpppl
 from dpppl.runs import driver, session
@@ -39,17 +38,6 @@ def changed(index, x_value, y_value):
     x, y, ok = data()
     x[index], y[index] = x_value, y_value
     return x, y, ok
-
-
-@contextlib.contextmanager
-def same_key():
-    """A key for runs whose numbers are to be compared."""
-    from dpppl.randomness import keys
-
-    claimed = set(keys._claimed)
-    yield jax.random.wrap_key_data(np.array([2**31 + 11, 2**30 + 5], np.uint32), impl="threefry2x32")
-    keys._claimed.clear()
-    keys._claimed.update(claimed)
 
 
 def chain(*args, **settings):

@@ -12,6 +12,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.infer.autoguide import AutoNormal
+from patches import same_key
 
 import dpppl
 
@@ -34,27 +35,13 @@ def mesh_of(count):
     return jax.make_mesh((count,), ("rows",), devices=jax.devices()[:count])
 
 
-class SameKey:
-    """Keys with equal noise, for tests: the numbers of runs are to be compared."""
-
-    def __enter__(self):
-        from dpppl.randomness import keys
-
-        self.keys, self.claimed = keys, set(keys._claimed)
-        return jax.random.wrap_key_data(np.array([2**31 + 11, 2**30 + 5], np.uint32), impl="threefry2x32")
-
-    def __exit__(self, *_):
-        self.keys._claimed.clear()
-        self.keys._claimed.update(self.claimed)
-
-
 def samples(mesh, kernel=None, num_chains=1, **settings):
     kernel = dpppl.DPSGLD(model, clipping_norm=2.0, subsampling=dpppl.Poisson(0.2)) if kernel is None else kernel
     mcmc = dpppl.MCMC(
         kernel, num_warmup=5, num_samples=20, num_chains=num_chains, chain_method="parallel", target_epsilon=2.0,
         target_delta=1e-5, progress_bar=False, print_cost=False, mesh=mesh, **settings,
     )  # fmt: skip
-    with SameKey() as key:
+    with same_key() as key:
         mcmc.run(key, *data())
     return mcmc.get_samples()["w"], mcmc.privacy_report()
 
@@ -64,9 +51,9 @@ def parameters(mesh):
         model, AutoNormal(model), subsampling=dpppl.Partition(4), target_epsilon=2.0, target_delta=1e-5, reserve=0.2,
         num_data=N, print_cost=False, mesh=mesh,
     )  # fmt: skip
-    with SameKey() as key:
+    with same_key() as key:
         result = svi.run(key, 20, *data(), progress_bar=False)
-    with SameKey() as key:
+    with same_key() as key:
         elbo = svi.estimate_elbo(key, result.params, *data(), bound=2.0)
     return [*map(np.asarray, result.params.values()), elbo], svi.privacy_report()
 
@@ -81,7 +68,7 @@ def posterior(mesh, model=model, data=data):
     noise_aware = dpppl.NoiseAware(
         model, target_epsilon=2.0, target_delta=1e-5, num_samples=50, progress_bar=False, print_cost=False, mesh=mesh
     )
-    with SameKey() as key:
+    with same_key() as key:
         noise_aware.run(key, *data())
     found = noise_aware.releases.values, noise_aware.get_samples(allow_unconverged=True)["w"]
     return found, noise_aware.privacy_report()
@@ -138,7 +125,7 @@ def test_one_program_of_all_kinds_on_several_devices():
 def test_scores_do_not_depend_on_the_number_of_devices():
     found = []
     for mesh in (None, mesh_of(1), mesh_of(2)):
-        with SameKey() as key:
+        with same_key() as key:
             square = lambda x, y: (x[0] - y) ** 2  # noqa: E731
             score = dpppl.private_score(key, square, *data(), bounds=(0.0, 2.0), noise_multiplier=2.0, mesh=mesh)
             found.append(score.mean)
