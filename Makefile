@@ -14,7 +14,7 @@ demo: $(VENV)/installed
 	$(BIN)/python examples/adult.py
 
 test: $(VENV)/installed
-	DPPPL_TESTS=quick $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not numerical"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not numerical"
 
 # `python -m pytest --all` also runs every case of tests that are marked as thinned
 test-all: test
