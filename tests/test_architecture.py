@@ -285,13 +285,24 @@ def users_of(name, sources):
     return {module for module, source in sources.items() if name in mentions(source)}
 
 
+def places(name, sources):
+    """Where an attribute of this name stands, as module and expression, in sources by module."""
+    for module, source in sources.items():
+        nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute) and n.attr == name)
+        yield from ((module, ast.unparse(node)) for node in nodes)
+
+
 def test_one_protocol_charges_before_an_access():
-    """Budgets are reserved by sessions alone, and sessions alone charge a reservation. Steps by hand have `charge_one`."""
+    """Budgets are reserved by sessions alone. One line charges a reservation, in `Session.charge`; steps by hand have
+    `charge_one`."""
     sources = {module: path.read_text() for path, module in modules()}
     assert users_of("reserve_for", sources) == {"dpppl.runs.session"}
-    assert users_of("reservation", sources) <= {f"dpppl.runs.{name}" for name in ("session", "driver", "prelude")}
+    assert users_of("reservation", sources) <= {f"dpppl.runs.{name}" for name in ("session", "prelude")}
     assert users_of("charge_one", sources) == {"dpppl.svi.by_hand"}
+    charged = [(module, found) for module, found in places("charge", sources) if found.endswith("reservation.charge")]
+    assert charged == [("dpppl.runs.session", "self.reservation.charge")]
     assert users_of("reserve_for", {"a": "x.reserve_for(1)", "b": "reserve_for(1)"}) == {"a"}
+    assert list(places("charge", {"a": "one.reservation.charge(0, 1)"})) == [("a", "one.reservation.charge")]
 
 
 ELSEWHERE = {"SVISettings", "NoiseAwareSettings", "MCMCSettings", "DPKernel"}

@@ -26,7 +26,7 @@ from dpppl.randomness.keys import as_key, claims_apart, secret_key, stream
 from dpppl.runs.driver import clears_tracebacks
 from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
-from dpppl.types import Function
+from dpppl.types import Function, Tree
 
 
 @clears_tracebacks
@@ -154,11 +154,13 @@ def _runner(audited: Any, num_steps: object, of: Unit) -> Function:
         return audited
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a budget that is copied
-        own: Any = copy.deepcopy(audited)
+        own: Tree = copy.deepcopy(audited)
     return own.run if num_steps is None else lambda key, *args, **kwargs: own.run(key, num_steps, *args, **kwargs)
 
 
-def _watched(watcher: Any, runner: Function, key: jax.Array, args: Any, kwargs: Any) -> None:
+def _watched(
+    watcher: Any, runner: Function, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
     with (
         watched_by(watcher), claims_apart(), warnings.catch_warnings(),
         contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),

@@ -25,7 +25,13 @@ _BATCH = 10_000
 
 
 def by_hand(
-    audited: Any, args: Any, kwargs: Any, key: jax.Array, num_steps: Any, attack: str, num_trials: int
+    audited: Any,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    key: jax.Array,
+    num_steps: Any,
+    attack: str,
+    num_trials: int,
 ) -> tuple[Any, bool, Any]:
     """Return what steps by hand cost, whether each sees all rows, and the scores of runs with and without the canary.
 
@@ -54,11 +60,11 @@ class _Target:
     step: Function
     position: Function
 
-    def attacked(self, state: Any, present: Any, **changes: Any) -> tuple[Any, Any, Any]:
+    def attacked(self, state: Tree, present: Tree, **changes: Any) -> tuple[Tree, Tree, Tree]:
         """The next state where only the canary speaks, if it is `present`; and what `of_first` says of its access."""
-        seen: list[Any] = []
+        seen: list[Tree] = []
 
-        def canary(equation: Any, operands: Any) -> Any:
+        def canary(equation: Any, operands: Tree) -> Any:
             if equation.primitive is not door_p:
                 return None
             access = equation.params["access"]
@@ -75,7 +81,7 @@ class _Target:
         return jax.tree.unflatten(jax.tree.structure(like), found), *seen[0]
 
 
-def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Target:
+def _target(audited: DPKernel | SVI, args: tuple[object, ...], kwargs: dict[str, object], key: Any) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
         start, noise = set_up(own, key, args, kwargs), own.noise_multiplier
@@ -83,7 +89,7 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
         rows, public = objective.arrays(args, kwargs)
         in_memory(rows, "an audit")
 
-        def step(mechanism: Any, state: Any) -> Any:
+        def step(mechanism: Any, state: Tree) -> Tree:
             return own._step(objective, mechanism, noise)(state, rows, public)[0]
 
         return _Target(own, own.mechanism, start, step, own.get_params)
@@ -92,30 +98,30 @@ def _target(audited: DPKernel | SVI, args: Any, kwargs: Any, key: Any) -> _Targe
     rows, public = bound.split.arrays(args, kwargs)
     in_memory(rows, "an audit")
 
-    def move(mechanism: object, state: Tree) -> Any:
+    def move(mechanism: object, state: Tree) -> Tree:
         return replace(bound, kernel=own.copy(mechanism=mechanism)).step(state, rows=rows, public=public)
 
     return _Target(own, own.mechanism, start, move, lambda state: state.z)
 
 
-def _along(direction: Any, value: Any) -> Any:
+def _along(direction: Tree, value: Tree) -> Tree:
     """The part of `value` in this direction; both are pytrees of one structure."""
     inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
     return inner(direction, value) / jnp.sqrt(inner(direction, direction))
 
 
-def _white_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Any:
+def _white_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Tree:
     """Log likelihood ratio of all that the door returned, at the starting values."""
     state, rate = target.state._replace(rng_key=key), target.mechanism.subsampling.rate
 
-    def access(total: jax.Array, number: jax.Array) -> Any:
+    def access(total: jax.Array, number: jax.Array) -> Tree:
         _, x, sigma = target.attacked(state._replace(i=number), present)
         return total + jnp.logaddexp(jnp.log1p(-rate), jnp.log(rate) + (x - 0.5) / sigma**2), None
 
     return jax.lax.scan(access, jnp.zeros(()), jnp.arange(num_steps))[0]
 
 
-def _black_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Any:
+def _black_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Tree:
     """How far the run went to where the canary pushes in the first step: there the noise, the same twice, cancels."""
     state = target.state._replace(rng_key=key)
     pushed, free = (target.position(target.attacked(state, p, subsampling=FullBatch())[0]) for p in (1.0, 0.0))

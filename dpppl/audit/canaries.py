@@ -4,7 +4,6 @@ A run's proved programs are compiled with other accesses at their doors, as for 
 subsampling, clipping, sum and noise. Rows that a coin leaves out add nothing.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from typing import Any
@@ -19,7 +18,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.audit.tape import for_host, taped
 from dpppl.errors import ConfigurationError
 from dpppl.runs.budget import Charge, events_of
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Function, Tree
 
 _CANARY, _ROW, _LONG = "(canary)", "(row)", 1e6
 _MOST_COORDINATES = 1024
@@ -69,7 +68,7 @@ class ManyCanaries(Charged):
     coins: Array | None = None
     scores: Array | None = None
 
-    def access(self, access: Access, *operands: Any) -> Any:
+    def access(self, access: Access, *operands: Tree) -> Tree:
         """Return what an access releases, and add up scores."""
         _check(access)
         count = operands[access.roles.rows[0]].shape[0]
@@ -79,7 +78,7 @@ class ManyCanaries(Charged):
             raise ConfigurationError(
                 "the audited runs look at different numbers of rows: audit one data set at a time."
             )
-        one: Callable[..., Any] = partial(scored, access, self.kind, jnp.asarray(self.coins, jnp.float32))
+        one: Function = partial(scored, access, self.kind, jnp.asarray(self.coins, jnp.float32))
         outputs, scores = reduce(one_by_one, access.chains, one)(*operands)
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         return jax.pure_callback(self._through, like, scores, outputs)
@@ -99,7 +98,7 @@ class Recorded(Charged):
 
     made: dict[Access, tuple[Any, list[list[Array]]]] = field(default_factory=dict)
 
-    def access(self, access: Access, *operands: Any) -> Any:
+    def access(self, access: Access, *operands: Tree) -> Tree:
         """Return what an access releases, and keep its operands."""
         _check(access)
         alone = replace(access, chains=())
@@ -110,7 +109,7 @@ class Recorded(Charged):
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         lead = outputs[0].shape[: len(access.chains)]
 
-        def through(given: Any, outputs: Tree) -> Tree:
+        def through(given: Tree, outputs: Tree) -> Tree:
             for chain in np.ndindex(*lead):
                 kept.append([np.array(x[chain]) for x in map(np.asarray, given)])
             return [np.asarray(x) for x in outputs]
@@ -139,14 +138,14 @@ def _check(access: Access) -> None:
         )
 
 
-def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: object, key: Any) -> jax.Array:
+def _ratio(access: Access, shapes: Tree, number: int, stacked: Tree, present: object, key: Any) -> jax.Array:
     """Log likelihood ratio of all that the accesses of a kind release, with a canary or without."""
     few = 2 if access.mechanism.subsampling.rate == 1.0 else shapes[0].shape[0]  # no other row adds anything
     rows = [jnp.zeros((few, *x.shape[1:]), x.dtype) for x in shapes]
     coins = jnp.zeros(few).at[0].set(present)
     rate = access.mechanism.subsampling.rate
 
-    def one(total: jax.Array, given: Any) -> tuple[jax.Array, None]:
+    def one(total: jax.Array, given: Tree) -> tuple[jax.Array, None]:
         place, *others = given
         operands = with_rows(access, rows, others, jax.random.fold_in(jax.random.fold_in(key, number), place))
         _, x, sigma = of_first(access, coins, fixed, *operands)
@@ -157,7 +156,7 @@ def _ratio(access: Access, shapes: Tree, number: int, stacked: Any, present: obj
     return jax.lax.scan(one, jnp.zeros(()), (places, *map(jnp.asarray, stacked)))[0]
 
 
-def with_rows(access: Access, rows: Any, others: Any, key: jax.Array) -> list[Any]:
+def with_rows(access: Access, rows: Tree, others: Tree, key: jax.Array) -> list[Tree]:
     """Return the operands of one chain's access.
 
     - **rows** - its rows, in order.
@@ -169,7 +168,7 @@ def with_rows(access: Access, rows: Any, others: Any, key: jax.Array) -> list[An
     return operands
 
 
-def of_first(access: Access, coins: Any, own: Any, *operands: Any) -> tuple[list[Any], Any, Any]:
+def of_first(access: Access, coins: Tree, own: Tree, *operands: Tree) -> tuple[list[Tree], Tree, Tree]:
     """Return the outputs of one chain's access; the released sum along what the first row adds; and the noise of that.
 
     Both are in units of the length of what the row adds.
@@ -181,7 +180,7 @@ def of_first(access: Access, coins: Any, own: Any, *operands: Any) -> tuple[list
     return outputs, adds[0] @ released / jnp.linalg.norm(adds[0]), sigma
 
 
-def scored(access: Access, kind: str, coins: Any, *operands: Any) -> Any:
+def scored(access: Access, kind: str, coins: Tree, *operands: Tree) -> Tree:
     """Return the outputs of one chain's access, and the score of each row (N,).
 
     A score is the log likelihood ratio of being in, where other rows, in or out, are normal noise.
@@ -203,8 +202,8 @@ def scored(access: Access, kind: str, coins: Any, *operands: Any) -> Any:
 
 
 def _release(
-    access: Access, kind: str, coins: Any, own: Any, *operands: Any, first: int | None = None
-) -> tuple[list[Any], Any, Any, Any]:
+    access: Access, kind: str, coins: Tree, own: Tree, *operands: Tree, first: int | None = None
+) -> tuple[list[Tree], Tree, Tree, Tree]:
     """An access in which rows speak by their coins. Returns its outputs; the vectors that the `first` rows add (N, D), and the
     released one (D,), in units of the clipping norm; and the sd of the noise of the latter. `own`: key of the directions of
     canaries."""
@@ -237,7 +236,7 @@ def _release(
         return outputs, adds, released, sigma / (1.0 - share) ** 0.5
 
 
-def _row(access: Access, kind: str, captured: object, rows: Tree, own: Any) -> tuple[Callable[..., Any], Any, Any]:
+def _row(access: Access, kind: str, captured: object, rows: Tree, own: Tree) -> tuple[Function, Tree, Tree]:
     """The statistic of a row that is a canary, the rows that it takes, a dict, and the shapes of what it gives."""
     forms = access.forms
     like = [v.aval for v in access.program.outvars] if forms is None else jax.tree.leaves(forms.like)

@@ -95,7 +95,7 @@ class Tape:
 
     # While a program runs
 
-    def access(self, access: Access, *operands: Any) -> Any:
+    def access(self, access: Access, *operands: Tree) -> Tree:
         """Return the outputs of an access, through the tape."""
         outputs = access(*operands)
         noise_multiplier = jax.tree.leaves(access.parts[OPERANDS.index("noise multiplier")])[0]
@@ -104,7 +104,9 @@ class Tape:
         like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in outputs]
         return jax.pure_callback(partial(self._through, access, names), like, given, list(outputs), list(louder))
 
-    def _through(self, access: Access, names: Sequence[str], given: Any, outputs: Any, louder: Any) -> list[np.ndarray]:
+    def _through(
+        self, access: Access, names: Sequence[str], given: Tree, outputs: Tree, louder: Tree
+    ) -> list[np.ndarray]:
         """On the host, with NumPy only: keep or compare the access of each chain, and return what it releases."""
         given, outputs, louder = ([np.asarray(x) for x in values] for values in (given, outputs, louder))
         lead = outputs[0].shape[: len(access.chains)]
@@ -213,12 +215,12 @@ def taped(closed: Any, tape: Any) -> Any:
 def _taped(jaxpr: Any, tape: object) -> Any:
     """An open program with the tape at its doors, those of programs inside included."""
 
-    def inside(value: Any) -> Any:
+    def inside(value: Tree) -> Tree:
         if open_jaxpr(value) is None:
             return value
         return value.replace(jaxpr=_taped(value.jaxpr, tape)) if hasattr(value, "jaxpr") else _taped(value, tape)
 
-    def changed(equation: JaxprEqn) -> Any:
+    def changed(equation: JaxprEqn) -> Tree:
         if equation.primitive is door_p:
             return equation.replace(primitive=taped_p, params={**equation.params, "tape": tape})
         is_program = lambda value: open_jaxpr(value) is not None  # noqa: E731
@@ -235,11 +237,11 @@ def _digest(values: Sequence[Array]) -> str:
 
 
 @taped_p.def_abstract_eval
-def _shapes(*operands: object, access: Access, tape: object) -> Any:
+def _shapes(*operands: object, access: Access, tape: object) -> Tree:
     return door_p.abstract_eval(*operands, access=access)[0]
 
 
-def _lower(context: Any, *operands: Any, access: Access, tape: Any) -> Any:
+def _lower(context: Any, *operands: Tree, access: Access, tape: Any) -> Tree:
     with jax.enable_x64(True):  # as the door itself is lowered
         return mlir.lower_fun(partial(tape.access, access), multiple_results=True)(context, *operands)
 

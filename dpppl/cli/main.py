@@ -23,7 +23,7 @@ from dpppl.ledger.book import as_json, events_of_json
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.report import render, risk
 
-Answer = tuple[dict[str, Any], str]
+Answer = tuple[dict[str, object], str]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

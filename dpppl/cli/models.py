@@ -24,7 +24,7 @@ from dpppl.randomness.keys import secret_key
 from dpppl.subsampling import FullBatch, Poisson
 from dpppl.svi.runner import SVI
 
-Answer = tuple[dict[str, Any], str]
+Answer = tuple[dict[str, object], str]
 _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d+)\[(?P<shape>[\d, ]*)\]")
 
 

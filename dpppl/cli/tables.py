@@ -14,7 +14,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.synthetic import RULES, Category, Schema, datasets, fit_cells, table_model
 from dpppl.synthetic.cells import MOST_CELLS, num_cells
 
-Answer = tuple[dict[str, Any], str]
+Answer = tuple[dict[str, object], str]
 
 _README = """Synthetic tables
 ================

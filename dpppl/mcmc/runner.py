@@ -40,14 +40,10 @@ class MCMC(MCMCSettings):
       use all of it over num_chains * (num_warmup + num_samples) steps, and a later call that would exceed it is refused.
       Without a target the kernel's own step size and noise decide, and the report says what that cost.
     - **noise_multiplier**, **num_data** - settings for the kernel, where it has none of its own.
-    - **ledger** - a dpppl.PrivacyLedger, or the path of one: it counts all that is run on the same data and must agree, too.
-    - **reserve** - share of the target, in [0, 1), that calibrated runs leave for later.
+    - **ledger**, **reserve**, **unit**, **max_rows_per_unit** - as in `dpppl.Privacy`; unit="person" goes with
+      run(key, x, y, person=ids).
     - **checkpoint** - path of a file that lets a run that was killed go on where it was, with the same numbers and no second
       charge. It holds the run's keys: keep it secret.
-    - **unit** - name under which `run` gets one id a row, `run(key, x, y, person=ids)` for unit="person": all rows with one
-      id are then one record.
-    - **max_rows_per_unit** - how many rows of a unit are used at most. Without `unit`, a declaration that nobody has more rows:
-      epsilon is that of a group of so many.
     - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap, as in NumPyro.
     - **progress_bar**, **progress_rate** - as in NumPyro.
     - **print_cost** - print a line with the cost before a run.

@@ -158,7 +158,7 @@ def _check_observed(split: Any) -> None:
         for role, label in found.inputs("observed", name):
             if role == "of row":
                 raise UnsupportedModelError(
-                    f"site '{name}' observes values in which the latent '{label}' of each row stands; {MISSING_CURE}"
+                    f"the observed values of site '{name}' contain the latent '{label}' of each row; {MISSING_CURE}"
                 )
 
 

@@ -36,7 +36,7 @@ class Statistic:
 
     @classmethod
     def of(cls, function: Function) -> "Statistic":
-        """`function` itself if it is one; else all that it gives is stored."""
+        """`function` itself if it is a `Statistic`; else a `Statistic` that stores all results of `function`."""
         return function if isinstance(function, cls) else cls(function)
 
     def then(self, function: Function) -> "Statistic":

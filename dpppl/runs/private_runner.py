@@ -30,7 +30,8 @@ class Privacy:
     - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
     - **reserve** - the share of epsilon, in [0, 1), that calibrated runs leave for queries and later runs.
     - **unit** - name under which `run` gets one id a row: all rows with one id are then one record. None: a row is one.
-    - **max_rows_per_unit** - how many rows of a unit are used at most. Without `unit`, a declaration that nobody has more rows.
+    - **max_rows_per_unit** - how many rows of a unit are used at most. Without `unit`, a declaration that nobody has more rows:
+      epsilon is then that of a group of this size.
     - **num_data** - the number of rows (of units), if it may be public.
 
     >>> privacy = Privacy(epsilon=1.0, delta=1e-5, unit="person", max_rows_per_unit=10)

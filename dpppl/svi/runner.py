@@ -52,11 +52,8 @@ class SVI(SVISettings):
     - **privacy** - a `dpppl.Privacy` that holds the budget and all that goes with it, instead of the next keywords.
     - **noise_multiplier** - noise sd in units of the norm, instead of a target.
     - **target_epsilon**, **target_delta** - the budget of this object, all of which the first `run` uses but for `reserve`.
-    - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
-    - **reserve** - the share of the target, in [0, 1), that is kept for queries and later runs.
+    - **ledger**, **reserve**, **unit**, **max_rows_per_unit**, **num_data** - as in `dpppl.Privacy`.
     - **checkpoint** - a file that lets a killed run go on without a second charge; it holds the run's key: keep it secret.
-    - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: persons with several rows.
-    - **num_data** - the number of rows (of units), if it may be public.
     - **data_plate** - the name of the rows' plate, where two fit.
     - **gradient_strategy** - "auto", "vmap", "microbatch" or "ghost": how rows' gradients are summed.
     - **discretise** - whether to add discrete noise to whole numbers, as the kernels do.

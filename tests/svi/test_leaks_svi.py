@@ -329,7 +329,7 @@ def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(mon
 
     def begun(run, plan, budget, begin):
         begin(KeyOrigin.of(run.key))
-        return [(plan.chain_groups[0]._replace(rng_key=None), ({}, ({}, None)))]
+        return [plan.chain_groups[0]._replace(rng_key=None)], [({}, ({}, None))]
 
     monkeypatch.setattr(runner, "drive", begun)
     svi, start = svi_of(), {"w_auto_loc": np.ones(3, np.float32)}
