@@ -57,10 +57,10 @@ class Bench(real_columns.Bench):
         ask = Releases(self.programs, keys.stream(self.key, str(seed)), rows, self.public, lambda count: None).asker()
         drawn, latest = Release.posterior, {}
 
-        def knowing(kind, at, noise_multiplier, repeats=1, **walk):
+        def knowing(kind, at, noise_multiplier, repeats=1, walk=None):
             if kind == "curvature":
                 latest["here"] = Release.of(ask(kind, at, 1e-9), 1e-9, at, latest["frame"])
-            return ask(kind, at, noise_multiplier, repeats, **walk)
+            return ask(kind, at, noise_multiplier, repeats, walk)
 
         def known(*_):
             return exactly(latest["here"])

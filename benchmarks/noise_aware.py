@@ -46,7 +46,7 @@ from dpppl.model.split import split_model
 from dpppl.noise_aware import posterior, recipe
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.curvature import from_vector
-from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.plan import At, default_plan, narrow
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
@@ -66,7 +66,7 @@ class Bench:
         dimension = self.coordinates.dimension
         responses = Responses.of(self.coordinates.split)
         self.redrawn = responses.redrawn
-        statistics = RowStatistics(responses, self.coordinates.latents, self.prior.geometry())
+        statistics = RowStatistics(responses, self.coordinates.latents, self.prior.first())
         self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, dimension)
 
         def log_joint(x, rows):
@@ -84,7 +84,7 @@ class Bench:
             """Sums of rows' curvatures and squared scores, and the lengths of scores: no noise, no bound on curvatures."""
             numbered = rows | {ROW_NUMBER: jnp.arange(num_rows, dtype=jnp.uint32)}
             found = jax.vmap(
-                lambda row: (lambda f: (f.matrix(), statistics.geometry.outer(at, f.psi)))(
+                lambda row: (lambda f: (f.matrix(), at.frame.outer(f.psi)))(
                     statistics._influence(at, row, (self.public, jax.random.key(0)))
                 )
             )
@@ -105,10 +105,7 @@ class Bench:
         return (x, np.asarray(trace["y"]["value"])), trace
 
     def at(self, point, frame, norm):
-        layout = frame.layout
-        found = {"point": point, "norm": norm, "scales": frame.scales, "turn": frame.turn, "roots": frame.roots}
-        found |= {"index": layout.index, "place": layout.place, "sketch": np.zeros((len(point), 0))}
-        return {name: np.asarray(x, np.float32) for name, x in found.items()}
+        return narrow(At(point, norm, 1.0, frame))
 
     def bounds(self, truth, rows, clipping):
         """The norm that a way of `clipping` asks for, at the truth and in units of prior standard deviations."""

@@ -55,7 +55,7 @@ class Bench:
         self.rows, self.public = self.coordinates.split.arrays(args, {})
         self.prior, _ = self.coordinates.prior(self.public, jax.random.key(0))
         responses = Responses.of(self.coordinates.split)
-        statistics = RowStatistics(responses, self.coordinates.latents, self.prior.geometry())
+        statistics = RowStatistics(responses, self.coordinates.latents, self.prior.first())
         self.programs = prepared(statistics, dpppl.secret_key(), self.rows, self.public, self.coordinates.dimension)
 
     def data(self, seed):

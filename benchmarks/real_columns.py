@@ -102,7 +102,7 @@ class Bench:
         self.split, self.coordinates = split, Coordinates.of(split)
         rows, self.public = split.arrays(self.data(0)[:2], {})
         self.prior, _ = self.coordinates.prior(self.public, jax.random.key(0))
-        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
+        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.first())
         self.key = keys.as_key(np.arange(8, dtype=np.uint32))
         self.programs = prepared(statistics, self.key, rows, self.public, self.x.shape[1])
 

@@ -14,8 +14,9 @@ from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
 from dpppl.noise_aware.binding import Bound
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.plan import Ask
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.verdict import Verdict
@@ -38,7 +39,7 @@ def print_table(samples: dict[str, Any], verdict: Verdict, prob: float) -> None:
             print(f"{word}: {shown}")
 
 
-def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: Any) -> Any:
+def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: Ask) -> Outcome:
     """The stages of a run and its scalars: see `run_recipe`."""
     plan = settings._plan(bound.coordinates.dimension)
     arguments = releases.scale, releases.prior, settings.bounds, bound.split.num_rows, bound.responses.redrawn
@@ -46,7 +47,7 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
 
 
 def concluded(
-    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Any, key: Any, is_modelled: bool
+    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: Any, is_modelled: bool
 ) -> tuple[Mixture, Verdict, dict[str, Any]]:
     """The posterior, the verdict on it, and samples by site.
 
@@ -56,7 +57,9 @@ def concluded(
     - **is_modelled** - whether the variance of scores is the model's."""
     (stages, scalars), coordinates, prior = found, bound.coordinates, releases.prior
     scalar_std = float(settings._plan(coordinates.dimension).noise_multipliers(releases.scale)[-1])
-    mixture = Mixture.of(stages[-1].modelled if is_modelled else stages[-1].surrogate, prior)
+    surrogate = stages[-1].modelled if is_modelled else stages[-1].surrogate
+    assert surrogate is not None
+    mixture = Mixture.of(surrogate, prior)
     names, num_rows = coordinates.names(), bound.split.num_rows
     verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
     with TRACING:

@@ -23,8 +23,7 @@ from dpppl.model.split import SplitModel
 from dpppl.model.structure import plates_of
 from dpppl.model.supports import first_values
 from dpppl.noise_aware.curvature import Array
-from dpppl.noise_aware.frame import RANK, Frame, Geometry, homes
-from dpppl.noise_aware.sketch import COLUMNS
+from dpppl.noise_aware.frame import RANK, Frame, homes
 
 _MOST_KNOWN = RANK // 2
 MOST_FULL = 200  # coordinates, of which the whole curvature is released
@@ -59,12 +58,6 @@ class Prior(NamedTuple):
     def curvature(self) -> str:
         """Which curvature is released."""
         return "full" if self.is_full else f"blocks of at most {max(map(len, self.pieces))} coordinates"
-
-    def geometry(self) -> Geometry:
-        """The geometry for the programs of a run."""
-        frame = self.first()
-        count, width, _ = frame.roots.shape
-        return Geometry(len(self.mean), count, width, frame.turn.shape[1], 0 if self.is_full else COLUMNS)
 
     def first(self) -> Frame:
         """A frame in which the prior is white in each block; of several, the first are directions that the prior knows of."""

@@ -9,7 +9,7 @@ nothing. It knows M by its eigenvalues alone, so that draws are equivariant unde
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -296,6 +296,6 @@ def positive_part(matrix: Array) -> Array:
     return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
-def times(matrix: Array, vector: Array) -> Array:
+def times(matrix: Any, vector: Any) -> Any:
     """Matrices (..., d, d) times vectors (..., d)."""
     return (matrix @ vector[..., None])[..., 0]

@@ -5,7 +5,7 @@ means that are wrong: summed with signs that follow the rows' covariates they ha
 where a quadratic term, or another link, is missing (Pregibon 1980).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.frame import Frame
-from dpppl.noise_aware.plan import NUM_AXES
+from dpppl.noise_aware.plan import NUM_AXES, Ask, At
 
 FIT, LINK = 0.7, 0.68
 """By what two moments of ranks by surprise are multiplied, and the signed ranks by value, so that these, and the numbers released
@@ -122,9 +122,9 @@ class Scalars(NamedTuple):
         return len(self.values) - 9 - len(self.coordinates)
 
     @classmethod
-    def asked(cls, ask: Callable[..., Any], at: Any, noise_multiplier: float, directions: Directions) -> "Scalars":
+    def asked(cls, ask: Ask, at: At, noise_multiplier: float, directions: Directions) -> "Scalars":
         """The fit, from one access."""
-        return cls(ask("scalars", at, noise_multiplier, directions=directions.columns), directions.coordinates)
+        return cls(ask("scalars", at._replace(directions=directions.columns), noise_multiplier), directions.coordinates)
 
 
 class Fit(NamedTuple):

@@ -8,8 +8,6 @@ Rows release the isometric numbers of a curvature, a symmetric matrix in u; thei
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -17,61 +15,62 @@ import numpy as np
 from scipy.linalg import qr
 
 from dpppl.noise_aware.curvature import EVENING, Array, times
-from dpppl.noise_aware.plan import NUM_AXES, STEPS
 
-RANK = 24
+RANK, COLUMNS = 24, 6
 _WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(NamedTuple):
     """The coordinates of each block.
 
-    - **index** - (k, b): numbers of coordinates; `dimension` is padding.
-    - **dimension** - d, the number of coordinates."""
+    - **numbers** - (k, b): numbers of coordinates; d, their number, is padding.
+    - **place** - (d,): where each coordinate stands in the flattened blocks."""
 
-    index: Array
-    dimension: int
+    numbers: Array
+    place: Array
 
     @classmethod
     def of(cls, homes: Sequence[Array], pivots: Array) -> "Layout":
         """A first block of the pivots; then the `homes`, (n,) each, without these. One home alone needs no pivots."""
         if len(homes) == 1:
-            return cls(homes[0][None], len(homes[0]))
+            return cls(homes[0][None], np.argsort(homes[0]))
         width = max(RANK, max(map(len, homes)))
         dimension = sum(map(len, homes))
         index = np.full((1 + len(homes), width), dimension)
         index[0, : len(pivots)] = pivots
         for row, home in zip(index[1:], homes):
             row[: len(home)] = np.where(np.isin(home, pivots), dimension, home)
-        return cls(index, dimension)
+        places = np.zeros(dimension + 1, int)
+        places[index.ravel()] = np.arange(index.size)
+        return cls(index, places[:-1])
 
-    @cached_property
+    @property
+    def dimension(self) -> int:
+        """The number of coordinates."""
+        return len(self.place)
+
+    @property
     def real(self) -> Array:
-        return self.index < self.dimension
+        return np.asarray(self.numbers < self.dimension)
 
-    @cached_property
-    def place(self) -> Array:
-        """Where each coordinate (d,) stands in the flattened blocks."""
-        places = np.zeros(self.dimension + 1, int)
-        places[self.index.ravel()] = np.arange(self.index.size)
-        return places[:-1]
-
-    def gathered(self, vectors: Array) -> Array:
+    def gathered(self, vectors: Any) -> Any:
         """(..., d) as blocks (..., k, b)."""
-        return np.concatenate([vectors, np.zeros((*vectors.shape[:-1], 1))], axis=-1)[..., self.index]
+        xp = _namespace(vectors)
+        padded = xp.concatenate([vectors, xp.zeros((*vectors.shape[:-1], 1), vectors.dtype)], axis=-1)
+        return xp.take(padded, self.numbers, axis=-1, mode="clip")
 
-    def scattered(self, blocks: Array) -> Array:
+    def scattered(self, blocks: Any) -> Any:
         """The inverse."""
-        return blocks.reshape(*blocks.shape[:-2], self.index.size)[..., self.place]
+        flat = blocks.reshape(*blocks.shape[:-2], self.numbers.size)
+        return _namespace(blocks).take(flat, self.place, axis=-1, mode="clip")
 
     def padded(self, matrices: Array) -> Array:
         """Matrices with 1 on the diagonal of padding."""
-        return matrices + np.eye(self.index.shape[1]) * ~self.real[:, :, None]
+        return matrices + np.eye(self.numbers.shape[1]) * ~self.real[:, :, None]
 
     def entries(self, matrices: Array, rows: Array, columns: Array) -> Array:
         """Entries of the block-diagonal matrix at coordinates `rows`, `columns`, which may be padding."""
-        width, places = self.index.shape[1], np.append(self.place, -1)
+        width, places = self.numbers.shape[1], np.append(self.place, -1)
         i, j = places[rows], places[columns]
         within = (i // width == j // width) & (i >= 0) & (j >= 0)
         return np.where(within, matrices[i // width, i % width, j % width], 0.0)
@@ -95,23 +94,27 @@ def homes(sizes: Sequence[int], most: int) -> list[Array]:
 class Frame(NamedTuple):
     """latents = mean + scales * reflected(roots @ u): u lies in the blocks of `layout`, and reflected(v) = v - Y Y' v.
 
+    Its methods take and return arrays of NumPy, or of JAX in the program of a row.
+
     - **scales** - (d,).
     - **turn** - Y (d, RANK); (d, 0) where there is one block.
     - **layout** - the coordinates of each block.
-    - **roots** - (k, b, b): from u to scaled and reflected latents; at first roots of the prior's correlation."""
+    - **roots** - (k, b, b): from u to scaled and reflected latents; at first roots of the prior's correlation.
+    - **sketch** - (d, COLUMNS): rows release a curvature's diagonal blocks, and its products with these; (d, 0): one block."""
 
     scales: Array
     turn: Array
     layout: Layout
     roots: Array
+    sketch: Array
 
     @classmethod
     def of(cls, scales: Array, directions: Array, pieces: Sequence[Array]) -> "Frame":
         """The one whose first block is the span of `directions` (d, r), orthonormal; not evened yet."""
         pivots, turn = _reflection(directions, RANK if len(pieces) > 1 else 0)
         layout = Layout.of(pieces, pivots)
-        roots = np.tile(np.eye(layout.index.shape[1]), (len(layout.index), 1, 1))
-        return cls(scales, turn, layout, roots)
+        roots = np.tile(np.eye(layout.numbers.shape[1]), (len(layout.numbers), 1, 1))
+        return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
     def evened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Frame":
         """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, where both are those of the scaled and turned
@@ -174,16 +177,17 @@ class Frame(NamedTuple):
     def inverse(self) -> Array:
         return np.linalg.inv(self.roots)
 
-    def turned(self, vectors: Array) -> Array:
-        return vectors - (vectors @ self.turn) @ self.turn.T
+    def turned(self, vectors: Any) -> Any:
+        return vectors - (vectors @ self.turn) @ self.turn.T if self.turn.shape[1] else vectors
 
-    def latents(self, u: Array) -> Array:
+    def latents(self, u: Any) -> Any:
         """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
         return self.scales * self.turned(self.layout.scattered(times(self.roots, u)))
 
-    def coordinates(self, moved: Array) -> Array:
-        """The inverse."""
-        return times(self.inverse, self.layout.gathered(self.turned(moved / self.scales)))
+    def coordinates(self, moved: Any, inverse: Any = None) -> Any:
+        """The inverse; `inverse`: that of roots, where it is known."""
+        inside = self.layout.gathered(self.turned(moved / self.scales))
+        return times(self.inverse if inverse is None else inverse, inside)
 
     def variances(self, covariance: Array) -> Array:
         """Variances of the latents (d,), where u has this covariance."""
@@ -197,7 +201,7 @@ class Frame(NamedTuple):
 
     def carried(self, matrices: Array, other: "Frame") -> Array:
         """The blocks, in `other`, of the symmetric matrix with these blocks here, both of scaled and turned latents."""
-        index, ours, theirs = other.layout.index, self.turn, other.turn
+        index, ours, theirs = other.layout.numbers, self.turn, other.turn
         before = np.concatenate([-ours, ours @ (ours.T @ theirs) - theirs], axis=1)  # the change is 1 + before after'
         after = other.layout.gathered(np.concatenate([ours, theirs], axis=1).T).transpose(1, 2, 0)
         product = self.layout.scattered(times(matrices, self.layout.gathered(before.T))).T
@@ -205,6 +209,53 @@ class Frame(NamedTuple):
         own = self.layout.entries(matrices, index[:, :, None], index[:, None, :])
         found = own + cross + cross.swapaxes(1, 2) + after @ (before.T @ product) @ after.swapaxes(1, 2)
         return (found + found.swapaxes(1, 2)) / 2
+
+    # What rows release: numbers of curvatures
+
+    def pulled(self, scores: Any) -> Any:
+        """Scores (..., d) of latents as those of u."""
+        return self.layout.scattered(self.blocks(scores))
+
+    def blocks(self, scores: Any) -> Any:
+        """The same in the blocks of u, (..., k, b)."""
+        inside = self.layout.gathered(self.turned(scores * self.scales))
+        return jnp.einsum("...kb,kbc->...kc", inside, self.roots)
+
+    def curvature(self, weights: Any, psi: Any, scores: Any) -> Any:
+        """The numbers of the symmetric part of sum weights psi scores', for psi, scores (m, d)."""
+        a, b = self.layout.gathered(psi), self.layout.gathered(scores)
+        product = jnp.einsum("m,mki,mkj->kij", weights, a, b)
+        sketch = (weights[:, None] * psi).T @ (scores @ self.sketch)
+        sketch += (weights[:, None] * scores).T @ (psi @ self.sketch)
+        product = (product + jnp.swapaxes(product, 1, 2)) / 2
+        return jnp.concatenate([isometric(product).ravel(), sketch.ravel() / 2])
+
+    def length_of_product(self, inner: Any, jacobian: Any, grams: Any) -> Any:
+        """The length of the numbers of J' M J, of which none is formed: the symmetric part of M (n, n) counts, J is a
+        `jacobian` (n, k, b) in blocks, and `grams` (k, n, n) holds JJ' of each."""
+        inner = (inner + inner.T) / 2
+        products = inner @ grams
+        columns = inner @ jnp.tensordot(jacobian, self.layout.gathered(self.sketch.T), ((1, 2), (1, 2)))
+        beside = jnp.sum(jnp.tensordot(columns, jacobian, (0, 0)) ** 2)
+        return jnp.sqrt(jnp.maximum(jnp.sum(products * jnp.swapaxes(products, 1, 2)), 0.0) + beside)
+
+    def square(self, score: Any) -> Any:
+        """The numbers of score score'."""
+        return jnp.concatenate([self.outer(score), jnp.outer(score, score @ self.sketch).ravel()])
+
+    def length(self, score: Any, square: Any) -> Any:
+        """The bound for a score whose squared length is `square`."""
+        inside = jnp.sum(self.layout.gathered(score) ** 2, axis=1)
+        return jnp.sqrt(jnp.sum(inside**2) + square * jnp.sum((score @ self.sketch) ** 2))
+
+    def outer(self, score: Any) -> Any:
+        """The isometric numbers of the outer product of a score, of its blocks alone."""
+        inside = self.layout.gathered(score)
+        return isometric(inside[:, :, None] * inside[:, None, :]).ravel()
+
+
+def _namespace(array: Any) -> Any:
+    return np if isinstance(array, np.ndarray) else jnp
 
 
 def _reflection(directions: Array, rank: int) -> tuple[Array, Array]:
@@ -218,98 +269,6 @@ def _reflection(directions: Array, rank: int) -> tuple[Array, Array]:
     difference[pivots] += np.eye(len(pivots))
     turn[:, : len(pivots)] = difference @ (left / np.sqrt(1.0 + values)) @ left.T
     return pivots, turn
-
-
-class Geometry:
-    """latents = mean + scales * (1 - Y Y') roots @ u, as rows and walks compute with it: see `blocks.Frame`.
-
-    - **dimension** - d, the number of coordinates.
-    - **count**, **width** - k and b: u has k blocks of b.
-    - **rank** - columns of the reflection Y.
-    - **columns** - columns m of the sketch.
-
-    A curvature is its diagonal blocks, and its products with the sketch. `at`, `walk` are example values of what a state holds,
-    by name: "scales" (d,), "turn" Y (d, rank), "roots" (k, b, b), "index" (k, b), which coordinate stands at each place of u,
-    "place" (d,), where each coordinate stands, "sketch" (d, m). `num_directions`: in how many directions rows are compared
-    (`fit.Directions`)."""
-
-    def __init__(self, dimension: int, count: int, width: int, rank: int, columns: int) -> None:
-        self.num_directions = 1 + min(dimension, NUM_AXES)
-        matrices, vectors = np.tile(np.eye(width), (count, 1, 1)), np.zeros((count, width))
-        self.at = {
-            "scales": np.ones(dimension), "turn": np.zeros((dimension, rank)), "roots": matrices, "index": vectors,
-            "place": np.zeros(dimension), "sketch": np.zeros((dimension, columns)),
-        }  # fmt: skip
-        self.walk = {
-            "inverse": matrices, "gains": np.zeros((STEPS, *matrices.shape)), "offsets": np.zeros((STEPS, count, width)),
-            "curvature": matrices, "reach": 1.0,
-        }  # fmt: skip
-
-    def _gathered(self, at: Any, vectors: Any) -> Any:
-        padded = jnp.concatenate([vectors, jnp.zeros((*vectors.shape[:-1], 1), vectors.dtype)], axis=-1)
-        return jnp.take(padded, at["index"].astype(jnp.int32), axis=-1, mode="clip")
-
-    def scattered(self, at: Any, blocks: Any) -> Any:
-        """Blocks (..., k, b) as vectors (..., d)."""
-        flat = blocks.reshape(*blocks.shape[:-2], -1)
-        return jnp.take(flat, at["place"].astype(jnp.int32), axis=-1, mode="clip")
-
-    def _turned(self, at: Any, vectors: Any) -> Any:
-        return vectors - (vectors @ at["turn"]) @ at["turn"].T if at["turn"].shape[1] else vectors
-
-    def pulled(self, at: Any, scores: Any) -> Any:
-        """Scores (..., d) of latents as those of u."""
-        return self.scattered(at, self.blocks(at, scores))
-
-    def blocks(self, at: Any, scores: Any) -> Any:
-        """The same in the blocks of u, (..., k, b)."""
-        inside = self._gathered(at, self._turned(at, scores * at["scales"]))
-        return jnp.einsum("...kb,kbc->...kc", inside, at["roots"])
-
-    def curvature(self, at: Any, weights: Any, psi: Any, scores: Any) -> Any:
-        """The numbers of the symmetric part of sum weights psi scores', for psi, scores (m, d)."""
-        a, b = self._gathered(at, psi), self._gathered(at, scores)
-        product = jnp.einsum("m,mki,mkj->kij", weights, a, b)
-        sketch = (weights[:, None] * psi).T @ (scores @ at["sketch"])
-        sketch += (weights[:, None] * scores).T @ (psi @ at["sketch"])
-        product = (product + jnp.swapaxes(product, 1, 2)) / 2
-        return jnp.concatenate([isometric(product).ravel(), sketch.ravel() / 2])
-
-    def length_of_product(self, at: Any, inner: Any, jacobian: Any, grams: Any) -> Any:
-        """The length of the numbers of J' M J, of which none is formed: the symmetric part of M (n, n) counts, J is a
-        `jacobian` (n, k, b) in blocks, and `grams` (k, n, n) holds JJ' of each."""
-        inner = (inner + inner.T) / 2
-        products = inner @ grams
-        columns = inner @ jnp.tensordot(jacobian, self._gathered(at, at["sketch"].T), ((1, 2), (1, 2)))
-        beside = jnp.sum(jnp.tensordot(columns, jacobian, (0, 0)) ** 2)
-        return jnp.sqrt(jnp.maximum(jnp.sum(products * jnp.swapaxes(products, 1, 2)), 0.0) + beside)
-
-    def square(self, at: Any, score: Any) -> Any:
-        """The numbers of score score'."""
-        return jnp.concatenate([self.outer(at, score), jnp.outer(score, score @ at["sketch"]).ravel()])
-
-    def length(self, at: Any, score: Any, square: Any) -> Any:
-        """The bound for a score whose squared length is `square`."""
-        inside = jnp.sum(self._gathered(at, score) ** 2, axis=1)
-        return jnp.sqrt(jnp.sum(inside**2) + square * jnp.sum((score @ at["sketch"]) ** 2))
-
-    def outer(self, at: Any, score: Any) -> Any:
-        """The isometric numbers of the outer product of a score, of its blocks alone."""
-        inside = self._gathered(at, score)
-        return isometric(inside[:, :, None] * inside[:, None, :]).ravel()
-
-    def coordinates(self, state: Any, moved: Any) -> Any:
-        inside = self._gathered(state, self._turned(state, moved / state["scales"]))
-        return self.times(state["inverse"], inside)
-
-    def gradient(self, state: Any, noisy: Any) -> Any:
-        return self._gathered(state, noisy)
-
-    def times(self, matrix: Any, vector: Any) -> Any:
-        return jnp.einsum("kij,kj->ki", matrix, vector)
-
-    def latents(self, state: Any, u: Any) -> Any:
-        return state["scales"] * self._turned(state, self.scattered(state, self.times(state["roots"], u)))
 
 
 def isometric(matrix: Any) -> Any:

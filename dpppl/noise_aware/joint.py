@@ -16,7 +16,7 @@ from jax import lax
 from dpppl.access.norm_histogram import SIZE, in_bin
 from dpppl.jaxprs import equations
 from dpppl.model.units import UnitResponses
-from dpppl.noise_aware.plan import STEPS
+from dpppl.noise_aware.plan import STEPS, At, State, Walk, num_directions
 from dpppl.noise_aware.statistics import NUM_DRAWS, Influence, RowStatistics
 from dpppl.runs.driver import Program
 
@@ -49,7 +49,7 @@ class _Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Joint:
-    """The statistic of all kinds. `at` holds what these need, "kind", "passes", and "sides" (2 n, d): points after the first.
+    """The statistic of all kinds. `at.sides` (2 n, d) are the points after the first.
 
     - **statistics** - the statistics of single kinds, of responses that are drawn, or listed and more than two."""
 
@@ -60,7 +60,7 @@ class Joint:
         """None where programs of their own are better: two responses, which are cheap, many coordinates, factorisations, which
         passes over the program of a row do not move out of loops, or few rows; and where rows have more than one response, or
         censored ones, or missing values."""
-        responses, is_small = statistics.responses, len(statistics.geometry.at["scales"]) <= _MOST_COORDINATES
+        responses, is_small = statistics.responses, len(statistics.frame.scales) <= _MOST_COORDINATES
         is_plain = responses.from_one_key and not responses.missing and not isinstance(responses, UnitResponses)
         if responses.is_binary or not is_plain or not is_small or num_rows < _FEWEST_ROWS:
             return None
@@ -69,12 +69,12 @@ class Joint:
     @property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """How many numbers the parts of each kind have."""
-        at, few = self.statistics.geometry.at, self._few
-        blocks, width = at["roots"].shape[:2]
+        frame, few = self.statistics.frame, self._few
+        blocks, width, _ = frame.roots.shape
         matrix = blocks * width * (width + 1) // 2
-        curvature = matrix + at["sketch"].size, matrix
+        curvature = matrix + frame.sketch.size, matrix
         scalars = 11 + few + self.statistics.responses.has_gaps
-        return dict(zip(KINDS, ((len(at["scales"]),), curvature, (SIZE,), (2,), (4 * few,), (scalars,))))
+        return dict(zip(KINDS, ((len(frame.scales),), curvature, (SIZE,), (2,), (4 * few,), (scalars,))))
 
     @property
     def width(self) -> int:
@@ -83,7 +83,7 @@ class Joint:
 
     @property
     def _few(self) -> int:
-        return int(self.statistics.geometry.num_directions) - 1
+        return num_directions(len(self.statistics.frame.scales)) - 1
 
     @property
     def _is_listed(self) -> bool:
@@ -94,20 +94,19 @@ class Joint:
         draws = 0 if self._is_listed else -(-NUM_DRAWS // self.statistics.responses.num_draws)
         return {"sizes": 2, "sides": 1 + 2 * self._few, "scalars": 1 + draws}.get(kind, 1)
 
-    def asked(self, kind: str, state: Any) -> Any:
+    def asked(self, kind: str, state: State) -> State:
         """The state of an access of this kind, given what it needs alone."""
-        dimension, few = len(state["point"]), self._few
-        numbers: dict[str, Any] = {"directions": np.zeros((dimension, 1 + few)), "along": np.zeros((dimension, few))}
-        numbers |= {"mean": np.zeros(dimension)} | self.statistics.geometry.walk
-        points = np.tile(state["point"], (2 * few, 1))
-        if kind == "sizes":
-            points[0] = state["halfway"]
-        found: dict[str, Any] = {
-            name: np.asarray(value, np.float32) for name, value in (numbers | {"sides": points}).items()
-        }
-        counts = {"kind": KINDS.index(kind), "passes": self.passes(kind), "repeats": STEPS if kind == "gradient" else 1}
-        found |= {name: np.int32(count) for name, count in counts.items()} | {"of_curvature": np.bool_(False)}
-        return found | {name: value for name, value in state.items() if name != "halfway"}
+        at, few = state.at, self._few
+        directions, points = np.zeros((len(at.point), 1 + few)), np.tile(at.point, (2 * few, 1))
+        if at.halfway is not None:
+            points[0] = at.halfway
+        at = at._replace(
+            halfway=None, kind=KINDS.index(kind), passes=self.passes(kind), of_curvature=bool(at.of_curvature),
+            sides=points if at.sides is None else at.sides, along=directions[:, 1:] if at.along is None else at.along,
+            directions=directions if at.directions is None else at.directions,
+        )  # fmt: skip
+        walk = Walk.like(at.frame) if state.walk is None else state.walk
+        return state._replace(at=at, walk=walk, repeats=STEPS if kind == "gradient" else 1).on_device()
 
     def read(self, kind: str, positions: Any, values: Any) -> Any:
         """The numbers that a kind has released, from positions (STEPS, d) and noisy sums (STEPS, width) of an access."""
@@ -118,16 +117,16 @@ class Joint:
             return {"A": values[0, : sizes[0]], "J": values[0, sizes[0] : sum(sizes)]}
         return values[0, : sizes[0]]
 
-    def __call__(self, at: Any, row: Any, rest: Any) -> Any:
+    def __call__(self, at: At, row: Any, rest: Any) -> Any:
         """The numbers (width,) of one row."""
         public, key = rest
-        kind, few = at["kind"], self._few
+        kind, few = at.kind, self._few
         is_scalars = (kind == KINDS.index("scalars")).astype(jnp.int32)
 
         def at_point(number: Any) -> _Seen:
             """The numbers of one point, as if it were the first; `along` (n,)."""
-            later = lax.dynamic_index_in_dim(at["sides"], jnp.maximum(number - 1, 0), keepdims=False)
-            here = at | {"point": jnp.where(number == 0, at["point"], later)}
+            later = lax.dynamic_index_in_dim(at.sides, jnp.maximum(number - 1, 0), keepdims=False)
+            here = at._replace(point=jnp.where(number == 0, at.point, later))
             redraw = number * is_scalars
             draws = jnp.where(redraw > 0, jax.random.fold_in(key, redraw), key)
             members = self.statistics.members(here, row, public, draws)
@@ -137,9 +136,9 @@ class Joint:
             matrix = lax.cond(kind == KINDS.index("curvature"), found.matrix, lambda: jnp.zeros(like.shape, like.dtype))
             own = jnp.linalg.norm(self.statistics.through(here, members.jacobian, members.scores[:1])[0])
             totals = self.statistics.totals(here, row, public, members.others)
-            squares = found.squares(at["directions"])
+            squares = found.squares(at.directions)
             return _Seen(
-                found.psi, found.is_clipped, own, squares, matrix, found.length, weight * found.along(at["along"]),
+                found.psi, found.is_clipped, own, squares, matrix, found.length, weight * found.along(at.along),
                 members.log_probs, totals,
             )  # fmt: skip
 
@@ -167,9 +166,9 @@ class Joint:
         zeros = [jnp.zeros(x.shape, x.dtype) for x in like[:5]]
         shapes = (2,), (3, few), (1 + num_others,), (1 + num_others,)
         start = _Seen(*zeros, *(jnp.zeros(shape, like.lengths.dtype) for shape in shapes))
-        return self._released(at, row, public, lax.fori_loop(0, at["passes"], one, start))
+        return self._released(at, row, public, lax.fori_loop(0, at.passes, one, start))
 
-    def _released(self, at: Any, row: Any, public: Any, seen: _Seen) -> Any:
+    def _released(self, at: At, row: Any, public: Any, seen: _Seen) -> Any:
         """The numbers of the kind that `at` names, (width,)."""
         statistics, length = self.statistics, seen.lengths[0]
         found = Influence(
@@ -183,7 +182,7 @@ class Joint:
         heads: tuple[Callable[[], Any], ...] = (
             lambda: statistics.gradient_of(at, row, found),
             lambda: jnp.concatenate([*statistics.curvature_of(at, row, found).values()]),
-            lambda: in_bin(jnp.where(at["of_curvature"], length / at["norm"] ** 2, seen.own)),
+            lambda: in_bin(jnp.where(at.of_curvature, length / at.norm**2, seen.own)),
             lambda: statistics.sizes_of(at, row, seen.lengths[::-1]),
             lambda: statistics.sides_of(seen.along),
             lambda: statistics.scalars_of(at, row, public, shares, found, seen.log_probs, seen.totals),
@@ -192,12 +191,12 @@ class Joint:
         def padded(head: Callable[[], Any]) -> Callable[[], Any]:
             return lambda: (lambda x: jnp.pad(x.astype(jnp.float32), (0, self.width - len(x))))(head())
 
-        return lax.switch(at["kind"], [padded(head) for head in heads])
+        return lax.switch(at.kind, [padded(head) for head in heads])
 
 
 def _has_factorisations(statistics: RowStatistics, row: Any, public: Any) -> bool:
     """Whether the log likelihood of a row factorises matrices or solves systems."""
-    point = jnp.zeros(len(statistics.geometry.at["scales"]))
+    point = jnp.zeros(len(statistics.frame.scales))
     program = jax.make_jaxpr(statistics.log_likelihood)(point, row, public)
     return any(equation.primitive in vars(jax.lax.linalg).values() for equation in equations(program))
 

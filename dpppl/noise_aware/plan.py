@@ -1,14 +1,109 @@
-"""The accesses of a run, in order, and the share of the privacy cost that each of them gets."""
+"""The accesses of a run: what they need, their order, and the share of the privacy cost that each of them gets."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
-NUM_AXES = 8
-"""The most coordinates along which ranks by value are compared."""
+from dpppl.noise_aware.frame import Frame
+from dpppl.types import Numbers
+
+STEPS, NUM_AXES = 40, 8
+"""Steps of a walk; the most coordinates along which ranks by value are compared."""
+
+
+class At(NamedTuple):
+    """Where accesses are made. Each kind reads its own of the fields that may be None.
+
+    - **point** - (d,).
+    - **norm**, **bound** - bounds of a row's score and of its curvature.
+    - **frame** - the coordinates u.
+    - **halfway** - of "sizes": another point, (d,).
+    - **sides**, **along** - of "sides": points (2 n, d), and directions (d, n).
+    - **directions** - of "scalars": those in which rows are compared, (d, k).
+    - **of_curvature** - of histograms: whether it is that of curvatures.
+    - **kind**, **passes** - of `Joint`: the number of the kind, and at how many points it looks."""
+
+    point: Numbers
+    norm: float
+    bound: float
+    frame: Frame
+    halfway: Numbers | None = None
+    sides: Numbers | None = None
+    along: Numbers | None = None
+    directions: Numbers | None = None
+    of_curvature: Any = None
+    kind: Any = None
+    passes: Any = None
+
+
+class Walk(NamedTuple):
+    """What a walk of `STEPS` gradients needs.
+
+    - **mean** - the prior mean, (d,).
+    - **inverse** - of the frame's roots, (k, b, b).
+    - **gains**, **offsets** - for each step, see `gains_of`.
+    - **curvature** - that of the likelihood, (k, b, b).
+    - **reach** - how far it may go from its start, in prior sds."""
+
+    mean: Numbers
+    inverse: Numbers
+    gains: Numbers
+    offsets: Numbers
+    curvature: Numbers
+    reach: float
+
+    @classmethod
+    def like(cls, frame: Frame) -> "Walk":
+        """One of the same shapes, of zeros."""
+        blocks, width, _ = frame.roots.shape
+        matrices = np.zeros((blocks, width, width))
+        gains, offsets = np.zeros((STEPS, *matrices.shape)), np.zeros((STEPS, blocks, width))
+        return cls(np.zeros(len(frame.scales)), matrices, gains, offsets, matrices, 1.0)
+
+
+class State(NamedTuple):
+    """The arguments of a program of accesses but for rows and public arrays.
+
+    - **at** - where they are made.
+    - **i** - number of the first.
+    - **rng_key** - the key of all.
+    - **noise_multiplier** - of each.
+    - **walk** - of gradients; else None.
+    - **repeats** - of `Joint`: how many."""
+
+    at: At
+    i: Any
+    rng_key: Any
+    noise_multiplier: Any
+    walk: Walk | None = None
+    repeats: Any = None
+
+    def on_device(self) -> "State":
+        """As programs take it."""
+        return narrow(self._replace(rng_key=None))._replace(rng_key=self.rng_key)
+
+
+def narrow(tree: Any) -> Any:
+    """A pytree with arrays of 32 bits."""
+    kinds = {"f": np.float32, "i": np.int32, "b": np.bool_}
+    return jax.tree.map(lambda x: np.asarray(x, kinds[np.asarray(x).dtype.kind]), tree)
+
+
+class Ask(Protocol):
+    """Makes accesses, and returns their noisy sums; of a walk, positions and noisy scores."""
+
+    def __call__(
+        self, kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None
+    ) -> Any: ...
+
+
+def num_directions(dimension: int) -> int:
+    """In how many directions rows are compared, see `fit.Directions`."""
+    return 1 + min(dimension, NUM_AXES)
 
 
 class Block(NamedTuple):
@@ -54,7 +149,7 @@ GRADIENTS = (0.01, 0.015, 0.03, 0.08, 0.55)
 CURVATURES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
 HISTOGRAMS = {0: 0.0075, 3: 0.0075}
 SCOUTS = (0.001,) * 12
-SIZES, SIDES, SCALARS, STEPS = 0.01, 0.03, 0.1, 40
+SIZES, SIDES, SCALARS = 0.01, 0.03, 0.1
 WIDE_GRADIENTS = (0.01, 0.015, 0.03, 0.06, 0.40)
 WIDE_CURVATURES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
 

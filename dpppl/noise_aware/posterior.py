@@ -57,7 +57,7 @@ class Linear(NamedTuple):
         frame = self.frame
         found = {"start": self.start, "slopes": self.slopes, "centre": self.centre, "scales": frame.scales}
         floats = {name: jnp.asarray(a, jnp.float32) for name, a in (found | {"turn": frame.turn}).items()}
-        return floats | {"index": jnp.asarray(frame.layout.index)}
+        return floats | {"index": jnp.asarray(frame.layout.numbers)}
 
 
 def _residual(data: Any, vector: Any) -> Any:

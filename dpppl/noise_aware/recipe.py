@@ -5,7 +5,7 @@ coordinates u of a `Frame` that evens out the curvature that the one before rele
 over directions as the posterior needs. Of wide models it releases diagonal blocks, and a sketch of the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.curvature import Array, Curvature, dispersion, times
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.frame import Frame
-from dpppl.noise_aware.plan import NUM_AXES, STEPS, Plan
+from dpppl.noise_aware.plan import NUM_AXES, STEPS, Ask, At, Plan, Walk
 from dpppl.noise_aware.sketch import Release, Sketch, decline, next_frame
 from dpppl.noise_aware.statistics import scores_share
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
@@ -41,8 +41,6 @@ _NOISE_OF_GRADIENTS, _NOISE_OF_SCORES, _MOST_STRETCH = 0.2, 0.1, 4.0  # for a sa
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk from its start, in prior sds
 _LATE = STEPS // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
-Ask = Callable[..., Any]
-"""`ask(kind, at, noise_multiplier, repeats, **walk)`: the noisy sums of an access; of a walk, positions and noisy scores."""
 
 
 class Sides(NamedTuple):
@@ -64,8 +62,8 @@ class Sides(NamedTuple):
     @classmethod
     def asked(
         cls,
-        ask: Callable[..., Any],
-        at: Any,
+        ask: Ask,
+        at: At,
         noise_multiplier: float,
         stages: Sequence[Any],
         prior: Prior,
@@ -94,10 +92,9 @@ class Sides(NamedTuple):
         sampled = _sampled_along(surrogate, frame.from_latents(prior.covariance(frame)), moves)
         bounds = TYPICAL * stated / learned / num_rows
         away = APART * frame.latents(moves)
-        values = ask(
-            "sides", at | {"point": mean}, noise_multiplier, sides=np.concatenate([mean - away, mean + away]),
-            along=(frame.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T,
-        )  # fmt: skip
+        along = (frame.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T
+        at = at._replace(point=mean, sides=np.concatenate([mean - away, mean + away]), along=along)
+        values = ask("sides", at, noise_multiplier)
         unit = np.sqrt(values.size) * bounds / stated
         return cls(latents, widths(values.reshape(4, -1) * unit, noise_multiplier * unit, learned, sampled))
 
@@ -224,6 +221,16 @@ class Stage(NamedTuple):
     dispersion: tuple[float, float] = (1.0, 0.0)
 
 
+class Outcome(NamedTuple):
+    """What a run has found.
+
+    - **stages** - all stages, in order.
+    - **scalars** - how well rows fit."""
+
+    stages: list[Stage]
+    scalars: Scalars
+
+
 class _Start(NamedTuple):
     """Where a stage starts: its frame and point, what is believed of the latents, with a covariance in blocks, and bounds."""
 
@@ -238,7 +245,7 @@ class _Start(NamedTuple):
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
     most_scores: float = 1.0, is_robust: bool = False,
-) -> tuple[list[Stage], Scalars]:  # fmt: skip
+) -> Outcome:  # fmt: skip
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
 
     - **ask** - the function that makes an access.
@@ -264,28 +271,26 @@ def run_recipe(
         mean_u = frame.coordinates(start.mean - prior.mean)
         known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
-        at = _state(start, sketch)
-        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, stretch=stretch)
+        at = _at(start, sketch)
+        at = found_bounds(ask, at, bounds, sigma, level, num_rows, stretch=stretch)
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, most_scores)
-        std, curvature = at["norm"] * sigma["gradient"], here.posterior(frame, covariance, _DRAWS, mean_u)
+        std, curvature = at.norm * sigma["gradient"], here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
         average = _surrogate(here, curvature, frame, sketch, num_rows, (flat, flat, std**2 / STEPS))
         mean, (gains, offsets) = curvature.mean, gains_of(average, *known, std)
-        positions, noisy = ask(
-            "gradient", at, sigma["gradient"], STEPS, mean=prior.mean, inverse=frame.inverse, gains=gains,
-            offsets=offsets, curvature=mean, reach=REACH[number],
-        )  # fmt: skip
-        point, scores = positions[-count:].mean(axis=0), frame.layout.gathered(noisy * at["norm"])
+        walk = Walk(prior.mean, frame.inverse, gains, offsets, mean, REACH[number])
+        positions, noisy = ask("gradient", at, sigma["gradient"], STEPS, walk)
+        point, scores = positions[-count:].mean(axis=0), frame.layout.gathered(noisy * at.norm)
         centre, gradient = frame.coordinates(point - prior.mean), scores[-count:].mean(axis=0)
         if is_last:
-            at |= {"point": point}
+            at = at._replace(point=point)
             values = ask("curvature", at, closing["curvature"])
             here = here.combined(Release.of(values, closing["curvature"], at, frame, most_scores))
             curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre)
         law = curvature.averaged(redrawn, count)
         surrogate = _surrogate(here, law, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last:
-            sizes = ask("sizes", at, closing["sizes"], halfway=(prior.mean + point) / 2.0)
+            sizes = ask("sizes", at._replace(halfway=(prior.mean + point) / 2.0), closing["sizes"])
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
             modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, count))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
@@ -293,7 +298,7 @@ def run_recipe(
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
-        found = at["norm"], at["bound"], surrogate, belief, frame.to_latents(spread), *scatter
+        found = at.norm, at.bound, surrogate, belief, frame.to_latents(spread), *scatter
         shares: Any = dict(
             excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
@@ -303,7 +308,7 @@ def run_recipe(
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     sides = Sides.asked(ask, at, closing["sides"], stages, prior, num_rows)
     stages[-1] = stages[-1]._replace(sides=sides, modelled=modelled)
-    return stages, Scalars.asked(ask, at, closing["scalars"], Directions.of(frame, centre, law.mean, num_rows))
+    return Outcome(stages, Scalars.asked(ask, at, closing["scalars"], Directions.of(frame, centre, law.mean, num_rows)))
 
 
 def _scouted(
@@ -315,11 +320,11 @@ def _scouted(
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
     for sigma in scouts:
         frame = start.frame
-        at = _state(start, Sketch.drawn(frame, start.covariance, np.random.default_rng(0)))
-        at |= found_bounds(ask, at, bounds, sigma, level, num_rows, _EARLY_PART)
+        at = _at(start, Sketch.drawn(frame, start.covariance, np.random.default_rng(0)))
+        at = found_bounds(ask, at, bounds, sigma, level, num_rows, _EARLY_PART)
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame)
         frame, ratio = frame.flattened(here.curvature, here.largest_error)
-        start = start._replace(frame=frame, norm=at["norm"] * np.sqrt(ratio), bound=at["bound"] * ratio)
+        start = start._replace(frame=frame, norm=at.norm * np.sqrt(ratio), bound=at.bound * ratio)
     return start
 
 
@@ -335,13 +340,8 @@ def _carried(
     return tempered(mean, spread, covariance, by) if is_last and is_surprised else (mean, by * spread)
 
 
-def _state(start: _Start, sketch: Sketch) -> dict[str, Any]:
-    """The arrays that accesses need; see `Geometry`."""
-    frame = start.frame
-    return {
-        "point": start.point, "norm": start.norm, "bound": start.bound, "scales": frame.scales, "turn": frame.turn,
-        "roots": frame.roots, "index": frame.layout.index, "place": frame.layout.place, "sketch": sketch.columns,
-    }  # fmt: skip
+def _at(start: _Start, sketch: Sketch) -> At:
+    return At(start.point, start.norm, start.bound, start.frame._replace(sketch=sketch.columns))
 
 
 def _scatter(
@@ -397,15 +397,15 @@ def _level_of(
 
 def found_bounds(
     ask: Ask,
-    at: Any,
+    at: At,
     bounds: Bounds,
     sigma: dict[str, float],
     level: float,
     num_rows: int,
     most: float = _PARTS[1],
     stretch: float | None = None,
-) -> dict[str, float]:
-    """The user's bounds; else from the stage's histograms, or, where it has none, those of the stage before.
+) -> At:
+    """`at` with the user's bounds; else from the stage's histograms, or, where it has none, those of the stage before.
 
     - **ask** - the function that makes an access.
     - **at** - arrays that accesses need, with the bounds of the stage before.
@@ -420,13 +420,13 @@ def found_bounds(
         counts = ask("norm_bin", at, sigma["norm_bin"])
         norms = Norms.fitted(counts, sigma["norm_bin"], num_rows)
         norm = (stretch or 1.0) * norms.quantile(level) if norm is None else norm
-        counts = ask("curvature_bin", at | {"norm": norm}, sigma["curvature_bin"])
-        informed, entries = max(1.0, norms.share * num_rows), len(at["point"]) * at["roots"].shape[1]
+        counts = ask("curvature_bin", at._replace(norm=norm), sigma["curvature_bin"])
+        informed, entries = max(1.0, norms.share * num_rows), len(at.point) * at.frame.roots.shape[1]
         affordable = np.sqrt(entries / 2.0) * sigma["curvature"] / (_CLIPPED_IN_MEDIAN * informed)
         part = _ALL if stretch is not None else np.clip(1.0 - affordable, _PARTS[0], most)
         fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, _EXPECTED)
         bound = norm**2 * fitted.quantile(float(part)) if bound is None else bound
-    return {"norm": norm or at["norm"], "bound": bound or at["bound"]}
+    return at._replace(norm=norm or at.norm, bound=bound or at.bound)
 
 
 def _surrogate(

@@ -18,10 +18,9 @@ from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.disk import of_row
 from dpppl.data.rows import arrays_of, placement_of
 from dpppl.errors import ConfigurationError
-from dpppl.noise_aware.frame import Geometry
+from dpppl.noise_aware.curvature import times
 from dpppl.noise_aware.joint import KINDS, Joint, OfKind
-from dpppl.noise_aware.plan import STEPS
-from dpppl.noise_aware.recipe import Ask
+from dpppl.noise_aware.plan import STEPS, Ask, At, State, Walk, num_directions
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.processes import messages
 from dpppl.runs.checkpoint import Checkpoint
@@ -63,19 +62,17 @@ class Releases:
     charged: np.ndarray | None = None
     checkpoint: Checkpoint | None = None
 
-    def asker(self) -> Callable[..., Any]:
+    def asker(self) -> Ask:
         """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order."""
         done, place, kept = 0, 0, [] if self.checkpoint is None else self.checkpoint.leaves
 
-        def ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
+        def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Any:
             nonlocal done, place
             self._check(kind, noise_multiplier, done, repeats)
-            state = _floats(at | walk) | {
-                "i": np.int32(done), "rng_key": self.key, "noise_multiplier": np.float32(noise_multiplier),
-            }  # fmt: skip
             name = kind
             if kind in HISTOGRAMS:
-                name, state["of_curvature"] = "bin", np.bool_(kind == "curvature_bin")
+                name, at = "bin", at._replace(of_curvature=kind == "curvature_bin")
+            state = State(at, done, self.key, noise_multiplier, walk).on_device()
             self.before(done + repeats)
             done += repeats
             program = self.programs[name]
@@ -114,16 +111,16 @@ class Released(NamedTuple):
     scale: float
     values: list[Any]
 
-    def recorded(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+    def recorded(self, ask: Ask) -> Ask:
         """The same function, which adds to `values` what it returns."""
 
-        def asked(*args: Any, **walk: Any) -> Any:
-            self.values.append(ask(*args, **walk))
+        def asked(*args: Any, **options: Any) -> Any:
+            self.values.append(ask(*args, **options))
             return self.values[-1]
 
         return asked
 
-    def asker(self) -> Callable[..., Any]:
+    def asker(self) -> Ask:
         """A function that returns the values again, in order. It raises ConfigurationError where there are no more."""
         values = iter(self.values)
 
@@ -139,8 +136,8 @@ def prepared(
     statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int
 ) -> dict[str, Program | OfKind]:
     """The programs of all kinds of accesses, by name. Raises PrivacyLeakError; looks at no data."""
-    at = {"point": np.zeros(dimension), "norm": 1.0, "bound": 1.0} | statistics.geometry.at
-    first = {"i": np.int32(0), "rng_key": key, "noise_multiplier": np.float32(1.0)}
+    at = At(np.zeros(dimension), 1.0, 1.0, statistics.frame)
+    alone = State(at, 0, key, 1.0)
     placement = placement_of(rows)
     row, num_rows = (
         jax.tree.map(lambda x: of_row(x, placement), arrays_of(rows)),
@@ -148,103 +145,85 @@ def prepared(
     )
     joint = Joint.of(statistics, row, public, num_rows)
     if joint is not None:
-        state = joint.asked("curvature", _floats(at)) | first
-        (program,) = prepare_all([(partial(_every, joint), (state, rows, public), False)], rows=1)
+        state = joint.asked("curvature", alone)
+        (program,) = prepare_all([(partial(_every, joint), (state.on_device(), rows, public), False)], rows=1)
         return {kind: OfKind(joint, program, kind) for kind in KINDS}
-    walk = {"mean": np.zeros(dimension)} | statistics.geometry.walk
-    alone, along = (_floats(at) | first, rows, public), (_floats(at | walk) | first, rows, public)
-    directions = np.zeros((dimension, statistics.geometry.num_directions))
-    fits = (_floats(at | {"directions": directions}) | first, rows, public)
-    histograms = (alone[0] | {"of_curvature": np.bool_(False)}, rows, public)
-    sizes = (alone[0] | {"halfway": np.zeros(dimension, np.float32)}, rows, public)
-    few = statistics.geometry.num_directions - 1
-    sides = (_floats(at | {"sides": np.zeros((2 * few, dimension)), "along": directions[:, 1:]}) | first, rows, public)
-    single = {"bin": histograms, "curvature": alone, "sizes": sizes, "sides": sides, "scalars": fits}
-    programs = [(partial(_single, kind, statistics), arguments, True) for kind, arguments in single.items()]
-    programs.append((partial(_walk, statistics), along, False))
+    directions = np.zeros((dimension, num_directions(dimension)))
+    along = directions[:, 1:]
+    single = {
+        "bin": at._replace(of_curvature=False), "curvature": at, "sizes": at._replace(halfway=at.point),
+        "sides": at._replace(sides=np.tile(at.point, (2 * along.shape[1], 1)), along=along),
+        "scalars": at._replace(directions=directions),
+    }  # fmt: skip
+    programs = [
+        (partial(_single, kind, statistics), (alone._replace(at=own).on_device(), rows, public), True)
+        for kind, own in single.items()
+    ]
+    walking = alone._replace(walk=Walk.like(statistics.frame)).on_device()
+    programs.append((partial(_walk, statistics), (walking, rows, public), False))
     return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
 
 
-def _floats(values: Any) -> Any:
-    return {name: np.asarray(value, np.float32) for name, value in values.items()}
-
-
-def _access(statistic: Callable[..., Any], state: Any, at: Any, step: Any, rows: Any, public: Any) -> Any:
+def _access(statistic: Callable[..., Any], state: State, at: At, step: Any, rows: Any, public: Any) -> Any:
     total = noisy_statistic(MECHANISM,
-        statistic, at, rows, (public, draw_key(state["rng_key"], step)), key=state["rng_key"],
-        noise_multiplier=state["noise_multiplier"], step=step, number=ROW_NUMBER,
+        statistic, at, rows, (public, draw_key(state.rng_key, step)), key=state.rng_key,
+        noise_multiplier=state.noise_multiplier, step=step, number=ROW_NUMBER,
     ).total  # fmt: skip
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), total)
 
 
-def _at(statistics: RowStatistics, state: Any) -> Any:
-    names = (
-        "point",
-        "norm",
-        "bound",
-        "halfway",
-        "sides",
-        "along",
-        "directions",
-        "of_curvature",
-        "kind",
-        "passes",
-        *statistics.geometry.at,
-    )
-    return {name: state[name] for name in names if name in state}
+def _single(kind: str, statistics: RowStatistics, state: State, rows: Any, public: Any) -> Any:
+    return _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
 
 
-def _single(kind: str, statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
-    return _access(getattr(statistics, kind), state, _at(statistics, state), state["i"], rows, public)
-
-
-def _walk(statistics: RowStatistics, state: Any, rows: Any, public: Any) -> Any:
+def _walk(statistics: RowStatistics, state: State, rows: Any, public: Any) -> Any:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
-    at, geometry = _at(statistics, state), statistics.geometry
+    assert state.walk is not None
+    walk = state.walk
 
     def body(carry: Any, update: Any) -> Any:
         i, count, point, average = carry
-        noisy = _access(statistics.gradient, state, at | {"point": point}, i, rows, public)
-        new, average = _moved(geometry, state, count, point, average, noisy, *update)
+        noisy = _access(statistics.gradient, state, state.at._replace(point=point), i, rows, public)
+        new, average = _moved(state.at, walk, count, point, average, noisy, *update)
         return (i + 1, count + 1.0, new, average), (point, noisy)
 
-    start = (state["i"], jnp.zeros((), jnp.float32), at["point"], jnp.zeros(state["offsets"].shape[1:], jnp.float32))
-    return lax.scan(body, start, (state["gains"], state["offsets"]))[1]
+    start = (state.i, jnp.zeros((), jnp.float32), state.at.point, jnp.zeros(walk.offsets.shape[1:], jnp.float32))
+    return lax.scan(body, start, (walk.gains, walk.offsets))[1]
 
 
-def _every(joint: Joint, state: Any, rows: Any, public: Any) -> Any:
+def _every(joint: Joint, state: State, rows: Any, public: Any) -> Any:
     """`repeats` accesses of one kind, as on a walk: positions (T, d), and noisy sums (T, width)."""
-    at, geometry = _at(joint.statistics, state), joint.statistics.geometry
+    assert state.walk is not None
+    at, walk = state.at, state.walk
 
     def body(number: Any, carry: Any) -> Any:
         i, point, average, positions, values = carry
-        noisy = _access(joint, state, at | {"point": point}, i, rows, public)
-        update, gradient = (state[name][number] for name in ("gains", "offsets")), noisy[: len(point)]
-        new, average = _moved(geometry, state, number.astype(jnp.float32), point, average, gradient, *update)
+        noisy = _access(joint, state, at._replace(point=point), i, rows, public)
+        gradient = noisy[: len(point)]
+        update = walk.gains[number], walk.offsets[number]
+        new, average = _moved(at, walk, number.astype(jnp.float32), point, average, gradient, *update)
         return i + 1, new, average, positions.at[number].set(point), values.at[number].set(noisy)
 
-    shapes = state["offsets"].shape[1:], (STEPS, len(at["point"])), (STEPS, joint.width)
-    start = state["i"], at["point"], *(jnp.zeros(shape, jnp.float32) for shape in shapes)
-    return lax.fori_loop(0, state["repeats"], body, start)[3:]
+    shapes = walk.offsets.shape[1:], (STEPS, len(at.point)), (STEPS, joint.width)
+    start = state.i, at.point, *(jnp.zeros(shape, jnp.float32) for shape in shapes)
+    return lax.fori_loop(0, state.repeats, body, start)[3:]
 
 
 def _moved(
-    geometry: Geometry, state: Any, count: Any, point: Any, average: Any, noisy: Any, gain: Any, offset: Any
+    at: At, walk: Walk, count: Any, point: Any, average: Any, noisy: Any, gain: Any, offset: Any
 ) -> tuple[Any, Any]:
     """The next point of a walk after `count` steps, and the next average of gradients, given the noisy gradient at a point."""
 
     def limited(value: Any, centre: Any, width: Any) -> Any:
         return centre + jnp.clip(value - centre, -width, width)
 
-    mean = state["mean"]
-    u = geometry.coordinates(state, point - mean)
+    frame = at.frame
+    u = frame.coordinates(point - walk.mean, walk.inverse)
     weight = 4.0 / (count + 4.0)
-    average = (1.0 - weight) * average + weight * (
-        geometry.gradient(state, noisy) * state["norm"] + geometry.times(state["curvature"], u)
-    )
-    new = mean + geometry.latents(state, geometry.times(gain, average) + offset)
-    new = limited(new, point, state["scales"] / (1.0 + count / 8.0))
-    return limited(new, state["point"], state["reach"] * state["scales"]), average
+    average = (1.0 - weight) * average + weight * (frame.layout.gathered(noisy) * at.norm + times(walk.curvature, u))
+    new = walk.mean + frame.latents(times(gain, average) + offset)
+    new = limited(new, point, frame.scales / (1.0 + count / 8.0))
+    return limited(new, at.point, walk.reach * frame.scales), average
 
 
 def bar_for(num_accesses: int, *, visible: bool) -> Any:
@@ -256,9 +235,9 @@ def bar_for(num_accesses: int, *, visible: bool) -> Any:
 def shown(ask: Ask, bar: Any) -> Ask:
     """`ask`, with each access on the bar: its kind and number alone, which are public."""
 
-    def shown_ask(kind: str, at: Any, noise_multiplier: float, repeats: int = 1, **walk: Any) -> Any:
+    def shown_ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Any:
         bar.set_description(_PHASES.get(kind, kind))
-        found = ask(kind, at, noise_multiplier, repeats, **walk)
+        found = ask(kind, at, noise_multiplier, repeats, walk)
         bar.update(repeats)
         return found
 

@@ -11,6 +11,7 @@ from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import Bound, bind
+from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.releases import Released, Releases, bar_for, prepared, shown
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
 from dpppl.noise_aware.statistics import RowStatistics
@@ -105,7 +106,7 @@ class NoiseAware(NoiseAwareSettings):
             prior, is_normal = bound.coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
         statistics = RowStatistics(
-            bound.responses, bound.coordinates.latents, prior.geometry(), self.weights, self._most_scores
+            bound.responses, bound.coordinates.latents, prior.first(), self.weights, self._most_scores
         )
         access_key = keys.stream(run.key, "accesses")
         with bar_for(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
@@ -166,7 +167,7 @@ class NoiseAware(NoiseAwareSettings):
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
         return self._report([charge], self._provenance)
 
-    def _conclude(self, bound: Bound, found: Any, key: Any, is_modelled: bool = False) -> None:
+    def _conclude(self, bound: Bound, found: Outcome, key: Any, is_modelled: bool = False) -> None:
         """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
         concluded = conclusion.concluded(self, bound, self.releases, found, key, is_modelled)
         self._mixture, self._verdict, self._samples = concluded

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, times
-from dpppl.noise_aware.frame import RANK, Frame
+from dpppl.noise_aware.frame import COLUMNS, RANK, Frame
+from dpppl.noise_aware.plan import At
 from dpppl.noise_aware.statistics import scores_share
 
-COLUMNS = 6
 _STANDS_OUT = 1.1
 _MULTIPLES = np.exp(np.linspace(np.log(0.25), np.log(1e6), 60))
 _EM_STEPS = 60
@@ -38,7 +38,7 @@ class Sketch(NamedTuple):
         variances = frame.layout.scattered(np.diagonal(covariance, axis1=1, axis2=2))
         if len(covariance) == 1:
             return cls(np.zeros((len(variances), 0)), variances, 1.0)
-        drawn = rng.standard_normal((COLUMNS, *frame.layout.index.shape))
+        drawn = rng.standard_normal((COLUMNS, *frame.layout.numbers.shape))
         values, vectors = np.linalg.eigh(covariance)
         columns = frame.layout.scattered(times(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :], drawn)).T
         size = float(np.sqrt(np.mean(variances) * COLUMNS * (len(covariance) - 1)))
@@ -118,7 +118,7 @@ def next_frame(
     count = int(layout.real[0].sum())
     order, vectors = np.linalg.eigh(curvature[0, :count, :count])
     axes = np.zeros((count, layout.dimension))
-    axes[np.arange(count), layout.index[0, :count]] = 1.0
+    axes[np.arange(count), layout.numbers[0, :count]] = 1.0
     typical = np.median(np.diagonal(curvature, axis1=1, axis2=2)[layout.real])
     old = frame.turned(vectors[:, np.argsort(-np.abs(order - typical))].T @ axes).T
     found = np.concatenate([new / np.linalg.norm(new, axis=0), old], axis=1)[:, :RANK]
@@ -146,13 +146,13 @@ class Release(NamedTuple):
     most_scores: float = 1.0
 
     @classmethod
-    def of(cls, values: Any, sigma: float, at: Any, frame: Frame, most_scores: float = 1.0) -> "Release":
+    def of(cls, values: Any, sigma: float, at: At, frame: Frame, most_scores: float = 1.0) -> "Release":
         """From the noisy sums of an access of noise multiplier `sigma`, with the bounds in `at`."""
         blocks, width = frame.roots.shape[:2]
         numbers = blocks * width * (width + 1) // 2
         matrices = lambda vector: frame.real(from_vector(vector.reshape(blocks, -1), width))  # noqa: E731
         share = scores_share(most_scores)
-        unit, unit_j = at["bound"] / np.sqrt(1.0 - share), at["norm"] ** 2 / np.sqrt(share)
+        unit, unit_j = at.bound / np.sqrt(1.0 - share), at.norm**2 / np.sqrt(share)
         products = values["A"][numbers:].reshape(len(frame.scales), -1) * unit
         curvature, scores = matrices(values["A"][:numbers]) * unit, matrices(values["J"]) * unit_j
         return cls(curvature, sigma * unit, products, scores, sigma * unit_j, most_scores)

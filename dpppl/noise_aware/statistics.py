@@ -31,7 +31,8 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.fit import numbers
-from dpppl.noise_aware.frame import Geometry
+from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.plan import At
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
 from dpppl.validation import positive
@@ -133,12 +134,11 @@ def scores_share(most_scores: float) -> float:
 
 
 class RowStatistics:
-    """The statistics of a row, each a function of (at, row, (public, key)). `at` holds "point" (d,), "norm", "bound", and what
-    the geometry needs.
+    """The statistics of a row, each a function of (at, row, (public, key)).
 
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
-    - **geometry** - the coordinates as rows compute with them.
+    - **frame** - one of the same shapes as those that accesses have.
     - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight,
       in [0, 1], after clipping: scores of the whole population still have mean zero.
     - **most_scores** - see `run_recipe`."""
@@ -147,11 +147,11 @@ class RowStatistics:
         self,
         responses: Responses,
         latents: Callable[[Any], Any],
-        geometry: Geometry,
+        frame: Frame,
         weights: Weights | None = None,
         most_scores: float = 1.0,
     ) -> None:
-        self._responses, self._latents, self.geometry, self._weights = responses, latents, geometry, weights
+        self._responses, self._latents, self.frame, self._weights = responses, latents, frame, weights
         self._scores_share = scores_share(most_scores)
         self._real_counts = not (isinstance(responses, UnitResponses) or np.isinf(most_scores))
 
@@ -172,12 +172,12 @@ class RowStatistics:
     def _respond(self, point: Any, row: Any, public: Any, key: Any) -> Any:
         return self._responses(self._latents(point), row, public, key)
 
-    def _own(self, at: Any, row: Any, public: Any) -> tuple[Any, Any]:
+    def _own(self, at: At, row: Any, public: Any) -> tuple[Any, Any]:
         """The log probability of the row's own response, and its score in u, (d,)."""
-        log_prob, score = value_and_gradient(self.log_likelihood)(at["point"], unnumbered(row), public)
-        return log_prob, self.geometry.pulled(at, score)
+        log_prob, score = value_and_gradient(self.log_likelihood)(at.point, unnumbered(row), public)
+        return log_prob, at.frame.pulled(score)
 
-    def _mean(self, of: Callable[[Influence], Any], at: Any, row: Any, rest: Any) -> Any:
+    def _mean(self, of: Callable[[Influence], Any], at: At, row: Any, rest: Any) -> Any:
         """A statistic of a row. Where it has missing values, what it would be with these filled in, averaged by their
         probabilities given what the row observes.
 
@@ -192,11 +192,11 @@ class RowStatistics:
         )(completed)
         return averaged(found, chances)
 
-    def _completed(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
+    def _completed(self, at: At, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
         """Scores (m + n, k) of a row with its missing values filled in, each of m ways, and of n rows that it could have been;
         the probabilities (m,) of the former, the weights (1 + n,) of one of them and of the latter, and a Jacobian as
         `_by_parameters` has it, or None."""
-        point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
+        point, number, row = at.point, row[ROW_NUMBER], unnumbered(row)
         latents = self._latents(point)
         completions, chances = self._responses.completions(latents, row, public)
         others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
@@ -204,14 +204,14 @@ class RowStatistics:
         found = scores_by_parameters(self.log_likelihood, point, row, public, values)
         if found is None:
             score = gradient(self.log_likelihood)
-            scores, jacobian = self.geometry.pulled(at, jax.vmap(lambda r: score(point, row, public, r))(values)), None
+            scores, jacobian = at.frame.pulled(jax.vmap(lambda r: score(point, row, public, r))(values)), None
         else:
-            scores, jacobian = found[1], self.geometry.blocks(at, found[2])
+            scores, jacobian = found[1], at.frame.blocks(found[2])
         silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
         return scores.at[: len(chances)].add(silent), chances, weights, jacobian
 
-    def _influence(self, at: Any, row: Any, public_and_key: Any) -> Influence:
-        norm = at["norm"]
+    def _influence(self, at: At, row: Any, public_and_key: Any) -> Influence:
+        norm = at.norm
         if self._responses.is_binary:
             log_prob, score = self._own(at, row, public_and_key[0])
             odds, square = odds_of(log_prob), jnp.sum(score**2)
@@ -219,18 +219,18 @@ class RowStatistics:
             return Influence(
                 score,
                 factor * score,
-                factor * odds * self.geometry.length(at, score, square),
+                factor * odds * at.frame.length(score, square),
                 factor < 1.0,
-                lambda: factor * odds * self.geometry.square(at, score),
+                lambda: factor * odds * at.frame.square(score),
                 lambda directions: odds * (score @ directions) ** 2,
                 lambda directions: factor * odds * (score @ directions) ** 2,
             )
         return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
 
-    def members(self, at: Any, row: Any, public: Any, key: Any) -> Members:
+    def members(self, at: At, row: Any, public: Any, key: Any) -> Members:
         """The responses that a row could have given, and their scores; by parameters where these are few, see
         `scores_by_parameters`."""
-        point, number, row = at["point"], row[ROW_NUMBER], unnumbered(row)
+        point, number, row = at.point, row[ROW_NUMBER], unnumbered(row)
         latents = self._latents(point)
         others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
         own = self._responses.own(latents, row, public)
@@ -241,20 +241,20 @@ class RowStatistics:
             if found is not None:
                 silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
                 log_probs, scores = (x.at[0].add(silent) for x in found[:2])
-                return Members(log_probs, scores, weights, self.geometry.blocks(at, found[2]), others)
+                return Members(log_probs, scores, weights, at.frame.blocks(found[2]), others)
         each = value_and_gradient(self.log_likelihood)
         real, rest = each(point, row, public, None), jax.vmap(lambda r: each(point, row, public, r))(others)
         log_probs, scores = (jnp.concatenate([x[None], y]) for x, y in zip(real, rest))
-        return Members(log_probs, self.geometry.pulled(at, scores), weights, None, others)
+        return Members(log_probs, at.frame.pulled(scores), weights, None, others)
 
-    def through(self, at: Any, jacobian: Any, vectors: Any) -> Any:
+    def through(self, at: At, jacobian: Any, vectors: Any) -> Any:
         """Vectors like the scores of `Members` as those of u."""
-        return vectors if jacobian is None else self.geometry.scattered(at, jnp.tensordot(vectors, jacobian, 1))
+        return vectors if jacobian is None else at.frame.layout.scattered(jnp.tensordot(vectors, jacobian, 1))
 
-    def drawn_influence(self, at: Any, scores: Any, weights: Any, jacobian: Any) -> Influence:
+    def drawn_influence(self, at: At, scores: Any, weights: Any, jacobian: Any) -> Influence:
         """From the scores (1 + m, d) of responses. Given a `jacobian` of k numbers in blocks of u, `scores` are (1 + m, k), and
         their products with it are the scores: lengths of vectors of k numbers are then those of their products."""
-        norm = at["norm"]
+        norm = at.norm
         grams = None if jacobian is None else jnp.einsum("kib,lib->ikl", jacobian, jacobian)
         gram = None if grams is None else jnp.sum(grams, axis=0)
         through = partial(self.through, at, jacobian)
@@ -270,9 +270,9 @@ class RowStatistics:
 
         def matrix() -> Any:
             if jacobian is None:
-                return self.geometry.curvature(at, of_curvature, psi, scores)
+                return at.frame.curvature(of_curvature, psi, scores)
             ones, product = jnp.ones(len(jacobian), jacobian.dtype), moment(of_curvature, psi, scores)
-            return self.geometry.curvature(at, ones, through(jnp.eye(len(jacobian))), through(product))
+            return at.frame.curvature(ones, through(jnp.eye(len(jacobian))), through(product))
 
         def squares(directions: Any) -> Any:
             """The real response is left out: signs of ranks must not depend on it."""
@@ -281,7 +281,7 @@ class RowStatistics:
         if jacobian is None:
             length = jnp.sqrt(jnp.sum(matrix() ** 2))
         else:
-            length = self.geometry.length_of_product(at, moment(of_curvature, psi, scores), jacobian, grams)
+            length = at.frame.length_of_product(moment(of_curvature, psi, scores), jacobian, grams)
 
         def along(directions: Any) -> Any:
             return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
@@ -289,30 +289,30 @@ class RowStatistics:
         is_clipped = squared_length(centred[0], gram) > norm**2
         return Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
 
-    def weight(self, at: Any, row: Any, length: Any) -> Any:
-        return self._share(row) * jnp.minimum(1.0, at["bound"] / jnp.maximum(length, 1e-30))
+    def weight(self, at: At, row: Any, length: Any) -> Any:
+        return self._share(row) * jnp.minimum(1.0, at.bound / jnp.maximum(length, 1e-30))
 
-    def bin(self, at: Any, row: Any, rest: Any) -> Any:
-        """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` has
-        "of_curvature", that of its curvature over the squared norm, scores clipped."""
+    def bin(self, at: At, row: Any, rest: Any) -> Any:
+        """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` is
+        `of_curvature`, that of its curvature over the squared norm, scores clipped."""
         own = None if self._responses.missing else self._own(at, row, rest[0])[1]
 
         def of(found: Influence) -> Any:
             score = jnp.linalg.norm(found.score if own is None else own)
-            length = found.length / at["norm"] ** 2  # in units of the norm: its scale may be any
-            return in_bin(jnp.where(at["of_curvature"], length, score))
+            length = found.length / at.norm**2  # in units of the norm: its scale may be any
+            return in_bin(jnp.where(at.of_curvature, length, score))
 
         return self._mean(of, at, row, rest)
 
-    def gradient(self, at: Any, row: Any, rest: Any) -> Any:
+    def gradient(self, at: At, row: Any, rest: Any) -> Any:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
         return self._mean(lambda found: self.gradient_of(at, row, found), at, row, rest)
 
-    def gradient_of(self, at: Any, row: Any, found: Influence) -> Any:
+    def gradient_of(self, at: At, row: Any, found: Influence) -> Any:
         """The same from the row's influence."""
-        return found.psi * (self.weight(at, row, found.length) / at["norm"])
+        return found.psi * (self.weight(at, row, found.length) / at.norm)
 
-    def curvature(self, at: Any, row: Any, rest: Any) -> Any:
+    def curvature(self, at: At, row: Any, rest: Any) -> Any:
         """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
 
         Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
@@ -321,39 +321,40 @@ class RowStatistics:
         def of(found: Influence) -> Any:
             w = self.weight(at, row, found.length)
             psi = found.psi * w
-            product = self.geometry.curvature(at, one, psi[None], found.score[None]) if has_missing else 0.0
+            product = at.frame.curvature(one, psi[None], found.score[None]) if has_missing else 0.0
             return found.matrix() * w, psi, found.score, product
 
         one, has_missing = jnp.ones(1), bool(self._responses.missing)
         matrix, psi, score, product = self._mean(of, at, row, rest)
         if has_missing:
-            matrix -= product - self.geometry.curvature(at, one, psi[None], score[None])
+            matrix -= product - at.frame.curvature(one, psi[None], score[None])
         return self._scaled(at, matrix, psi)
 
-    def curvature_of(self, at: Any, row: Any, found: Influence) -> Any:
+    def curvature_of(self, at: At, row: Any, found: Influence) -> Any:
         """The same from the row's influence."""
         w = self.weight(at, row, found.length)
         return self._scaled(at, found.matrix() * w, found.psi * w)
 
-    def _scaled(self, at: Any, matrix: Any, psi: Any) -> Any:
+    def _scaled(self, at: At, matrix: Any, psi: Any) -> Any:
         return {
-            "A": np.sqrt(1.0 - self._scores_share) * (matrix / at["bound"]),
-            "J": np.sqrt(self._scores_share) * self.geometry.outer(at, psi / at["norm"]),
+            "A": np.sqrt(1.0 - self._scores_share) * (matrix / at.bound),
+            "J": np.sqrt(self._scores_share) * at.frame.outer(psi / at.norm),
         }
 
-    def sizes(self, at: Any, row: Any, rest: Any) -> Any:
-        """The lengths of w A where `at` has "halfway", and at its point, in units of sqrt 2 times the bound: (2,)."""
-        points = at["halfway"], at["point"]
+    def sizes(self, at: At, row: Any, rest: Any) -> Any:
+        """The lengths of w A `halfway`, and at the point, in units of sqrt 2 times the bound: (2,)."""
+        assert at.halfway is not None
+        points = at.halfway, at.point
         of = lambda found: self.sizes_of(at, row, found.length)  # noqa: E731
-        return jnp.stack([self._mean(of, at | {"point": point}, row, rest) for point in points])
+        return jnp.stack([self._mean(of, at._replace(point=point), row, rest) for point in points])
 
-    def sizes_of(self, at: Any, row: Any, lengths: Any) -> Any:
+    def sizes_of(self, at: At, row: Any, lengths: Any) -> Any:
         """The same from lengths."""
-        return self._share(row) * jnp.minimum(lengths / at["bound"], 1.0) / np.sqrt(2.0)
+        return self._share(row) * jnp.minimum(lengths / at.bound, 1.0) / np.sqrt(2.0)
 
-    def sides(self, at: Any, row: Any, rest: Any) -> Any:
-        """Curvatures w E[psi s'] along directions, "along" (d, n): at the point, and each at its own two of the points
-        "sides" (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
+    def sides(self, at: At, row: Any, rest: Any) -> Any:
+        """Curvatures w E[psi s'] along directions, `along` (d, n): at the point, and each at its own two of the points
+        `sides` (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
         alike, and the fourth is the first where that made it smaller, else 0."""
         has_missing = bool(self._responses.missing)
 
@@ -363,12 +364,13 @@ class RowStatistics:
                 psi, score = found.psi @ directions * w, found.score @ directions
                 return w * found.along(directions), psi, score, psi * score
 
-            along, psi, score, product = self._mean(of, at | {"point": point}, row, rest)
+            along, psi, score, product = self._mean(of, at._replace(point=point), row, rest)
             return along - (product - psi * score) if has_missing else along
 
-        directions = jnp.tile(at["along"].T[:, :, None], (2, 1, 1))
-        beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at["sides"], directions))
-        return self.sides_of(jnp.concatenate([curvatures(at["point"], at["along"]), beside]).reshape(3, -1))
+        assert at.along is not None
+        directions = jnp.tile(at.along.T[:, :, None], (2, 1, 1))
+        beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
+        return self.sides_of(jnp.concatenate([curvatures(at.point, at.along), beside]).reshape(3, -1))
 
     @staticmethod
     def sides_of(values: Any) -> Any:
@@ -379,8 +381,8 @@ class RowStatistics:
         found = jnp.concatenate([values, jnp.where(longest > 1.0, values[:1], 0.0)])
         return found.ravel() / np.sqrt(found.size)
 
-    def scalars(self, at: Any, row: Any, rest: Any) -> Any:
-        """How well the row fits, see `fit.numbers`. `at` also holds the "directions" in which rows are compared."""
+    def scalars(self, at: At, row: Any, rest: Any) -> Any:
+        """How well the row fits, see `fit.numbers`. In `directions` rows are compared."""
         log_probs, values, weights = self._alternatives(at, row, *rest)
         of = partial(self.scalars_of, at, row, rest[0], weights)
         if not self._responses.missing:
@@ -395,35 +397,35 @@ class RowStatistics:
         return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
 
     def scalars_of(
-        self, at: Any, row: Any, public: Any, weights: Any, found: Influence, log_probs: Any, values: Any
+        self, at: At, row: Any, public: Any, weights: Any, found: Influence, log_probs: Any, values: Any
     ) -> Any:
         """The same from its influence, and the weights, log probabilities and values of responses, (1 + m,)."""
-        responses, situation = self._responses, (self._latents(at["point"]), unnumbered(row), public)
+        responses, situation = self._responses, (self._latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
-        flags = jnp.stack([found.is_clipped, found.length > at["bound"], *gaps])
+        flags = jnp.stack([found.is_clipped, found.length > at.bound, *gaps])
         speaks = jnp.all(jnp.isfinite(found.psi * self.weight(at, row, found.length)))
-        squares, is_outside = found.squares(at["directions"]), responses.is_outside(*situation)
+        squares, is_outside = found.squares(at.directions), responses.is_outside(*situation)
         return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
 
-    def totals(self, at: Any, row: Any, public: Any, values: Any) -> Any:
+    def totals(self, at: At, row: Any, public: Any, values: Any) -> Any:
         """The sum of all that a row observes, and the same of `values` by site (m, ...): (1 + m,)."""
-        return self._responses.totals(self._latents(at["point"]), unnumbered(row), public, values)
+        return self._responses.totals(self._latents(at.point), unnumbered(row), public, values)
 
     @property
     def responses(self) -> Responses:
         """Those that the model could have given in a row's place."""
         return self._responses
 
-    def _alternatives(self, at: Any, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any]:
+    def _alternatives(self, at: At, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
         (1 + m,). Of rows with missing values the former two hold, in the place of the real response, all ways to fill these
         in."""
         responses = replace(self._responses, num_draws=NUM_DRAWS)
         # Not the draws that squares, and with them the signs of ranks, are made of: ranks among these would have another mean.
         key, row = jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1), unnumbered(row)
-        latents = self._latents(at["point"])
+        latents = self._latents(at.point)
         values, weights = responses(latents, row, public, key)
-        log_prob = lambda r=None: self.log_likelihood(at["point"], row, public, r)  # noqa: E731
+        log_prob = lambda r=None: self.log_likelihood(at.point, row, public, r)  # noqa: E731
         if responses.missing:
             completions, _ = responses.completions(latents, row, public)
             values = {site: jnp.concatenate([completions[site], value]) for site, value in values.items()}

@@ -12,7 +12,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.joint import KINDS, Joint
-from dpppl.noise_aware.plan import STEPS
+from dpppl.noise_aware.plan import STEPS, At, State, Walk, narrow, num_directions
 from dpppl.noise_aware.releases import Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 
@@ -74,26 +74,11 @@ def bench(model, y):
     coordinates = Coordinates.of(split)
     rows, public = split.arrays((X, y, SEEN), {})
     prior, _ = coordinates.prior(public, jax.random.key(0))
-    statistics = RowStatistics(Responses.of(split), coordinates.latents, prior.geometry())
-    frame = prior.first()
-    at = {
-        "point": 0.3 + np.zeros(coordinates.dimension),
-        "norm": 0.8,
-        "bound": 0.5,
-        "scales": frame.scales,
-        "turn": frame.turn,
-    }
-    at |= {"roots": frame.roots, "index": frame.layout.index, "place": frame.layout.place}
-    at |= {"sketch": np.zeros((coordinates.dimension, 0))}
+    statistics = RowStatistics(Responses.of(split), coordinates.latents, prior.first())
+    at = narrow(At(0.3 + np.zeros(coordinates.dimension), 0.8, 0.5, prior.first()))
     rows = {name: np.asarray(x) for name, x in rows.items()} | {ROW_NUMBER: np.arange(NUM_ROWS, dtype=np.uint32)}
     like = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in rows.items() if name != ROW_NUMBER}
-    return (
-        statistics,
-        Joint.of(statistics, like, public, 1_000),
-        rows,
-        public,
-        {n: np.float32(v) for n, v in at.items()},
-    )
+    return statistics, Joint.of(statistics, like, public, 1_000), rows, public, at
 
 
 MODELS = {
@@ -108,7 +93,8 @@ def test_each_kind_releases_the_numbers_of_its_own_statistic():
     """Within 2e-4, relative to a bound of 1. Numbers of another point, or of the kind before, are farther away."""
     statistics, joint, rows, public, at = bench(*MODELS["categorical"])
     key, rng = jax.random.key(5), np.random.default_rng(1)
-    dimension, few = len(at["point"]), statistics.geometry.num_directions - 1
+    dimension = len(at.point)
+    few = num_directions(dimension) - 1
     more = {
         "bin": {"of_curvature": np.bool_(True)}, "sizes": {"halfway": np.zeros(dimension, np.float32)},
         "sides": {"along": rng.standard_normal((dimension, few)), "sides": rng.standard_normal((2 * few, dimension))},
@@ -117,15 +103,15 @@ def test_each_kind_releases_the_numbers_of_its_own_statistic():
     every = jax.jit(jax.vmap(joint, (None, 0, None)))
     found = {}
     for kind in KINDS:
-        state = at | {n: np.asarray(v) if v.dtype == bool else np.float32(v) for n, v in more.get(kind, {}).items()}
-        asked = joint.asked(kind, state)
+        state = at._replace(**narrow(more.get(kind, {})))
+        asked = joint.asked(kind, State(state, 0, key, 1.0)).at
         values = np.asarray(every(asked, rows, (public, key)))
         single = jax.jit(jax.vmap(getattr(statistics, kind), (None, 0, None)))(state, rows, (public, key))
         single = np.concatenate([np.asarray(part) for part in jax.tree.leaves(single)], axis=1)
         assert single.shape == (NUM_ROWS, sum(joint.sizes[kind])) and not values[:, single.shape[1] :].any()
         found[kind], size = values[:, : single.shape[1]], single.shape[1]
         np.testing.assert_allclose(values[:, :size], single, atol=2e-4)
-        moved = every(asked | {"point": asked["point"] + np.float32(0.5)}, rows, (public, key))
+        moved = every(asked._replace(point=asked.point + np.float32(0.5)), rows, (public, key))
         assert kind == "bin" or np.nanmax(np.abs(moved[:, :size] - single)) > 2e-3
     assert np.isnan(found["gradient"][3]).all()
 
@@ -133,13 +119,11 @@ def test_each_kind_releases_the_numbers_of_its_own_statistic():
 def released(statistics, joint, rows, public, at, noise_multipliers):
     """What six accesses release for each noise multiplier, by kind, and the counts of accesses: of a joint program, or where `joint`
     is None, of programs of their own."""
-    dimension, few, rng = len(at["point"]), statistics.geometry.num_directions - 1, np.random.default_rng(1)
+    dimension, rng = len(at.point), np.random.default_rng(1)
+    few = num_directions(dimension) - 1
     points = 0.3 * rng.standard_normal((2 * few, dimension))
-    walk = {"mean": np.zeros(dimension)} | {
-        name: 0.05 * rng.standard_normal(np.shape(value)) for name, value in statistics.geometry.walk.items()
-    }
+    walk = Walk(*(0.05 * rng.standard_normal(np.shape(value)) for value in Walk.like(at.frame)))
     more = {
-        "gradient": {"repeats": STEPS} | walk | {"reach": np.float32(1.0)},
         "sizes": {"halfway": np.zeros(dimension)},
         "sides": {"along": rng.standard_normal((dimension, few)), "sides": points},
         "scalars": {"directions": rng.standard_normal((dimension, 1 + few))},
@@ -153,7 +137,8 @@ def released(statistics, joint, rows, public, at, noise_multipliers):
     found = []
     for noise_multiplier in noise_multipliers:
         ask = Releases(programs, key, rows, public, seen.append).asker()
-        found.append({kind: ask(kind, at, noise_multiplier, **more.get(kind, {})) for kind in kinds})
+        walks = {"gradient": (STEPS, walk._replace(mean=np.zeros(dimension), reach=1.0))}
+        found.append({k: ask(k, at._replace(**more.get(k, {})), noise_multiplier, *walks.get(k, ())) for k in kinds})
     return found, seen
 
 

@@ -20,7 +20,8 @@ from dpppl.model import structure
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.model.structure import unwrapped
-from dpppl.noise_aware.frame import Geometry
+from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.plan import At, narrow, num_directions
 from dpppl.noise_aware.statistics import RowStatistics
 
 TRUTH = np.array([-0.3, 0.5, 1.0, 0.0, 0.5, np.log(0.8)], np.float32)
@@ -65,13 +66,13 @@ def released(kind, model, data, truth=TRUTH, norm=0.5, **changes):
     """A statistic of each row at the truth, (N, ...)."""
     split = replace(split_model(model, data, {"size": len(truth)}), **changes)
     responses = Responses.of(split)
-    geometry = Geometry(len(truth), 1, len(truth), 0, 0)
-    at = {name: jnp.asarray(value, jnp.float32) for name, value in geometry.at.items()}
-    order = jnp.arange(float(len(truth)))
-    at |= {"index": order[None], "place": order, "point": jnp.asarray(truth), "norm": norm, "bound": 1.0}
-    at |= {"directions": jnp.eye(len(truth), geometry.num_directions), "of_curvature": False}
+    size = len(truth)
+    frame = Frame.of(np.ones(size), np.zeros((size, 0)), [np.arange(size)])
+    at = narrow(At(np.asarray(truth), norm, 1.0, frame, of_curvature=False)._replace(
+        directions=np.eye(size, num_directions(size))
+    ))
     rows, public = split.arrays(data, {"size": len(truth)})
-    statistics = RowStatistics(responses, lambda point: {"z": point}, geometry)
+    statistics = RowStatistics(responses, lambda point: {"z": point}, frame)
     key = jax.random.key(0, impl="threefry2x32")
     of_row = lambda row: getattr(statistics, kind)(at, row, (public, key))  # noqa: E731
     numbered = dict(rows) | {ROW_NUMBER: jnp.arange(len(data[0]))}

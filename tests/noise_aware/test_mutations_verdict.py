@@ -69,7 +69,7 @@ MUTATIONS = [
     bug("rare covariates are one-sided", f"{SIDES}widths", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
     bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
     bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
-    bug("curvatures are as long as their blocks", "dpppl.noise_aware.frame:Geometry.length_of_product", ", 0.0) + beside)", ", 0.0))",
+    bug("curvatures are as long as their blocks", "dpppl.noise_aware.frame:Frame.length_of_product", ", 0.0) + beside)", ", 0.0))",
         "test_noise_aware_wide:test_rows_are_as_long_as_their_curvatures_also_hostile_ones"),
     bug("curvatures at two points count alike", f"{RELEASE}combined", "if self._differs(other):", "if False:",
         "test_noise_aware_curvature:test_releases_at_two_points_are_averaged_where_they_agree"),

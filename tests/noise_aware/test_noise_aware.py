@@ -21,7 +21,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, fit, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.plan import State, Walk, default_plan, narrow
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
@@ -59,7 +59,7 @@ class Bench:
         self.coordinates = Coordinates.of(split)
         self.rows, self.public = split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        self.statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
+        self.statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.first())
         self.key = dpppl.secret_key()
         self.programs = releases.prepared(self.statistics, self.key, self.rows, self.public, self.coordinates.dimension)
 
@@ -91,8 +91,7 @@ def state_of(prior, **values):
     """What accesses take, at the prior mean unless `values` say otherwise."""
     frame = prior.first()
     start = recipe._Start(frame, prior.mean, prior.mean, None, 1.0, 1.0)
-    at = recipe._state(start, Sketch.drawn(frame, prior.covariance(frame), None)) | values
-    return {name: np.asarray(value, np.float32) for name, value in at.items()}
+    return narrow(recipe._at(start, Sketch.drawn(frame, prior.covariance(frame), None))._replace(**values))
 
 
 def split_rows(bench, args):
@@ -114,7 +113,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     args = (x, np.array([0, 3, 1], np.int32))
     split = split_model(classes, args, {})
     coordinates = Coordinates.of(split)
-    of_row = RowStatistics(Responses.of(split), coordinates.latents, full(8).geometry())
+    of_row = RowStatistics(Responses.of(split), coordinates.latents, full(8).first())
     point = np.linspace(-1.0, 1.0, 8).astype(np.float32)
     at = state_of(full(8), point=point, norm=0.6, bound=0.2, directions=np.eye(8, 9), halfway=point / 2)
     rest = ({}, jax.random.key(0))
@@ -142,17 +141,17 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             np.testing.assert_allclose(found, (slope + slope.T) / 2, atol=2e-3)
             norms = [np.linalg.norm(np.concatenate([np.ravel(v) for v in released.values()]))]
             norms += [np.linalg.norm(f(at, row, rest)) for f in (gradient, sizes, scalars)]
-            bins = [bin_of(at | {"of_curvature": of_curvature}, row, rest) for of_curvature in (False, True)]
+            bins = [bin_of(at._replace(of_curvature=of_curvature), row, rest) for of_curvature in (False, True)]
             lengths = own_lengths(at, row), influence(at, row)
             in_units = lengths[0], lengths[1] / 0.6**2  # of the squared norm
-            on_the_way = np.array([influence(at | {"point": point / 2}, row), lengths[1]])
+            on_the_way = np.array([influence(at._replace(point=point / 2), row), lengths[1]])
             for bound in (0.2, 0.9 * min(on_the_way)):
-                found = sizes(at | {"bound": np.float32(bound)}, row, rest)
+                found = sizes(at._replace(bound=np.float32(bound)), row, rest)
                 np.testing.assert_allclose(found, np.minimum(on_the_way / bound, 1.0) / np.sqrt(2.0), rtol=1e-6)
             few = np.eye(8, 2)
             for scale in (0.1, 100.0):  # short of the bounds, and beyond
                 beside = {"sides": np.tile(point, (4, 1)), "along": np.float32(scale) * few}
-                sides = sides_of(at | {"bound": np.float32(0.2)} | beside, row, rest)
+                sides = sides_of(at._replace(bound=np.float32(0.2), **beside), row, rest)
                 own = np.diagonal(curvature.from_vector(np.asarray(released["A"]), 8))[:2] * 0.2 / np.sqrt(0.85)
                 expected = np.tile(np.minimum(scale**2 * own, 1.0), (4, 1)) * [[1.0], [1.0], [1.0], [scale > 1.0]]
                 np.testing.assert_allclose(sides, expected.ravel() / np.sqrt(8.0), atol=1e-3)
@@ -169,7 +168,7 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
     x[1:5, 0], y[5:8] = [np.nan, np.inf, -np.inf, np.nan], [np.nan, np.inf, -np.inf]
     x[8:, 1], y[4], y[8:] = [np.nan, np.inf, -np.inf], 0.0, 0.0
     split = split_model(model, (x, y), {})
-    of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).geometry())
+    of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).first())
     at = state_of(full(2), point=np.array([0.3, -0.1]), directions=np.eye(2, 3), halfway=np.array([0.15, -0.05]))
     rows = split.arrays((x, y), {})[0] | {ROW_NUMBER: np.arange(11, dtype=np.int32)}
 
@@ -180,7 +179,7 @@ def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
             ("bin", False),
             *((kind, False) for kind in ("curvature", "gradient", "sizes", "scalars")),
         ]
-        found = [(getattr(of_row, kind), at | {"of_curvature": of_curvature}) for kind, of_curvature in kinds]
+        found = [(getattr(of_row, kind), at._replace(of_curvature=of_curvature)) for kind, of_curvature in kinds]
         every = [jax.vmap(lambda row, f=f, at=at: f(at, row, ({}, jax.random.key(0))))(rows) for f, at in found]
         return [Flat(1.0).clip(statistic, None) for statistic in every]
 
@@ -208,7 +207,7 @@ def test_signed_ranks_have_mean_zero_where_the_model_is_right():
     y = np.where(rng.random(count) < 0.5, -1.5, 1.5) + 0.7 * rng.standard_normal(count)
     args = np.zeros(count, np.float32), y.astype(np.float32)
     split = split_model(kinds, args, {})
-    of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).geometry())
+    of_row = RowStatistics(Responses.of(split), Coordinates.of(split).latents, full(2).first())
     at = state_of(full(2), point=np.array([-1.5, 1.5]), norm=1e3, bound=1e9, directions=np.eye(2, 3))
     rows = split.arrays(args, {})[0] | {ROW_NUMBER: np.arange(count, dtype=np.int32)}
     scalars = jax.jit(jax.vmap(lambda row: of_row.scalars(at, row, ({}, jax.random.key(0)))))(rows)
@@ -257,7 +256,7 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
             self.program = program
 
         def __call__(self, state, rows, public):
-            made.append((int(state["i"]), float(state["noise_multiplier"])))
+            made.append((int(state.i), float(state.noise_multiplier)))
             return self.program(state, rows, public)
 
     ask = releases.Releases(
@@ -280,8 +279,7 @@ def test_every_access_is_charged_before_it_is_made_with_noise_of_its_own():
 
 def test_rows_of_an_access_leave_through_the_door_only():
     found = bench()
-    single = {"i": np.int32(0), "rng_key": found.key, "noise_multiplier": np.float32(1.0)}
-    state = state_of(found.prior) | single | {"of_curvature": np.bool_(False)}
+    state = State(state_of(found.prior, of_curvature=False), 0, found.key, 1.0).on_device()
     program = functools.partial(releases._single, "bin", found.statistics)
     driver.prove(program, (state, found.rows, found.public), rows=1)
 
@@ -291,13 +289,10 @@ def test_each_access_draws_its_own_noise():
     found = bench()
     at = state_of(found.prior)
     zero = jax.tree.map(np.zeros_like, found.rows)
-    walk = {
-        "mean": found.prior.mean, "inverse": np.eye(3)[None], "gains": np.zeros((40, 1, 3, 3)),
-        "offsets": np.zeros((40, 1, 3)), "curvature": np.eye(3)[None], "reach": 1.0,
-    }  # fmt: skip
+    walk = Walk(found.prior.mean, np.eye(3)[None], np.zeros((40, 1, 3, 3)), np.zeros((40, 1, 3)), np.eye(3)[None], 1.0)
     ask = releases.Releases(found.programs, found.key, zero, found.public, lambda count: None).asker()
     first, second = (ask("norm_bin", at, 1e4) for _ in range(2))
-    _, noise = ask("gradient", at, 1e4, 40, **walk)
+    _, noise = ask("gradient", at, 1e4, 40, walk)
     drawn = np.concatenate([first, second, noise.ravel()])
     assert len(np.unique(drawn)) == drawn.size
     assert 0.7e4 < np.std(drawn) < 1.3e4
@@ -380,11 +375,11 @@ def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeyp
     def failing(self):
         inner = ask(self)
 
-        def wrapped(kind, *rest, **walk):
+        def wrapped(kind, *rest):
             calls.append(kind)
             if len(calls) == 17:  # after histograms, twelve that find units, a curvature and a walk
                 raise KeyboardInterrupt
-            return inner(kind, *rest, **walk)
+            return inner(kind, *rest)
 
         return wrapped
 

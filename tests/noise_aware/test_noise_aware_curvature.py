@@ -302,7 +302,7 @@ def test_no_release_makes_a_run_fail():
     rng, width = np.random.default_rng(1), 3
     prior, upper = full(width), np.triu_indices(width)
 
-    def ask(kind, at, noise_multiplier, repeats=1, **walk):
+    def ask(kind, at, noise_multiplier, repeats=1, walk=None):
         size = 10.0 ** rng.uniform(-20, 20)
         if kind == "curvature":
             return {name: absurd(rng, width)[upper] for name in ("A", "J")}

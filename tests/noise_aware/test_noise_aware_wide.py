@@ -16,10 +16,9 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import curvature, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.frame import RANK, Frame, Geometry, homes
-from dpppl.noise_aware.plan import wide_plan
+from dpppl.noise_aware.frame import Frame, homes
+from dpppl.noise_aware.plan import At, narrow, wide_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.sketch import COLUMNS
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate
 
@@ -48,7 +47,7 @@ def dummies(seed):
 
 def dense(frame, blocks):
     found = np.zeros((frame.layout.dimension + 1,) * 2)
-    for index, block in zip(frame.layout.index, blocks):
+    for index, block in zip(frame.layout.numbers, blocks):
         found[np.ix_(index, index)] += block
     return found[:-1, :-1]
 
@@ -105,11 +104,8 @@ def in_blocks(dimension, rng):
     directions = np.linalg.qr(rng.standard_normal((dimension, 2)))[0]
     frame = Frame.of(0.5 + rng.random(dimension), directions, homes([dimension], 8))
     frame = frame.evened(random_blocks(frame, 1), covariance_of(frame))
-    return frame, {
-        "point": np.linspace(-0.5, 0.5, dimension), "norm": 0.9, "scales": frame.scales, "turn": frame.turn,
-        "roots": frame.roots, "index": frame.layout.index, "place": frame.layout.place,
-        "sketch": 0.3 * rng.standard_normal((dimension, 3)),
-    }  # fmt: skip
+    frame = frame._replace(sketch=0.3 * rng.standard_normal((dimension, 3)))
+    return frame, At(np.linspace(-0.5, 0.5, dimension), 0.9, 1.0, frame)
 
 
 @pytest.mark.parametrize("name", ["logistic", pytest.param("categorical", marks=pytest.mark.slow)])
@@ -122,26 +118,19 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
     split = split_model(model, args, {})
     coordinates = Coordinates.of(split)
     frame, blocks = in_blocks(dimension, rng)
-    layout, sketch = frame.layout, blocks["sketch"]
+    layout, sketch = frame.layout, frame.sketch
     turn = np.eye(dimension) - frame.turn @ frame.turn.T
     metric = np.diag(frame.scales) @ turn @ dense(frame, frame.roots)
-    whole = {name: blocks[name] for name in ("point", "norm")} | {
-        "scales": np.ones(dimension), "turn": np.zeros((dimension, 0)), "roots": metric[None],
-        "index": np.arange(dimension)[None], "place": np.arange(dimension), "sketch": np.zeros((dimension, 0)),
-    }  # fmt: skip
-    geometries = [
-        (Geometry(dimension, *frame.roots.shape[:2], RANK, 3), blocks),
-        (Geometry(dimension, 1, dimension, 0, 0), whole),
-    ]
-    rest, upper = ({}, jax.random.key(0)), np.triu_indices(layout.index.shape[1])
+    whole = Frame.of(np.ones(dimension), np.zeros((dimension, 0)), [np.arange(dimension)])._replace(roots=metric[None])
+    rest, upper = ({}, jax.random.key(0)), np.triu_indices(layout.numbers.shape[1])
     for number in range(3):
         names = sorted(split.placeholder_rows())
         row = dict(zip(names, (x[number], args[1][number]))) | {ROW_NUMBER: np.int32(0)}
         found = []
-        for geometry, at in geometries:
-            statistics = RowStatistics(Responses.of(split), coordinates.latents, geometry)
+        for at in (blocks, blocks._replace(frame=whole)):
+            statistics = RowStatistics(Responses.of(split), coordinates.latents, at.frame)
             for bound in (1e3, 0.05):
-                at32 = {n: np.asarray(v, np.float32) for n, v in (at | {"bound": bound}).items()}
+                at32 = narrow(at._replace(bound=bound))
                 found.append((statistics.gradient(at32, row, rest), statistics.curvature(at32, row, rest)))
                 values = np.concatenate([np.ravel(v) for v in found[-1][1].values()])
                 assert np.linalg.norm(values) <= 1.0 + 1e-5
@@ -151,7 +140,10 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
             full = curvature.from_vector(np.asarray(theirs[kind], np.float64), dimension) * scale
             padded = np.pad(full, (0, 1))
             expected = np.concatenate(
-                [padded[np.ix_(i, i)][upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) for i in layout.index]
+                [
+                    padded[np.ix_(i, i)][upper] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0))
+                    for i in layout.numbers
+                ]
             )
             numbers = np.asarray(ours[kind], np.float64) * scale
             np.testing.assert_allclose(numbers[: len(expected)], expected, atol=2e-4)
@@ -176,12 +168,11 @@ def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
     y[2] = 7  # no class of the model
     split = split_model(categorical, (x, y), {})
     frame, at = in_blocks(dimension, rng)
-    at = {n: np.asarray(v, np.float32) for n, v in (at | {"bound": 0.3, "halfway": at["point"] / 2.0}).items()}
+    at = narrow(at._replace(bound=0.3, halfway=at.point / 2.0))
     rows = dict(zip(sorted(split.placeholder_rows()), (x, y))) | {ROW_NUMBER: np.arange(10, dtype=np.int32)}
     found, rest = [], ({}, jax.random.key(0))
     for kind in (RowStatistics, ByScores):
-        geometry = Geometry(dimension, *frame.roots.shape[:2], RANK, 3)
-        row = kind(Responses.of(split), Coordinates.of(split).latents, geometry)
+        row = kind(Responses.of(split), Coordinates.of(split).latents, frame)
         asked = jax.vmap(lambda r, row=row: [ask(at, r, rest) for ask in (row.gradient, row.curvature, row.sizes)])
         found.append([np.asarray(leaf) for leaf in jax.tree.leaves(jax.jit(asked)(rows))])
     for ours, theirs in zip(*found):
@@ -203,7 +194,7 @@ class Wide:
         self.coordinates = Coordinates.of(split)
         self.rows, self.public = split.arrays(args, {})
         self.prior, self.is_normal = self.coordinates.prior(self.public, jax.random.key(0))
-        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.geometry())
+        statistics = RowStatistics(Responses.of(split), self.coordinates.latents, self.prior.first())
         self.key = dpppl.randomness.keys.as_key(np.arange(8, dtype=np.uint32))
         self.programs = releases.prepared(statistics, self.key, self.rows, self.public, DIMENSION)
 
@@ -241,12 +232,7 @@ def test_a_wide_run_costs_what_was_planned_and_says_what_it_released(monkeypatch
 def test_noise_is_that_of_the_charge():
     """Two releases without data, at a large noise multiplier: entries have its sd, and no two are the same."""
     found = bench()
-    layout = found.prior.first().layout
-    at = {
-        "point": np.zeros(DIMENSION), "norm": 1.0, "bound": 1.0, "scales": np.ones(DIMENSION), "index": layout.index,
-        "place": layout.place, "turn": np.zeros((DIMENSION, RANK)), "roots": found.prior.first().roots,
-        "sketch": np.zeros((DIMENSION, COLUMNS)),
-    }  # fmt: skip
+    at = At(np.zeros(DIMENSION), 1.0, 1.0, found.prior.first())
     zero = jax.tree.map(np.zeros_like, found.rows)
     ask = releases.Releases(found.programs, dpppl.secret_key(), zero, found.public, lambda count: None).asker()
     drawn = np.concatenate([np.ravel(v) for _ in range(2) for v in ask("curvature", at, 1e4).values()])

@@ -43,7 +43,7 @@ def released(model, weights, x, y, most_scores=float("inf"), norm=0.4, kinds=KIN
     rows = {"x": np.array([x, x], np.float32), "y": np.array([y, y], np.float32), "weight": np.ones(2, np.float32)}
     split = split_model(column.model(model, rows), (), rows)
     statistics = RowStatistics(
-        Responses.of(split), Coordinates.of(split).latents, full(2).geometry(), weights, most_scores
+        Responses.of(split), Coordinates.of(split).latents, full(2).first(), weights, most_scores
     )
     at = state_of(
         full(2), point=np.array([0.3, -0.2]), norm=norm, bound=2.0, directions=np.eye(2, 3), halfway=np.zeros(2),
