@@ -17,6 +17,7 @@ from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
+from dpppl.types import Tree
 from dpppl.validation import check_num_data
 
 
@@ -35,13 +36,13 @@ class Bound:
     split: SplitModel
     coordinates: Coordinates
     responses: Responses
-    rows: Any
-    public: Any
+    rows: Tree
+    public: Tree
     symmetric: tuple[str, ...]
     constrain: Callable[..., Any]
 
 
-def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: Any) -> Bound:
+def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: jax.Array) -> Bound:
     """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
 
     Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.diagnostics import print_summary
@@ -47,7 +48,7 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
 
 
 def concluded(
-    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: Any, is_modelled: bool
+    settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool
 ) -> tuple[Mixture, Verdict, dict[str, Any]]:
     """The posterior, the verdict on it, and samples by site.
 

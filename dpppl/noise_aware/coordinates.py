@@ -298,7 +298,7 @@ class Coordinates:
         values = z | {site: self.split.constrain(z, public or {})[site] for site in self.held}
         return jnp.concatenate([jnp.ravel(values[site]) for site in self.shapes])
 
-    def latents(self, vector: Any) -> Arrays:
+    def latents(self, vector: jax.Array) -> Arrays:
         """Latents with these coordinates, 0 where they do not enter, and values for the deterministic sites held: what
         `SplitModel.log_likelihood` takes."""
         z = {site: jnp.zeros(s.shape, s.dtype) for site, s in self.split.latents.items()}
@@ -308,12 +308,12 @@ class Coordinates:
             start += s.size
         return z
 
-    def draws(self, public: Arrays, key: Any) -> Arrays:
+    def draws(self, public: Arrays, key: jax.Array) -> Arrays:
         """Latents drawn from the prior, `NUM_DRAWS` each, of wide models `NUM_WIDE`."""
         count = NUM_DRAWS if self.dimension <= MOST_FULL else NUM_WIDE
         return drawn_from_prior(self.split, public, key, count)
 
-    def prior(self, public: Arrays, key: Any) -> tuple[Prior, bool]:
+    def prior(self, public: Arrays, key: jax.Array) -> tuple[Prior, bool]:
         """The prior of the coordinates, and whether it is normal and they are all latents.
 
         Exact where it is, else of draws; of wide models it is normal only if the coordinates are independent under it.
@@ -334,7 +334,7 @@ class Coordinates:
         mean, scales = points.mean(axis=0), points.std(axis=0)
         return Prior(mean, scales, pieces, draws=(points - mean) / scales), False
 
-    def _prior_points(self, public: Arrays, key: Any) -> np.ndarray:
+    def _prior_points(self, public: Arrays, key: jax.Array) -> np.ndarray:
         """Coordinates (n, d) drawn from the prior, cut off where a heavy tail would decide the variance. Raises
         UnsupportedModelError for improper ones."""
         draws = self.draws(public, key)
@@ -368,7 +368,7 @@ class Coordinates:
     def _normal(self, public: Arrays, mean: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The prior's exact moments if it is normal, as compared at some of its draws, from estimates."""
 
-        def told(start: Any, points: Any, public: Arrays) -> Any:
+        def told(start: jax.Array, points: jax.Array, public: Arrays) -> Any:
             log_prior = lambda x: self.split.log_prior(self.latents(x), public)  # noqa: E731
             found = jax.vmap(log_prior)(points) - log_prior(start)
             return jax.grad(log_prior)(start), jax.hessian(log_prior)(start), found

@@ -8,12 +8,14 @@ where a quadratic term, or another link, is missing (Pregibon 1980).
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, Ask, At
+from dpppl.types import Numbers
 
 FIT, LINK = 0.7, 0.68
 """By what two moments of ranks by surprise are multiplied, and the signed ranks by value, so that these, and the numbers released
@@ -30,13 +32,13 @@ def beside_fit(num_flags: int) -> float:
     return 0.12 if num_flags == 2 else 0.105
 
 
-def ranks(likelier: Any, weights: Any) -> Any:
+def ranks(likelier: jax.Array, weights: jax.Array) -> jax.Array:
     """Of the members of a set with `weights` (m,), each one's rank less 1/2, (m,). `likelier` (m, m): of the one numbered by
     the column below the one numbered by the row: 1, 0, or 1/2 where they tie."""
     return likelier @ weights - 0.5
 
 
-def moments_of_rank(log_probs: Any, weights: Any) -> tuple[Any, Any]:
+def moments_of_rank(log_probs: jax.Array, weights: jax.Array) -> tuple[Any, Any]:
     """Two moments of a response's rank by surprise less what the model expects of them, and their variances under the model.
     The first member is the real response; ranks of equals are halved.
 
@@ -48,15 +50,16 @@ def moments_of_rank(log_probs: Any, weights: Any) -> tuple[Any, Any]:
     return centred[:, 0], centred**2 @ weights
 
 
-def impossible(log_probs: Any, weights: Any) -> Any:
+def impossible(log_probs: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation."""
     found = (log_probs @ weights - log_probs > IMPOSSIBLE).astype(log_probs.dtype)
     return found[0], found[0] - found @ weights
 
 
 def numbers(
-    log_probs: Any, values: Any, weights: Any, squares: Any, flags: Any, speaks: Any, is_outside: Any, share: Any = 1.0
-) -> Any:  # fmt: skip
+    log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
+    is_outside: jax.Array, share: Numbers | float = 1.0,
+) -> jax.Array:  # fmt: skip
     """The numbers that a row releases, (6 + number of flags + k,), of norm at most 1. See `Fit.of`, which reads their sums.
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).

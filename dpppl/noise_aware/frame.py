@@ -8,14 +8,16 @@ Rows release the isometric numbers of a curvature, a symmetric matrix in u; thei
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr
 
 from dpppl.noise_aware.curvature import EVENING, Array, times
 
+X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
 _WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
@@ -53,13 +55,13 @@ class Layout(NamedTuple):
     def real(self) -> Array:
         return np.asarray(self.numbers < self.dimension)
 
-    def gathered(self, vectors: Any) -> Any:
+    def gathered(self, vectors: X) -> X:
         """(..., d) as blocks (..., k, b)."""
         xp = _namespace(vectors)
         padded = xp.concatenate([vectors, xp.zeros((*vectors.shape[:-1], 1), vectors.dtype)], axis=-1)
         return xp.take(padded, self.numbers, axis=-1, mode="clip")
 
-    def scattered(self, blocks: Any) -> Any:
+    def scattered(self, blocks: X) -> X:
         """The inverse."""
         flat = blocks.reshape(*blocks.shape[:-2], self.numbers.size)
         return _namespace(blocks).take(flat, self.place, axis=-1, mode="clip")
@@ -177,14 +179,14 @@ class Frame(NamedTuple):
     def inverse(self) -> Array:
         return np.linalg.inv(self.roots)
 
-    def turned(self, vectors: Any) -> Any:
+    def turned(self, vectors: X) -> X:
         return vectors - (vectors @ self.turn) @ self.turn.T if self.turn.shape[1] else vectors
 
-    def latents(self, u: Any) -> Any:
+    def latents(self, u: X) -> X:
         """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
         return self.scales * self.turned(self.layout.scattered(times(self.roots, u)))
 
-    def coordinates(self, moved: Any, inverse: Any = None) -> Any:
+    def coordinates(self, moved: X, inverse: Any = None) -> X:
         """The inverse; `inverse`: that of roots, where it is known."""
         inside = self.layout.gathered(self.turned(moved / self.scales))
         return times(self.inverse if inverse is None else inverse, inside)
@@ -212,16 +214,16 @@ class Frame(NamedTuple):
 
     # What rows release: numbers of curvatures
 
-    def pulled(self, scores: Any) -> Any:
+    def pulled(self, scores: jax.Array) -> jax.Array:
         """Scores (..., d) of latents as those of u."""
         return self.layout.scattered(self.blocks(scores))
 
-    def blocks(self, scores: Any) -> Any:
+    def blocks(self, scores: jax.Array) -> jax.Array:
         """The same in the blocks of u, (..., k, b)."""
         inside = self.layout.gathered(self.turned(scores * self.scales))
         return jnp.einsum("...kb,kbc->...kc", inside, self.roots)
 
-    def curvature(self, weights: Any, psi: Any, scores: Any) -> Any:
+    def curvature(self, weights: jax.Array, psi: jax.Array, scores: jax.Array) -> jax.Array:
         """The numbers of the symmetric part of sum weights psi scores', for psi, scores (m, d)."""
         a, b = self.layout.gathered(psi), self.layout.gathered(scores)
         product = jnp.einsum("m,mki,mkj->kij", weights, a, b)
@@ -230,7 +232,7 @@ class Frame(NamedTuple):
         product = (product + jnp.swapaxes(product, 1, 2)) / 2
         return jnp.concatenate([isometric(product).ravel(), sketch.ravel() / 2])
 
-    def length_of_product(self, inner: Any, jacobian: Any, grams: Any) -> Any:
+    def length_of_product(self, inner: jax.Array, jacobian: jax.Array, grams: jax.Array) -> jax.Array:
         """The length of the numbers of J' M J, of which none is formed: the symmetric part of M (n, n) counts, J is a
         `jacobian` (n, k, b) in blocks, and `grams` (k, n, n) holds JJ' of each."""
         inner = (inner + inner.T) / 2
@@ -239,16 +241,16 @@ class Frame(NamedTuple):
         beside = jnp.sum(jnp.tensordot(columns, jacobian, (0, 0)) ** 2)
         return jnp.sqrt(jnp.maximum(jnp.sum(products * jnp.swapaxes(products, 1, 2)), 0.0) + beside)
 
-    def square(self, score: Any) -> Any:
+    def square(self, score: jax.Array) -> jax.Array:
         """The numbers of score score'."""
         return jnp.concatenate([self.outer(score), jnp.outer(score, score @ self.sketch).ravel()])
 
-    def length(self, score: Any, square: Any) -> Any:
+    def length(self, score: jax.Array, square: jax.Array) -> jax.Array:
         """The bound for a score whose squared length is `square`."""
         inside = jnp.sum(self.layout.gathered(score) ** 2, axis=1)
         return jnp.sqrt(jnp.sum(inside**2) + square * jnp.sum((score @ self.sketch) ** 2))
 
-    def outer(self, score: Any) -> Any:
+    def outer(self, score: jax.Array) -> jax.Array:
         """The isometric numbers of the outer product of a score, of its blocks alone."""
         inside = self.layout.gathered(score)
         return isometric(inside[:, :, None] * inside[:, None, :]).ravel()
@@ -271,7 +273,7 @@ def _reflection(directions: Array, rank: int) -> tuple[Array, Array]:
     return pivots, turn
 
 
-def isometric(matrix: Any) -> Any:
+def isometric(matrix: jax.Array) -> jax.Array:
     """Symmetric matrices (..., d, d) as vectors of the same length: upper triangles, off-diagonal entries times sqrt 2."""
     upper = np.triu_indices(matrix.shape[-1])
     return matrix[..., upper[0], upper[1]] * np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)).astype(np.float32)

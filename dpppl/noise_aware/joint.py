@@ -19,6 +19,7 @@ from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.plan import STEPS, At, State, Walk, num_directions
 from dpppl.noise_aware.statistics import NUM_DRAWS, Influence, RowStatistics
 from dpppl.runs.driver import Program
+from dpppl.types import Tree
 
 KINDS = ("gradient", "curvature", "bin", "sizes", "sides", "scalars")
 _MOST_COORDINATES = 32
@@ -36,15 +37,15 @@ class _Seen(NamedTuple):
     - **along** - curvatures along directions, (3, n): see `RowStatistics.sides_of`.
     - **log_probs**, **totals** - of responses, (1 + m,)."""
 
-    psi: Any
-    is_clipped: Any
-    own: Any
-    squares: Any
-    matrix: Any
-    lengths: Any
-    along: Any
-    log_probs: Any
-    totals: Any
+    psi: jax.Array
+    is_clipped: jax.Array
+    own: jax.Array
+    squares: jax.Array
+    matrix: jax.Array
+    lengths: jax.Array
+    along: jax.Array
+    log_probs: jax.Array
+    totals: jax.Array
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Joint:
     statistics: RowStatistics
 
     @classmethod
-    def of(cls, statistics: RowStatistics, row: Any, public: Any, num_rows: int) -> "Joint | None":
+    def of(cls, statistics: RowStatistics, row: Tree, public: Tree, num_rows: int) -> "Joint | None":
         """None where programs of their own are better: two responses, which are cheap, many coordinates, factorisations, which
         passes over the program of a row do not move out of loops, or few rows; and where rows have more than one response, or
         censored ones, or missing values."""
@@ -108,7 +109,7 @@ class Joint:
         walk = Walk.like(at.frame) if state.walk is None else state.walk
         return state._replace(at=at, walk=walk, repeats=STEPS if kind == "gradient" else 1).on_device()
 
-    def read(self, kind: str, positions: Any, values: Any) -> Any:
+    def read(self, kind: str, positions: jax.Array, values: jax.Array) -> Any:
         """The numbers that a kind has released, from positions (STEPS, d) and noisy sums (STEPS, width) of an access."""
         sizes = self.sizes[kind]
         if kind == "gradient":
@@ -117,15 +118,16 @@ class Joint:
             return {"A": values[0, : sizes[0]], "J": values[0, sizes[0] : sum(sizes)]}
         return values[0, : sizes[0]]
 
-    def __call__(self, at: At, row: Any, rest: Any) -> Any:
+    def __call__(self, at: At, row: Tree, rest: Tree) -> Any:
         """The numbers (width,) of one row."""
-        public, key = rest
+        assert at.along is not None and at.directions is not None and at.sides is not None
+        (public, key), sides, along, directions = rest, at.sides, at.along, at.directions
         kind, few = at.kind, self._few
         is_scalars = (kind == KINDS.index("scalars")).astype(jnp.int32)
 
-        def at_point(number: Any) -> _Seen:
+        def at_point(number: jax.Array) -> _Seen:
             """The numbers of one point, as if it were the first; `along` (n,)."""
-            later = lax.dynamic_index_in_dim(at.sides, jnp.maximum(number - 1, 0), keepdims=False)
+            later = lax.dynamic_index_in_dim(sides, jnp.maximum(number - 1, 0), keepdims=False)
             here = at._replace(point=jnp.where(number == 0, at.point, later))
             redraw = number * is_scalars
             draws = jnp.where(redraw > 0, jax.random.fold_in(key, redraw), key)
@@ -136,20 +138,20 @@ class Joint:
             matrix = lax.cond(kind == KINDS.index("curvature"), found.matrix, lambda: jnp.zeros(like.shape, like.dtype))
             own = jnp.linalg.norm(self.statistics.through(here, members.jacobian, members.scores[:1])[0])
             totals = self.statistics.totals(here, row, public, members.others)
-            squares = found.squares(at.directions)
+            squares = found.squares(directions)
             return _Seen(
-                found.psi, found.is_clipped, own, squares, matrix, found.length, weight * found.along(at.along),
+                found.psi, found.is_clipped, own, squares, matrix, found.length, weight * found.along(along),
                 members.log_probs, totals,
             )  # fmt: skip
 
         like = jax.eval_shape(at_point, jax.ShapeDtypeStruct((), np.int32))
         num_others = (1 if self._is_listed else self.passes("scalars") - 1) * (like.totals.shape[0] - 1)
 
-        def one(number: Any, seen: _Seen) -> _Seen:
+        def one(number: jax.Array, seen: _Seen) -> _Seen:
             here, is_first = at_point(number), number == 0
             place = 1 + (0 if self._is_listed else jnp.maximum(number - 1, 0) * (like.totals.shape[0] - 1))
 
-            def collected(into: Any, values: Any) -> Any:
+            def collected(into: jax.Array, values: jax.Array) -> jax.Array:
                 """The real response's from the first point, others from later ones, or, where they are listed, the first."""
                 others = lax.dynamic_update_slice_in_dim(into, values[1:].astype(into.dtype), place, 0)
                 into = jnp.where(is_first == self._is_listed, others, into)
@@ -159,16 +161,16 @@ class Joint:
             lengths = jnp.where(jnp.arange(2) == number, here.lengths, seen.lengths)
             chosen = jnp.where(is_first, here.along, here.along[(number - 1) % few])
             places = jnp.where(is_first, jnp.arange(3 * few) < few, jnp.arange(3 * few) == few + number - 1)
-            along = jnp.where(places.reshape(3, few), jnp.broadcast_to(chosen, (3, few)), seen.along)
+            curvatures = jnp.where(places.reshape(3, few), jnp.broadcast_to(chosen, (3, few)), seen.along)
             collections = collected(seen.log_probs, here.log_probs), collected(seen.totals, here.totals)
-            return _Seen._make([*first, lengths, along, *collections])
+            return _Seen._make([*first, lengths, curvatures, *collections])
 
         zeros = [jnp.zeros(x.shape, x.dtype) for x in like[:5]]
         shapes = (2,), (3, few), (1 + num_others,), (1 + num_others,)
         start = _Seen(*zeros, *(jnp.zeros(shape, like.lengths.dtype) for shape in shapes))
         return self._released(at, row, public, lax.fori_loop(0, at.passes, one, start))
 
-    def _released(self, at: At, row: Any, public: Any, seen: _Seen) -> Any:
+    def _released(self, at: At, row: Tree, public: Tree, seen: _Seen) -> jax.Array:
         """The numbers of the kind that `at` names, (width,)."""
         statistics, length = self.statistics, seen.lengths[0]
         found = Influence(
@@ -194,7 +196,7 @@ class Joint:
         return lax.switch(at.kind, [padded(head) for head in heads])
 
 
-def _has_factorisations(statistics: RowStatistics, row: Any, public: Any) -> bool:
+def _has_factorisations(statistics: RowStatistics, row: Tree, public: Tree) -> bool:
     """Whether the log likelihood of a row factorises matrices or solves systems."""
     point = jnp.zeros(len(statistics.frame.scales))
     program = jax.make_jaxpr(statistics.log_likelihood)(point, row, public)
@@ -223,6 +225,6 @@ class OfKind:
         """Shapes of what an access of this kind releases."""
         return jax.eval_shape(lambda found: self.joint.read(self.kind, *found), self.program.outputs)
 
-    def __call__(self, state: Any, rows: Any, public: Any) -> Any:
+    def __call__(self, state: Tree, rows: Tree, public: Tree) -> Any:
         """The numbers that an access of this kind releases."""
         return self.joint.read(self.kind, *self.program(self.joint.asked(self.kind, state), rows, public))

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from dpppl.noise_aware.frame import Frame
-from dpppl.types import Numbers
+from dpppl.types import Numbers, Tree
 
 STEPS, NUM_AXES = 40, 8
 """Steps of a walk; the most coordinates along which ranks by value are compared."""
@@ -77,7 +77,7 @@ class State(NamedTuple):
 
     at: At
     i: Any
-    rng_key: Any
+    rng_key: jax.Array | None
     noise_multiplier: Any
     walk: Walk | None = None
     repeats: Any = None
@@ -87,7 +87,7 @@ class State(NamedTuple):
         return narrow(self._replace(rng_key=None))._replace(rng_key=self.rng_key)
 
 
-def narrow(tree: Any) -> Any:
+def narrow(tree: Tree) -> Any:
     """A pytree with arrays of 32 bits."""
     kinds = {"f": np.float32, "i": np.int32, "b": np.bool_}
     return jax.tree.map(lambda x: np.asarray(x, kinds[np.asarray(x).dtype.kind]), tree)

@@ -18,6 +18,7 @@ from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates, Known, Prior
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.surrogate import Surrogate, moments, root_of
+from dpppl.types import Tree
 
 _NUM_WARMUP, _DIVERGING, _R_HAT = 200, 0.02, 1.1
 _AT_ONCE = 64
@@ -60,7 +61,7 @@ class Linear(NamedTuple):
         return floats | {"index": jnp.asarray(frame.layout.numbers)}
 
 
-def _residual(data: Any, vector: Any) -> Any:
+def _residual(data: Tree, vector: jax.Array) -> jax.Array:
     moved = (vector - data["centre"]) / data["scales"]
     moved = jnp.append(moved - data["turn"] @ (data["turn"].T @ moved), 0.0)[data["index"]]
     return (data["start"] + jnp.einsum("kij,kj->ki", data["slopes"], moved)).ravel()
@@ -87,7 +88,7 @@ class Sampler:
         self._chains = jax.jit(jax.vmap(self._chain, ((_EACH, None), frames, 0, None)), static_argnums=3)
 
     def __call__(
-        self, linear: Linear, average: Linear, covariance: Array, public: Any, key: Any
+        self, linear: Linear, average: Linear, covariance: Array, public: Tree, key: jax.Array
     ) -> tuple[dict[str, Array], str | None]:
         """Unconstrained latents by site, and what is wrong with them, if anything. `average`: of all that `linear` holds."""
         prior_key, key = jax.random.split(key)
@@ -119,10 +120,10 @@ class Sampler:
         latents = self.coordinates.split.latents
         return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
 
-    def _chain(self, data: Any, frame: Any, key: Any, num_samples: int) -> Any:
+    def _chain(self, data: Tree, frame: Tree, key: jax.Array, num_samples: int) -> Any:
         """Latents by site, (num_samples, ...), and whether they diverged."""
 
-        def potential(x: Any) -> Any:
+        def potential(x: jax.Array) -> Any:
             latents, log_det, residual = self._latents(x, data, frame)
             return 0.5 * jnp.sum(residual**2) - self.coordinates.split.log_prior(latents, data[1]) - log_det
 
@@ -132,13 +133,13 @@ class Sampler:
         )
         state = lax.fori_loop(0, _NUM_WARMUP, lambda _, state: step(state), state)
 
-        def body(state: Any, _: Any) -> Any:
+        def body(state: Tree, _: Any) -> Any:
             state = step(state)
             return state, (self._latents(state.z, data, frame)[0], state.diverging)
 
         return lax.scan(body, state, None, length=num_samples)[1]
 
-    def _latents(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any, Any]:
+    def _latents(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Any, Any, Any]:
         """Latents, the log determinant of their derivatives, and their residual."""
         if self._is_wide:
             latents = self._wide_latents(x, frame)
@@ -146,16 +147,16 @@ class Sampler:
         t, log_det = self._place(x, data, frame)
         return self._unravel(frame["middle"] + frame["width"] * t), log_det, self._at(frame, data)(t)
 
-    def _at(self, frame: Any, data: Any) -> Callable[[Any], Any]:
+    def _at(self, frame: Tree, data: Tree) -> Callable[[Any], Any]:
         """The residual of latents in units of their prior's spread."""
 
-        def residual(t: Any) -> Any:
+        def residual(t: jax.Array) -> jax.Array:
             latents = self._unravel(frame["middle"] + frame["width"] * t)
             return _residual(data[0], self.coordinates.vector(latents, data[1]))
 
         return residual
 
-    def _white(self, data: Any, points: Array, public: Any) -> Any:
+    def _white(self, data: Tree, points: Array, public: Tree) -> Any:
         """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n).
 
         Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
@@ -179,7 +180,7 @@ class Sampler:
             frames.append(scales | {"around": start[given], "root": root, "prior_root": prior_root})
         return {name: jnp.asarray(np.array([f[name] for f in frames]), jnp.float32) for name in frames[0]}
 
-    def _place(self, x: Any, data: Any, frame: Any) -> tuple[Any, Any]:
+    def _place(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Any, Any]:
         """Latents, in units of their prior's spread, and the log determinant of their derivatives by x.
 
         The residual is affine in the latents that are `moves`, given all others: these get the mean and covariance that they
@@ -194,7 +195,7 @@ class Sampler:
         moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
         return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
-    def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Any) -> Any:
+    def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Any:
         """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
         latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in
         their prior."""
@@ -209,7 +210,7 @@ class Sampler:
         start, size = _scaled(self._at({"middle": middle, "width": width}, (data, public)), self._sites | self._moves)
         return {"middle": middle + width * start, "width": width * size}
 
-    def _wide_latents(self, x: Any, frame: Any) -> Any:
+    def _wide_latents(self, x: jax.Array, frame: Tree) -> Any:
         latents = frame["middle"] + frame["width"] * x
         if "roots" in frame:
             where, turn = np.flatnonzero(self._sites), frame["turn"]
@@ -224,7 +225,7 @@ def _scaled(at: Callable[[Any], Any], free: Array) -> tuple[Any, Any]:
     mask = jnp.asarray(free, jnp.float32)
 
     @jax.jit
-    def fitted(t: Any) -> Any:
+    def fitted(t: jax.Array) -> jax.Array:
         value, forward = jax.linearize(at, t)
         backward = jax.linear_transpose(forward, t)
         normal = lambda s: s + mask * backward(forward(mask * s))[0]  # noqa: E731
@@ -307,7 +308,7 @@ class Mixture(NamedTuple):
 
 
 def draw(
-    coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Any, key: Any, num_samples: int
+    coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Tree, key: jax.Array, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:
     """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything.
 

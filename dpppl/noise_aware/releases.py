@@ -26,6 +26,7 @@ from dpppl.processes import messages
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
+from dpppl.types import Numbers, Tree
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
@@ -55,9 +56,9 @@ class Releases:
       the account knows an access by its number, and counts it once."""
 
     programs: dict[str, Program | OfKind]
-    key: Any
-    rows: Any
-    public: Any
+    key: jax.Array
+    rows: Tree
+    public: Tree
     before: Callable[[int], None]
     charged: np.ndarray | None = None
     checkpoint: Checkpoint | None = None
@@ -133,7 +134,7 @@ class Released(NamedTuple):
 
 
 def prepared(
-    statistics: RowStatistics, key: Any, rows: Any, public: Any, dimension: int
+    statistics: RowStatistics, key: jax.Array, rows: Tree, public: Tree, dimension: int
 ) -> dict[str, Program | OfKind]:
     """The programs of all kinds of accesses, by name. Raises PrivacyLeakError; looks at no data."""
     at = At(np.zeros(dimension), 1.0, 1.0, statistics.frame)
@@ -164,7 +165,7 @@ def prepared(
     return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
 
 
-def _access(statistic: Callable[..., Any], state: State, at: At, step: Any, rows: Any, public: Any) -> Any:
+def _access(statistic: Callable[..., Any], state: State, at: At, step: jax.Array, rows: Tree, public: Tree) -> Any:
     total = noisy_statistic(MECHANISM,
         statistic, at, rows, (public, draw_key(state.rng_key, step)), key=state.rng_key,
         noise_multiplier=state.noise_multiplier, step=step, number=ROW_NUMBER,
@@ -172,16 +173,16 @@ def _access(statistic: Callable[..., Any], state: State, at: At, step: Any, rows
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), total)
 
 
-def _single(kind: str, statistics: RowStatistics, state: State, rows: Any, public: Any) -> Any:
+def _single(kind: str, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Any:
     return _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
 
 
-def _walk(statistics: RowStatistics, state: State, rows: Any, public: Any) -> Any:
+def _walk(statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Any:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
     assert state.walk is not None
     walk = state.walk
 
-    def body(carry: Any, update: Any) -> Any:
+    def body(carry: Tree, update: Tree) -> Any:
         i, count, point, average = carry
         noisy = _access(statistics.gradient, state, state.at._replace(point=point), i, rows, public)
         new, average = _moved(state.at, walk, count, point, average, noisy, *update)
@@ -191,12 +192,12 @@ def _walk(statistics: RowStatistics, state: State, rows: Any, public: Any) -> An
     return lax.scan(body, start, (walk.gains, walk.offsets))[1]
 
 
-def _every(joint: Joint, state: State, rows: Any, public: Any) -> Any:
+def _every(joint: Joint, state: State, rows: Tree, public: Tree) -> Any:
     """`repeats` accesses of one kind, as on a walk: positions (T, d), and noisy sums (T, width)."""
     assert state.walk is not None
     at, walk = state.at, state.walk
 
-    def body(number: Any, carry: Any) -> Any:
+    def body(number: jax.Array, carry: Tree) -> Any:
         i, point, average, positions, values = carry
         noisy = _access(joint, state, at._replace(point=point), i, rows, public)
         gradient = noisy[: len(point)]
@@ -210,15 +211,22 @@ def _every(joint: Joint, state: State, rows: Any, public: Any) -> Any:
 
 
 def _moved(
-    at: At, walk: Walk, count: Any, point: Any, average: Any, noisy: Any, gain: Any, offset: Any
-) -> tuple[Any, Any]:
+    at: At,
+    walk: Walk,
+    count: jax.Array,
+    point: Numbers,
+    average: jax.Array,
+    noisy: jax.Array,
+    gain: Numbers,
+    offset: Numbers,
+) -> tuple[jax.Array, jax.Array]:
     """The next point of a walk after `count` steps, and the next average of gradients, given the noisy gradient at a point."""
 
-    def limited(value: Any, centre: Any, width: Any) -> Any:
-        return centre + jnp.clip(value - centre, -width, width)
+    def limited(value: Numbers, centre: Numbers, width: Numbers) -> jax.Array:
+        return jnp.clip(value - centre, -width, width) + centre
 
     frame = at.frame
-    u = frame.coordinates(point - walk.mean, walk.inverse)
+    u = frame.coordinates(jnp.asarray(point - walk.mean), walk.inverse)
     weight = 4.0 / (count + 4.0)
     average = (1.0 - weight) * average + weight * (frame.layout.gathered(noisy) * at.norm + times(walk.curvature, u))
     new = walk.mean + frame.latents(times(gain, average) + offset)

@@ -167,7 +167,7 @@ class NoiseAware(NoiseAwareSettings):
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, Start.PRIOR_MEAN)
         return self._report([charge], self._provenance)
 
-    def _conclude(self, bound: Bound, found: Outcome, key: Any, is_modelled: bool = False) -> None:
+    def _conclude(self, bound: Bound, found: Outcome, key: jax.Array, is_modelled: bool = False) -> None:
         """The verdict on what a recipe `found`, and samples; `is_modelled`: whether scores vary as the model has it."""
         concluded = conclusion.concluded(self, bound, self.releases, found, key, is_modelled)
         self._mixture, self._verdict, self._samples = concluded

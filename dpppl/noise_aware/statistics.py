@@ -35,6 +35,7 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import At
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
+from dpppl.types import Numbers, Tree
 from dpppl.validation import positive
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
@@ -53,7 +54,7 @@ class Weights:
     cap: float
 
     @classmethod
-    def of(cls, weights: Any, max_weight: Any) -> "Weights | None":
+    def of(cls, weights: object, max_weight: object) -> "Weights | None":
         """From the arguments of a method. Raises ConfigurationError if they do not fit together."""
         if weights is None and max_weight is None:
             return None
@@ -81,13 +82,13 @@ class Weights:
 
         return weighted
 
-    def of_row(self, row: Any) -> Any:
+    def of_row(self, row: Tree) -> jax.Array:
         """The row's weight in units of the cap, in [0, 1]; NaN, so that the row is left out, for a negative or infinite one."""
         weight = jnp.asarray(row[self.name], float) / self.cap
         return jnp.where(jnp.isfinite(weight) & (weight >= 0.0), jnp.minimum(weight, 1.0), jnp.nan)
 
 
-def moment(weights: Any, psi: Any, scores: Any) -> Any:
+def moment(weights: jax.Array, psi: jax.Array, scores: jax.Array) -> jax.Array:
     """The matrix (k, k) of sum weights psi scores', for psi, scores (m, k)."""
     return jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
 
@@ -101,31 +102,31 @@ class Members(NamedTuple):
     - **jacobian** - of the k numbers that a distribution is made of, in blocks of u, or None.
     - **others** - by site, (m, ...)."""
 
-    log_probs: Any
-    scores: Any
-    weights: Any
-    jacobian: Any
-    others: Any
+    log_probs: jax.Array
+    scores: jax.Array
+    weights: jax.Array
+    jacobian: jax.Array | None
+    others: Tree
 
 
 class Influence(NamedTuple):
     """A row's score and its curvature.
 
-    - **score** - of the real response, (d,).
+    - **score** - of the real response, (d,); of `Joint` None.
     - **psi** - the same, centred and clipped, (d,).
     - **length** - the Frobenius norm of the row's curvature.
     - **is_clipped** - whether the centred score was longer than the norm.
-    - **matrix** - computes the curvature, as its `geometry` has it.
+    - **matrix** - computes the curvature, as its `frame` has it.
     - **squares** - of directions (d, n): the model's variance of scores along each.
     - **along** - of directions (d, n): the row's curvature along each."""
 
     score: Any
-    psi: Any
-    length: Any
-    is_clipped: Any
-    matrix: Callable[[], Any]
-    squares: Callable[[Any], Any]
-    along: Callable[[Any], Any]
+    psi: jax.Array
+    length: jax.Array
+    is_clipped: jax.Array
+    matrix: Callable[[], jax.Array]
+    squares: Callable[[Numbers], jax.Array]
+    along: Callable[[Numbers], jax.Array]
 
 
 def scores_share(most_scores: float) -> float:
@@ -155,11 +156,11 @@ class RowStatistics:
         self._scores_share = scores_share(most_scores)
         self._real_counts = not (isinstance(responses, UnitResponses) or np.isinf(most_scores))
 
-    def _share(self, row: Any) -> Any:
+    def _share(self, row: Tree) -> Numbers | float:
         """The row's weight, in [0, 1]; NaN where the row is left out."""
-        return np.float32(1.0) if self._weights is None else self._weights.of_row(row)
+        return 1.0 if self._weights is None else self._weights.of_row(row)
 
-    def log_likelihood(self, point: Any, row: Any, public: Any, responses: Any = None) -> Any:
+    def log_likelihood(self, point: Numbers, row: Tree, public: Tree, responses: Tree = None) -> jax.Array:
         """NaN, gradient included, where the row's own response is outside the model's support: the row says nothing."""
         latents = self._latents(point)
         log_prob = self._responses.split.log_likelihood(latents, row, public, responses)
@@ -169,15 +170,15 @@ class RowStatistics:
         # Not a factor: log probabilities that are -inf outside of the support have a gradient of 0, and would keep it.
         return log_prob + jnp.sum(point) * jnp.where(is_outside, jnp.nan, 0.0)
 
-    def _respond(self, point: Any, row: Any, public: Any, key: Any) -> Any:
+    def _respond(self, point: Numbers, row: Tree, public: Tree, key: jax.Array) -> tuple[Tree, jax.Array]:
         return self._responses(self._latents(point), row, public, key)
 
-    def _own(self, at: At, row: Any, public: Any) -> tuple[Any, Any]:
+    def _own(self, at: At, row: Tree, public: Tree) -> tuple[jax.Array, jax.Array]:
         """The log probability of the row's own response, and its score in u, (d,)."""
         log_prob, score = value_and_gradient(self.log_likelihood)(at.point, unnumbered(row), public)
         return log_prob, at.frame.pulled(score)
 
-    def _mean(self, of: Callable[[Influence], Any], at: At, row: Any, rest: Any) -> Any:
+    def _mean(self, of: Callable[[Influence], Any], at: At, row: Tree, rest: Tree) -> Any:
         """A statistic of a row. Where it has missing values, what it would be with these filled in, averaged by their
         probabilities given what the row observes.
 
@@ -192,7 +193,9 @@ class RowStatistics:
         )(completed)
         return averaged(found, chances)
 
-    def _completed(self, at: At, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any, Any]:
+    def _completed(
+        self, at: At, row: Tree, public: Tree, key: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
         """Scores (m + n, k) of a row with its missing values filled in, each of m ways, and of n rows that it could have been;
         the probabilities (m,) of the former, the weights (1 + n,) of one of them and of the latter, and a Jacobian as
         `_by_parameters` has it, or None."""
@@ -210,7 +213,7 @@ class RowStatistics:
         silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
         return scores.at[: len(chances)].add(silent), chances, weights, jacobian
 
-    def _influence(self, at: At, row: Any, public_and_key: Any) -> Influence:
+    def _influence(self, at: At, row: Tree, public_and_key: Tree) -> Influence:
         norm = at.norm
         if self._responses.is_binary:
             log_prob, score = self._own(at, row, public_and_key[0])
@@ -227,7 +230,7 @@ class RowStatistics:
             )
         return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
 
-    def members(self, at: At, row: Any, public: Any, key: Any) -> Members:
+    def members(self, at: At, row: Tree, public: Tree, key: jax.Array) -> Members:
         """The responses that a row could have given, and their scores; by parameters where these are few, see
         `scores_by_parameters`."""
         point, number, row = at.point, row[ROW_NUMBER], unnumbered(row)
@@ -247,11 +250,11 @@ class RowStatistics:
         log_probs, scores = (jnp.concatenate([x[None], y]) for x, y in zip(real, rest))
         return Members(log_probs, at.frame.pulled(scores), weights, None, others)
 
-    def through(self, at: At, jacobian: Any, vectors: Any) -> Any:
+    def through(self, at: At, jacobian: jax.Array | None, vectors: jax.Array) -> jax.Array:
         """Vectors like the scores of `Members` as those of u."""
         return vectors if jacobian is None else at.frame.layout.scattered(jnp.tensordot(vectors, jacobian, 1))
 
-    def drawn_influence(self, at: At, scores: Any, weights: Any, jacobian: Any) -> Influence:
+    def drawn_influence(self, at: At, scores: jax.Array, weights: jax.Array, jacobian: jax.Array | None) -> Influence:
         """From the scores (1 + m, d) of responses. Given a `jacobian` of k numbers in blocks of u, `scores` are (1 + m, k), and
         their products with it are the scores: lengths of vectors of k numbers are then those of their products."""
         norm = at.norm
@@ -268,31 +271,31 @@ class RowStatistics:
         drawn = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)
         of_curvature = weights if self._real_counts else drawn
 
-        def matrix() -> Any:
+        def matrix() -> jax.Array:
             if jacobian is None:
                 return at.frame.curvature(of_curvature, psi, scores)
             ones, product = jnp.ones(len(jacobian), jacobian.dtype), moment(of_curvature, psi, scores)
             return at.frame.curvature(ones, through(jnp.eye(len(jacobian))), through(product))
 
-        def squares(directions: Any) -> Any:
+        def squares(directions: Numbers) -> jax.Array:
             """The real response is left out: signs of ranks must not depend on it."""
             return weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:])
 
-        if jacobian is None:
+        if jacobian is None or grams is None:
             length = jnp.sqrt(jnp.sum(matrix() ** 2))
         else:
             length = at.frame.length_of_product(moment(of_curvature, psi, scores), jacobian, grams)
 
-        def along(directions: Any) -> Any:
+        def along(directions: Numbers) -> jax.Array:
             return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
 
         is_clipped = squared_length(centred[0], gram) > norm**2
         return Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
 
-    def weight(self, at: At, row: Any, length: Any) -> Any:
-        return self._share(row) * jnp.minimum(1.0, at.bound / jnp.maximum(length, 1e-30))
+    def weight(self, at: At, row: Tree, length: jax.Array) -> jax.Array:
+        return jnp.minimum(1.0, at.bound / jnp.maximum(length, 1e-30)) * self._share(row)
 
-    def bin(self, at: At, row: Any, rest: Any) -> Any:
+    def bin(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` is
         `of_curvature`, that of its curvature over the squared norm, scores clipped."""
         own = None if self._responses.missing else self._own(at, row, rest[0])[1]
@@ -304,15 +307,15 @@ class RowStatistics:
 
         return self._mean(of, at, row, rest)
 
-    def gradient(self, at: At, row: Any, rest: Any) -> Any:
+    def gradient(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
         return self._mean(lambda found: self.gradient_of(at, row, found), at, row, rest)
 
-    def gradient_of(self, at: At, row: Any, found: Influence) -> Any:
+    def gradient_of(self, at: At, row: Tree, found: Influence) -> jax.Array:
         """The same from the row's influence."""
         return found.psi * (self.weight(at, row, found.length) / at.norm)
 
-    def curvature(self, at: At, row: Any, rest: Any) -> Any:
+    def curvature(self, at: At, row: Tree, rest: Tree) -> Any:
         """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
 
         Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
@@ -330,35 +333,35 @@ class RowStatistics:
             matrix -= product - at.frame.curvature(one, psi[None], score[None])
         return self._scaled(at, matrix, psi)
 
-    def curvature_of(self, at: At, row: Any, found: Influence) -> Any:
+    def curvature_of(self, at: At, row: Tree, found: Influence) -> Any:
         """The same from the row's influence."""
         w = self.weight(at, row, found.length)
         return self._scaled(at, found.matrix() * w, found.psi * w)
 
-    def _scaled(self, at: At, matrix: Any, psi: Any) -> Any:
+    def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Any:
         return {
             "A": np.sqrt(1.0 - self._scores_share) * (matrix / at.bound),
             "J": np.sqrt(self._scores_share) * at.frame.outer(psi / at.norm),
         }
 
-    def sizes(self, at: At, row: Any, rest: Any) -> Any:
+    def sizes(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """The lengths of w A `halfway`, and at the point, in units of sqrt 2 times the bound: (2,)."""
         assert at.halfway is not None
         points = at.halfway, at.point
         of = lambda found: self.sizes_of(at, row, found.length)  # noqa: E731
         return jnp.stack([self._mean(of, at._replace(point=point), row, rest) for point in points])
 
-    def sizes_of(self, at: At, row: Any, lengths: Any) -> Any:
+    def sizes_of(self, at: At, row: Tree, lengths: jax.Array) -> jax.Array:
         """The same from lengths."""
         return self._share(row) * jnp.minimum(lengths / at.bound, 1.0) / np.sqrt(2.0)
 
-    def sides(self, at: At, row: Any, rest: Any) -> Any:
+    def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """Curvatures w E[psi s'] along directions, `along` (d, n): at the point, and each at its own two of the points
         `sides` (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
         alike, and the fourth is the first where that made it smaller, else 0."""
         has_missing = bool(self._responses.missing)
 
-        def curvatures(point: Any, directions: Any) -> Any:
+        def curvatures(point: Numbers, directions: Numbers) -> Any:
             def of(found: Influence) -> Any:
                 w = self.weight(at, row, found.length)
                 psi, score = found.psi @ directions * w, found.score @ directions
@@ -373,7 +376,7 @@ class RowStatistics:
         return self.sides_of(jnp.concatenate([curvatures(at.point, at.along), beside]).reshape(3, -1))
 
     @staticmethod
-    def sides_of(values: Any) -> Any:
+    def sides_of(values: jax.Array) -> jax.Array:
         """The same from curvatures (3, n)."""
         values = jnp.clip(jnp.nan_to_num(values, nan=0.0), -1e6, 1e6)
         longest = jnp.max(jnp.abs(values), axis=0)
@@ -381,7 +384,7 @@ class RowStatistics:
         found = jnp.concatenate([values, jnp.where(longest > 1.0, values[:1], 0.0)])
         return found.ravel() / np.sqrt(found.size)
 
-    def scalars(self, at: At, row: Any, rest: Any) -> Any:
+    def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """How well the row fits, see `fit.numbers`. In `directions` rows are compared."""
         log_probs, values, weights = self._alternatives(at, row, *rest)
         of = partial(self.scalars_of, at, row, rest[0], weights)
@@ -390,16 +393,24 @@ class RowStatistics:
         scores, chances, shares, jacobian = self._completed(at, row, *rest)
         count = len(chances)
 
-        def completed(number: Any) -> Any:
+        def completed(number: jax.Array) -> Any:
             one = lambda x: jnp.concatenate([x[number][None], x[count:]])  # noqa: E731
             return of(self.drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
 
         return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
 
     def scalars_of(
-        self, at: At, row: Any, public: Any, weights: Any, found: Influence, log_probs: Any, values: Any
-    ) -> Any:
+        self,
+        at: At,
+        row: Tree,
+        public: Tree,
+        weights: jax.Array,
+        found: Influence,
+        log_probs: jax.Array,
+        values: jax.Array,
+    ) -> jax.Array:
         """The same from its influence, and the weights, log probabilities and values of responses, (1 + m,)."""
+        assert at.directions is not None
         responses, situation = self._responses, (self._latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.bound, *gaps])
@@ -407,7 +418,7 @@ class RowStatistics:
         squares, is_outside = found.squares(at.directions), responses.is_outside(*situation)
         return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
 
-    def totals(self, at: At, row: Any, public: Any, values: Any) -> Any:
+    def totals(self, at: At, row: Tree, public: Tree, values: Tree) -> jax.Array:
         """The sum of all that a row observes, and the same of `values` by site (m, ...): (1 + m,)."""
         return self._responses.totals(self._latents(at.point), unnumbered(row), public, values)
 
@@ -416,7 +427,7 @@ class RowStatistics:
         """Those that the model could have given in a row's place."""
         return self._responses
 
-    def _alternatives(self, at: At, row: Any, public: Any, key: Any) -> tuple[Any, Any, Any]:
+    def _alternatives(self, at: At, row: Tree, public: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
         (1 + m,). Of rows with missing values the former two hold, in the place of the real response, all ways to fill these
         in."""

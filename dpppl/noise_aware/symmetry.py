@@ -18,6 +18,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.responses import Responses
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.types import Tree
 
 _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 
@@ -68,7 +69,7 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
         split.visit_latents(visit, public)
         return sites
 
-    def made_up(points: Arrays, rows: Arrays, key: Any, public: Arrays) -> tuple[Any, Any, Any]:
+    def made_up(points: Arrays, rows: Arrays, key: jax.Array, public: Arrays) -> tuple[Any, Any, Any]:
         """Constrained values, the bounds of intervals, and responses drawn for the rows."""
         first = {name: value[0] for name, value in points.items()}
         values = jax.vmap(split.constrain, (0, None))(points, public)
@@ -80,7 +81,7 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
         draw = lambda row, key: responses._draw(first, row, public, key)  # noqa: E731
         return {name: values[name] for name in points}, bounds, jax.vmap(draw)(rows, jax.random.split(key, _NUM_ROWS))
 
-    def densities(values: Arrays, rows: Arrays, drawn: Any, public: Arrays) -> tuple[Any, Any]:
+    def densities(values: Arrays, rows: Arrays, drawn: Tree, public: Arrays) -> tuple[Any, Any]:
         """Log likelihoods of the rows, and the log prior of the constrained values."""
 
         def at(values: Arrays) -> tuple[Any, Any]:
@@ -114,10 +115,10 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
     return tuple(map(_in_words, found))
 
 
-def _made_up(shapes: Any, rng: np.random.Generator) -> Arrays:
+def _made_up(shapes: Tree, rng: np.random.Generator) -> Arrays:
     """Rows of normal numbers, and of the integers 0 to 3."""
 
-    def column(shape: Any) -> Any:
+    def column(shape: Tree) -> Any:
         size = (_NUM_ROWS, *shape.shape)
         whole = np.arange(np.prod(size, dtype=int)).reshape(size) % 4
         return rng.standard_normal(size) if jnp.issubdtype(shape.dtype, jnp.floating) else whole
