@@ -77,7 +77,7 @@ class State(NamedTuple):
 
     at: At
     i: Any
-    rng_key: jax.Array | None
+    rng_key: Tree
     noise_multiplier: Any
     walk: Walk | None = None
     repeats: Any = None
