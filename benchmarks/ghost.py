@@ -22,10 +22,11 @@ from numpyro.infer.autoguide import AutoDelta
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from dpppl.access import ghost
+from dpppl.access import ghost, ghost_sum
 from dpppl.access.clipping import Flat
 from dpppl.access.exact_sum import clipped_sum
 from dpppl.randomness import normal
+from dpppl.row_program.convolutions import rewrite
 from models.bayesian_mlp import bayesian_mlp
 
 STEPS, NUM_DATA = 5, 60_000
@@ -123,8 +124,8 @@ def sums(name, seconds):
     kind = jnp.int32 if program is text else jnp.float32
     rows = jnp.asarray(x, kind), jnp.asarray(rng.integers(0, 5, num_rows), jnp.int32)
     found = ghost.factored(program, z, jax.tree.map(lambda x: x[0], rows), None)
-    plain = ghost.rewrite(lambda z, rows: jnp.sum(jax.vmap(program, (None, 0))(z, rows)))
-    statistic = lambda z, rows: ghost.clipped_sum(  # noqa: E731
+    plain = rewrite(lambda z, rows: jnp.sum(jax.vmap(program, (None, 0))(z, rows)))
+    statistic = lambda z, rows: ghost_sum.clipped_sum(  # noqa: E731
         lambda row: found.statistic(z, row, None), found.forms, rows, None, Flat(1.0)
     )
     programs = {

@@ -19,7 +19,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 import dpppl
 from benchmarks.ghost import cnn as cnn_row
 from benchmarks.ghost import dense, mlp
-from dpppl.access import ghost
+from dpppl.row_program.convolutions import rewrite
 from dpppl.runs import driver
 from models.bayesian_mlp import bayesian_mlp
 
@@ -106,7 +106,7 @@ def without(method, name, steps):
         step = lambda state, key, arrays: svi.update(state, *rows_of(key, arrays))[0]  # noqa: E731
     else:
         total = lambda z, rows: -jnp.sum(jax.vmap(row, (None, 0))(z, rows))  # noqa: E731
-        total = ghost.rewrite(total) if method == "JAX, same rules" else total
+        total = rewrite(total) if method == "JAX, same rules" else total
         z = {k: jnp.zeros(s) for k, s in shapes.items()}
         start = z, optim.init(z)
 

@@ -19,7 +19,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
 
 from dpppl import information_flow
-from dpppl.access import ghost
+from dpppl.access import ghost, ghost_sum
 from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite
 from dpppl.access.mechanism import Mechanism, one_of
 from dpppl.data.disk import OnDisk
@@ -44,7 +44,7 @@ STREAMS = ("noise", "subsampling")
 _EXACT: dict[str, tuple[type, ...]] = {
     "clipping": (Flat, Centred, PerSite, Normalised, Adaptive),
     "subsampling": (FullBatch, Poisson, Partition, WithoutReplacement),
-    "forms": (type(None), ghost.Forms),
+    "forms": (type(None), ghost_sum.Forms),
     "placement": (type(None), Sharded, OnDisk),
 }
 """The classes that an access may hold: no subclass, which could override clipping or draws."""
@@ -76,7 +76,7 @@ class Access:
     - **program** - the jaxpr of one row's statistic, from (z, row, public); its constants are operands of the door.
     - **inputs** - the structure of the door's operands: (z, rows, public, captured, key, noise_multiplier, step, norm).
     - **output** - the structure of the statistic.
-    - **forms** - those of the statistic's factors (`ghost.Forms`); None where it is the gradient itself.
+    - **forms** - those of the statistic's factors (`ghost_sum.Forms`); None where it is the gradient itself.
     - **number** - see `noisy_statistic`.
     - **x64** - the setting under which the program was traced.
     - **placement** - where rows lie; None: on one device.
@@ -89,7 +89,7 @@ class Access:
     program: Any
     inputs: Any
     output: Any
-    forms: ghost.Forms | None
+    forms: ghost_sum.Forms | None
     number: str | None
     x64: bool
     placement: Any = None
@@ -324,14 +324,14 @@ def noisy_sum(
     - **z** - latents, a pytree of floating-point arrays.
     - **mechanism**, **rows**, **public**, **number**, **settings** - as for `noisy_statistic`."""
     placement = placement_of(rows)
-    many = placement is not None and placement.devices > ghost.MOST_DEVICES
+    many = placement is not None and placement.devices > ghost_sum.MOST_DEVICES
     always = mechanism.strategy == "ghost"
     if always and many:
         raise ConfigurationError(
-            f'gradient_strategy="ghost" is proved for {ghost.MOST_DEVICES} devices: use "auto", or a smaller mesh.'
+            f'gradient_strategy="ghost" is proved for {ghost_sum.MOST_DEVICES} devices: use "auto", or a smaller mesh.'
         )
     may_factor = always or (mechanism.strategy == "auto" and not many)
-    if may_factor and not mechanism.discretise and ghost.supports(mechanism.clipping, z):
+    if may_factor and not mechanism.discretise and ghost_sum.supports(mechanism.clipping, z):
         row = one_of(arrays_of(rows), number, placement)
         found = ghost.factored(log_likelihood, z, row, public, always=always)
         if found is not None and (found.worthwhile or always):
@@ -342,7 +342,7 @@ def noisy_sum(
 
 def noisy_statistic(
     mechanism: Mechanism, statistic: Function, z: Tree, rows: Any, public: Any, *, key: object, noise_multiplier: Any,
-    step: object = 0, clipping_norm: object = None, number: str | None = None, forms: ghost.Forms | None = None,
+    step: object = 0, clipping_norm: object = None, number: str | None = None, forms: ghost_sum.Forms | None = None,
 ) -> NoisySum:  # fmt: skip
     """One access: the noisy sum over the drawn rows of a clipped statistic.
 

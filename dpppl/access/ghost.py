@@ -1,7 +1,7 @@
 """Ghost clipping: sums of clipped gradients of rows whose gradients are not formed.
 
 `factored(log_likelihood, z, row, public)` finds where the program of one row uses latents and makes a program of one row that
-gives factors of its gradient; `clipped_sum` gets the rows' norms from the factors, and the sum of the clipped gradients
+gives factors of its gradient; `ghost_sum.clipped_sum` gets the rows' norms from the factors, and the sum of the clipped gradients
 as one weighted product. There are no layers to register: what is not understood falls back, latent by latent.
 """
 
@@ -12,32 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access import ghost_sum as sums
-from dpppl.access.ghost_sum import MOST_DEVICES
-from dpppl.access.ghost_weights import supports
-from dpppl.row_program.convolutions import rewrite
-from dpppl.row_program.factors import Form, factors, plan
+from dpppl.access.ghost_sum import Forms
+from dpppl.row_program.factors import factors, plan
 from dpppl.types import BySite, Function, Tree
 
-__all__ = ["MOST_DEVICES", "Factored", "Forms", "clipped_sum", "factored", "plan", "rewrite", "supports"]
-
 _FEWEST_LATENTS = 2048
-
-
-@dataclass(frozen=True)
-class Forms:
-    """How rows' gradients are given as factors.
-
-    - **of_latents** - the form of the gradient in each latent.
-    - **tree** - the structure of the latents."""
-
-    of_latents: tuple[Form, ...]
-    tree: Tree
-
-    @property
-    def like(self) -> Any:
-        """The latents' shapes and types."""
-        return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(f.shape, f.dtype) for f in self.of_latents])
 
 
 @dataclass(frozen=True)
@@ -70,17 +49,3 @@ def factored(log_likelihood: Function, z: BySite, row: Tree, public: Tree, *, al
         return factors(found, jax.tree.leaves(arguments))
 
     return Factored(statistic, Forms(found.forms, tree), found.worthwhile)
-
-
-def clipped_sum(
-    statistic: Function,
-    forms: Forms,
-    rows: Any,
-    mask: Any,
-    clipping: Any,
-    norm: Any = None,
-    counts: bool = False,
-    **places: Any,
-) -> Any:
-    """The sum over rows of clipped gradients whose factors `statistic(row)` gives: see `sums.clipped_sum`."""
-    return sums.clipped_sum(statistic, forms.of_latents, forms.tree, rows, mask, clipping, norm, counts, **places)

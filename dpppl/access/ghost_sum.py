@@ -25,6 +25,7 @@ k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -32,13 +33,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl.access.clipping import Adaptive, Clipping, Flat, Normalised, PerSite
 from dpppl.access.drawn import Blocks, total_of
 from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
-from dpppl.access.ghost_weights import count, weigh
 from dpppl.row_program.factors import Form, restored
 from dpppl.row_program.materialize import materialize
-from dpppl.types import Function, Tree
+from dpppl.types import BySite, Function, Tree
 
+_MOST_SQUARED = 1e37
+_BELOW = 1.0 - 1.1e-3
+_KINDS = (Flat, PerSite, Normalised, Adaptive)
+"""By exact type: another kind of clipping bounds rows in another way."""
 BLOCK = 128
 """Rows whose outer products and whole gradients are added in float32."""
 _TINY = 2.0**-126
@@ -53,35 +58,88 @@ _BLOCKS, _PRODUCTS = 8, 2**23
 """How many blocks are added up in one pass, and how many numbers they may take."""
 
 
+@dataclass(frozen=True)
+class Forms:
+    """How rows' gradients are given as factors.
+
+    - **of_latents** - the form of the gradient in each latent.
+    - **tree** - the structure of the latents."""
+
+    of_latents: tuple[Form, ...]
+    tree: Tree
+
+    @property
+    def like(self) -> Any:
+        """The latents' shapes and types."""
+        return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(f.shape, f.dtype) for f in self.of_latents])
+
+
+def supports(clipping: Clipping, z: BySite) -> bool:
+    """Whether gradients of rows in `z` can be weighted for this clipping without being formed."""
+    return type(clipping) in _KINDS and (not isinstance(clipping, PerSite) or set(z) == set(clipping.norms))
+
+
+def weigh(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
+    """By what to multiply the rows' gradients: a pytree of (B,) float64 like `squares`, which are upper bounds of squared
+    norms by latent. `norm`: that of this access, if it adapts.
+
+    The sum of the weighted gradients is in units of the clipping norm. Rows with `keep` False, or with a norm that is
+    no number or above 3e18, have weight 0."""
+    joint = _float64(norm if isinstance(clipping, Adaptive) else clipping.clipping_norm)
+    found = []
+    for latents, own in clipping.parts(squares, norm):
+        weights = _shrunk(clipping, latents, keep, _float64(own)) / joint
+        found.append(jax.tree.map(lambda _, weights=weights: weights, latents))
+    return dict(zip(clipping.norms, found)) if isinstance(clipping, PerSite) else found[0]
+
+
+def count(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> jax.Array:
+    """Each row's contribution to the counts (B, NUM_COUNTS) float64, as in `Clipping.counted`; 0 where `keep` is False."""
+    parts = clipping.parts(squares, norm)
+    units = [sum(jax.tree.leaves(latents)) / _float64(own) ** 2 for latents, own in parts]
+    return jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)
+
+
+def _shrunk(clipping: Clipping, squares: object, keep: Any, norm: Any) -> jax.Array:
+    """Weights by the joint norm of all `squares`, in units of `norm`; times that norm at most _BELOW."""
+    squared = sum(jax.tree.leaves(squares))
+    keep = keep & (squared <= _MOST_SQUARED)
+    return jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)
+
+
+def _float64(norm: jax.Array) -> jax.Array:
+    return jnp.asarray(norm, jnp.float64)
+
+
 def clipped_sum(
-    statistic: Function, forms: Sequence[Form], tree: Any, rows: Any, mask: object, clipping: Any, norm: Any,
+    statistic: Function, forms: Forms, rows: Any, mask: object, clipping: Any, norm: Any = None,
     counts: bool = False, fetch: Function | None = None, likely: int | None = None, among: int | None = None,
     placement: Any = None, blocks: Blocks | None = None,
 ) -> Any:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
-    `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `tree`: structure of the latents;
-    `rows`: pytree of arrays (B, ...); `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and
-    `norm`: its norm, where it adapts. If it `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`,
-    `among`, `placement`, `blocks`: see `exact_sum.sum_of_rows`.
+    `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `rows`: pytree of arrays (B, ...);
+    `mask` (B,) bool or None; `clipping`: Flat, PerSite, Normalised or Adaptive, and `norm`: its norm, where it adapts. If it
+    `counts`, a pair: the sum, and that of `Clipping.counted`. `fetch`, `likely`, `among`, `placement`, `blocks`: see
+    `exact_sum.sum_of_rows`.
 
     Guarantee: zeroing one row moves the result by at most 1 + clipping.SLACK in L2 norm, see above."""
     num_rows = jax.tree.leaves(rows)[0].shape[0] if among is None else among
-    per_row = sum(form.numbers for form in forms)
+    per_row = sum(form.numbers for form in forms.of_latents)
     chunk = max(4, min(num_rows, _MOST_ROWS, _NUMBERS // max(1, per_row)), num_rows // _MOST_CHUNKS)
     chunk = evenly(chunk, likely)
     multiple = 4 * -(-chunk // BLOCK)
     chunk = min(num_rows, -(-chunk // multiple) * multiple)
 
     def chunk_sum(rows: Any, mask: Any) -> Any:
-        factors = stored(statistic, forms, rows if fetch is None else fetch(rows))
+        factors = stored(statistic, forms.of_latents, rows if fetch is None else fetch(rows))
         with jax.enable_x64(True):
-            squares = [upper_squares(form, *parts) for form, parts in zip(forms, factors)]
+            squares = [upper_squares(form, *parts) for form, parts in zip(forms.of_latents, factors)]
             keep = jnp.ones(squares[0].shape, bool) if mask is None else mask
-            bounds = clipping, jax.tree.unflatten(tree, squares), keep, norm
+            bounds = clipping, jax.tree.unflatten(forms.tree, squares), keep, norm
             weights = jax.tree.leaves(weigh(*bounds))
-            sums = [weighted(form, parts, w) for form, parts, w in zip(forms, factors, weights)]
-            total = jax.tree.unflatten(tree, sums)
+            sums = [weighted(form, parts, w) for form, parts, w in zip(forms.of_latents, factors, weights)]
+            total = jax.tree.unflatten(forms.tree, sums)
             return (total, jnp.sum(count(*bounds), axis=0)) if counts else total
 
     if blocks is not None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.access import ghost
+from dpppl.access import ghost_sum
 from dpppl.access.clipping import NUM_COUNTS, SLACK, Adaptive, Flat, PerSite, with_count
 from dpppl.access.drawn import drawn as draw_rows
 from dpppl.access.drawn import drawn_once
@@ -81,7 +81,7 @@ class Mechanism:
 
     def access(
         self, statistic: Function, rows: Any, number: str | None, key: jax.Array, noise_multiplier: Any,
-        step: jax.Array, norm: Any, forms: ghost.Forms | None = None, placement: object = None,
+        step: jax.Array, norm: Any, forms: ghost_sum.Forms | None = None, placement: object = None,
     ) -> Any:  # fmt: skip
         """The door's computation: subsample, clip the statistic of each row, sum, and add noise.
 
@@ -106,7 +106,7 @@ class Mechanism:
             fetch=drawn.fetch, likely=drawn.likely, among=drawn.among, blocks=drawn.blocks, placement=placement
         )
         if forms is not None:
-            total = ghost.clipped_sum(
+            total = ghost_sum.clipped_sum(
                 statistic, forms, drawn.rows, drawn.mask, self.clipping, norm, self.counts, **places
             )
         else:

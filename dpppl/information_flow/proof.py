@@ -10,9 +10,8 @@ import numpy as np
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
-from dpppl.information_flow.keys import Use, conflicts
-from dpppl.information_flow.lattice import Data, Trail, Value, unknown
-from dpppl.information_flow.messages import CURE, Finding, describe, leak, user_line
+from dpppl.information_flow.findings import CURE, Finding, describe, leak, user_line
+from dpppl.information_flow.lattice import Data, Trail, Use, Value, conflicts, unknown
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key

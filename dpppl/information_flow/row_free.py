@@ -12,7 +12,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 from dpppl import jaxprs
 from dpppl.errors import DPPPLError, PrivacyLeakError
 from dpppl.information_flow import executables, verify_jaxpr
-from dpppl.information_flow.primitives import is_table
+from dpppl.information_flow.rules import is_table
 from dpppl.types import Function, Tree
 
 R = TypeVar("R")

@@ -15,8 +15,7 @@ from dpppl.accounting import GaussianEvent
 from dpppl.accounting.dp_events import as_events
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.ledger import store
-from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book
-from dpppl.ledger.owner import this_process
+from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, number, open_book, this_process
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
 from dpppl.ledger.report import LedgerReport, epsilon_of_plan, report_of
 from dpppl.ledger.store import Session

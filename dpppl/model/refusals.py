@@ -9,7 +9,7 @@ import numpy as np
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
-from dpppl.information_flow.primitives import Kind, kind_of
+from dpppl.information_flow.rules import Kind, kind_of
 from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, unwrapped
 
 MANY = (

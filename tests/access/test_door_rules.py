@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from dpppl.access import ghost_sum as sums
-from dpppl.access import ghost_weights as weights
 from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
 from dpppl.access.exact_sum import over_chunks, sum_of_rows
 from dpppl.errors import ConfigurationError
@@ -25,18 +24,18 @@ def weighed(clipping, squares=ONE, keep=KEEP):
     with jax.enable_x64(True):
         squares = jax.tree.map(jnp.asarray, squares)
         bounds = clipping, squares, jnp.asarray(keep), jnp.float32(2.0)
-        return jax.tree.map(np.asarray, weights.weigh(*bounds)), np.asarray(weights.count(*bounds))
+        return jax.tree.map(np.asarray, sums.weigh(*bounds)), np.asarray(sums.count(*bounds))
 
 
 @pytest.mark.parametrize("clipping", KINDS, ids=lambda clipping: type(clipping).__name__)
 def test_weights_leave_room_for_rounding_and_are_zero_of_rows_that_do_not_count(clipping):
-    """Room of 1.1e-3 (see `ghost.sums`); PerSite gives each site the share of its own norm."""
+    """Room of 1.1e-3 (see `ghost_sum`); PerSite gives each site the share of its own norm."""
     found, counted = weighed(clipping)
     length, own = np.sqrt(SQUARES), {"PerSite": 1.2}.get(type(clipping).__name__, 2.0)
     if isinstance(clipping, Normalised):
-        expected = 1.0 / (length / weights._BELOW + 0.01)
+        expected = 1.0 / (length / sums._BELOW + 0.01)
     else:
-        expected = np.minimum(1.0 / own, weights._BELOW / length) * own / 2.0
+        expected = np.minimum(1.0 / own, sums._BELOW / length) * own / 2.0
     np.testing.assert_allclose(found["a"], np.where(KEEP, expected, 0.0), rtol=1e-12)
     assert np.max(found["a"] * length) <= (1.0 - 1.09e-3) * own / 2.0
     joint = np.sqrt(sum(w**2 * s for w, s in zip(jax.tree.leaves(found), jax.tree.leaves(ONE))))
@@ -52,7 +51,7 @@ def test_rows_that_do_not_count_are_not_counted_as_clipped():
     gradients, mask = {"a": jnp.array([[0.1], [3.0], [9.0]]), "b": jnp.zeros((3, 1))}, jnp.array([True, False, True])
     for clipping in (Flat(2.0), PerSite({"a": 2.0, "b": 5.0})):
         with jax.enable_x64(True):
-            found = weights.count(clipping, jax.tree.map(jnp.asarray, {**ONE, "a": SQUARES}), mask, None)
+            found = sums.count(clipping, jax.tree.map(jnp.asarray, {**ONE, "a": SQUARES}), mask, None)
         for counts in (found, with_count(clipping)((gradients, ZEROS), mask)[1]):
             np.testing.assert_array_equal(counts, [[-0.5, 0.0, 0.0], [0.0, 0.0, 0.0], [0.5, 0.0, 0.0]])
     _, counted = with_count(Adaptive(quantile=0.3, clipping_norm=1.0), jnp.float32(2.0))((gradients, ZEROS), mask)
@@ -72,9 +71,7 @@ def test_rows_without_a_norm_have_counts_of_their_own(clipping):
     assert not found[:5, 0].any() and np.max(np.linalg.norm(found, axis=1)) <= size * (1.0 + 1e-6)
     with jax.enable_x64(True):
         squares = {"a": jnp.square(jnp.asarray(values, float)), "b": jnp.full(len(values), 1e-37)}
-        np.testing.assert_allclose(
-            weights.count(clipping, squares, jnp.ones(len(values), bool), norm), found, atol=1e-7
-        )
+        np.testing.assert_allclose(sums.count(clipping, squares, jnp.ones(len(values), bool), norm), found, atol=1e-7)
 
 
 def test_an_adaptive_norm_finds_the_quantile_of_rows_that_have_one():
@@ -94,8 +91,8 @@ def test_an_adaptive_norm_finds_the_quantile_of_rows_that_have_one():
 
 def test_only_kinds_with_a_rule_are_weighed():
     z = {"a": np.zeros(2), "b": np.zeros(3)}
-    assert all(weights.supports(clipping, z) for clipping in KINDS)
-    assert not weights.supports(Centred(1.0), z) and not weights.supports(PerSite({"a": 1.0}), z)
+    assert all(sums.supports(clipping, z) for clipping in KINDS)
+    assert not sums.supports(Centred(1.0), z) and not sums.supports(PerSite({"a": 1.0}), z)
 
 
 FORMS = {

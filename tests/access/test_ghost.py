@@ -17,7 +17,8 @@ from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite, wi
 from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.row_program.factors import Form, restored
+from dpppl.row_program.convolutions import rewrite
+from dpppl.row_program.factors import Form, plan, restored
 from dpppl.subsampling import FullBatch, Poisson
 
 pytestmark = pytest.mark.numerical
@@ -130,7 +131,7 @@ def compiled(program):
     found = ghost.factored(program, z, jax.tree.map(lambda x: x[0], rows), None, always=True)
 
     def run(z, rows, mask):
-        return ghost.clipped_sum(lambda row: found.statistic(z, row, None), found.forms, rows, mask, Flat(NORM))
+        return sums.clipped_sum(lambda row: found.statistic(z, row, None), found.forms, rows, mask, Flat(NORM))
 
     gradients = jax.vmap(jax.grad(program), (None, 0, None))
     return found.forms, jax.jit(run), jax.jit(lambda z, rows: gradients(z, rows, None))
@@ -168,7 +169,7 @@ def test_products_in_loops_are_found():
         (loops, [(15, 10, 10), (15, 7, 10), (15, 10, 10), (5, 10, 10)]),
     ):
         z, rows = drawn(program, 2, 0)
-        found = ghost.plan(program, z, jax.tree.map(lambda x: x[0], rows), None)
+        found = plan(program, z, jax.tree.map(lambda x: x[0], rows), None)
         assert [use.sizes()[1:] for use in found.summed] == expected
 
 
@@ -192,7 +193,7 @@ def test_random_networks(widths, bias, transposed, seed, num_rows):
     rows = jnp.asarray(rng.standard_normal((num_rows, widths[0])), jnp.float32)
     found = ghost.factored(program, z, rows[0], None, always=True)
     hypothesis.assume(found is not None)
-    run = lambda z, rows: ghost.clipped_sum(  # noqa: E731
+    run = lambda z, rows: sums.clipped_sum(  # noqa: E731
         lambda row: found.statistic(z, row, None), found.forms, rows, None, Flat(NORM)
     )
     total = jax.jit(run)(z, rows)
@@ -221,7 +222,7 @@ def given():
 
     def run(rows, mask):
         tree = jax.tree.structure(dict.fromkeys("abcd"[: len(FORMS)], 0))
-        total = sums.clipped_sum(lambda row: row, FORMS, tree, rows, mask, Flat(NORM), None)
+        total = sums.clipped_sum(lambda row: row, sums.Forms(tuple(FORMS), tree), rows, mask, Flat(NORM), None)
         return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(total)])
 
     return jax.jit(run)
@@ -317,7 +318,7 @@ def test_every_kind_of_clipping(clipping):
             clip, gradients = with_count(clipping, norm), (gradients, jnp.zeros((len(mask), 3)))
         total = jax.tree.map(lambda g: jnp.sum(g, axis=0), clip(gradients, mask))
         factors = lambda row: found.statistic(z, row, None)  # noqa: E731
-        return total, ghost.clipped_sum(factors, found.forms, rows, mask, clipping, norm, counts)
+        return total, sums.clipped_sum(factors, found.forms, rows, mask, clipping, norm, counts)
 
     one, other = both(z, rows, np.arange(70) % 5 != 2)
     assert jax.tree.structure(one) == jax.tree.structure(other)
@@ -433,7 +434,7 @@ def test_rewritten_convolutions_and_pools_are_the_same(layout, padding):
         y = lax.reduce_window(y, -jnp.inf, lax.max, window, shape(layout[2], N=1, H=1, W=2, C=1), "SAME")
         return jnp.sum(y * jnp.arange(y.size).reshape(y.shape))
 
-    found = [jax.jit(jax.value_and_grad(f, (0, 1)))(x, w) for f in (program, ghost.rewrite(program))]
+    found = [jax.jit(jax.value_and_grad(f, (0, 1)))(x, w) for f in (program, rewrite(program))]
     for one, other in zip(*found):
         jax.tree.map(np.testing.assert_array_equal, one, other)
 

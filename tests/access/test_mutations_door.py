@@ -8,7 +8,7 @@ from test_mutations import Mutation, check_that_it_is_caught, quoted
 DOOR, CLIP, WEIGHTS, SUMS = (
     "dpppl.access.door:",
     "dpppl.access.clipping:",
-    "dpppl.access.ghost_weights:",
+    "dpppl.access.ghost_sum:",
     "dpppl.access.ghost_sum:",
 )
 GRADIENTS, STORED, LINEAR, MECHANISM = (
@@ -88,7 +88,7 @@ MUTATIONS = [
     left_out("rows not drawn are counted", f"{CLIP}with_count", "counted if mask is None else", "counted if True else", COUNTED),
     left_out("infinities count as clipped", f"{CLIP}Clipping._apart", "jnp.where(is_finite & ~is_silent,", "jnp.where(~is_silent,",
              f"{RULES}rows_without_a_norm_have_counts_of_their_own", (FLAT,)),
-    left_out("long rows' squares in float32", "dpppl.access.row_norms:_squared_norm", "or last > _LONGEST_FLOAT32_SUM", "", "test_clipping:test_norms_ask_for_full_matrix_precision_and_short_sums", ("equations",)),
+    left_out("long rows' squares in float32", "dpppl.access.clipping:_squared_norm", "or last > _LONGEST_FLOAT32_SUM", "", "test_clipping:test_norms_ask_for_full_matrix_precision_and_short_sums", ("equations",)),
     # Weights of factors
     left_out("rows not drawn are counted by factors", f"{WEIGHTS}count", "jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)",
              "clipping.counted(units, norm)", COUNTED),

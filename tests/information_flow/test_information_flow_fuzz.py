@@ -18,7 +18,7 @@ def test_what_is_accepted_leaks_nothing(first):
 
 
 def test_it_finds_a_bug_of_the_proof(monkeypatch):
-    bug = Mutation("", "dpppl.information_flow.keys:conflicts", "uses[: number + 1]", "uses[:number]", "")
+    bug = Mutation("", "dpppl.information_flow.lattice:conflicts", "uses[: number + 1]", "uses[:number]", "")
     mutated(bug, monkeypatch)
     with pytest.raises(AssertionError, match="is accepted, and"):
         for seed in range(180, 190):

@@ -9,8 +9,8 @@ from test_mutations import Mutation, check_that_it_is_caught, quoted
 
 FLOW = "dpppl.information_flow."
 LATTICE = f"{FLOW}lattice:"
-WALK, CONTROL = f"{FLOW}walk:Walk.", f"{FLOW}control:"
-KEYS, RULES, PROOF = f"{FLOW}keys:", f"{FLOW}rules:", f"{FLOW}proof:"
+WALK, CONTROL = f"{FLOW}walk:Walk.", f"{FLOW}walk:"
+KEYS, RULES, PROOF = f"{FLOW}lattice:", f"{FLOW}rules:", f"{FLOW}proof:"
 DOOR, SUM = "dpppl.access.mechanism:Mechanism.access", "dpppl.access.exact_sum:sum_of_rows"
 NOISY = "(part + scale * piece.reshape(leaf.shape)) * norm"
 
@@ -145,7 +145,7 @@ MUTATIONS = [
            "survivor", "equal numbers for chains"),
     Mutation("public noise", f"{WALK}access", "if secret.key is None", "if False",
              "test_information_flow:test_a_door_without_a_secret_key_is_refused"),
-    Mutation("any generator", "dpppl.information_flow.primitives:other_generators", "v.aval.dtype not in _generators()", "False",
+    Mutation("any generator", "dpppl.information_flow.rules:other_generators", "v.aval.dtype not in _generators()", "False",
              "test_information_flow_holes:test_only_named_generators"),
     caught("draws are not noted", f"{WALK}draw", "if inputs[0].key is not None", "if False",
            "reused", "an access and a draw"),
@@ -165,10 +165,10 @@ MUTATIONS = [
     Mutation("long arrays are public", f"{PROOF}_problem_with", "if long else None", "if False else None",
              "test_information_flow_language:test_arrays_as_long_as_the_rows_are_not_public"),
     # The program of a row
-    caught("a row's program may print", f"{FLOW}rows:problem_with", "kind is Kind.CALLBACK or effects_of(equation)",
+    caught("a row's program may print", f"{FLOW}findings:problem_with", "kind is Kind.CALLBACK or effects_of(equation)",
            "False", "row", "a print in a derivative"),
-    caught("devices may talk", f"{FLOW}rows:problem_with", "if crosses_devices(equation)", "if False", "exchange", "psum"),
-    caught("any rule of batching", f"{FLOW}rows:problem_with", "kind is Kind.UNKNOWN", "False", "row", "a rule of batching"),
+    caught("devices may talk", f"{FLOW}findings:problem_with", "if crosses_devices(equation)", "if False", "exchange", "psum"),
+    caught("any rule of batching", f"{FLOW}findings:problem_with", "kind is Kind.UNKNOWN", "False", "row", "a rule of batching"),
     caught("a row's program is not checked", "dpppl.access.door:Access.__post_init__",
            "information_flow.check_row_program(self.program)", "pass", "row", "a callback without rows"),
     # The proof
@@ -204,7 +204,7 @@ MUTATIONS = [
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (512, "auto")),
     Mutation("1,024 rows in 32 bits", SUM, "chunk <= rows_ and", "chunk <= 2 * rows_ and",
              "test_gradients:test_aligned_rows_do_not_overflow", (1024, "vmap")),
-    Mutation("one site's norm for all", "dpppl.access.row_norms:scaled",
+    Mutation("one site's norm for all", "dpppl.access.clipping:scaled",
              "sum(_squared_norm(leaf) for leaf in jax.tree.leaves(units))", "_squared_norm(jax.tree.leaves(units)[0])",
              "test_gradients:test_every_strategy_and_uneven_chunks_agree_with_numpy", (5, "microbatch")),
     Mutation("counts of rows that were not drawn", "dpppl.access.clipping:with_count", "counted if mask is None else", "counted if True else",

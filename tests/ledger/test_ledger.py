@@ -20,8 +20,7 @@ from dpppl import BudgetExceededError, ConfigurationError, LedgerError, PrivacyL
 from dpppl.accounting import GaussianEvent, round_down
 from dpppl.accounting.curves import gaussian_delta
 from dpppl.ledger import store
-from dpppl.ledger.book import PROCESS_GONE
-from dpppl.ledger.owner import is_gone, this_process
+from dpppl.ledger.book import PROCESS_GONE, is_gone, this_process
 from dpppl.ledger.privacy_filter import PrivacyFilter
 
 DELTA = 1e-5
@@ -705,9 +704,9 @@ def test_which_processes_are_gone(changes, gone):
 
 def test_without_proc_a_process_counts_while_its_number_is_taken(monkeypatch):
     """Outside Linux; and where others' processes may not be seen or signalled."""
-    monkeypatch.setattr("dpppl.ledger.owner._stat", lambda pid: ("", ""))
-    monkeypatch.setattr("dpppl.ledger.owner._boot", lambda: "")
-    monkeypatch.setattr("dpppl.ledger.owner._namespace", lambda: "")
+    monkeypatch.setattr("dpppl.ledger.book._stat", lambda pid: ("", ""))
+    monkeypatch.setattr("dpppl.ledger.book._boot", lambda: "")
+    monkeypatch.setattr("dpppl.ledger.book._namespace", lambda: "")
     here = this_process()
     assert not is_gone(here) and is_gone(dataclasses.replace(here, pid=2**30))
     assert not is_gone(dataclasses.replace(here, pid=2**30, host="elsewhere"))
