@@ -16,3 +16,5 @@ Document: TypeAlias = Mapping[str, Any]
 """Plain values of JSON, by name."""
 Function: TypeAlias = Callable[..., Any]
 """A function with arguments of its own: a model, a guide, a statistic."""
+Scalar: TypeAlias = float | Numbers
+"""One number, of Python or of an array."""

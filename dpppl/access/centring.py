@@ -21,35 +21,35 @@ from dpppl.access.door import NoisySum, noisy_statistic
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.randomness import keys
 from dpppl.row_program.hoist import gradient, value_and_gradient
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Scalar, Tree
 
 _ITERATIONS = 10
 
-LogLikelihood = Callable[[Any, Any, Any, Any], Any]
+LogLikelihood = Callable[[Tree, Tree, Tree, Tree], jax.Array]
 """`log_likelihood(position, row, public, responses)`: a scalar; `responses` None for those observed."""
-Respond = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
+Respond = Callable[[Tree, Tree, Tree, jax.Array], tuple[Tree, jax.Array]]
 """`respond(position, row, public, key)`: responses (m, ...), and the weights (1 + m,) of the real one and of these."""
 
 
-def draw_key(key: jax.Array, step: jax.Array) -> jax.Array:
+def draw_key(key: jax.Array, step: Scalar) -> jax.Array:
     """The key of a step's model draws. Not secret."""
     return keys.threefry(jax.random.fold_in(keys.stream(key, "draws"), step))
 
 
-def squared_length(vector: Any, gram: Any = None) -> jax.Array:
+def squared_length(vector: Any, gram: jax.Array | None = None) -> jax.Array:
     """The squared length of a vector (d,); with a `gram` matrix (d, d), `vector @ gram @ vector`."""
     if gram is None:
         return jnp.sum(vector**2)
     return jnp.maximum(jnp.sum(gram * (vector[:, None] * vector)), 0.0)
 
 
-def clipped(vectors: Any, norm: Any, gram: Any = None) -> Any:
+def clipped(vectors: jax.Array, norm: Scalar, gram: jax.Array | None = None) -> jax.Array:
     """Vectors (m, d) shortened to at most `norm`; lengths are those of `squared_length`."""
     lengths = jnp.sqrt(jnp.stack([squared_length(vector, gram) for vector in vectors]))
     return vectors * jnp.minimum(1.0, norm / jnp.maximum(lengths, 1e-30))[:, None]
 
 
-def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:
+def centre(scores: jax.Array, weights: jax.Array, norm: Scalar, gram: jax.Array | None = None) -> jax.Array:
     """The centre a (d,) with `sum_k weights_k clip(scores_k - a) = 0`, for scores (m, d) and weights (m,).
 
     Lengths are those of `squared_length`. Computed by repeated weighted means, without members that are not finite."""
@@ -57,11 +57,11 @@ def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:
     members = list(jnp.where(finite[:, None], scores, 0.0))  # one by one, which is several times as fast as jointly
     shares = list(jnp.where(finite, weights, 0.0))
 
-    def mean(shares: list[Any]) -> Any:
+    def mean(shares: list[Any]) -> jax.Array:
         total = jnp.maximum(sum(shares), 1e-30)
         return sum(share * member for share, member in zip(shares, members)) / total
 
-    def better(_: int, a: object) -> Any:
+    def better(_: int, a: object) -> jax.Array:
         squares = [squared_length(member - a, gram) for member in members]
         factors = [jnp.minimum(1.0, norm * jax.lax.rsqrt(jnp.maximum(square, 1e-30))) for square in squares]
         return mean([share * factor for share, factor in zip(shares, factors)])
@@ -69,15 +69,15 @@ def centre(scores: Any, weights: Any, norm: Any, gram: Any = None) -> Any:
     return jax.lax.fori_loop(0, _ITERATIONS, better, mean(shares))
 
 
-def unnumbered(row: Tree) -> Any:
+def unnumbered(row: Tree) -> Tree:
     """A row without its ROW_NUMBER."""
     return {label: value for label, value in row.items() if label != ROW_NUMBER}
 
 
-def averaged(values: jax.Array, chances: Any) -> Any:
+def averaged(values: jax.Array, chances: jax.Array) -> Tree:
     """Means of arrays (m, ...) by probabilities (m,); values of probability 0 need not be finite."""
 
-    def mean(leaf: Any) -> jax.Array:
+    def mean(leaf: Tree) -> jax.Array:
         shares = chances.reshape(-1, *[1] * (leaf.ndim - 1))
         return jnp.sum(jnp.where(shares > 0.0, shares * leaf, 0.0), axis=0)
 
@@ -89,7 +89,7 @@ def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Function:
 
     Returns scores (1 + m, d), that of the real response first, and their weights. `row` holds its ROW_NUMBER."""
 
-    def scores(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Any:
+    def scores(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Tree:
         number, row = row[ROW_NUMBER], unnumbered(row)
         values, weights = respond(position, row, public, jax.random.fold_in(key, number))
         score = gradient(log_likelihood)
@@ -104,7 +104,7 @@ def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: floa
     """The statistic of (position, row, (public, key)) whose clipping at `norm` is centred: a pytree like `position`."""
     scores = row_scores(log_likelihood, respond)
 
-    def statistic(position: Any, row: Tree, public_and_key: Tree) -> Any:
+    def statistic(position: Tree, row: Tree, public_and_key: Tree) -> Tree:
         members, weights = scores(position, row, *public_and_key)
         return ravel_pytree(position)[1](members[0] - centre(members, weights, norm))
 
@@ -122,7 +122,7 @@ def completed_gradient(
     - **complete** - `complete(position, row, public)`: the row with its missing values filled in, (m, ...), and their
       probabilities given what it observes, (m,)."""
 
-    def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Any:
+    def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Tree:
         public, key = public_and_key
         number, row = row[ROW_NUMBER], unnumbered(row)
 
@@ -132,7 +132,7 @@ def completed_gradient(
         drawn, weights = respond(position, row, public, jax.random.fold_in(key, number))
         others, (filled, chances) = jax.vmap(score)(drawn), complete(position, row, public)
 
-        def psi(responses: object) -> Any:
+        def psi(responses: object) -> Tree:
             members = jnp.concatenate([score(responses)[None], others])
             return clipped(members[:1] - centre(members, weights, norm), norm)[0]
 
@@ -148,7 +148,7 @@ def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Function:
     The two scores are opposite, with lengths as the other's probability, so that the clipped and centred score is
     s(y) min(1, norm / longest)."""
 
-    def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Any:
+    def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Tree:
         log_prob, score = value_and_gradient(log_likelihood)(position, unnumbered(row), public_and_key[0], None)
         length = jnp.sqrt(sum(jnp.sum(s**2) for s in jax.tree.leaves(score)))
         factor = binary_factor(odds_of(log_prob), length, norm)
@@ -157,12 +157,12 @@ def binary_gradient(log_likelihood: LogLikelihood, norm: float) -> Function:
     return statistic
 
 
-def odds_of(log_prob: Any) -> jax.Array:
+def odds_of(log_prob: jax.Array) -> jax.Array:
     """p / (1 - p): by how much the other score of a binary response is longer than that of the one observed."""
     return jnp.exp(log_prob) / jnp.maximum(-jnp.expm1(log_prob), 1e-30)
 
 
-def binary_factor(odds: Any, length: Any, norm: Any) -> jax.Array:
+def binary_factor(odds: jax.Array, length: jax.Array, norm: Scalar) -> jax.Array:
     """min(1, norm / max(|s(0)|, |s(1)|)), from the odds of what was observed and the length of its score."""
     return jnp.minimum(1.0, norm / jnp.maximum(length * jnp.maximum(1.0, odds), 1e-30))
 
@@ -174,13 +174,13 @@ def noisy_centred_sum(
     completions: Function | None,
     log_likelihood: LogLikelihood,
     to_latents: Callable[[Any, Any], tuple[Tree, Tree]],
-    position: Any,
-    rows: Any,
-    public: Any,
+    position: Tree,
+    rows: Tree,
+    public: Tree,
     *,
     key: jax.Array,
-    noise_multiplier: Any,
-    step: Any,
+    noise_multiplier: Scalar,
+    step: Scalar,
 ) -> NoisySum:
     """`door.noisy_sum` of centred gradients with respect to `position`.
 
@@ -196,11 +196,11 @@ def noisy_centred_sum(
         statistic = binary_gradient(log_likelihood, clipping.clipping_norm)
     else:
 
-        def respond(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Any:
+        def respond(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Tree:
             z, public = to_latents(position, public)
             return responses(z, row, public, key)
 
-        def complete(position: BySite, row: Tree, public: Tree) -> Any:
+        def complete(position: BySite, row: Tree, public: Tree) -> Tree:
             assert completions is not None
             z, public = to_latents(position, public)
             return completions(z, row, public)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.errors import ConfigurationError
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Scalar, Tree
 from dpppl.validation import checked_type, in_words, plain
 
 _LONGEST_FLOAT32_SUM = 1024
@@ -60,20 +60,20 @@ class Clipping:
         """How far one row moves the counts."""
         return 0.5
 
-    def parts(self, latents: Any, norm: object = None) -> list[tuple[Tree, Tree]]:
+    def parts(self, latents: Tree, norm: Scalar | None = None) -> list[tuple[Tree, Tree]]:
         """The groups of latents that are clipped together, each with its norm; `norm`: that of this access, if it adapts."""
         return [(latents, self.clipping_norm)]
 
-    def weights(self, squared_norms: Any) -> jax.Array:
+    def weights(self, squared_norms: jax.Array) -> jax.Array:
         """The rule: by what to multiply rows, at most 1 / norm, given squared norms (B,), float64, in units of the norm."""
         return jnp.minimum(np.ones((), squared_norms.dtype), 1.0 / jnp.sqrt(squared_norms))
 
-    def clip(self, gradients: Any, mask: Any, norm: object = None) -> Any:
+    def clip(self, gradients: Tree, mask: jax.Array | None, norm: Scalar | None = None) -> Tree:
         """Rows of norm at most 1: see `clip_rows`."""
         [(latents, own)] = self.parts(gradients, norm)
         return clip_rows(latents, mask, own, self.weights)
 
-    def counted(self, squared_norms: Sequence[Any], norm: object = None) -> Any:
+    def counted(self, squared_norms: Sequence[jax.Array], norm: Scalar | None = None) -> jax.Array:
         """Each row's contribution to the counts (B, NUM_COUNTS), given those of its `parts`: one entry is not 0.
 
         The first is 1/2 if the row is longer than any norm, else -1/2. Rows that are not finite, or 0, have `count_sensitivity`
@@ -81,14 +81,14 @@ class Clipping:
         longer = functools.reduce(jnp.logical_or, [x > 1.0 for x in squared_norms])
         return self._apart(jnp.where(longer, 0.5, -0.5), squared_norms, _SILENT)
 
-    def _apart(self, counted: Any, squared_norms: Sequence[Any], silent: Any) -> jax.Array:
+    def _apart(self, counted: jax.Array, squared_norms: Sequence[jax.Array], silent: Scalar) -> jax.Array:
         """These counts (B,) of rows whose squared norms, in units of the norm, are finite and not all below `silent`."""
         is_finite = functools.reduce(jnp.logical_and, [jnp.isfinite(x) for x in squared_norms])
         is_silent = is_finite & functools.reduce(jnp.logical_and, [x < silent for x in squared_norms])
         own, size = jnp.where(is_finite & ~is_silent, counted, 0.0), self.count_sensitivity
         return jnp.stack([own, *(jnp.where(x, size, 0.0) for x in (~is_finite, is_silent))], axis=-1)
 
-    def clipped_share(self, count: object, speaking: Any) -> Any:
+    def clipped_share(self, count: Any, speaking: Any) -> Any:
         """The share of clipped rows, from the first count and the rows that have a norm, both as shares of all rows."""
         return 0.5 * speaking + count
 
@@ -172,11 +172,11 @@ class PerSite(Clipping):
         """L2 norm of the norms of all sites."""
         return math.hypot(*self.norms.values())
 
-    def parts(self, latents: Any, norm: object = None) -> list[tuple[Tree, Tree]]:
+    def parts(self, latents: Tree, norm: Scalar | None = None) -> list[tuple[Tree, Tree]]:
         """One group for each site."""
         return [(latents[site], own) for site, own in self.norms.items()]
 
-    def clip(self, gradients: Any, mask: Any, norm: object = None) -> Any:
+    def clip(self, gradients: Tree, mask: jax.Array | None, norm: Scalar | None = None) -> Tree:
         """Rows of `gradients`, a dict by site with leaves (B, ...), clipped site by site; joint norm at most 1."""
         if set(gradients) != set(self.norms):
             raise ConfigurationError(
@@ -218,7 +218,7 @@ class Normalised(Flat):
         if not (isinstance(self.stability, int | float) and 1e-12 <= self.stability / self.clipping_norm <= 1e12):
             raise ConfigurationError("Normalised: stability must lie between 1e-12 and 1e12 times clipping_norm.")
 
-    def weights(self, squared_norms: Any) -> jax.Array:
+    def weights(self, squared_norms: jax.Array) -> jax.Array:
         """1 / (norm + stability), in units of the norm."""
         return 1.0 / (jnp.sqrt(squared_norms) + self.stability / self.clipping_norm)
 
@@ -266,20 +266,20 @@ class Adaptive(Clipping):
         """How far one row moves the counts."""
         return max(self.quantile, 1.0 - self.quantile)
 
-    def parts(self, latents: Any, norm: object = None) -> list[tuple[Tree, Tree]]:
+    def parts(self, latents: Tree, norm: Scalar | None = None) -> list[tuple[Tree, Tree]]:
         """All latents, with the norm of this access."""
         return [(latents, norm)]
 
-    def counted(self, squared_norms: Sequence[Any], norm: object = None) -> Any:
+    def counted(self, squared_norms: Sequence[jax.Array], norm: Any = None) -> jax.Array:
         """As in `Clipping`; the first is 1 for each row not longer than the norm, 0 for each other, less the quantile."""
         not_longer = jnp.where(squared_norms[0] <= 1.0, 1.0 - self.quantile, -self.quantile)
         return self._apart(not_longer, squared_norms, _FAINT * (self.clipping_norm / norm) ** 2)
 
-    def clipped_share(self, count: object, speaking: Any) -> Any:
+    def clipped_share(self, count: Any, speaking: Any) -> Any:
         """As in `Clipping`."""
         return (1.0 - self.quantile) * speaking - count
 
-    def next_norm(self, clipping_norm: Any, noisy_counts: Any, expected_rows: float) -> jax.Array:
+    def next_norm(self, clipping_norm: Any, noisy_counts: jax.Array, expected_rows: float) -> jax.Array:
         """The norm of the next step, given the noised counts. Steps are as if at least a quarter of the rows had a norm."""
         speaking = expected_rows - (noisy_counts[1] + noisy_counts[2]) / self.count_sensitivity
         speaking = jnp.clip(speaking, 0.25 * expected_rows, expected_rows)
@@ -295,7 +295,7 @@ class Adaptive(Clipping):
         )
 
 
-def british(clipping: object) -> Any:
+def british(clipping: Any) -> Any:
     """The name of a kind of clipping as it is written here; American spelling is taken, too."""
     return (
         {"centered": "centred", "normalized": "normalised"}.get(clipping, clipping)
@@ -316,7 +316,9 @@ def clipping_of(clipping: str, clipping_norm: Any) -> Flat | PerSite | Centred:
     return PerSite(clipping_norm) if isinstance(clipping_norm, Mapping) else Flat(clipping_norm)
 
 
-def clip_rows(gradients: BySite, mask: jax.Array, clipping_norm: jax.Array, weights: Function | None = None) -> Any:
+def clip_rows(
+    gradients: BySite, mask: jax.Array | None, clipping_norm: Scalar, weights: Function | None = None
+) -> Tree:
     """Clip each row of `gradients` (a pytree, leaves (B, ...)) and divide it by `clipping_norm`.
 
     Returns rows of joint norm at most 1. `mask` (B,) bool or None: rows where it is False become exactly 0. `weights`: see
@@ -345,12 +347,12 @@ def clip_rows(gradients: BySite, mask: jax.Array, clipping_norm: jax.Array, weig
         return jax.tree.map(select, units)
 
 
-def with_count(clipping: Clipping, norm: object = None) -> Function:
+def with_count(clipping: Clipping, norm: Scalar | None = None) -> Function:
     """`clipping.clip` for pairs of gradients and zeros (B, NUM_COUNTS), in whose place what rows add to the counts is put.
 
     Rows where the mask is False count 0. `norm`: that of this access, if it adapts."""
 
-    def both(pair: Any, mask: Any) -> Any:
+    def both(pair: Tree, mask: jax.Array | None) -> Any:
         gradients, zeros = pair
         # as `clip_rows` computes them: once in all
         squares = [scaled(part, 1.0 / own)[1] for part, own in clipping.parts(gradients, norm)]

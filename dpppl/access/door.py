@@ -30,7 +30,7 @@ from dpppl.row_program import passes
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
 from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
-from dpppl.types import Function, Tree
+from dpppl.types import Function, Scalar, Tree
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -100,7 +100,7 @@ class Access:
         information_flow.check_row_program(self.program)
 
     @functools.cached_property
-    def parts(self) -> Any:
+    def parts(self) -> Tree:
         """The numbers of the operands, in their structure."""
         return jax.tree.unflatten(self.inputs, range(self.inputs.num_leaves))
 
@@ -229,14 +229,14 @@ row_p.multiple_results = True
 
 
 @row_p.def_abstract_eval
-def _row_shapes(*operands: Any, program: Any, x64: bool, maps: Maps) -> list[Any]:
+def _row_shapes(*operands: Tree, program: Any, x64: bool, maps: Maps) -> list[Any]:
     return _outputs([v.aval for v in program.outvars], _lead(operands, maps))
 
 
 def _lower_row(context: object, *operands: object, program: Any, x64: bool, maps: Maps) -> Any:
     captured = len(program.constvars)
 
-    def one(*operands: Any) -> Any:
+    def one(*operands: Tree) -> Tree:
         return jaxpr_as_fun(ClosedJaxpr(program, operands[:captured]))(*operands[captured:])
 
     with jax.enable_x64(x64):
@@ -264,10 +264,10 @@ def one_by_one(function: Function, level: Sequence[bool]) -> Function:
     - **function** - of one chain's operands.
     - **level** - which operands have a leading axis for the chains."""
 
-    def every(*operands: object) -> Any:
+    def every(*operands: object) -> Tree:
         mapped = [x for x, batched in zip(operands, level) if batched]
 
-        def one(parts: Any) -> Any:
+        def one(parts: Tree) -> Tree:
             rest = iter(parts)
             return function(*(next(rest) if batched else x for x, batched in zip(operands, level)))
 
@@ -315,7 +315,7 @@ class NoisySum(NamedTuple):
 
 
 def noisy_sum(
-    mechanism: Mechanism, log_likelihood: Function, z: Tree, rows: Any, public: Any, *,
+    mechanism: Mechanism, log_likelihood: Function, z: Tree, rows: Tree, public: Tree, *,
     number: str | None = None, **settings: Any,
 ) -> NoisySum:  # fmt: skip
     """One access: `noisy_statistic` of the gradient of `log_likelihood(z, row, public)`, a scalar, in z.
@@ -341,7 +341,7 @@ def noisy_sum(
 
 
 def noisy_statistic(
-    mechanism: Mechanism, statistic: Function, z: Tree, rows: Any, public: Any, *, key: object, noise_multiplier: Any,
+    mechanism: Mechanism, statistic: Function, z: Tree, rows: Tree, public: Tree, *, key: jax.Array, noise_multiplier: Scalar,
     step: object = 0, clipping_norm: object = None, number: str | None = None, forms: ghost_sum.Forms | None = None,
 ) -> NoisySum:  # fmt: skip
     """One access: the noisy sum over the drawn rows of a clipped statistic.

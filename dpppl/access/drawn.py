@@ -30,9 +30,9 @@ class Blocks:
 
     length: int
     at_once: int
-    like: Any
+    like: Tree
     fetch: Callable[[Any, int], tuple[Tree, Tree]]
-    mask: Any = None
+    mask: jax.Array | None = None
     likely: int | None = None
 
     def size(self, chunk: int) -> int:
@@ -51,8 +51,8 @@ class Drawn(NamedTuple):
     - **among** - how many there are on all devices together, which sizes of chunks depend on.
     - **blocks** - of rows on disk: they give what `fetch` makes rows of, and `rows` and `mask` are None."""
 
-    rows: Any
-    mask: Any
+    rows: Tree
+    mask: jax.Array | None
     fetch: Function
     likely: int | None
     among: int
@@ -60,7 +60,7 @@ class Drawn(NamedTuple):
 
 
 def drawn(
-    subsampling: Subsampling, key: jax.Array, step: jax.Array, rows: Any, number: str | None, placement: Any
+    subsampling: Subsampling, key: jax.Array, step: jax.Array, rows: Tree, number: str | None, placement: Any
 ) -> Drawn:
     """Those of `rows`, arrays (length, ...), that count in this step. `number`: a name for a row's place in it.
 
@@ -84,7 +84,7 @@ def drawn(
             among = index.shape[0]
             index, mask, places = _own(index, mask, first, length)
 
-    def fetch(part: Any) -> Any:
+    def fetch(part: Tree) -> Tree:
         index_or_rows, places = part
         found = index_or_rows
         if index is not None:
@@ -100,11 +100,11 @@ def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: 
     num_rows = placement.num_rows
     kind = jax.eval_shape(lambda: subsampling.draw(key, num_rows, step))
 
-    def fetch(part: Any) -> Any:
+    def fetch(part: Tree) -> Tree:
         rows, places = part
         return rows if number is None else {**rows, number: places}
 
-    def rows_from(start: Any, size: int) -> Any:
+    def rows_from(start: jax.Array, size: int) -> Tree:
         places = start + jnp.arange(size, dtype=jnp.int32)
         if kind.mask is None:
             mask = None
@@ -117,14 +117,14 @@ def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: 
     like = placement.rows_like(1), jax.ShapeDtypeStruct((1,), jnp.int32)
     if kind.index is None:
         by_parts = type(subsampling).draw_part is not Subsampling.draw_part
-        whole: Any = None if by_parts else subsampling.draw(key, num_rows, step).mask
+        whole: Tree = None if by_parts else subsampling.draw(key, num_rows, step).mask
         at_once = placement.at_once if kind.mask is None else placement.at_once_to_draw
         return Drawn(None, None, fetch, None, num_rows, Blocks(num_rows, at_once, like, rows_from))
     index, mask = subsampling.draw(key, num_rows, step)
     assert index is not None and mask is not None
     index, length = jnp.where(mask, index, 0), index.shape[0]  # places that do not count read one row
 
-    def rows_drawn(start: Any, size: int) -> Any:
+    def rows_drawn(start: jax.Array, size: int) -> Tree:
         part = lambda x: lax.dynamic_slice_in_dim(x, start, size)  # noqa: E731
         return (placement.drawn(part(index)), start + jnp.arange(size, dtype=jnp.int32)), part(mask)
 
@@ -134,7 +134,7 @@ def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: 
     )
 
 
-def _own(index: Any, mask: object, first: Any, length: int) -> tuple[Any, Any, Any]:
+def _own(index: jax.Array, mask: jax.Array | None, first: jax.Array, length: int) -> tuple[jax.Array, ...]:
     """Of drawn rows those from `first` on, `length` many: their places there, in order, which of these count, and their places
     among all that were drawn."""
     own = (index >= first) & (index - first < length)
@@ -145,12 +145,12 @@ def _own(index: Any, mask: object, first: Any, length: int) -> tuple[Any, Any, A
     return put(index - first), places < jnp.sum(own, dtype=jnp.int32), put(places)
 
 
-def total_of(values: object, placement: Any) -> Any:
+def total_of(values: object, placement: Any) -> Tree:
     """The sum over devices of what each has summed over its rows."""
     return values if placement is None else placement.total(values)
 
 
-def drawn_once(draw: Function, placement: Any) -> Any:
+def drawn_once(draw: Function, placement: Any) -> Tree:
     """The first device's draw, on all devices: one noise, whatever arithmetic the others have."""
     if placement is None:
         return draw()

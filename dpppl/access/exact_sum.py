@@ -22,20 +22,20 @@ _MOST_ROWS = 65_536
 def clipped_sum(
     log_likelihood: Function,
     z: Tree,
-    rows: Any,
-    mask: Any,
+    rows: Tree,
+    mask: jax.Array | None,
     clip: Function,
     strategy: str = "auto",
     steps: Any = None,
-) -> Any:
+) -> Tree:
     """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
     return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy=strategy, steps=steps)
 
 
 def sum_of_rows(
     statistic: Function,
-    rows: Any,
-    mask: Any,
+    rows: Tree,
+    mask: jax.Array | None,
     clip: Function,
     *,
     strategy: str = "auto",
@@ -45,7 +45,7 @@ def sum_of_rows(
     among: int | None = None,
     placement: object = None,
     blocks: Blocks | None = None,
-) -> Any:
+) -> Tree:
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
 
     `rows` is a pytree of arrays (B, ...), `mask` (B,) bool or None, `clip` maps the statistics of all rows (leaves
@@ -71,7 +71,7 @@ def sum_of_rows(
     chunk = evenly(_chunk_rows(size, num_rows, strategy), likely)
     bits = next((bits for rows_, size_, bits in _INT32_GRIDS if chunk <= rows_ and size <= size_), None)
 
-    def chunk_sum(rows: Tree, mask: jax.Array) -> Any:
+    def chunk_sum(rows: Tree, mask: jax.Array) -> Tree:
         statistics = Statistic.of(statistic).of_rows(fetched(rows))
         clipped = clip(statistics, mask)
         if steps is None:
@@ -87,13 +87,13 @@ def sum_of_rows(
         return total if steps is not None else jax.tree.map(lambda x: x.astype(jnp.float64) * 2.0**-_BITS, total)
 
 
-def over_blocks(chunk_sum: Function, blocks: Blocks, chunk: int) -> Any:
+def over_blocks(chunk_sum: Function, blocks: Blocks, chunk: int) -> Tree:
     """`over_chunks` of rows that are fetched block by block, each of whole chunks: the same chunks in the same order."""
     length, size = blocks.length, blocks.size(chunk)
     if size >= length:
         return over_chunks(chunk_sum, *blocks.fetch(0, length), chunk, until_last=blocks.mask is not None)
 
-    def body(number: Any, total: Any) -> Any:
+    def body(number: Any, total: Tree) -> Tree:
         start = jnp.minimum(number * size, length - size).astype(jnp.int32)  # the last block reaches back
         rows, mask = blocks.fetch(start, size)
         return over_chunks(
@@ -107,9 +107,9 @@ def over_blocks(chunk_sum: Function, blocks: Blocks, chunk: int) -> Any:
 
 
 def over_chunks(
-    chunk_sum: Function, rows: Any, mask: Any, chunk: int, until_last: bool = False, first: Any = None,
-    total: Any = None,
-) -> Any:  # fmt: skip
+    chunk_sum: Function, rows: Tree, mask: jax.Array | None, chunk: int, until_last: bool = False, first: jax.Array | None = None,
+    total: Tree = None,
+) -> Tree:  # fmt: skip
     """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...); of fewer rows than a
     chunk has, one that is filled up.
 
@@ -141,7 +141,7 @@ def over_chunks(
     return lax.fori_loop(0, used, lambda number, total: body(total, number)[0], zero)
 
 
-def _nothing(chunk_sum: Function, rows: Tree, chunk: int) -> Any:
+def _nothing(chunk_sum: Function, rows: Tree, chunk: int) -> Tree:
     """The sum of no chunks."""
     few = lambda x: jax.ShapeDtypeStruct((chunk, *x.shape[1:]), x.dtype)  # noqa: E731
     like = jax.eval_shape(chunk_sum, jax.tree.map(few, rows), jax.ShapeDtypeStruct((chunk,), bool))
@@ -163,7 +163,7 @@ def _chunk_rows(size: int, num_rows: int, strategy: str) -> int:
     return min(chunk, num_rows) if strategy == "auto" else min(chunk, max(1, num_rows // 2))
 
 
-def _sum_rows(rows: Tree, bits: int | None) -> Any:
+def _sum_rows(rows: Tree, bits: int | None) -> Tree:
     """Sum rows of norm at most 1 over the leading axis, rounded to a grid so that the sum is exact: in steps of 2^-_BITS,
     int64."""
     with jax.enable_x64(True):

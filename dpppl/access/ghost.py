@@ -6,7 +6,6 @@ as one weighted product. There are no layers to register: what is not understood
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +44,7 @@ def factored(log_likelihood: Function, z: BySite, row: Tree, public: Tree, *, al
     if not found.program.out_avals[0].shape == () or not (any(found.factored) or found.summed):
         return None
 
-    def statistic(*arguments: object) -> Any:
+    def statistic(*arguments: object) -> Tree:
         return factors(found, jax.tree.leaves(arguments))
 
     return Factored(statistic, Forms(found.forms, tree), found.worthwhile)

@@ -38,7 +38,7 @@ from dpppl.access.drawn import Blocks, total_of
 from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
 from dpppl.row_program.factors import Form, restored
 from dpppl.row_program.materialize import materialize
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Scalar, Tree
 
 _MOST_SQUARED = 1e37
 _BELOW = 1.0 - 1.1e-3
@@ -69,7 +69,7 @@ class Forms:
     tree: Tree
 
     @property
-    def like(self) -> Any:
+    def like(self) -> Tree:
         """The latents' shapes and types."""
         return jax.tree.unflatten(self.tree, [jax.ShapeDtypeStruct(f.shape, f.dtype) for f in self.of_latents])
 
@@ -79,7 +79,7 @@ def supports(clipping: Clipping, z: BySite) -> bool:
     return type(clipping) in _KINDS and (not isinstance(clipping, PerSite) or set(z) == set(clipping.norms))
 
 
-def weigh(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
+def weigh(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Any) -> Tree:
     """By what to multiply the rows' gradients: a pytree of (B,) float64 like `squares`, which are upper bounds of squared
     norms by latent. `norm`: that of this access, if it adapts.
 
@@ -93,29 +93,29 @@ def weigh(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> Any:
     return dict(zip(clipping.norms, found)) if isinstance(clipping, PerSite) else found[0]
 
 
-def count(clipping: Clipping, squares: Any, keep: Any, norm: Any) -> jax.Array:
+def count(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Any) -> jax.Array:
     """Each row's contribution to the counts (B, NUM_COUNTS) float64, as in `Clipping.counted`; 0 where `keep` is False."""
     parts = clipping.parts(squares, norm)
     units = [sum(jax.tree.leaves(latents)) / _float64(own) ** 2 for latents, own in parts]
     return jnp.where(keep[:, None], clipping.counted(units, norm), 0.0)
 
 
-def _shrunk(clipping: Clipping, squares: object, keep: Any, norm: Any) -> jax.Array:
+def _shrunk(clipping: Clipping, squares: Tree, keep: jax.Array, norm: jax.Array) -> jax.Array:
     """Weights by the joint norm of all `squares`, in units of `norm`; times that norm at most _BELOW."""
     squared = sum(jax.tree.leaves(squares))
     keep = keep & (squared <= _MOST_SQUARED)
     return jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)
 
 
-def _float64(norm: jax.Array) -> jax.Array:
+def _float64(norm: Scalar) -> jax.Array:
     return jnp.asarray(norm, jnp.float64)
 
 
 def clipped_sum(
-    statistic: Function, forms: Forms, rows: Any, mask: object, clipping: Any, norm: Any = None,
+    statistic: Function, forms: Forms, rows: Tree, mask: jax.Array | None, clipping: Any, norm: Scalar | None = None,
     counts: bool = False, fetch: Function | None = None, likely: int | None = None, among: int | None = None,
     placement: Any = None, blocks: Blocks | None = None,
-) -> Any:  # fmt: skip
+) -> Tree:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 
     `statistic(row)`: factors of the row's gradient, a list of tuples, as `forms` describe; `rows`: pytree of arrays (B, ...);
@@ -131,7 +131,7 @@ def clipped_sum(
     multiple = 4 * -(-chunk // BLOCK)
     chunk = min(num_rows, -(-chunk // multiple) * multiple)
 
-    def chunk_sum(rows: Any, mask: Any) -> Any:
+    def chunk_sum(rows: Tree, mask: jax.Array | None) -> Tree:
         factors = stored(statistic, forms.of_latents, rows if fetch is None else fetch(rows))
         with jax.enable_x64(True):
             squares = [upper_squares(form, *parts) for form, parts in zip(forms.of_latents, factors)]
@@ -160,7 +160,7 @@ def stored(statistic: Function, forms: Sequence[Form], rows: Tree) -> list[tuple
     return [tuple(next(parts) for _ in range(1 if form.kind == "whole" else 2)) for form in forms]
 
 
-def upper_squares(form: Form, *parts: Any) -> Any:
+def upper_squares(form: Form, *parts: Tree) -> jax.Array:
     """Upper bounds (B,), float64, of the squared norms of the rows' gradients in one latent."""
     if form.kind == "outer":
         bounds = [_squares(part) * _ROUNDED + 2.0 * part.shape[-1] * _TINY for part in parts]
@@ -181,7 +181,7 @@ def _squares(x: jax.Array) -> jax.Array:
     return jnp.sum(sums.astype(jnp.float64), axis=-1)
 
 
-def weighted(form: Form, parts: Sequence[Any], weights: Any) -> Any:
+def weighted(form: Form, parts: Sequence[Any], weights: jax.Array) -> jax.Array:
     """The sum over rows of their gradients in one latent times their weights (B,), float64."""
     spread = lambda x, like: x.reshape(-1, *[1] * (like.ndim - 1))  # noqa: E731
     last, dtype = parts[-1], jnp.promote_types(parts[-1].dtype, jnp.float32)
@@ -198,7 +198,7 @@ def weighted(form: Form, parts: Sequence[Any], weights: Any) -> Any:
     return restored(_product(first, last), form.restore)
 
 
-def _product(a: Any, b: Any) -> Any:
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     """sum over rows of a (B, G, m) times b (B, G, n): (G, m, n) float64; float32 within blocks of at most BLOCK rows."""
     blocks = 1 if a.dtype == jnp.float64 else -(-len(a) // BLOCK)
     size = -(-len(a) // blocks)

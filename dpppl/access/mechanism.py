@@ -80,9 +80,9 @@ class Mechanism:
         return self.clipping.count_sensitivity / share**0.5 if share else float("nan")
 
     def access(
-        self, statistic: Function, rows: Any, number: str | None, key: jax.Array, noise_multiplier: Any,
-        step: jax.Array, norm: Any, forms: ghost_sum.Forms | None = None, placement: object = None,
-    ) -> Any:  # fmt: skip
+        self, statistic: Function, rows: Tree, number: str | None, key: jax.Array, noise_multiplier: jax.Array,
+        step: jax.Array, norm: jax.Array, forms: ghost_sum.Forms | None = None, placement: object = None,
+    ) -> Tree:  # fmt: skip
         """The door's computation: subsample, clip the statistic of each row, sum, and add noise.
 
         - **statistic** - `statistic(row)`; with `forms`, factors of a gradient, which are weighted so that it is clipped.
@@ -190,7 +190,7 @@ class Mechanism:
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
 
 
-def one_of(rows: Tree, number: str | None, placement: object) -> Any:
+def one_of(rows: Tree, number: str | None, placement: object) -> Tree:
     """Shapes and types of one row, with its place among those of the step under this name.
 
     - **rows** - private arrays (N, ...).

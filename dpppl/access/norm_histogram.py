@@ -15,7 +15,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
 from dpppl.row_program.hoist import gradient
 from dpppl.subsampling import FullBatch
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Scalar, Tree
 
 LOWEST, NUM_BINS = -40, 64
 """Bins of norms are octaves: number k holds those from 2^(LOWEST + k) to twice that; the last one holds longer ones, too."""
@@ -57,7 +57,7 @@ def gradient_norm(log_likelihood: Function, is_outside: Function = lambda z, row
         leaves = jax.tree.leaves(gradient(log_likelihood)(z, row, public))
         return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves))
 
-    def statistic(at: Tree, row: Tree, public: Tree) -> Any:
+    def statistic(at: Tree, row: Tree, public: Tree) -> Tree:
         near = norm(at["start"], row, public)
         far = jnp.min(jax.vmap(norm, (0, None, None))(at["far"], row, public))
         is_far = jnp.isfinite(far) & (_FAR * near < far)
@@ -72,7 +72,7 @@ def histogram_mechanism(discretise: bool = False) -> Mechanism:
 
 
 def noisy_histogram(
-    statistic: Function, z: Any, rows: Any, public: Any, *, key: jax.Array, noise_multiplier: Any, step: Any = 0,
+    statistic: Function, z: Tree, rows: Tree, public: Tree, *, key: jax.Array, noise_multiplier: Scalar, step: Scalar = 0,
     discretise: bool = False,
 ) -> jax.Array:  # fmt: skip
     """Counts of rows by bin, with noise, (SIZE,) float32: one access of `histogram_mechanism()`.
