@@ -16,11 +16,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import JaxprEqn, jaxpr_as_fun
+from jax.extend.core import jaxpr_as_fun
 
 from dpppl import jaxprs
 from dpppl.jaxprs import is_key
-from dpppl.types import Function, Tree
+from dpppl.types import Equation, Function, Program, Tree
 
 MOST = 128
 """Number of programs kept, and of functions, those used last. Each holds memory maps, of which a process may have 65,530."""
@@ -48,7 +48,7 @@ class Lowered:
     devices."""
 
     def __init__(
-        self, closed: Any, leaves: Any, quickly: bool = False, shardings: Any = None, devices: str | None = None,
+        self, closed: Program, leaves: Tree, quickly: bool = False, shardings: Tree = None, devices: str | None = None,
         kept: bool = True,
     ) -> None:  # fmt: skip
         captured = list(jaxprs.constants(closed))
@@ -101,7 +101,7 @@ def is_small(*arrays: Any) -> bool:
     return sum(math.prod(np.shape(array)) for array in arrays) < _FEW
 
 
-def _divides(equation: JaxprEqn) -> bool:
+def _divides(equation: Equation) -> bool:
     """Whether it divides by what is not a number of the program, which XLA may do by the inverse or not."""
     return equation.primitive.name == "div" and not jaxprs.is_literal(equation.invars[1])
 
@@ -172,7 +172,7 @@ def _placement(leaf: jax.Array) -> str:
     return str(sharding) if sharding is None else str((sharding, sharding.devices_indices_map(leaf.shape)))
 
 
-def _digest_of(value: Any) -> str:
+def _digest_of(value: Tree) -> str:
     """A digest of a captured array."""
     value = jax.random.key_data(value) if is_key(value) else value
     array = np.asarray(value)

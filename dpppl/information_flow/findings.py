@@ -2,10 +2,8 @@
 
 import traceback
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from dpppl import jaxprs
 from dpppl.errors import PrivacyLeakError
@@ -20,6 +18,7 @@ from dpppl.information_flow.rules import (
     other_generators,
 )  # fmt: skip
 from dpppl.jaxprs import is_of_user, source_of
+from dpppl.types import Equation, Program, Tree
 
 CURE = (
     "Loop over jax.random.split(key, n), or count a step by one. Followed are keys made by fold_in and split(key, n), and their "
@@ -50,7 +49,7 @@ def leak(*findings: Finding) -> PrivacyLeakError:
     return PrivacyLeakError("\n".join(shown), findings)
 
 
-def describe(value: Any) -> str:
+def describe(value: Tree) -> str:
     """Shape and type of a captured array."""
     return f"{np.shape(value)} {getattr(value, 'dtype', type(value).__name__)}"
 
@@ -75,13 +74,13 @@ def _path(trail: Trail | None) -> str:
     return f" Path: {' -> '.join(steps)}." if steps else ""
 
 
-def _source(equation: JaxprEqn) -> str:
+def _source(equation: Equation) -> str:
     name = str(equation.primitive.name)
     where = source_of(equation)
     return f"{where}: {name}" if where else name
 
 
-def check_row_program(program: object) -> None:
+def check_row_program(program: Program) -> None:
     """Raise PrivacyLeakError for a jaxpr that does more than compute its outputs from one row and public values.
 
     `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of
@@ -98,7 +97,7 @@ def check_row_program(program: object) -> None:
             raise leak(Finding(problem[0], what, Trail(equation)))
 
 
-def problem_with(equation: JaxprEqn) -> tuple[str, str] | None:
+def problem_with(equation: Equation) -> tuple[str, str] | None:
     """The side effect of an equation, as a kind of finding and in words; None if it only computes."""
     kind = kind_of(equation.primitive)
     if kind is Kind.CALLBACK or effects_of(equation):

@@ -14,7 +14,7 @@ from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
-from jax.extend.core import JaxprEqn
+from dpppl.types import Equation
 
 _names = itertools.count()
 FOLDED = 2**32  # count of numbers that `fold_in` tells apart
@@ -177,7 +177,7 @@ class Use(NamedTuple):
     - **streams** - numbers of the children that an access draws from, at `step`."""
 
     key: Key
-    equation: JaxprEqn
+    equation: Equation
     variables: frozenset[Variable]
     step: Number | None = None
     streams: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ from dpppl.information_flow.lattice import Data, Trail, Use, Value, conflicts, u
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
-from dpppl.types import Function, Tree
+from dpppl.types import Function, Program, Tree
 
 _FEW_NUMBERS = 100
 """Largest number of single numbers in a program, however few rows there are."""
@@ -77,7 +77,7 @@ class ProofReport:
 
 
 def verify(
-    function: Any,
+    function: Function,
     *example_args: Any,
     private: int | str | Sequence[int | str],
     secret_outputs: Sequence[str] = (),
@@ -110,7 +110,7 @@ def verify(
     """
     if isinstance(function, jax.stages.Traced):
         closed, outputs = function.jaxpr, function.out_info
-        tree: Any = function.in_tree
+        tree: Tree = function.in_tree
         example_args, example_kwargs = jax.tree.unflatten(tree, range(tree.num_leaves))
     else:
         closed, outputs = _trace(function, example_args, example_kwargs)
@@ -129,7 +129,7 @@ def verify(
 
 
 def verify_jaxpr(
-    closed_jaxpr: Any,
+    closed_jaxpr: Program,
     private_inputs: Sequence[int],
     *,
     input_names: Sequence[str] | None = None,
@@ -209,7 +209,7 @@ def _label(k: int, aval: Any, name: str, is_private: bool) -> Value:
     return Value(Data.ROWS if is_private else Data.PUBLIC, key, number, trail)
 
 
-def _problem_with(public: Tree, value: Any, lengths: Any) -> str | None:
+def _problem_with(public: Tree, value: Tree, lengths: Tree) -> str | None:
     """Why a captured array is refused, or None."""
     if public is True:
         long = lengths.intersection(np.shape(value))
@@ -222,7 +222,7 @@ def _problem_with(public: Tree, value: Any, lengths: Any) -> str | None:
     return "may hold private values: pass it as an argument, or declare it in public_constants"
 
 
-def _trace(function: Function, args: Any, kwargs: Any) -> Any:
+def _trace(function: Function, args: Tree, kwargs: Tree) -> Any:
     """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
     errors = jax.errors
     try:
@@ -247,7 +247,7 @@ def _paths(tree: Tree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _inputs(function: Any, args: Any, kwargs: Any) -> list[tuple[str, tuple[Any, ...]]]:
+def _inputs(function: Function, args: Tree, kwargs: Tree) -> list[tuple[str, tuple[Any, ...]]]:
     """For each array among the arguments: how to call it, and the position and name of its argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -260,7 +260,7 @@ def _inputs(function: Any, args: Any, kwargs: Any) -> list[tuple[str, tuple[Any,
     return [(name + path, known) for name, argument, known in given for path in _paths(argument)]
 
 
-def _chosen(inputs: Any, which: Any) -> list[int]:
+def _chosen(inputs: Tree, which: Any) -> list[int]:
     wanted = (which,) if isinstance(which, int | str) else tuple(which)
     for one in wanted:
         if not any(one in known for _, known in inputs):

@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import io_callback
-from jax.extend.core import JaxprEqn, Primitive, primitives
+from jax.extend.core import Primitive, primitives
 
 from dpppl import jaxprs
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
-from dpppl.types import Function, Tree
+from dpppl.types import Equation, Function, Tree
 
 Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL SCAN WHILE DEVICES CALLBACK UNKNOWN")
 """Kinds of primitives, in this order: computes outputs from inputs and nothing else; passes inputs on; draws from a key; runs
@@ -92,7 +92,7 @@ def _equations(function: Function, argument: object) -> list[Tree]:
         return []
 
 
-def is_table(value: Any) -> bool:
+def is_table(value: Tree) -> bool:
     """Whether a captured array is one of those that JAX's own samplers capture, by its contents."""
     return not is_key(value) and np.size(value) <= 64 and _contents(value) in _tables()
 
@@ -118,22 +118,22 @@ def _generators() -> frozenset[Any]:
     return frozenset(key_of(generator).dtype for generator in ("threefry2x32", chacha.chacha20))
 
 
-def other_generators(equation: Any) -> bool:
+def other_generators(equation: Equation) -> bool:
     """Whether an equation has to do with keys of another generator than threefry2x32 and ChaCha20."""
     return any(is_key(v.aval) and v.aval.dtype not in _generators() for v in (*equation.invars, *equation.outvars))
 
 
-def effects_of(equation: JaxprEqn) -> list[Tree]:
+def effects_of(equation: Equation) -> list[Tree]:
     """The effects of an equation besides computing; that it names an axis of a mesh is no effect."""
     return [effect for effect in equation.effects if type(effect).__name__ != "NamedAxisEffect"]
 
 
-def is_unset(equation: Any) -> bool:
+def is_unset(equation: Equation) -> bool:
     """Whether an equation gives memory as it is, which holds what was there before; by JAX's name for it, to refuse it."""
     return equation.primitive.name == "empty" and any(v.aval.size for v in equation.outvars)
 
 
-def crosses_devices(equation: JaxprEqn) -> bool:
+def crosses_devices(equation: Equation) -> bool:
     """Whether an equation names an axis of a mesh, along which values of other devices may come in."""
     axes = jax.tree.leaves([equation.params.get(name) for name in ("axes", "axis_name")])
     if any(not isinstance(axis, int | np.integer) for axis in axes):
@@ -147,7 +147,7 @@ def is_followed(aval: object) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits >= 32
 
 
-def constant(value: Any) -> Number | None:
+def constant(value: Tree) -> Number | None:
     """A number that stands in the program."""
     return Number(int(np.asarray(value).item())) if is_followed(value) and np.size(value) == 1 else None
 
@@ -158,7 +158,7 @@ def given_key(root: Any, aval: Any) -> Key | None:
     return Key(root, tuple(elements)) if is_key(aval) else None
 
 
-def _slice(equation: Any, inputs: Sequence[Value]) -> Found:
+def _slice(equation: Equation, inputs: Sequence[Value]) -> Found:
     """Neighbouring elements, or the one that is left."""
     starts, new = enumerate(equation.params["start_indices"]), equation.outvars[0].aval.shape
     if set(equation.params["strides"] or ()) - {1}:
@@ -167,7 +167,7 @@ def _slice(equation: Any, inputs: Sequence[Value]) -> Found:
     return part.number, part.key
 
 
-def _squeeze(equation: Any, inputs: Sequence[Value]) -> Found:
+def _squeeze(equation: Equation, inputs: Sequence[Value]) -> Found:
     """Without axes of length 1."""
     gone, rank = equation.params["dimensions"], len(equation.invars[0].aval.shape)
     left = enumerate(k for k in range(rank) if k not in gone)
@@ -175,7 +175,7 @@ def _squeeze(equation: Any, inputs: Sequence[Value]) -> Found:
     return part.number, part.key
 
 
-def _unstack(equation: Any, inputs: Sequence[Value]) -> list[Found]:
+def _unstack(equation: Equation, inputs: Sequence[Value]) -> list[Found]:
     """The elements along an axis, each an output: how newer JAX unpacks."""
     gone, rank = equation.params["axis"], len(equation.invars[0].aval.shape)
     left = {axis(k): number_of(axis(k - (k > gone))) for k in range(rank)}
@@ -183,12 +183,12 @@ def _unstack(equation: Any, inputs: Sequence[Value]) -> list[Found]:
     return [(part.number, part.key) for part in parts]
 
 
-def _broadcast(equation: Any, inputs: Sequence[Value]) -> Found:
+def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Found:
     """One number for all chains. (One key would be a key twice.)"""
     return (None if equation.invars[0].aval.shape else inputs[0].number), LOST
 
 
-def _add(equation: JaxprEqn, inputs: Sequence[Value]) -> Found:
+def _add(equation: Equation, inputs: Sequence[Value]) -> Found:
     """A constant added."""
     first, second = (value.number for value in inputs)
     if first is None or second is None or (first.terms and second.terms):
@@ -196,18 +196,18 @@ def _add(equation: JaxprEqn, inputs: Sequence[Value]) -> Found:
     return first.plus(second), LOST
 
 
-def _convert(equation: JaxprEqn, inputs: Sequence[Value]) -> Found:
+def _convert(equation: Equation, inputs: Sequence[Value]) -> Found:
     """To another type: the same modulo 2**32."""
     return (inputs[0].number if is_followed(equation.outvars[0].aval) else None), LOST
 
 
-def _iota(equation: Any, inputs: Sequence[Value]) -> Found:
+def _iota(equation: Equation, inputs: Sequence[Value]) -> Found:
     """0, 1, 2, ..."""
     aval = equation.outvars[0].aval
     return (number_of(axis(0)) if is_followed(aval) and len(aval.shape) == 1 else None), LOST
 
 
-def _fold_in(equation: Any, inputs: Sequence[Value]) -> Found:
+def _fold_in(equation: Equation, inputs: Sequence[Value]) -> Found:
     """The child of a number: of each key by its own, of each by one, or of one by each."""
     key, number = inputs[0].key, inputs[1].number
     of_key, of_number = (v.aval.shape for v in equation.invars)
@@ -216,7 +216,7 @@ def _fold_in(equation: Any, inputs: Sequence[Value]) -> Found:
     return None, key._replace(path=(*key.path, Step(("fold",), number)))
 
 
-def _split(equation: Any, inputs: Sequence[Value]) -> Found:
+def _split(equation: Equation, inputs: Sequence[Value]) -> Found:
     """The given number of children, along a new last axis."""
     key, shape, rank = inputs[0].key, tuple(equation.params["shape"]), len(equation.invars[0].aval.shape)
     if key in (None, LOST) or len(shape) != 1:
@@ -224,7 +224,7 @@ def _split(equation: Any, inputs: Sequence[Value]) -> Found:
     return None, key._replace(path=(*key.path, Step(("split", *shape), number_of(axis(rank)))))
 
 
-RULES: dict[Any, Callable[[Any, Sequence[Value]], Found | list[Found]]] = {
+RULES: dict[Any, Callable[[Equation, Sequence[Value]], Found | list[Found]]] = {
     named("slice"): _slice, named("squeeze"): _squeeze, named("unstack"): _unstack, named("broadcast_in_dim"): _broadcast,
     named("add"): _add, named("convert_element_type"): _convert, named("iota"): _iota, named("random_fold_in"): _fold_in,
     named("random_split"): _split,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import JaxprEqn, Literal
+from jax.extend.core import Literal
 
 from dpppl import jaxprs
 from dpppl.information_flow.findings import CURE, Finding, describe, problem_with
@@ -42,7 +42,7 @@ from dpppl.information_flow.rules import (
     other_generators,
 )  # fmt: skip
 from dpppl.jaxprs import is_key
-from dpppl.types import Tree
+from dpppl.types import Equation, Program, Tree
 
 _COMPUTED = (
     "rows that enter an access were computed from private rows, or are sharded over devices although each device needs all "
@@ -54,7 +54,7 @@ _ROWS_AMONG_OPERANDS = (
 )
 
 
-def call(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
+def call(walk: "Walk", equation: Equation, inputs: list[Value]) -> list[Value]:
     """A call of one program with the equation's inputs."""
     programs = list(jaxprs.programs(equation))
     if len(programs) != 1 or len(jaxprs.open_jaxpr(programs[0]).invars) != len(inputs):
@@ -65,7 +65,7 @@ def call(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
 # Loops
 
 
-def scan(walk: Any, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
+def scan(walk: "Walk", equation: Equation, inputs: list[Value]) -> list[Value]:
     """`lax.scan`, and `lax.fori_loop` where the number of iterations is known. Backwards, slices are not followed."""
     program, length = equation.params["jaxpr"], equation.params["length"]
     iteration, (num_consts, num_carry) = counter(length), jaxprs.scan_parts(equation)
@@ -87,7 +87,7 @@ def _inside(atom: Any, iteration: Variable) -> Names:
     return {axis(k): number_of(axis(k - 1)) for k in range(len(np.shape(atom.aval)))} | {axis(0): number_of(iteration)}
 
 
-def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
+def while_loop(walk: "Walk", equation: Equation, inputs: list[Value]) -> list[Value]:
     """`lax.while_loop`, and `lax.fori_loop` where the number of iterations is not known: then numbers are counted."""
     parameters, counting = equation.params, _counter(equation)
     num_cond, num_body = parameters["cond_nconsts"], parameters["body_nconsts"]
@@ -108,7 +108,7 @@ def while_loop(walk: Any, equation: Any, inputs: list[Value]) -> list[Value]:
     return [value.renamed({iteration: None}) for value in state]
 
 
-def _counter(equation: JaxprEqn) -> int | None:
+def _counter(equation: Equation) -> int | None:
     """The place in the state of a number that the loop's condition says is below one that stands still, and no more."""
     condition, body = (jaxprs.open_jaxpr(equation.params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
     num_cond, num_body = equation.params["cond_nconsts"], equation.params["body_nconsts"]
@@ -123,7 +123,7 @@ def _counter(equation: JaxprEqn) -> int | None:
 
 
 def _follow(
-    walk: Any, equation: Any, iteration: Variable, carry: list[Value], run: Callable[[list[Value]], list[Value]],
+    walk: "Walk", equation: Equation, iteration: Variable, carry: list[Value], run: Callable[[list[Value]], list[Value]],
     counting: int | None = None,
 ) -> tuple[list[Value], list[Value]]:  # fmt: skip
     """Interpret the loop's body until a fixed point: the state at the start of an iteration, and the body's other outputs.
@@ -163,7 +163,7 @@ def _move(before: Number | None, after: Number | None) -> int | None:
 # Devices
 
 
-def devices(walk: Any, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
+def devices(walk: "Walk", equation: Equation, inputs: list[Value]) -> list[Value]:
     """`jax.shard_map` and `jax.pmap`: a program that runs on every device of a mesh, with all of an array, or with one element
     each along its first axis. Other shardings are not followed."""
     parameters, program, sizes = equation.params, equation.params["jaxpr"], dict(equation.params["mesh"].shape)
@@ -184,7 +184,7 @@ def devices(walk: Any, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
     return [value.lost() for value in outputs]
 
 
-CONTROL: dict[Kind, Callable[[Any, Any, list[Value]], list[Value]]] = {
+CONTROL: dict[Kind, Callable[["Walk", Equation, list[Value]], list[Value]]] = {
     Kind.CALL: call, Kind.SCAN: scan, Kind.WHILE: while_loop, Kind.DEVICES: devices,
 }  # fmt: skip
 
@@ -204,7 +204,7 @@ class Roles(NamedTuple):
     step: int
     chains: int
     streams: tuple[int, ...]
-    program: Any
+    program: Program
 
 
 class Walk:
@@ -233,12 +233,12 @@ class Walk:
         if all((kind, what) != (finding.kind, finding.what) for finding in self.findings):
             self.findings.append(Finding(kind, what, trail))
 
-    def programs(self, equation: JaxprEqn) -> list[Tree]:
+    def programs(self, equation: Equation) -> list[Tree]:
         """The programs in an equation, also that of a row."""
         own = [self.doors[equation.primitive](equation.params).program] if equation.primitive in self.doors else []
         return [*own, *jaxprs.programs(equation)]
 
-    def program(self, program: object, inputs: Sequence[Value]) -> list[Value]:
+    def program(self, program: Program, inputs: Sequence[Value]) -> list[Value]:
         """A jaxpr, closed or open: its outputs."""
         jaxpr = jaxprs.open_jaxpr(program)
         values = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -249,7 +249,7 @@ class Walk:
             values.update(zip(equation.outvars, outputs, strict=True))
         return [*map(read, jaxpr.outvars)]
 
-    def equation(self, equation: JaxprEqn, inputs: list[Value]) -> list[Value]:
+    def equation(self, equation: Equation, inputs: list[Value]) -> list[Value]:
         """One equation: its outputs."""
         self.check_generators(equation)
         if equation.primitive in self.doors:
@@ -270,7 +270,7 @@ class Walk:
             return self.constant(literal.val)
         return Value(number=constant(np.asarray(literal.val, literal.aval.dtype)))
 
-    def constant(self, value: Any) -> Value:
+    def constant(self, value: Tree) -> Value:
         """An array that the program captured."""
         if not is_table(value):
             problem = self.problem_with(value)
@@ -279,7 +279,7 @@ class Walk:
             self.constants[id(value)] = value
         return Value(number=constant(value))
 
-    def plain(self, equation: JaxprEqn, inputs: Sequence[Value]) -> list[Value]:
+    def plain(self, equation: Equation, inputs: Sequence[Value]) -> list[Value]:
         """Outputs that are computed from the inputs, and nothing else."""
         for program in jaxprs.programs(equation):  # that combine two elements, solve, or are branches
             self.only_computes(equation, program)
@@ -292,7 +292,7 @@ class Walk:
         each = found if isinstance(found, list) else [found]
         return [shared._replace(key=key and known, number=number) for number, known in each]
 
-    def only_computes(self, equation: JaxprEqn, program: object) -> None:
+    def only_computes(self, equation: Equation, program: Program) -> None:
         """Refuse more than computing, in a part of a program of which it is not followed how often it runs."""
         within, trail = equation.primitive.name, Trail(equation)
         for inner in jaxprs.equations(program):
@@ -306,31 +306,31 @@ class Walk:
         for value in jaxprs.constants(program):
             self.constant(value)
 
-    def trail_after(self, equation: JaxprEqn, inputs: Sequence[Value]) -> Trail | None:
+    def trail_after(self, equation: Equation, inputs: Sequence[Value]) -> Trail | None:
         """How secrets came to the outputs: private rows, else keys."""
         secret = sorted((value for value in inputs if value.is_secret), key=lambda value: value.data is Data.PUBLIC)
         return Trail(equation, secret[0].trail) if secret else None
 
-    def check_generators(self, equation: JaxprEqn) -> None:
+    def check_generators(self, equation: Equation) -> None:
         """Refuse keys of generators that are not known by name, also public ones."""
         if other_generators(equation):
             self.find("noise", f"{equation.primitive.name} has a key of another generator than threefry2x32 or ChaCha20: its "
                       "children may be related, and what it draws is not in the program. Use keys of dpppl.secret_key() or "
                       "jax.random.key(seed, impl='threefry2x32')", Trail(equation))  # fmt: skip
 
-    def use(self, key: Key, aval: Any, equation: JaxprEqn) -> None:
+    def use(self, key: Key, aval: Any, equation: Equation) -> None:
         """Note that something is drawn from a key, or keys, other than by an access."""
         names: Names = {axis(k): number_of(counter(length)) for k, length in enumerate(np.shape(aval))}
         self.uses.append(Use(key.renamed(names), equation, self.variables))
 
-    def draw(self, equation: JaxprEqn, inputs: Sequence[Value]) -> Value:
+    def draw(self, equation: Equation, inputs: Sequence[Value]) -> Value:
         """Random numbers: public, as long as no access has to do with their key."""
         if inputs[0].key is not None:
             self.use(inputs[0].key, equation.invars[0].aval, equation)
         public = all(value.data is Data.PUBLIC for value in inputs)
         return Value() if public else Value(Data.DERIVED, trail=self.trail_after(equation, inputs))
 
-    def through_door(self, equation: Any, inputs: Sequence[Value]) -> list[Value]:
+    def through_door(self, equation: Equation, inputs: Sequence[Value]) -> list[Value]:
         """An access: rows as they are, nothing else that depends on them, and a key and step of its own."""
         roles = self.doors[equation.primitive](equation.params)
         for value in jaxprs.constants(roles.program):
@@ -350,7 +350,7 @@ class Walk:
             self.access(equation, roles, key, step.number)
         return [Value()] * len(equation.outvars)
 
-    def access(self, equation: JaxprEqn, roles: Roles, secret: Value, step: Number | None) -> None:
+    def access(self, equation: Equation, roles: Roles, secret: Value, step: Number | None) -> None:
         """Note the key of an access."""
         if secret.key is None:
             self.find("noise", "an access has no secret key: its sum would leave without noise. Keys are arguments, and "
@@ -362,7 +362,7 @@ class Walk:
         else:
             self.uses.append(Use(secret.key, equation, self.variables, step, roles.streams))
 
-    def check_effects(self, equation: JaxprEqn, inputs: Sequence[Value]) -> None:
+    def check_effects(self, equation: Equation, inputs: Sequence[Value]) -> None:
         """Refuse what is done with secrets; and take nothing from outside."""
         name, called = equation.primitive.name, kind_of(equation.primitive) is Kind.CALLBACK
         if is_unset(equation):
@@ -380,7 +380,7 @@ class Walk:
             self.find("constant", f"what {name} returns comes from outside of the program and may hold private values: "
                       "compute it before, and pass it as an argument", Trail(equation))  # fmt: skip
 
-    def unknown(self, equation: JaxprEqn, inputs: Sequence[Value]) -> list[Value]:
+    def unknown(self, equation: Equation, inputs: Sequence[Value]) -> list[Value]:
         """A primitive that is not JAX's own, or holds programs, functions or arrays in a way that is not known here."""
         for program in jaxprs.programs(equation):
             for value in jaxprs.constants(program):

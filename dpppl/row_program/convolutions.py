@@ -7,7 +7,6 @@ operations here are the same numbers in that layout, and selections.
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from dpppl.jaxprs import flattened
-from dpppl.types import Function
+from dpppl.types import Document, Equation, Function, Tree
 
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
 _LARGEST_WINDOW = 16
@@ -32,7 +31,7 @@ def rewrite(function: Function) -> Function:
     ['slice', 'slice', 'ge']
     """
 
-    def rewritten(*arguments: object) -> Any:
+    def rewritten(*arguments: object) -> Tree:
         program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
         leaves = jaxpr_as_fun(flattened(program, rule))(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
@@ -40,7 +39,7 @@ def rewrite(function: Function) -> Function:
     return rewritten
 
 
-def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+def rule(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array] | None:
     """The outputs of a convolution in two dimensions or of a small max-pool, None for all else."""
     name = equation.primitive.name
     if name == "conv_general_dilated" and _is_plain(equation.params):
@@ -50,7 +49,7 @@ def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
     return None
 
 
-def _is_plain(parameters: Any) -> bool:
+def _is_plain(parameters: Document) -> bool:
     dilated = {*parameters["lhs_dilation"], *parameters["rhs_dilation"]} != {1}
     grouped = parameters["feature_group_count"] != 1 or parameters["batch_group_count"] != 1
     return len(parameters["window_strides"]) == 2 and not dilated and not grouped
@@ -61,7 +60,7 @@ def _last(spec: Sequence[int]) -> tuple[int, ...]:
     return spec[0], *spec[2:], spec[1]
 
 
-def _convolution(parameters: Any, x: Any, w: Any) -> Any:
+def _convolution(parameters: Document, x: jax.Array, w: jax.Array) -> Tree:
     """The convolution in the fast layout, with gradients in the fast layout."""
     numbers, strides, padding = (parameters[k] for k in ("dimension_numbers", "window_strides", "padding"))
     convolve = functools.partial(
@@ -70,10 +69,10 @@ def _convolution(parameters: Any, x: Any, w: Any) -> Any:
     )  # fmt: skip
 
     @jax.custom_vjp
-    def run(x: Any, w: Any) -> jax.Array:
+    def run(x: jax.Array, w: jax.Array) -> jax.Array:
         return convolve(x, w, strides, padding)
 
-    def backward(saved: Any, d: Any) -> tuple[jax.Array, jax.Array]:
+    def backward(saved: Tree, d: Tree) -> tuple[jax.Array, jax.Array]:
         x, w = saved
         room = []
         for k in range(2):
@@ -93,7 +92,7 @@ def _convolution(parameters: Any, x: Any, w: Any) -> Any:
     return y.transpose(np.argsort(_last(numbers.out_spec)))
 
 
-def _max_pool(parameters: Any, x: Any) -> list[Any] | None:
+def _max_pool(parameters: Document, x: jax.Array) -> list[jax.Array] | None:
     """The largest of shifted arrays; of equal ones the first takes the gradient, as in XLA's own rule."""
     window, strides = parameters["window_dimensions"], parameters["window_strides"]
     dilated = {*parameters["base_dilation"], *parameters["window_dilation"]} != {1}
@@ -102,15 +101,15 @@ def _max_pool(parameters: Any, x: Any) -> list[Any] | None:
     if any(low or high for low, high in parameters["padding"]):
         x = lax.pad(x, np.asarray(-np.inf, x.dtype), [(low, high, 0) for low, high in parameters["padding"]])
     lengths = [(size - w) // s + 1 for size, w, s in zip(x.shape, window, strides)]
-    best = None
-    for start in np.ndindex(*window):
+
+    def shifted(start: tuple[int, ...]) -> jax.Array:
         stop = [first + (n - 1) * s + 1 for first, n, s in zip(start, lengths, strides)]
-        y = lax.slice(x, start, stop, strides)
-        best = y if best is None else jnp.where(best >= y, best, y)
-    return [best]
+        return lax.slice(x, start, stop, strides)
+
+    return [functools.reduce(lambda best, y: jnp.where(best >= y, best, y), map(shifted, np.ndindex(*window)))]
 
 
-def patches(x: jax.Array, parameters: Any, kernel: Sequence[int]) -> jax.Array:
+def patches(x: jax.Array, parameters: Document, kernel: Sequence[int]) -> jax.Array:
     """The input of each position of a convolution's output: (positions, window, channels in), flat in the last two."""
     numbers, dilation = parameters["dimension_numbers"], parameters["rhs_dilation"]
     window = [kernel[k] for k in numbers.rhs_spec[2:]]
@@ -132,7 +131,7 @@ def patches(x: jax.Array, parameters: Any, kernel: Sequence[int]) -> jax.Array:
     return jnp.stack(slices, axis=-2).reshape(x.shape[0] * math.prod(lengths), -1)
 
 
-def few_channels(parameters: Any, x: Any, w: Any) -> jax.Array | None:
+def few_channels(parameters: Document, x: jax.Array, w: jax.Array) -> jax.Array | None:
     """A convolution as the product of `patches` and the kernel, or None: XLA's are slow for inputs with few channels."""
     numbers = parameters["dimension_numbers"]
     if x.shape[numbers.lhs_spec[1]] >= _FEW_CHANNELS:

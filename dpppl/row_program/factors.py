@@ -15,12 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
 
 from dpppl.jaxprs import bind, evaluate, flattened, scan_parts
 from dpppl.row_program.convolutions import few_channels, patches, rule
 from dpppl.row_program.uses import Chain, Use, uses_of
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import Atom, BySite, Equation, Function, Program, Tree
 
 _MOST_POSITIONS = 128
 """Of lookups of one row: their gradients are added up by a square matrix of them."""
@@ -70,7 +69,7 @@ class Plan:
     forms: tuple[Form, ...]
     summed: tuple[Use, ...]
     factored: tuple[Use | None, ...]
-    program: Any
+    program: Program
 
     @property
     def worthwhile(self) -> bool:
@@ -123,18 +122,18 @@ def _saves(use: Use) -> bool:
     return positions == 1 and m * n >= _SAVING * (m + n)
 
 
-def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
+def factors(plan: Plan, leaves: Sequence[jax.Array]) -> list[tuple[jax.Array, ...]]:
     """Of one row: what `plan.forms` describe, given the leaves of (z, row, public)."""
     whole = [number for number, form in enumerate(plan.forms) if form.kind == "whole" and not form.restore]
     chosen = {use.place: use for use in (*plan.summed, *plan.factored) if use is not None}
 
-    def with_latents(values: Sequence[object]) -> list[Any]:
+    def with_latents(values: Sequence[jax.Array]) -> list[jax.Array]:
         full = list(leaves)
         for number, value in zip(whole, values):
             full[number] = value
         return full
 
-    def run(values: Sequence[object], shifts: Shifts) -> Any:
+    def run(values: Sequence[jax.Array], shifts: Shifts) -> Tree:
         (out,), seen = _run(plan.program, with_latents(values), chosen, shifts)
         return out, seen
 
@@ -143,8 +142,8 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
     values = [leaves[number] for number in whole]
     out, pull_back, seen = jax.vjp(run, values, shifts, has_aux=True)
     gradients, derivatives = pull_back(jnp.ones_like(out))
-    formed: dict[Any, Any] = {}
-    sums: dict[Any, Any] = {}
+    formed: dict[Atom, jax.Array] = {}
+    sums: dict[Atom, jax.Array] = {}
     inputs = dict(zip(plan.program.jaxpr.invars, plan.forms))
     for use in plan.summed:
         a, b = _all_positions(use, seen[use.place], derivatives[use.place])
@@ -158,7 +157,7 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
     if sums:
         jaxpr, consts = plan.program.jaxpr, plan.program.consts
 
-        def sources(values: Sequence[object]) -> list[Any]:
+        def sources(values: Sequence[jax.Array]) -> list[jax.Array]:
             given = zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *with_latents(values)])
             return evaluate(jaxpr, dict(given), wanted=list(sums))
 
@@ -166,7 +165,7 @@ def factors(plan: Plan, leaves: Sequence[Any]) -> list[tuple[Any, ...]]:
         (more,) = pull_back(list(sums.values()))
         gradients = [jnp.add(*pair) for pair in zip(gradients, more)]
     of_whole = iter(gradients)
-    found: list[tuple[Any, ...]] = []
+    found: list[tuple[jax.Array, ...]] = []
     for v, own in zip(plan.program.jaxpr.invars, plan.factored):
         if own is None:
             found.append((formed[v] if v in formed else next(of_whole),))
@@ -183,12 +182,14 @@ def restored(array: jax.Array, chain: Chain) -> jax.Array:
     return array
 
 
-def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shifts: Shifts) -> tuple[list[Any], Shifts]:
+def _run(
+    program: Program, arguments: Sequence[jax.Array], chosen: dict[Place, Use], shifts: Shifts
+) -> tuple[list[jax.Array], Shifts]:
     """The program's outputs, with what comes out of each chosen use shifted; and what came in there from the row."""
     jaxpr, seen = program.jaxpr, cast(Shifts, {})
     numbers = {id(equation): number for number, equation in enumerate(jaxpr.eqns)}
 
-    def rewritten(equation: Any, operands: Sequence[Any]) -> Sequence[Any] | None:
+    def rewritten(equation: Equation, operands: Sequence[jax.Array]) -> Sequence[Any] | None:
         number = numbers[id(equation)]
         inside = {place[1:]: use for place, use in chosen.items() if place[0] == number}
         if not inside:
@@ -212,13 +213,13 @@ def _run(program: Any, arguments: Sequence[Any], chosen: dict[Place, Use], shift
 
 
 def _run_scan(
-    equation: JaxprEqn, operands: Sequence[object], chosen: dict[Place, Use], shifts: Shifts
-) -> tuple[list[Any], Shifts]:
+    equation: Equation, operands: Sequence[jax.Array], chosen: dict[Place, Use], shifts: Shifts
+) -> tuple[list[jax.Array], Shifts]:
     """Evaluate a scan, iteration by iteration."""
     parameters, (first, num_carry) = equation.params, scan_parts(equation)
     last = first + num_carry
 
-    def iteration(carry: Any, given: Any) -> Any:
+    def iteration(carry: Tree, given: Tree) -> Tree:
         slices, own = given
         outputs, seen = _run(parameters["jaxpr"], [*operands[:first], *carry, *slices], chosen, own)
         return outputs[:num_carry], (outputs[num_carry:], seen)
@@ -233,7 +234,7 @@ def _run_scan(
 # Both sides of a use as matrices over positions
 
 
-def _all_positions(use: Use, a: Any, b: Any) -> tuple[Tree, Tree]:
+def _all_positions(use: Use, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
     """`_positions` over all iterations of loops."""
     each = lambda a, b: _positions(use, a, b)  # noqa: E731
     for _ in use.iterations:
@@ -243,7 +244,7 @@ def _all_positions(use: Use, a: Any, b: Any) -> tuple[Tree, Tree]:
     return a.reshape(groups, positions, m), b.reshape(groups, positions, n)
 
 
-def _positions(use: Use, a: Any, b: Any) -> tuple[Tree, Tree]:
+def _positions(use: Use, a: jax.Array, b: jax.Array) -> tuple[Tree, Tree]:
     """The row's input (G, T, m) and the derivative (G, T, n); for a lookup, (T,) and (T, n)."""
     groups, positions, m, n = replace(use, iterations=()).sizes()
     numbers = use.equation.params["dimension_numbers"]
@@ -281,7 +282,7 @@ def _to_operand(use: Use) -> Chain:
     return ("reshape", tuple(use.shape[k] for k in order)), ("transpose", back)
 
 
-def _distinct(number: np.ndarray, b: Any, size: int) -> tuple[Tree, Tree]:
+def _distinct(number: np.ndarray, b: jax.Array, size: int) -> tuple[Tree, Tree]:
     """Each number below `size` once, with the sum of the rows of `b` that have it; in other places `size`, and zeros."""
     same = number[:, None] == number[None, :]
     first = (jnp.argmax(same, axis=1) == jnp.arange(len(number))) & (number < size)

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpppl.jaxprs import CALLS, REARRANGEMENTS, equations, evaluate, flattened, is_literal, open_jaxpr, programs
 from dpppl.row_program import triangular as solves
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import Atom, BySite, Equation, Function, Program, Tree
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
@@ -46,7 +46,7 @@ def value_and_gradient(log_likelihood: Function) -> Function:
     def both(z: BySite, *rest: object) -> tuple[Tree, Tree]:
         (latents, tree), (others, structure) = jax.tree.flatten(z), jax.tree.flatten(rest)
 
-        def flat(latents: Any, others: Any) -> Any:
+        def flat(latents: Tree, others: Tree) -> Tree:
             return log_likelihood(jax.tree.unflatten(tree, latents), *jax.tree.unflatten(structure, others))
 
         if all(jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in latents):
@@ -64,8 +64,12 @@ def value_and_gradient(log_likelihood: Function) -> Function:
 
 
 def _in_two(
-    program: Any, latents: Sequence[object], others: Sequence[object], shared: Sequence[Any], used: Sequence[int]
-) -> tuple[Any, list[Any]]:
+    program: Program,
+    latents: Sequence[jax.Array],
+    others: Sequence[jax.Array],
+    shared: Sequence[Atom],
+    used: Sequence[int],
+) -> tuple[Any, list[jax.Array]]:
     """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
     can be differentiated come first, and are made of the latents numbered `used`.
 
@@ -75,13 +79,15 @@ def _in_two(
     num_smooth, inputs = sum(map(_is_smooth, shared)), [*program.jaxpr.constvars, *program.jaxpr.invars]
     flat, unflat = ravel_pytree([latents[k] for k in used])
 
-    def values_of(wanted: Sequence[Any], latents: Iterable[Any], given: dict[Any, Any]) -> list[Any]:
+    def values_of(
+        wanted: Sequence[Atom], latents: Iterable[jax.Array], given: dict[Atom, jax.Array]
+    ) -> list[jax.Array]:
         return evaluate(program.jaxpr, dict(zip(inputs, [*program.consts, *latents, *others])) | given, wanted=wanted)
 
     makers = {equation.outvars[0]: equation for equation in program.jaxpr.eqns if solves.is_system(equation)}
     systems = {k: makers[v] for k, v in enumerate(shared) if v in makers}
 
-    def before(flat: Any) -> Any:
+    def before(flat: Tree) -> Tree:
         full = dict(enumerate(latents)) | dict(zip(used, unflat(flat)))
         u = values_of(shared, full.values(), {})
         moving, matrices = u[:num_smooth], {}
@@ -98,7 +104,7 @@ def _in_two(
         vector, pull, (u, matrices) = jax.vjp(before, flat, has_aux=True)
         jacobian = jax.vmap(pull)(jnp.eye(vector.size, dtype=vector.dtype))[0]
 
-    def after(latents: Any, moving: Any) -> Any:
+    def after(latents: Tree, moving: Tree) -> Tree:
         smooth = list(moving)
         for k, equation in systems.items():
             smooth[k] = u[k] - lax.linalg.triangular_solve(matrices[k], moving[k], **equation.params)
@@ -120,7 +126,7 @@ def _by_products(function: Function) -> Function:
     """The same function, in which sums over all axes, or the last ones, are products with ones: of many short rows XLA
     computes these several times as fast on a CPU. It also gives which of its outputs are 0 whatever the arguments."""
 
-    def rule(equation: Any, operands: Sequence[Any]) -> list[Any] | None:
+    def rule(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array] | None:
         if equation.primitive.name != "reduce_sum" or not _is_smooth(equation.outvars[0]):
             return None
         x, lead = operands[0], equation.outvars[0].aval.ndim
@@ -130,7 +136,7 @@ def _by_products(function: Function) -> Function:
         ones, last = jnp.ones(x.shape[-1], x.dtype), (((lead,), (0,)), ((), ()))
         return [lax.dot_general(x, ones, last, precision=lax.Precision.HIGHEST)]
 
-    def run(*arguments: object) -> Any:
+    def run(*arguments: object) -> Tree:
         program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
         program, tree = flattened(program, rule), jax.tree.structure(like)
         zeros = _zeros(program.jaxpr)
@@ -140,9 +146,9 @@ def _by_products(function: Function) -> Function:
     return run
 
 
-def _zeros(program: Any) -> list[bool]:
+def _zeros(program: Program) -> list[bool]:
     """Which outputs of an open program are written down as 0."""
-    found: set[Any] = set()
+    found: set[Atom] = set()
     is_zero = lambda v: not np.any(v.val) if is_literal(v) else v in found  # noqa: E731
     for equation in program.eqns:
         if equation.primitive.name in REARRANGEMENTS and is_zero(equation.invars[0]):
@@ -150,12 +156,12 @@ def _zeros(program: Any) -> list[bool]:
     return [is_zero(v) for v in program.outvars]
 
 
-def _backwards_only(program: object) -> bool:
+def _backwards_only(program: Program) -> bool:
     """Whether something in it has no derivative but its own, from results to arguments."""
     return any(equation.primitive.name.startswith("custom_vjp") for equation in equations(program))
 
 
-def _variables(operands: Sequence[object]) -> list[Any]:
+def _variables(operands: Sequence[jax.Array]) -> list[Atom]:
     return [v for v in operands if not is_literal(v)]
 
 
@@ -166,7 +172,7 @@ def _is_smooth(v: Tree) -> bool:
 # Which values are worth it
 
 
-def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[list[Any], list[int]]:
+def _shared(program: Program, num_latents: int, public: Sequence[bool]) -> tuple[list[jax.Array], list[int]]:
     """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
 
     A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
@@ -175,11 +181,11 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     inputs, sizes = program.jaxpr.invars, [v.aval.size for v in program.jaxpr.invars[:num_latents]]
     made_of = {v: {k} if k < num_latents else set() for k, v in enumerate(inputs) if public[k]}
     made_of |= {v: set() for v in program.jaxpr.constvars}
-    makers: dict[Any, int] = {}
-    nodes: dict[Any, int] = {}
+    makers: dict[Atom, int] = {}
+    nodes: dict[Atom, int] = {}
     edges: dict[tuple[int, int], float] = {}
-    factorised: set[Any] = set()
-    solutions: set[Any] = set()
+    factorised: set[Atom] = set()
+    solutions: set[Atom] = set()
     for equation in reversed(program.jaxpr.eqns):
         if equation.primitive.name in _FACTORISATIONS or factorised.intersection(equation.outvars):
             factorised.update(_variables(equation.invars))
@@ -219,7 +225,7 @@ def _shared(program: Any, num_latents: int, public: Sequence[bool]) -> tuple[lis
     return ([], []) if total - cost < _LEAST_SAVED or wide or not numbers else (shared, used)
 
 
-def _steady_work(program: object, steady: Sequence[bool]) -> tuple[float, list[bool]]:
+def _steady_work(program: Program, steady: Sequence[bool]) -> tuple[float, list[bool]]:
     """Return the work of equations that no row enters, and which outputs no row enters; `steady`: which inputs no row enters."""
     jaxpr, total = open_jaxpr(program), 0.0
     known = {v for v, is_steady in zip(jaxpr.invars, steady) if is_steady} | set(jaxpr.constvars)
@@ -252,7 +258,7 @@ def _price(v: Tree, num_latents: int) -> float:
     return _PART + v.aval.size * (1 + _PRODUCT * num_latents) if _is_smooth(v) else 1.0
 
 
-def _work(equation: Any) -> float:
+def _work(equation: Equation) -> float:
     """Cost of one equation for each row: the number of elementwise operations, from shapes."""
     shapes = [v.aval.shape for v in (*equation.invars, *equation.outvars)]
     numbers, name = sum(map(math.prod, shapes)), equation.primitive.name

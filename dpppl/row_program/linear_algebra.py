@@ -1,14 +1,14 @@
 """Linear algebra of rows on finite numbers only: given others, LAPACK may print, once for each matrix, or not return."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr
 
 from dpppl.jaxprs import bind, equations, is_literal, open_jaxpr, rewritten, varying
+from dpppl.types import Equation, Program, Tree
 
 _PRIMITIVES = {primitive for name, primitive in vars(lax.linalg).items() if name.endswith("_p")}
 """Others that call LAPACK are not public, and a row's program with one is refused."""
@@ -16,7 +16,7 @@ _HALVES = {lax.linalg.cholesky_p: True, lax.linalg.eigh_p: None, lax.linalg.tria
 """Those that read one half of their first operand: whether the lower one; None where a parameter says so."""
 
 
-def on_finite(program: object, varies: Sequence[bool]) -> Any:
+def on_finite(program: Program, varies: Sequence[bool]) -> Program:
     """An open program whose linear algebra, where inputs that vary enter it, is of finite matrices: one that is not, or a vector
     beside it, is replaced by zeros, and what comes out by NaN. Constants are the first inputs.
 
@@ -29,19 +29,19 @@ def on_finite(program: object, varies: Sequence[bool]) -> Any:
         return program
     varied = varying(program, varies)
 
-    def guarded(equation: JaxprEqn, operands: Sequence[object]) -> list[Any] | None:
+    def guarded(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array] | None:
         of_row = any(not is_literal(v) and v in varied for v in equation.invars)
         return _outputs(equation, operands) if of_row else None
 
     return rewritten(program, guarded)
 
 
-def _outputs(equation: JaxprEqn, operands: Sequence[object]) -> list[Any]:
+def _outputs(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array]:
     """Of an equation that a row may enter, and of the programs in it."""
     if equation.primitive in _PRIMITIVES:
         return _of_finite(equation, operands)
 
-    def inside(leaf: jax.Array) -> Any:
+    def inside(leaf: jax.Array) -> Tree:
         if (program := open_jaxpr(leaf)) is None:
             return leaf
         program = on_finite(program, [True] * len([*program.constvars, *program.invars]))
@@ -51,7 +51,7 @@ def _outputs(equation: JaxprEqn, operands: Sequence[object]) -> list[Any]:
     return bind(equation.replace(params=params), operands)
 
 
-def _of_finite(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def _of_finite(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array]:
     """Each matrix of a batch by itself."""
     batch, given = max(jnp.ndim(x) for x in operands) - 2, list(operands)
     if equation.primitive in _HALVES:

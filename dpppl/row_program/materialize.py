@@ -8,9 +8,8 @@ such as the gradients of a linear predictor, a number times the row's covariates
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.jaxprs import REARRANGEMENTS, abstract, evaluate, is_literal
-from dpppl.types import Function, Tree
+from dpppl.types import Atom, Equation, Function, Program, Tree
 
 _UNLIKELY = np.float32(0.7356218)
 _PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conversion may be left out in one place
@@ -43,18 +42,18 @@ class Statistic:
         """`function`, products or a rearrangement, of what it gives."""
         return Statistic(self.first, lambda stored, row: function(self.last(stored, row)))
 
-    def __call__(self, row: Tree) -> Any:
+    def __call__(self, row: Tree) -> Tree:
         """Both."""
         return self.last(self.first(row), row)
 
-    def of_rows(self, rows: Tree) -> Any:
+    def of_rows(self, rows: Tree) -> Tree:
         """The value for each of `rows`, a pytree of arrays (B, ...): every use of it sees the same bits."""
         stored = materialize(lambda: jax.vmap(self.first)(rows), rows)
         with jax.default_matmul_precision("highest"):
             return jax.vmap(self.last)(stored, rows)
 
 
-def materialize(function: Function, rows: Tree) -> Any:
+def materialize(function: Function, rows: Tree) -> Tree:
     """`function()`, a pytree of arrays made of `rows`, computed once: every use reads the same bits.
 
     It is the body of a loop of one iteration. The trip count is data-dependent, so XLA cannot duplicate the result;
@@ -62,7 +61,7 @@ def materialize(function: Function, rows: Tree) -> Any:
     some = sum(jnp.asarray(leaf.ravel()[0], jnp.float32) for leaf in jax.tree.leaves(rows) if leaf.size)
     trip_count = jnp.where(some == _UNLIKELY, 2, 1)
 
-    def body(carry: Tree) -> Any:
+    def body(carry: Tree) -> Tree:
         with jax.default_matmul_precision("highest"):
             return carry[0] + 1, function()
 
@@ -70,7 +69,7 @@ def materialize(function: Function, rows: Tree) -> Any:
     return lax.while_loop(lambda carry: carry[0] < trip_count, body, (jnp.zeros_like(trip_count), zeros))[1]
 
 
-def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
+def ending(program: Program, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
     """Two closed programs for an open one: `first(*inputs)` gives what is to be stored, and `last(*inputs, *that)` the
     outputs, by products alone. None where that is not less than half of the outputs. Constants are the first inputs;
     `of_rows`: which inputs are numbers that a row holds.
@@ -83,12 +82,12 @@ def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
     held = {v for v, of_row in zip(inputs, of_rows) if of_row}
     makers = {v: equation for equation in program.eqns for v in equation.outvars if _multiplies(equation)}
 
-    def factors(v: Tree) -> set[Any]:
+    def factors(v: Tree) -> set[Atom]:
         if is_literal(v) or v in held:
             return set()
         return set().union(*map(factors, makers[v].invars)) if v in makers else {v}
 
-    stored: dict[Any, None] = {}  # in order
+    stored: dict[Atom, None] = {}  # in order
     for v in program.outvars:
         if not is_literal(v):
             found = factors(v)
@@ -101,7 +100,7 @@ def ending(program: Any, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
     return first(*like(inputs)), last(*like([*inputs, *stored]))
 
 
-def _multiplies(equation: Any) -> bool:
+def _multiplies(equation: Equation) -> bool:
     """Whether each of its outputs is a product of its operands' numbers, in float32 or float64 throughout."""
     if any(v.aval.dtype not in (jnp.float32, jnp.float64) for v in (*equation.invars, *equation.outvars)):
         return False
@@ -113,5 +112,5 @@ def _multiplies(equation: Any) -> bool:
     return name in _PRODUCTS
 
 
-def _numbers(variables: Any) -> int:
+def _numbers(variables: Iterable[Atom]) -> int:
     return sum(v.aval.size for v in variables)

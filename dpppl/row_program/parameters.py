@@ -14,7 +14,7 @@ import numpy as np
 
 from dpppl.jaxprs import evaluate, flattened, is_literal, varying
 from dpppl.row_program.hoist import gradient, minimum_cut
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import Atom, BySite, Function, Program, Tree
 
 _MOST = 32
 """The most numbers u: products of k x k matrices cost a row more than scores do beyond that."""
@@ -41,7 +41,7 @@ def scores_by_parameters(
     others, tree = jax.tree.flatten((row, public))
     like, structure = jax.tree.flatten(first)
 
-    def flat(z: BySite, *rest: object) -> Any:
+    def flat(z: BySite, *rest: object) -> Tree:
         response = jax.tree.unflatten(structure, rest[len(others) :])
         return log_likelihood(z, *jax.tree.unflatten(tree, rest[: len(others)]), response)
 
@@ -52,13 +52,13 @@ def scores_by_parameters(
         return None
     sizes = [v.aval.size for v in found]
 
-    def values_of(wanted: Sequence[object], given: Sequence[object], more: dict[Any, Any]) -> list[Any]:
+    def values_of(wanted: Sequence[Atom], given: Sequence[jax.Array], more: dict[Atom, jax.Array]) -> list[jax.Array]:
         return evaluate(jaxpr, dict(zip(inputs, [*program.consts, *given])) | more, wanted=wanted)
 
-    def parameters(z: Tree, others: Any) -> jax.Array:
+    def parameters(z: Tree, others: Tree) -> jax.Array:
         return jnp.concatenate([jnp.ravel(v) for v in values_of(found, [z, *others, *like], {})])
 
-    def after(u: Any, response: object) -> Any:
+    def after(u: Tree, response: Tree) -> Tree:
         parts = jnp.split(u, np.cumsum(sizes)[:-1])
         given = {v: part.reshape(v.aval.shape).astype(v.aval.dtype) for v, part in zip(found, parts)}
         return values_of(jaxpr.outvars, [z, *others, *jax.tree.leaves(response)], given)[0]
@@ -70,7 +70,7 @@ def scores_by_parameters(
     return logs, g, jacobian
 
 
-def _narrowest(program: Any, num_responses: int) -> list[Any] | None:
+def _narrowest(program: Program, num_responses: int) -> list[Atom] | None:
     """The fewest numbers between the first input of an open program and its output, as variables that none of the last
     inputs enters; of several such sets the one next to the output. None where they are more than `_MOST`.
 

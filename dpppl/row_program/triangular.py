@@ -9,16 +9,17 @@ makes up for it.
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import JaxprEqn
 
 from dpppl.jaxprs import is_literal, rewritten, varying
+from dpppl.types import Equation, Program, Tree
 
 _REFINED, _LARGEST = 10, 512
 
 
-def by_products(program: Any, varies: Sequence[bool]) -> Any:
+def by_products(program: Program, varies: Sequence[bool]) -> Program:
     """An open program in which triangular systems whose matrix depends on no input that `varies`, but whose right-hand side
     does, are solved by products. Constants are the first inputs. The program itself, where there is none.
 
@@ -29,27 +30,27 @@ def by_products(program: Any, varies: Sequence[bool]) -> Any:
     """
     varied = varying(program, varies)
 
-    def is_shared(equation: Any) -> bool:
+    def is_shared(equation: Equation) -> bool:
         if not is_system(equation):
             return False
         matrix_varies, given_varies = (not is_literal(v) and v in varied for v in equation.invars)
         shape = equation.invars[0].aval.shape
         return given_varies and not matrix_varies and len(shape) == 2 and shape[0] <= _LARGEST
 
-    def product(equation: JaxprEqn, operands: Sequence[object]) -> list[Any] | None:
+    def product(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array] | None:
         return [_solution(*operands, **equation.params)] if is_shared(equation) else None
 
     return rewritten(program, product) if any(map(is_shared, program.eqns)) else program
 
 
-def is_system(equation: Any) -> bool:
+def is_system(equation: Equation) -> bool:
     """Whether an equation solves a triangular system of real numbers."""
     return equation.primitive.name == "triangular_solve" and equation.invars[0].aval.dtype in (jnp.float32, jnp.float64)
 
 
 def applied(
-    matrix: Any, x: object, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
-) -> Any:
+    matrix: jax.Array, x: jax.Array, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
+) -> Tree:
     """op(matrix) x, or x op(matrix), of which `lax.linalg.triangular_solve` with these settings is the inverse."""
     half = jnp.tril(matrix) if lower else jnp.triu(matrix)
     if unit_diagonal:
@@ -57,7 +58,7 @@ def applied(
     return _times(jnp.swapaxes(half, -1, -2) if transpose_a else half, x, left_side)
 
 
-def _solution(matrix: Any, given: Any, **settings: Any) -> Any:
+def _solution(matrix: jax.Array, given: Tree, **settings: Any) -> Tree:
     """x for which `applied(matrix, x, **settings)` is `given`."""
     identity, left_side = jnp.eye(len(matrix), dtype=matrix.dtype), settings["left_side"]
     inverse = lax.linalg.triangular_solve(matrix, identity, **settings | {"left_side": True})
@@ -67,5 +68,5 @@ def _solution(matrix: Any, given: Any, **settings: Any) -> Any:
     return found + _times(inverse, given - applied(matrix, found, **settings), left_side)
 
 
-def _times(matrix: Any, x: Any, left_side: bool) -> Any:
+def _times(matrix: jax.Array, x: jax.Array, left_side: bool) -> Tree:
     return jnp.matmul(*((matrix, x) if left_side else (x, matrix)), precision=lax.Precision.HIGHEST)

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import JaxprEqn
 
 from dpppl.jaxprs import is_literal, programs, scan_parts
+from dpppl.types import Atom, Equation, Program, Tree
 
 Chain = tuple[tuple[str, tuple[int, ...]], ...]
 """Reshapes and transposes in order: ("reshape", shape), ("transpose", axes)."""
@@ -54,7 +55,7 @@ class Use:
     kind: str
     place: tuple[int, ...]
     iterations: tuple[int, ...]
-    equation: Any
+    equation: Equation
     position: int
     source: Any
     chain: Chain
@@ -92,7 +93,7 @@ class Uses:
     direct: set[int] = field(default_factory=set)
 
 
-def uses_of(program: Any, latents: Sequence[int], row: Sequence[int]) -> Uses:
+def uses_of(program: Program, latents: Sequence[int], row: Sequence[int]) -> Uses:
     """The uses, in a flattened program, of its inputs with the numbers `latents`; those numbered `row` are the row."""
     uses, values = Uses(), {v: Value() for v in program.jaxpr.constvars}
     for number, v in enumerate(program.jaxpr.invars):
@@ -104,7 +105,7 @@ def uses_of(program: Any, latents: Sequence[int], row: Sequence[int]) -> Uses:
 
 
 def _walk(
-    jaxpr: Any, values: dict[Any, Value], uses: Uses, place: tuple[int, ...] = (), iterations: tuple[int, ...] = ()
+    jaxpr: Program, values: dict[Atom, Value], uses: Uses, place: tuple[int, ...] = (), iterations: tuple[int, ...] = ()
 ) -> None:
     """Through the equations of a program, or of the body of a scan, whose inputs have these `values`."""
     for number, equation in enumerate(jaxpr.eqns):
@@ -129,7 +130,7 @@ def _walk(
 
 
 def _walk_scan(
-    equation: JaxprEqn, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
+    equation: Equation, operands: Sequence[Value], uses: Uses, place: tuple[int, ...], iterations: tuple[int, ...]
 ) -> None:
     """A loop's carried values count as the row's; latents that are carried, or sliced by iteration, are used directly."""
     body, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
@@ -141,7 +142,9 @@ def _walk_scan(
     _walk(body.jaxpr, values, uses, place, (*iterations, equation.params["length"]))
 
 
-def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bool, in_loop: bool) -> dict[Any, Value]:
+def _without_row(
+    equation: Equation, operands: Sequence[Value], uses: Uses, exact: bool, in_loop: bool
+) -> dict[Atom, Value]:
     """The outputs of an equation that no row enters. A loop's computation on latents is left to JAX."""
     latents = frozenset().union(*(operand.latents for operand in operands))
     undo = _undone(equation)
@@ -159,7 +162,7 @@ def _without_row(equation: Any, operands: Sequence[Value], uses: Uses, exact: bo
     }
 
 
-def _undone(equation: Any) -> tuple[str, tuple[int, ...]] | None:
+def _undone(equation: Equation) -> tuple[str, tuple[int, ...]] | None:
     """The inverse of an equation that only rearranges its operand; None for others."""
     if len(equation.invars) != 1 or len(equation.outvars) != 1 or is_literal(equation.invars[0]):
         return None
@@ -169,19 +172,19 @@ def _undone(equation: Any) -> tuple[str, tuple[int, ...]] | None:
     return ("reshape", tuple(operand.shape)) if _is_reshape(equation, operand, out) else None
 
 
-def _is_reshape(equation: Any, operand: Any, out: Any) -> bool:
+def _is_reshape(equation: Equation, operand: Tree, out: jax.Array) -> bool:
     axes = equation.params.get("broadcast_dimensions", ())
     return equation.primitive.name in _RESHAPES and operand.size == out.size and list(axes) == sorted(axes)
 
 
-def _is_exact(equation: JaxprEqn) -> bool:
+def _is_exact(equation: Equation) -> bool:
     """Whether an equation only copies, or computes integers from integers."""
     avals = [v.aval for v in (*equation.invars, *equation.outvars)]
     whole = all(jnp.issubdtype(a.dtype, jnp.integer) or a.dtype == jnp.bool for a in avals if hasattr(a, "dtype"))
     return equation.primitive.name in _COPIES or (whole and not any(True for _ in programs(equation)))
 
 
-def _kind(equation: Any, position: int, in_loop: bool) -> str | None:
+def _kind(equation: Equation, position: int, in_loop: bool) -> str | None:
     """The kind of use, if an operation with a variable in this place is understood; lookups are not in loops."""
     parameters, name = equation.params, equation.primitive.name
     if name == "dot_general":
