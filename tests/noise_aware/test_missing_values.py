@@ -68,13 +68,11 @@ def released(kind, model, data, truth=TRUTH, norm=0.5, **changes):
     responses = Responses.of(split)
     size = len(truth)
     frame = Frame.of(np.ones(size), np.zeros((size, 0)), [np.arange(size)])
-    at = narrow(At(np.asarray(truth), norm, 1.0, frame, of_curvature=False)._replace(
-        directions=np.eye(size, num_directions(size))
-    ))
+    at = At(np.asarray(truth), norm, 1.0, frame, directions=np.eye(size, num_directions(size)), of_curvature=False)
     rows, public = split.arrays(data, {"size": len(truth)})
     statistics = RowStatistics(responses, lambda point: {"z": point}, frame)
     key = jax.random.key(0, impl="threefry2x32")
-    of_row = lambda row: getattr(statistics, kind)(at, row, (public, key))  # noqa: E731
+    of_row = lambda row: getattr(statistics, kind)(narrow(at), row, (public, key))  # noqa: E731
     numbered = dict(rows) | {ROW_NUMBER: jnp.arange(len(data[0]))}
     return jax.tree.map(np.asarray, jax.jit(lambda rows: jax.lax.map(of_row, rows, batch_size=500))(numbered))
 
