@@ -24,3 +24,5 @@ Program: TypeAlias = Any
 """A traced program of JAX's, open or closed: a `Jaxpr` or a `ClosedJaxpr`."""
 Atom: TypeAlias = Any
 """A variable or a literal of a traced program."""
+Distribution: TypeAlias = Any
+"""A distribution, constraint or transform of NumPyro's, which annotates none."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,10 +17,11 @@ from dpppl.errors import ConfigurationError, DPPPLError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import public_values
 from dpppl.model.array_likes import with_arrays
+from dpppl.types import Function, Tree
 
-Arrays = dict[str, Any]
+Arrays = dict[str, Tree]
 Shapes = dict[str, jax.ShapeDtypeStruct]
-Model = Callable[..., Any]
+Model = Function
 _ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
 _MOST_NUMBERS = 6
 """Largest number of arguments that may be single numbers, however few rows there are."""
@@ -38,7 +39,7 @@ class Public:
     (3,)
     """
 
-    value: Any
+    value: Tree
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         return (self.value,), None
@@ -68,7 +69,7 @@ class Arguments:
     static: dict[str, object] = field(repr=False)
 
     @classmethod
-    def of(cls, model: Model, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Arguments":
+    def of(cls, model: Model, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> "Arguments":
         """The arguments of the call `model(*args, **kwargs)`.
 
         Raises ConfigurationError for arrays that are neither rows nor `Public`, and for other objects that are neither settings
@@ -156,7 +157,7 @@ class Arguments:
         leaves, _ = _flatten(*_named(model, args, kwargs))
         return {label: leaf for label, _, leaf in leaves if label in self.public}
 
-    def join(self, rows: Arrays, public: Arrays) -> tuple[list[Any], dict[str, Any]]:
+    def join(self, rows: Arrays, public: Arrays) -> tuple[list[Tree], dict[str, Tree]]:
         """`args` and `kwargs` for the model, with these arrays and the call's static values."""
         found = {**rows, **public, **self.static}
         values = jax.tree.unflatten(self.treedef, [found[label] for label, _ in self.leaves])
@@ -178,7 +179,7 @@ def _same(one: object, other: object) -> bool:
         return False
 
 
-def _named(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[list[str], list[Any]]:
+def _named(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[list[str], list[Tree]]:
     """Names and values of the arguments: positional ones in order, keywords by name; array-likes as arrays."""
     try:
         signature = inspect.signature(model)
@@ -226,7 +227,7 @@ def _flatten(names: list[str], values: Sequence[object]) -> tuple[list[tuple[str
     return leaves, jax.tree.structure(unwrapped)
 
 
-def _held(array: jax.Array) -> Any:
+def _held(array: jax.Array) -> Tree:
     """An array of NumPy's in the type that JAX holds it in."""
     return fitted(array, jax.dtypes.canonicalize_dtype(array.dtype)) if isinstance(array, np.ndarray) else array
 

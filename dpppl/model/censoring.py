@@ -7,7 +7,7 @@ interval-censored site declares its inspection times, `infer={"inspected_at": ..
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 
 from dpppl.model.samplers import drawn
 from dpppl.model.structure import Site, layers, unwrapped
+from dpppl.types import Distribution, Tree
 
 _LEFT, _INTERVAL = dist.LeftCensoredDistribution, dist.IntervalCensoredDistribution
 _KINDS = (dist.RightCensoredDistribution, _LEFT, _INTERVAL)
@@ -37,32 +38,32 @@ class Uncensored(NamedTuple):
     - **time** - the time, (...).
     - **limits** - where it would be censored, or its inspection times; names of other sites stay."""
 
-    time: Any
+    time: Tree
     limits: tuple[object, ...]
 
 
-def is_censored(fn: object) -> bool:
+def is_censored(fn: Distribution) -> bool:
     """Whether a distribution, without its masks and added axes, is one of NumPyro's censored ones."""
     return isinstance(unwrapped(fn), _KINDS)
 
 
-def is_interval(fn: object) -> bool:
+def is_interval(fn: Distribution) -> bool:
     """Whether it is the interval-censored one."""
     return isinstance(unwrapped(fn), _INTERVAL)
 
 
-def declared(site: Site) -> tuple[Any, ...]:
+def declared(site: Site) -> tuple[Tree, ...]:
     """The parts of a site's declaration; empty where it has none."""
     parts = site["infer"].get("inspected_at" if is_interval(site["fn"]) else "censored_by")
     return () if parts is None else tuple(parts) if isinstance(parts, tuple | list) else (parts,)
 
 
-def leaves(site: Site) -> list[Any]:
+def leaves(site: Site) -> list[Tree]:
     """All arrays and numbers of a site's declaration."""
     return [jnp.asarray(leaf) for leaf in jax.tree.leaves(declared(site)) if not isinstance(leaf, str)]
 
 
-def own(site: Site) -> Any:
+def own(site: Site) -> Tree:
     """The response that a site observes: a `Censored`, or another site's value."""
     fn, value = site["fn"], site["value"]
     if not is_censored(fn):
@@ -75,14 +76,14 @@ def own(site: Site) -> Any:
     return Censored(value, indicators)
 
 
-def blank(site: Site, value: jax.Array) -> Any:
+def blank(site: Site, value: jax.Array) -> Tree:
     """`value` as the response of a site, of a censored one with indicators that depend on nothing."""
     if not is_censored(site["fn"]):
         return value
     return Censored(value, tuple(jnp.zeros_like(indicator) for indicator in _indicators(site["fn"])))
 
 
-def with_indicators(fn: object, indicators: tuple[object, ...]) -> Any:
+def with_indicators(fn: Distribution, indicators: tuple[object, ...]) -> Distribution:
     """The distribution of a censored site with other indicators, masks kept."""
     *outer, inner = layers(fn)
     found = type(inner)(inner.base_dist, *indicators)
@@ -99,14 +100,14 @@ def draw(site: Site, key: jax.Array) -> Uncensored:
     keys = jax.random.split(key, 1 + len(parts := declared(site)))
     shape = _shape(site["fn"])
 
-    def limit(part: object, key: jax.Array) -> Any:
+    def limit(part: Distribution, key: jax.Array) -> Tree:
         return drawn(part.expand(shape), key) if isinstance(part, dist.Distribution) else part
 
     base = unwrapped(site["fn"]).base_dist
     return Uncensored(drawn(base.expand(shape), keys[0]), tuple(map(limit, parts, keys[1:])))
 
 
-def provisional(site: Site, draws: Mapping[str, Any]) -> Censored:
+def provisional(site: Site, draws: Mapping[str, Tree]) -> Censored:
     """`observed`, or the uncensored time where a site that it names has not been drawn."""
     named = [part for part in declared(site) if isinstance(part, str)]
     if all(part in draws for part in named):
@@ -115,7 +116,7 @@ def provisional(site: Site, draws: Mapping[str, Any]) -> Censored:
     return found
 
 
-def observed(site: Site, draws: Mapping[str, Any]) -> Censored:
+def observed(site: Site, draws: Mapping[str, Tree]) -> Censored:
     """A site's response, from the `draws` of all censored sites by name."""
     time, limits = draws[site["name"]]
     fn = site["fn"]
@@ -130,7 +131,7 @@ def observed(site: Site, draws: Mapping[str, Any]) -> Censored:
     return Censored(combined(time, limit), (time < limit if is_left else time > limit,))
 
 
-def is_outside(site: Site) -> Any:
+def is_outside(site: Site) -> Tree:
     """Whether a censored site observes finite values that cannot occur: outside the distribution's support, or against the
     declared limits. A censored row may lie on the support's boundary. The result has the value's shape, or broadcasts to it."""
     fn, (value, indicators) = site["fn"], own(site)
@@ -153,7 +154,7 @@ def is_outside(site: Site) -> Any:
     return outside & jnp.isfinite(value)
 
 
-def _inspected(time: Any, visits: Any) -> Censored:
+def _inspected(time: Tree, visits: Tree) -> Censored:
     """The interval between two inspections that a time falls in. Inspections at infinity do not take place."""
     visits = jnp.broadcast_to(visits, (*time.shape, visits.shape[-1]))
     before = visits < time[..., None]
@@ -165,13 +166,13 @@ def _inspected(time: Any, visits: Any) -> Censored:
     return Censored(jnp.where(known[..., None], jnp.stack(ends, axis=-1), jnp.nan), (left, right))
 
 
-def _indicators(fn: object) -> tuple[Any, ...]:
+def _indicators(fn: Distribution) -> tuple[Tree, ...]:
     inner = unwrapped(fn)
     found = (inner.left_censored, inner.right_censored) if is_interval(fn) else (inner.censored,)
     return tuple(jnp.broadcast_to(indicator, _shape(fn)) for indicator in found)
 
 
-def _shape(fn: Any) -> tuple[int, ...]:
+def _shape(fn: Distribution) -> tuple[int, ...]:
     """Of the times."""
     shape = (*fn.batch_shape, *fn.event_shape)
     return shape[:-1] if is_interval(fn) else shape

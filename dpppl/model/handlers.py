@@ -22,11 +22,12 @@ from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
 from dpppl.model.refusals import check_shape, control_flow_message, nested_message, random_message
 from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of, value_at
+from dpppl.types import Distribution, Tree
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]
 """`latent(site, transform)`: the unconstrained value of a continuous latent site."""
-Observe = Callable[[Site], Any]
+Observe = Callable[[Site], Tree]
 """`observe(site)`: the value of an observed site, or None for the one that the model gives."""
 _FOLDERS = [os.path.dirname(str(module.__file__)) for module in (jax, numpyro, np)]
 _FOLDERS += [os.path.join(os.path.dirname(_FOLDERS[0]), "flax"), os.path.dirname(os.path.dirname(__file__))]
@@ -127,7 +128,7 @@ class BindLatents(Messenger):
         self.latent = latent
         super().__init__()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Tree:
         self.trace_state, self.names, self.sizes = _trace_state(), set[str](), dict[str, int]()
         return super().__enter__()
 
@@ -158,7 +159,7 @@ class BindLatents(Messenger):
         if is_free and not msg["is_observed"] and not msg["fn"].support.is_discrete:
             msg["value"] = self._constrain(msg)
 
-    def _constrain(self, msg: Site) -> Any:
+    def _constrain(self, msg: Site) -> Tree:
         """Add the Jacobian as NumPyro does: a factor that the handlers around the site act on, too."""
         transform = transform_of(msg)
         unconstrained = self.latent(msg, transform)
@@ -208,10 +209,10 @@ class BindRows(BindLatents):
         latent: Latent,
         data_plate: str,
         num_rows: int,
-        params: Mapping[str, Any],
-        assignment: Mapping[str, Any],
+        params: Mapping[str, Tree],
+        assignment: Mapping[str, Tree],
         observe: Observe | None,
-        held: Mapping[str, Any],
+        held: Mapping[str, Tree],
     ) -> None:
         self.plate, self.params = BindPlate(data_plate, num_rows), params
         self.assignment, self.observe, self.held = assignment, observe, held
@@ -243,7 +244,7 @@ class BindRows(BindLatents):
         return is_observed and self.plate.data_plate in plates_of(msg)
 
 
-def made_up_value(support: Any, noise: Any) -> jax.Array | None:
+def made_up_value(support: Distribution, noise: Tree) -> jax.Array | None:
     """Values in a support, from uniform numbers in (0, 1) of the values' shape; None where the support is not known."""
     while isinstance(support, constraints.independent):
         support = support.base_constraint

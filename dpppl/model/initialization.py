@@ -1,7 +1,7 @@
 """Values that never depend on data: draws from the prior, and starting values (prior medians, prior draws, or the user's own)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, unwrapped
-from dpppl.types import Tree
+from dpppl.types import Distribution, Function, Tree
 
 _NUM_DRAWS = 1_000
 STRATEGIES = ("prior_median", "prior_sample")
@@ -37,7 +37,7 @@ _CURE = (
     "{'mu': 0.3}, or one of numpyro.infer's init_to_value(values={'mu': 0.3}), of constrained values, init_to_median, "
     "init_to_uniform and init_to_sample."
 )
-Strategy = str | Mapping[str, Any] | Callable[..., Any]
+Strategy = str | Mapping[str, Tree] | Function
 
 
 def checked_strategy(strategy: Any) -> Strategy:
@@ -79,7 +79,7 @@ def initial_values(
     return values
 
 
-def _checked(split: SplitModel, values: Mapping[str, Any]) -> dict[str, jax.Array]:
+def _checked(split: SplitModel, values: Mapping[str, Tree]) -> dict[str, jax.Array]:
     if values.keys() != split.latents.keys():
         raise ConfigurationError(
             f"initial values are given for {sorted(values)}, but the latent sites are {sorted(split.latents)}."
@@ -114,7 +114,7 @@ def _check_values(split: SplitModel, strategy: object) -> None:
 def _from_prior(split: SplitModel, public: dict[str, object], key: jax.Array, strategy: object) -> dict[str, jax.Array]:
     z: dict[str, jax.Array] = {}
 
-    def visit(site: Site, transform: object) -> jax.Array:
+    def visit(site: Site, transform: Distribution) -> jax.Array:
         latent = split.latents[site["name"]]
         site_key = jax.random.fold_in(key, len(z))
         value = jnp.broadcast_to(_start(site, transform, site_key, strategy), latent.shape)
@@ -125,7 +125,7 @@ def _from_prior(split: SplitModel, public: dict[str, object], key: jax.Array, st
     return z
 
 
-def _start(site: Site, transform: Any, key: jax.Array, strategy: object) -> jax.Array:
+def _start(site: Site, transform: Distribution, key: jax.Array, strategy: object) -> jax.Array:
     """The unconstrained start of one site, given those before it."""
     sample_shape = site["kwargs"]["sample_shape"]
     try:
@@ -144,7 +144,7 @@ def _start(site: Site, transform: Any, key: jax.Array, strategy: object) -> jax.
         return jnp.zeros(())
 
 
-def _check_start(site: Site, value: Any) -> None:
+def _check_start(site: Site, value: Tree) -> None:
     """Refuse a value of another shape, or outside of the support where that is known."""
     expected = site["kwargs"]["sample_shape"] + site["fn"].shape()
     if jnp.shape(value) != expected:
@@ -160,7 +160,7 @@ def _check_start(site: Site, value: Any) -> None:
         )
 
 
-def _closed_form_median(distribution: Any) -> Any:
+def _closed_form_median(distribution: Distribution) -> Tree:
     """The median of a distribution of scalars, or None where NumPyro has no quantile function for it."""
     distribution = unwrapped(distribution)
     if distribution.event_dim:
@@ -181,7 +181,7 @@ def number_of_draws(shapes: Tree) -> int:
 
 
 def drawn_from_prior(
-    split: SplitModel, public: Any, key: jax.Array, count: int, then: Any = None
+    split: SplitModel, public: Tree, key: jax.Array, count: int, then: Any = None
 ) -> dict[str, jax.Array]:
     """Unconstrained latents by site, drawn from the prior, (count, ...); a site with an improper prior is constant.
 
@@ -189,7 +189,7 @@ def drawn_from_prior(
 
     Guarantee: the draws do not depend on the private rows, which are not an argument."""
 
-    def one(key: jax.Array, public: Any) -> Tree:
+    def one(key: jax.Array, public: Tree) -> Tree:
         z = initial_values(split, public, key, "prior_sample")
         return z if then is None else then(z, public)
 

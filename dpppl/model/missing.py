@@ -17,7 +17,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.handlers import log_prob_of, made_up_value
 from dpppl.model.refusals import MISSING_CURE, of_row_message
 from dpppl.model.structure import Site, Trace, counted, is_factor, log_weight, plates_of, unwrapped
-from dpppl.types import Tree
+from dpppl.types import Distribution, Tree
 
 _NUM_ROWS = 16
 
@@ -119,7 +119,7 @@ def _uses(split: object, name: str, z: Arrays, row: Arrays, public: Arrays, give
     return jnp.any(jnp.stack([_has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in others]))
 
 
-def _has_new_nan(fn: object, tainted: object) -> jax.Array:
+def _has_new_nan(fn: Distribution, tainted: object) -> jax.Array:
     """Whether a distribution has a parameter that is NaN where the same one of another is not, and no mask takes it out."""
     pairs = zip(jax.tree.leaves(fn), jax.tree.leaves(tainted))
     found = [jnp.any((new != new) & (old == old)) for old, new in pairs]
@@ -162,7 +162,7 @@ def _check_observed(split: Any) -> None:
                 )
 
 
-def _inside(site: Site) -> Any:
+def _inside(site: Site) -> Tree:
     """A value in the support of an observed site."""
     found = made_up_value(site["fn"].support, jnp.full(jnp.shape(site["value"]), 0.3))
     return None if found is None else found.astype(jnp.result_type(site["value"]))

@@ -36,7 +36,7 @@ def is_setting(value: jax.Array) -> bool:
     return isinstance(value, _NUMBERS) and not (isinstance(value, int) and abs(value) >= 2**64)
 
 
-def check_nesting(name: str, value: Any, above: tuple[int, ...] = ()) -> None:
+def check_nesting(name: str, value: Tree, above: tuple[int, ...] = ()) -> None:
     """Raise ConfigurationError for a container that holds itself, which JAX cannot flatten, and for a container with an array
     for each row. Its keys may be names of persons, so no error shows them."""
     kind = f"argument '{name}' is a {type(value).__name__}"

@@ -19,7 +19,7 @@ from dpppl.model.arguments import Arrays, Shapes
 from dpppl.model.samplers import drawn
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, is_masked, plates_of, unwrapped
-from dpppl.types import Tree
+from dpppl.types import Distribution, Tree
 
 NUM_DRAWS = 8
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
@@ -66,9 +66,9 @@ class Responses:
         latents: list[Site] = []
 
         def distributions(z: Arrays, row: Arrays, public: Arrays) -> tuple[Tree, Tree]:
-            indicators: dict[str, Any] = {}
+            indicators: dict[str, Tree] = {}
 
-            def visit(site: Site) -> Any:
+            def visit(site: Site) -> Tree:
                 if not censoring.is_censored(site["fn"]):
                     return site["value"]
                 indicators[f"indicator of {site['name']}"] = censoring.own(site).indicators
@@ -161,7 +161,7 @@ class Responses:
         total: Any = 0.0
         in_use = missing.in_use(self.split, z, row, public) if self.missing else {}
         others = {name: _number(value) for name, value in values.items()}
-        counts: dict[str, Any] = in_use
+        counts: dict[str, Tree] = in_use
         for site in supports.observed(self.split, z, row, public):
             name, counts[site["name"]] = site["name"], counted(site["fn"])
             if not self.missing:
@@ -184,7 +184,7 @@ class Responses:
         found: Arrays = {}
         censored: dict[str, Site] = {}
 
-        def draw(site: Site) -> Any:
+        def draw(site: Site) -> Tree:
             name, site_key = site["name"], jax.random.fold_in(key, len(found))
             if not censoring.is_censored(site["fn"]):
                 found[name] = drawn(site["fn"], site_key, (*count, *site["kwargs"]["sample_shape"]))
@@ -211,7 +211,7 @@ def _zeros(split: SplitModel, row: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     return {n: jnp.zeros(s.shape, s.dtype) for n, s in split.latents.items()}, row, split.placeholder_public()
 
 
-def _replaced_distributions(split: SplitModel, row: Arrays) -> Any:
+def _replaced_distributions(split: SplitModel, row: Arrays) -> Tree:
     """The parameters of the responses' distributions when other responses are observed."""
     z, row, public = _zeros(split, row)
     blank = lambda site: censoring.blank(site, jnp.zeros_like(site["value"]))  # noqa: E731
@@ -223,7 +223,7 @@ def _number(value: jax.Array) -> jax.Array:
     return jnp.asarray(value.value if isinstance(value, censoring.Censored) else value, jnp.float32)
 
 
-def _law(site: Site) -> Any:
+def _law(site: Site) -> Tree:
     """All that a site's responses are distributed by, but its scale and indicators."""
     return jax.tree.leaves(site["fn"]), site["scale"], censoring.leaves(site)
 
@@ -268,7 +268,7 @@ def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray] | N
 def why_not_own(
     values: Callable[..., Arrays],
     observed: Callable[[Arrays], Sequence[tuple[str, Any, Any]]],
-    laws: Callable[[Arrays], Any],
+    laws: Callable[[Arrays], Tree],
     shapes: tuple[Shapes, Shapes, Shapes],
 ) -> str | None:
     """Why a row's values might not be replaced by draws, and the cure, without its end; None where they may. Looks at no data.
@@ -311,7 +311,7 @@ def _shared(name: str, argument: str) -> str:
     )
 
 
-def _used_by(laws: Callable[[Arrays], Any], row: Shapes) -> set[str]:
+def _used_by(laws: Callable[[Arrays], Tree], row: Shapes) -> set[str]:
     """The arguments of a row that distributions are computed from, other than by whether values are missing: a mask
     ~jnp.isnan(y) leaves y a response."""
     jaxpr = jax.make_jaxpr(laws)(row).jaxpr
@@ -331,7 +331,7 @@ def _tells_missing(equation: JaxprEqn) -> bool:
     return len(inner) == 1 and len(inner[0].eqns) == 1 and _tells_missing(inner[0].eqns[0])
 
 
-def _on_made_up_rows(function: Callable[[Arrays], Any], row: Shapes, used: set[str]) -> Any:
+def _on_made_up_rows(function: Callable[[Arrays], Tree], row: Shapes, used: set[str]) -> Tree:
     """`function` of rows (attempts, alternatives, ...); alternatives differ in the arguments that are not `used`."""
     rng, found = np.random.default_rng(0), {}
     for name, shape in row.items():
@@ -343,7 +343,7 @@ def _on_made_up_rows(function: Callable[[Arrays], Any], row: Shapes, used: set[s
         found[name] = np.broadcast_to(number, (_ATTEMPTS, _ALTERNATIVES, *shape.shape)).astype(shape.dtype)
     names: list[str] = []
 
-    def numbers(row: Arrays) -> Any:
+    def numbers(row: Arrays) -> Tree:
         sites = function(row)
         names[:] = [name for name, *_ in sites]
         return [jnp.broadcast_arrays(value, counts) for _, value, counts in sites]
@@ -387,7 +387,7 @@ def check_declarations(split: SplitModel, sites: Sequence[Site], flat: str) -> N
         _check_inputs(split, list(censored))
 
 
-def _check_part(site: Site, part: Any, censored: dict[str, Site]) -> None:
+def _check_part(site: Site, part: Distribution, censored: dict[str, Site]) -> None:
     name, is_interval = site["name"], censoring.is_interval(site["fn"])
     if isinstance(part, str) and not is_interval:
         other = censored.get(part)
@@ -422,11 +422,11 @@ def _check_inputs(split: SplitModel, names: Sequence[str]) -> None:
     """Refuse limits that depend on latents, or on what their own site observes."""
     shapes = split.latents, split.row, split.arguments.public
 
-    def sites(replaced: bool) -> Any:
-        def visit(site: Site) -> Any:
+    def sites(replaced: bool) -> Tree:
+        def visit(site: Site) -> Tree:
             return censoring.blank(site, jnp.zeros_like(site["value"])) if replaced else None
 
-        def function(z: Arrays, row: Arrays, public: Arrays) -> dict[str, Any]:
+        def function(z: Arrays, row: Arrays, public: Arrays) -> dict[str, Tree]:
             trace = split.visit_observed(visit, z, row, public, supports.first_values(split))
             return {
                 name: censoring.leaves(trace[name]) if replaced else jax.tree.leaves(censoring.own(trace[name]))

@@ -19,7 +19,7 @@ from dpppl.model.handlers import user_line
 from dpppl.model.refusals import quoted
 from dpppl.types import Function, Tree
 
-Terms = Callable[[int], Callable[..., Any]]
+Terms = Callable[[int], Function]
 """`terms(num_rows)(z, rows, public)`: all terms of a run on this number of rows, by role and by site."""
 _WHAT = {"likelihood": "log likelihood", "value": "observed value"}
 _HALF = (jnp.float16, jnp.bfloat16)

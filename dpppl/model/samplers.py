@@ -19,7 +19,7 @@ from jax import lax
 from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
 
 from dpppl.model.structure import unwrapped
-from dpppl.types import Function, Tree
+from dpppl.types import Distribution, Function, Tree
 
 _SMALL, _MOST, _AT_A_TIME, _NEGLIGIBLE = 40.0, 1000, 8, 1e-10
 """Minus log probabilities of 0 below which counts are drawn by inversion, terms after which it ends, of which so many are added
@@ -29,7 +29,7 @@ _RAISED, _DEGREES, _FARTHEST = 4, (9, 5), 5.6
 the root of the concentration."""
 
 
-def drawn(fn: Any, key: object, sample_shape: tuple[int, ...] = ()) -> jax.Array:
+def drawn(fn: Distribution, key: object, sample_shape: tuple[int, ...] = ()) -> jax.Array:
     """Draws distributed as `fn.sample(key, sample_shape)`: to float32, and where counts are large within 1e-4 (total variation).
 
     >>> drawn(dist.Poisson(jnp.array([0.0, 3.0])).to_event(1), jax.random.key(0), (4,)).shape
@@ -42,7 +42,7 @@ def drawn(fn: Any, key: object, sample_shape: tuple[int, ...] = ()) -> jax.Array
     return draw(distribution, key, shape).astype(jax.eval_shape(distribution.sample, key).dtype)
 
 
-def _poisson(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _poisson(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     rate = jnp.broadcast_to(distribution.rate, shape)
     return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
 
@@ -53,7 +53,7 @@ def _poisson_of(rate: Any, key: jax.Array) -> jax.Array:
     return jnp.where(rate < _SMALL, few, _many(jax.random.normal(key, rate.shape, rate.dtype), rate, rate, 1.0, 1.0))
 
 
-def _binomial(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     count, p = jnp.broadcast_to(distribution.total_count, shape), jnp.broadcast_to(distribution.probs, shape)
     rarer = jnp.minimum(p, 1.0 - p)
     is_small = -count * jnp.log1p(-rarer) < _SMALL
@@ -67,7 +67,7 @@ def _binomial(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.
     return jnp.where(p > 0.5, count - rare, rare)
 
 
-def _negative_binomial(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _negative_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     gamma_key, key = jax.random.split(key)
     gamma = _gamma(jnp.broadcast_to(distribution.concentration, shape), gamma_key)
     return _poisson_of(gamma / distribution.rate, key)
@@ -123,15 +123,15 @@ def _gamma_quantile() -> list[list[float]]:
     return [[float(q) for q in row] for row in found.reshape(degree_w + 1, degree_c + 1)]
 
 
-def _of_gamma(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _of_gamma(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return _gamma(jnp.broadcast_to(distribution.concentration, shape), key) / distribution.rate
 
 
-def _inverse_gamma(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _inverse_gamma(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return distribution.rate / _gamma(jnp.broadcast_to(distribution.concentration, shape), key)
 
 
-def _beta(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _beta(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The first of two gamma variates over their sum."""
     keys, given = jax.random.split(key), (distribution.concentration1, distribution.concentration0)
     (x, e), (y, f) = (_raised_gamma(jnp.broadcast_to(a, shape), key) for key, a in zip(keys, given))
@@ -139,7 +139,7 @@ def _beta(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Arra
     return jnp.clip(1.0 / (1.0 + y / x * jnp.exp(e - f)), limits.tiny, 1.0 - limits.epsneg)
 
 
-def _zero_inflated(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _zero_inflated(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     key, zero_key = jax.random.split(key)
     lead = shape[: len(shape) - len(distribution.base_dist.batch_shape)]
     others = drawn(distribution.base_dist, key, lead)
@@ -156,7 +156,7 @@ def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> jax.Arra
     return jnp.maximum(jnp.floor(mean + 0.5 + sd * w + bent + small / sd), 0.0)
 
 
-def _student_t(distribution: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _student_t(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     df, dtype = jnp.minimum(distribution.df, 1e30), jnp.result_type(float)
     u, v = jax.random.uniform(key, (2, *shape), dtype)
     standard = jnp.sqrt(df * jnp.expm1(-2.0 / df * jnp.log1p(-u))) * jnp.cos(2.0 * jnp.pi * v)

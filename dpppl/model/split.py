@@ -43,7 +43,7 @@ from dpppl.model.structure import (
     plates_of,
     unconstrained_shape,
 )
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Distribution, Function, Tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +165,7 @@ class SplitModel:
         values that the model observes, both by site."""
 
         def function(z: Arrays, rows: Arrays, public: Arrays, noise: Arrays) -> tuple[Arrays, Arrays]:
-            def observe(site: Site) -> Any:
+            def observe(site: Site) -> Tree:
                 name, given = site["name"], site["value"]
                 value = made_up_value(site["fn"].support, noise[name]) if name in noise else None
                 return None if value is None else value.astype(jnp.result_type(given))
@@ -193,7 +193,7 @@ class SplitModel:
     def _by_row(self, sites: list[Site], assignment: Arrays | None = None) -> Arrays:
         """Log probabilities of sites inside the data plate, by site, of each row; weights of latents that are summed out."""
 
-        def of(site: Site) -> Any:
+        def of(site: Site) -> Tree:
             number = (assignment or {}).get(site["name"])
             return log_prob_of(site) if number is None else log_weight(site, number)
 
@@ -208,7 +208,7 @@ class SplitModel:
         assignment: Arrays | None = None,
         observe: Observe | None = None,
     ) -> Trace:
-        def latent(site: Site, transform: object) -> Any:
+        def latent(site: Site, transform: Distribution) -> Tree:
             if site["name"] in self.local:
                 return _placeholder(site, transform)
             if unconstrained_shape(site, transform) != self.latents[site["name"]].shape:
@@ -307,9 +307,9 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
     the prior."""
     rows = arguments.rows if num_rows is None else arguments.shapes(num_rows)
     found: list[Structure] = []
-    outside: dict[str, Any] = {}
+    outside: dict[str, Tree] = {}
 
-    def run(rows: Arrays, public: Arrays) -> Any:
+    def run(rows: Arrays, public: Arrays) -> Tree:
         with handlers.seed(rng_seed=0):
             trace = trace_of(model, arguments, BindLatents(_placeholder), rows, public)
         found.append(Structure.of(trace))
@@ -329,7 +329,7 @@ def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) ->
     return found[0], program, outputs
 
 
-def _placeholder(site: Site, transform: object) -> jax.Array:
+def _placeholder(site: Site, transform: Distribution) -> jax.Array:
     return jnp.zeros(unconstrained_shape(site, transform))
 
 
@@ -337,6 +337,6 @@ def _total(log_probs: Iterable[Tree]) -> jax.Array:
     return sum((jnp.sum(log_prob) for log_prob in log_probs), start=jnp.zeros(()))
 
 
-def _sum_but(log_prob: Any, axis: int) -> jax.Array:
+def _sum_but(log_prob: jax.Array, axis: int) -> jax.Array:
     """Sum over all axes but `axis`, counted from the right."""
     return jnp.sum(log_prob, axis=tuple(a for a in range(-jnp.ndim(log_prob), 0) if a != axis))

@@ -12,9 +12,9 @@ from numpyro.distributions import biject_to
 
 from dpppl.errors import UnsupportedModelError
 from dpppl.jaxprs import abstract
-from dpppl.types import Numbers
+from dpppl.types import Distribution, Numbers, Tree
 
-Site = dict[str, Any]
+Site = dict[str, Tree]
 Trace = Mapping[str, Site]
 Shape = tuple[int, ...]
 NUM_NODES = 16
@@ -143,7 +143,7 @@ def is_factor(site: Site) -> bool:
     return bool(site["infer"].get("is_auxiliary", False))
 
 
-def transform_of(site: Site) -> Any:
+def transform_of(site: Site) -> Tree:
     """The bijection from unconstrained values to a latent site's support.
 
     Raises UnsupportedModelError where there is none."""
@@ -156,7 +156,7 @@ def transform_of(site: Site) -> Any:
         ) from None
 
 
-def unconstrained_shape(site: Site, transform: Any) -> Shape:
+def unconstrained_shape(site: Site, transform: Distribution) -> Shape:
     """The shape of a continuous latent site's unconstrained value."""
     return tuple(transform.inverse_shape(site["kwargs"]["sample_shape"] + site["fn"].shape()))
 
@@ -183,13 +183,13 @@ def _observed(site: Site) -> Observed:
     return Observed(jnp.shape(site["value"]), fn.batch_shape, fn.event_shape, joint_name(fn), axes)
 
 
-def joint_name(distribution: object) -> str | None:
+def joint_name(distribution: Distribution) -> str | None:
     """The name of a distribution whose event is not a product of scalars."""
     innermost = unwrapped(distribution)
     return type(innermost).__name__ if innermost.event_shape else None
 
 
-def layers(distribution: object) -> Iterator[Any]:
+def layers(distribution: Distribution) -> Iterator[Any]:
     """A distribution, the one inside of its mask or added axes, the one inside of that, and so on."""
     yield distribution
     while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
@@ -197,7 +197,7 @@ def layers(distribution: object) -> Iterator[Any]:
         yield distribution
 
 
-def unwrapped(distribution: object) -> Any:
+def unwrapped(distribution: Distribution) -> Tree:
     """A distribution without its masks and added axes."""
     *_, innermost = layers(distribution)
     return innermost
@@ -208,7 +208,7 @@ def is_masked(site: Site) -> bool:
     return any(isinstance(fn, dist.MaskedDistribution) and not isinstance(fn._mask, bool) for fn in layers(site["fn"]))
 
 
-def counted(fn: object) -> Any:
+def counted(fn: Distribution) -> Tree:
     """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
     found: Any = True
     for layer in layers(fn):
@@ -218,7 +218,7 @@ def counted(fn: object) -> Any:
     return found
 
 
-def _is_normal(fn: object) -> bool:
+def _is_normal(fn: Distribution) -> bool:
     fn = unwrapped(fn)
     if isinstance(fn, dist.TransformedDistribution):
         one_to_one = all(t.domain.event_dim == t.codomain.event_dim == 0 for t in fn.transforms)
@@ -226,7 +226,7 @@ def _is_normal(fn: object) -> bool:
     return type(fn) is dist.Normal
 
 
-def _made_up_param(site: Site) -> Any:
+def _made_up_param(site: Site) -> Tree:
     """A value of the param site's shape, inside its constraint."""
     transform = biject_to(site["kwargs"].get("constraint", dist.constraints.real))
     shapes = jax.tree.map(lambda x: abstract(jnp.shape(x), jnp.result_type(x)), site["value"])

@@ -1,7 +1,5 @@
 """Which responses a model's distributions cannot produce, and how to code responses instead."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +9,7 @@ from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, plates_of, unwrapped
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Distribution, Function, Tree
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
 _MOST_MARKED = 256
@@ -37,7 +35,7 @@ def counting(log_likelihood: Function, strategy: str) -> Function:
 
     - **strategy** - how gradients are summed, see `Mechanism`."""
 
-    def marked(position: BySite, row: Tree, public: Tree, responses: object = None) -> Any:
+    def marked(position: BySite, row: Tree, public: Tree, responses: object = None) -> Tree:
         found = log_likelihood(position, row, public, *([] if responses is None else [responses]))
         leaves = jax.tree.leaves(position)
         if responses is not None or strategy == "ghost" or sum(jnp.size(leaf) for leaf in leaves) > _MOST_MARKED:
@@ -74,7 +72,7 @@ def codes(split: SplitModel) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _is_outside(fn: Any, value: Any) -> jax.Array:
+def _is_outside(fn: Distribution, value: Tree) -> jax.Array:
     support, mask = _scalar(fn.support), jnp.asarray(counted(fn))
     entries = jnp.broadcast_to(mask, jnp.broadcast_shapes(mask.shape, value.shape))
     is_finite = jnp.all(jnp.isfinite(value) | ~entries)
@@ -94,13 +92,13 @@ def _is_outside(fn: Any, value: Any) -> jax.Array:
     return outside | (on_boundary & jnp.any(jnp.isneginf(fn.log_prob(value))))
 
 
-def _scalar(support: object) -> Any:
+def _scalar(support: Distribution) -> Tree:
     while isinstance(support, constraints.independent):
         support = support.base_constraint
     return support
 
 
-def _code(fn: object, support: Any) -> str:
+def _code(fn: Distribution, support: Distribution) -> str:
     name = type(fn).__name__
     if isinstance(support, type(constraints.boolean)):
         return f"{name} takes 0 and 1; pass (y + 1) / 2 for responses -1 and 1, and y - 1 for responses 1 and 2"

@@ -109,7 +109,7 @@ class UnitResponses(Responses):
 def split_in_units(
     model: Model,
     args: tuple[object, ...],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, Tree],
     *,
     data_plate: str | None = None,
     variational: bool = False,
@@ -166,7 +166,7 @@ def responses_of(split: SplitModel, num_draws: int) -> Responses:
 
 def grouped(
     model: Model, args: tuple[object, ...], kwargs: dict[str, object], ids: str | None, max_rows: int, key: jax.Array
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[Tree, ...], dict[str, Tree]]:
     """The arguments of a call with the rows of each unit next to each other, (U * k, ...), and their MASK (U, k).
 
     - **model**, **args**, **kwargs** - the model and the arguments of its call.
@@ -246,5 +246,5 @@ def _check_effects(split: SplitModel, num_units: int) -> None:
             )
 
 
-def _without_mask(kwargs: dict[str, object]) -> dict[str, Any]:
+def _without_mask(kwargs: dict[str, object]) -> dict[str, Tree]:
     return {name: value for name, value in kwargs.items() if name != MASK}

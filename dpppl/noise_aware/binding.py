@@ -1,8 +1,6 @@
 """From the arguments of a run to coordinates, responses and rows, without a look at values."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 
@@ -17,7 +15,7 @@ from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.symmetry import symmetries
 from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data
 
 
@@ -39,10 +37,10 @@ class Bound:
     rows: Tree
     public: Tree
     symmetric: tuple[str, ...]
-    constrain: Callable[..., Any]
+    constrain: Function
 
 
-def bind(settings: NoiseAwareSettings, args: Any, kwargs: Any, key: jax.Array) -> Bound:
+def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> Bound:
     """The model of `settings` with the arguments of a run, whose `key` decides which rows of a unit are kept.
 
     Looks at no private values. Raises UnsupportedModelError and ConfigurationError."""

@@ -1,7 +1,6 @@
 """From the releases of a run to its verdict, samples, summary and Bayes factors, without a look at private values."""
 
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +23,10 @@ from dpppl.noise_aware.verdict import Verdict
 from dpppl.report.learned import Learned
 from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
+from dpppl.types import Distribution, Document, Tree
 
 
-def print_table(samples: dict[str, Any], verdict: Verdict, prob: float) -> None:
+def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None:
     """Print NumPyro's summary of samples by site (1, num_samples, ...), the verdict, and what was learned of each latent."""
     print_summary(samples, prob=prob, group_by_chain=True)
     print(f"verdict: {verdict.line()}")
@@ -49,7 +49,7 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
 
 def concluded(
     settings: NoiseAwareSettings, bound: Bound, releases: Released, found: Outcome, key: jax.Array, is_modelled: bool
-) -> tuple[Mixture, Verdict, dict[str, Any]]:
+) -> tuple[Mixture, Verdict, dict[str, Tree]]:
     """The posterior, the verdict on it, and samples by site.
 
     - **settings**, **bound**, **releases** - of the run.
@@ -112,7 +112,7 @@ def _unconstrained(coordinates: Coordinates, element: str, value: float) -> floa
     wanted, found = element.split("[")[0], {}
     split = coordinates.split
 
-    def visit(site: Any, transform: Any) -> Any:
+    def visit(site: Document, transform: Distribution) -> Tree:
         found[site["name"]] = transform
         return jnp.zeros(split.latents[site["name"]].shape)
 

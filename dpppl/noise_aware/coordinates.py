@@ -6,7 +6,7 @@ therefore measures it in deterministic sites where these replace latents, all fo
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ from dpppl.model.structure import plates_of
 from dpppl.model.supports import first_values
 from dpppl.noise_aware.curvature import Array
 from dpppl.noise_aware.frame import RANK, Frame, homes
+from dpppl.types import Tree
 
 _MOST_KNOWN = RANK // 2
 MOST_FULL = 200  # coordinates, of which the whole curvature is released
@@ -127,7 +128,7 @@ class Search:
     def _tangents(self, z: Arrays, tangent: Arrays, public: Arrays) -> dict[str, Arrays]:
         """The derivatives of deterministic sites along each latent by itself."""
 
-        def along(latent: str) -> Any:
+        def along(latent: str) -> Tree:
             sites = lambda value: self._deterministic(z | {latent: value}, public)  # noqa: E731
             return jax.jvp(sites, (z[latent],), (tangent[latent],))[1]
 
@@ -206,7 +207,7 @@ class Search:
         rng = np.random.default_rng(0)
         z = {n: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for n, s in self._split.latents.items()}
 
-        def values(moved: Arrays) -> Any:
+        def values(moved: Arrays) -> Tree:
             found = self._deterministic(z | moved, self._public)
             return jnp.concatenate([jnp.ravel(found[site]) for site in held])
 
@@ -368,7 +369,7 @@ class Coordinates:
     def _normal(self, public: Arrays, mean: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
         """The prior's exact moments if it is normal, as compared at some of its draws, from estimates."""
 
-        def told(start: jax.Array, points: jax.Array, public: Arrays) -> Any:
+        def told(start: jax.Array, points: jax.Array, public: Arrays) -> Tree:
             log_prior = lambda x: self.split.log_prior(self.latents(x), public)  # noqa: E731
             found = jax.vmap(log_prior)(points) - log_prior(start)
             return jax.grad(log_prior)(start), jax.hessian(log_prior)(start), found

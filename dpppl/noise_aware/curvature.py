@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpppl.types import Tree
+
 Array = np.ndarray
 _SHAPE, _SCALE = 1.5, 3.0  # of the inverse gamma prior of the variance of log eigenvalues
 _APART = 0.02  # the share of them that follows no normal law
@@ -296,6 +298,6 @@ def positive_part(matrix: Array) -> Array:
     return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
-def times(matrix: Any, vector: Any) -> Any:
+def times(matrix: Any, vector: Any) -> Tree:
     """Matrices (..., d, d) times vectors (..., d)."""
     return (matrix @ vector[..., None])[..., 0]

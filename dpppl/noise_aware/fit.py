@@ -6,7 +6,7 @@ where a quadratic term, or another link, is missing (Pregibon 1980).
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ import numpy as np
 from dpppl.noise_aware.curvature import Array, times
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, Ask, At
-from dpppl.types import Numbers
+from dpppl.types import Numbers, Tree
 
 FIT, LINK = 0.7, 0.68
 """By what two moments of ranks by surprise are multiplied, and the signed ranks by value, so that these, and the numbers released
@@ -38,7 +38,7 @@ def ranks(likelier: jax.Array, weights: jax.Array) -> jax.Array:
     return likelier @ weights - 0.5
 
 
-def moments_of_rank(log_probs: jax.Array, weights: jax.Array) -> tuple[Any, Any]:
+def moments_of_rank(log_probs: jax.Array, weights: jax.Array) -> tuple[Tree, Tree]:
     """Two moments of a response's rank by surprise less what the model expects of them, and their variances under the model.
     The first member is the real response; ranks of equals are halved.
 

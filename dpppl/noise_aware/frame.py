@@ -16,6 +16,7 @@ import numpy as np
 from scipy.linalg import qr
 
 from dpppl.noise_aware.curvature import EVENING, Array, times
+from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
@@ -256,7 +257,7 @@ class Frame(NamedTuple):
         return isometric(inside[:, :, None] * inside[:, None, :]).ravel()
 
 
-def _namespace(array: Any) -> Any:
+def _namespace(array: Any) -> Tree:
     return np if isinstance(array, np.ndarray) else jnp
 
 

@@ -109,7 +109,7 @@ class Joint:
         walk = Walk.like(at.frame) if state.walk is None else state.walk
         return state._replace(at=at, walk=walk, repeats=STEPS if kind == "gradient" else 1).on_device()
 
-    def read(self, kind: str, positions: jax.Array, values: jax.Array) -> Any:
+    def read(self, kind: str, positions: jax.Array, values: jax.Array) -> Tree:
         """The numbers that a kind has released, from positions (STEPS, d) and noisy sums (STEPS, width) of an access."""
         sizes = self.sizes[kind]
         if kind == "gradient":
@@ -118,7 +118,7 @@ class Joint:
             return {"A": values[0, : sizes[0]], "J": values[0, sizes[0] : sum(sizes)]}
         return values[0, : sizes[0]]
 
-    def __call__(self, at: At, row: Tree, rest: Tree) -> Any:
+    def __call__(self, at: At, row: Tree, rest: Tree) -> Tree:
         """The numbers (width,) of one row."""
         assert at.along is not None and at.directions is not None and at.sides is not None
         (public, key), sides, along, directions = rest, at.sides, at.along, at.directions
@@ -221,10 +221,10 @@ class OfKind:
         return self.program.digest
 
     @property
-    def outputs(self) -> Any:
+    def outputs(self) -> Tree:
         """Shapes of what an access of this kind releases."""
         return jax.eval_shape(lambda found: self.joint.read(self.kind, *found), self.program.outputs)
 
-    def __call__(self, state: Tree, rows: Tree, public: Tree) -> Any:
+    def __call__(self, state: Tree, rows: Tree, public: Tree) -> Tree:
         """The numbers that an access of this kind releases."""
         return self.joint.read(self.kind, *self.program(self.joint.asked(self.kind, state), rows, public))

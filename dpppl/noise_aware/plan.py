@@ -87,7 +87,7 @@ class State(NamedTuple):
         return narrow(self._replace(rng_key=None))._replace(rng_key=self.rng_key)
 
 
-def narrow(tree: Tree) -> Any:
+def narrow(tree: Tree) -> Tree:
     """A pytree with arrays of 32 bits."""
     kinds = {"f": np.float32, "i": np.int32, "b": np.bool_}
     return jax.tree.map(lambda x: np.asarray(x, kinds[np.asarray(x).dtype.kind]), tree)
@@ -98,7 +98,7 @@ class Ask(Protocol):
 
     def __call__(
         self, kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None
-    ) -> Any: ...
+    ) -> Tree: ...
 
 
 def num_directions(dimension: int) -> int:

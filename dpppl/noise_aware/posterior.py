@@ -53,7 +53,7 @@ class Linear(NamedTuple):
         missing = times(vectors.swapaxes(-1, -2), times(total, means)) / roots
         return cls(times(slopes, centre) - missing, slopes @ frame.inverse, origin + frame.latents(centre), frame)
 
-    def arrays(self) -> dict[str, Any]:
+    def arrays(self) -> dict[str, Tree]:
         """For `_residual`, without the leading axis where all share them."""
         frame = self.frame
         found = {"start": self.start, "slopes": self.slopes, "centre": self.centre, "scales": frame.scales}
@@ -120,10 +120,10 @@ class Sampler:
         latents = self.coordinates.split.latents
         return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
 
-    def _chain(self, data: Tree, frame: Tree, key: jax.Array, num_samples: int) -> Any:
+    def _chain(self, data: Tree, frame: Tree, key: jax.Array, num_samples: int) -> Tree:
         """Latents by site, (num_samples, ...), and whether they diverged."""
 
-        def potential(x: jax.Array) -> Any:
+        def potential(x: jax.Array) -> Tree:
             latents, log_det, residual = self._latents(x, data, frame)
             return 0.5 * jnp.sum(residual**2) - self.coordinates.split.log_prior(latents, data[1]) - log_det
 
@@ -133,13 +133,13 @@ class Sampler:
         )
         state = lax.fori_loop(0, _NUM_WARMUP, lambda _, state: step(state), state)
 
-        def body(state: Tree, _: Any) -> Any:
+        def body(state: Tree, _: Any) -> Tree:
             state = step(state)
             return state, (self._latents(state.z, data, frame)[0], state.diverging)
 
         return lax.scan(body, state, None, length=num_samples)[1]
 
-    def _latents(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Any, Any, Any]:
+    def _latents(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Tree, Tree, Tree]:
         """Latents, the log determinant of their derivatives, and their residual."""
         if self._is_wide:
             latents = self._wide_latents(x, frame)
@@ -147,7 +147,7 @@ class Sampler:
         t, log_det = self._place(x, data, frame)
         return self._unravel(frame["middle"] + frame["width"] * t), log_det, self._at(frame, data)(t)
 
-    def _at(self, frame: Tree, data: Tree) -> Callable[[Any], Any]:
+    def _at(self, frame: Tree, data: Tree) -> Callable[[Tree], Tree]:
         """The residual of latents in units of their prior's spread."""
 
         def residual(t: jax.Array) -> jax.Array:
@@ -156,7 +156,7 @@ class Sampler:
 
         return residual
 
-    def _white(self, data: Tree, points: Array, public: Tree) -> Any:
+    def _white(self, data: Tree, points: Array, public: Tree) -> Tree:
         """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n).
 
         Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
@@ -180,7 +180,7 @@ class Sampler:
             frames.append(scales | {"around": start[given], "root": root, "prior_root": prior_root})
         return {name: jnp.asarray(np.array([f[name] for f in frames]), jnp.float32) for name in frames[0]}
 
-    def _place(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Any, Any]:
+    def _place(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Tree, Tree]:
         """Latents, in units of their prior's spread, and the log determinant of their derivatives by x.
 
         The residual is affine in the latents that are `moves`, given all others: these get the mean and covariance that they
@@ -195,7 +195,7 @@ class Sampler:
         moved = solve_triangular(r, x[own] - q[: len(value)].T @ value)
         return t.at[own].set(moved), -jnp.sum(jnp.log(jnp.abs(jnp.diag(r))))
 
-    def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Any:
+    def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Tree:
         """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
         latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in
         their prior."""
@@ -210,7 +210,7 @@ class Sampler:
         start, size = _scaled(self._at({"middle": middle, "width": width}, (data, public)), self._sites | self._moves)
         return {"middle": middle + width * start, "width": width * size}
 
-    def _wide_latents(self, x: jax.Array, frame: Tree) -> Any:
+    def _wide_latents(self, x: jax.Array, frame: Tree) -> Tree:
         latents = frame["middle"] + frame["width"] * x
         if "roots" in frame:
             where, turn = np.flatnonzero(self._sites), frame["turn"]
@@ -220,7 +220,7 @@ class Sampler:
         return self._unravel(latents)
 
 
-def _scaled(at: Callable[[Any], Any], free: Array) -> tuple[Any, Any]:
+def _scaled(at: Callable[[Tree], Tree], free: Array) -> tuple[Tree, Tree]:
     """Where the residual `at` of t (n,) and a normal prior fit best, moving those that are `free`, and the scales of all."""
     mask = jnp.asarray(free, jnp.float32)
 

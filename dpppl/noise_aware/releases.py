@@ -26,7 +26,7 @@ from dpppl.processes import messages
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
-from dpppl.types import Numbers, Tree
+from dpppl.types import Function, Numbers, Tree
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
@@ -67,7 +67,7 @@ class Releases:
         """The function of (kind, at, noise multiplier, repeats, walk) that makes the accesses of one run, in order."""
         done, place, kept = 0, 0, [] if self.checkpoint is None else self.checkpoint.leaves
 
-        def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Any:
+        def ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
             nonlocal done, place
             self._check(kind, noise_multiplier, done, repeats)
             name = kind
@@ -110,12 +110,12 @@ class Released(NamedTuple):
     prior: Any
     is_normal: bool
     scale: float
-    values: list[Any]
+    values: list[Tree]
 
     def recorded(self, ask: Ask) -> Ask:
         """The same function, which adds to `values` what it returns."""
 
-        def asked(*args: Any, **options: Any) -> Any:
+        def asked(*args: Tree, **options: Tree) -> Tree:
             self.values.append(ask(*args, **options))
             return self.values[-1]
 
@@ -125,7 +125,7 @@ class Released(NamedTuple):
         """A function that returns the values again, in order. It raises ConfigurationError where there are no more."""
         values = iter(self.values)
 
-        def ask(*_: Any, **__: Any) -> Any:
+        def ask(*_: Tree, **__: Tree) -> Tree:
             for found in values:
                 return found
             raise ConfigurationError("the run was interrupted before it had released all that a posterior needs.")
@@ -165,7 +165,7 @@ def prepared(
     return dict(zip((*single, "gradient"), prepare_all(programs, rows=1)))
 
 
-def _access(statistic: Callable[..., Any], state: State, at: At, step: jax.Array, rows: Tree, public: Tree) -> Any:
+def _access(statistic: Function, state: State, at: At, step: jax.Array, rows: Tree, public: Tree) -> Tree:
     total = noisy_statistic(MECHANISM,
         statistic, at, rows, (public, draw_key(state.rng_key, step)), key=state.rng_key,
         noise_multiplier=state.noise_multiplier, step=step, number=ROW_NUMBER,
@@ -173,16 +173,16 @@ def _access(statistic: Callable[..., Any], state: State, at: At, step: jax.Array
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), total)
 
 
-def _single(kind: str, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Any:
+def _single(kind: str, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:
     return _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
 
 
-def _walk(statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Any:
+def _walk(statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:
     """Gradients on the way to the posterior mean given those so far: positions (T, d), noisy scores (T, d)."""
     assert state.walk is not None
     walk = state.walk
 
-    def body(carry: Tree, update: Tree) -> Any:
+    def body(carry: Tree, update: Tree) -> Tree:
         i, count, point, average = carry
         noisy = _access(statistics.gradient, state, state.at._replace(point=point), i, rows, public)
         new, average = _moved(state.at, walk, count, point, average, noisy, *update)
@@ -192,12 +192,12 @@ def _walk(statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> 
     return lax.scan(body, start, (walk.gains, walk.offsets))[1]
 
 
-def _every(joint: Joint, state: State, rows: Tree, public: Tree) -> Any:
+def _every(joint: Joint, state: State, rows: Tree, public: Tree) -> Tree:
     """`repeats` accesses of one kind, as on a walk: positions (T, d), and noisy sums (T, width)."""
     assert state.walk is not None
     at, walk = state.at, state.walk
 
-    def body(number: jax.Array, carry: Tree) -> Any:
+    def body(number: jax.Array, carry: Tree) -> Tree:
         i, point, average, positions, values = carry
         noisy = _access(joint, state, at._replace(point=point), i, rows, public)
         gradient = noisy[: len(point)]
@@ -234,7 +234,7 @@ def _moved(
     return limited(new, at.point, walk.reach * frame.scales), average
 
 
-def bar_for(num_accesses: int, *, visible: bool) -> Any:
+def bar_for(num_accesses: int, *, visible: bool) -> Tree:
     """A bar for a number of accesses, to be used as a context; without a rate, as phases differ too much."""
     shape = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
     return tqdm(total=num_accesses, disable=not (visible and messages.leads()), desc="compiling", bar_format=shape)
@@ -243,7 +243,7 @@ def bar_for(num_accesses: int, *, visible: bool) -> Any:
 def shown(ask: Ask, bar: Any) -> Ask:
     """`ask`, with each access on the bar: its kind and number alone, which are public."""
 
-    def shown_ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Any:
+    def shown_ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:
         bar.set_description(_PHASES.get(kind, kind))
         found = ask(kind, at, noise_multiplier, repeats, walk)
         bar.update(repeats)

@@ -25,6 +25,7 @@ from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.session import Request, Run, session
+from dpppl.types import Tree
 
 T = TypeVar("T")
 
@@ -92,7 +93,7 @@ class NoiseAware(NoiseAwareSettings):
         return self._planned([self._charge()[0]])
 
     @on_host
-    def run(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+    def run(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
         """Make all releases and sample from the posterior given them; prints what it will cost first.
 
         - **rng_key** - one key, used once; take it from `dpppl.secret_key()`.
@@ -140,7 +141,7 @@ class NoiseAware(NoiseAwareSettings):
         opened.processes.enter("end", run.forget)
 
     @on_host
-    def sample_again(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+    def sample_again(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
         """Samples and verdict anew, from `releases` alone: at no cost, and without a look at private values.
 
         - **rng_key** - a key for the samples.
@@ -150,11 +151,11 @@ class NoiseAware(NoiseAwareSettings):
         self._sample_again(rng_key, args, kwargs, False)
 
     @on_host
-    def sample_model_width(self, rng_key: Any, *args: Any, **kwargs: Any) -> None:
+    def sample_model_width(self, rng_key: jax.Array, *args: Tree, **kwargs: Tree) -> None:
         """Repeat `sample_again` by the model's variance of scores, also after width="sandwich"; the same arguments."""
         self._sample_again(rng_key, args, kwargs, True)
 
-    def _sample_again(self, rng_key: Any, args: Any, kwargs: Any, is_modelled: bool) -> None:
+    def _sample_again(self, rng_key: jax.Array, args: Tree, kwargs: Tree, is_modelled: bool) -> None:
         key, releases = keys.as_key(rng_key), self.releases
         bound = bind(self, args, kwargs, key)
         found = conclusion.staged(self, bound, releases, releases.asker())
@@ -183,7 +184,7 @@ class NoiseAware(NoiseAwareSettings):
         """The verdict on the last run, from its releases."""
         return _found(self._verdict, "verdict")
 
-    def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Any]:
+    def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Tree]:
         """Samples by site, (num_samples, ...), as `numpyro.infer.MCMC.get_samples`; deterministic sites of latents too.
 
         - **group_by_chain** - whether to put an axis of length 1 first.
@@ -203,7 +204,7 @@ class NoiseAware(NoiseAwareSettings):
         kept = [name for name in found if not exclude_deterministic or name in latents]
         conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
-    def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
+    def to_arviz(self, *, allow_unconverged: bool = False) -> Tree:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
         log likelihood, which would be private rows. Needs the [arviz] extra.
 

@@ -1,6 +1,6 @@
 """The arguments of `dpppl.NoiseAware`, checked; its budget, and what its runs have left."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from dpppl.report.provenance import Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.types import Function, Tree
 from dpppl.validation import Fixed, checked_call, optional, positive, positive_integer
 
 CLIPPING = "centred on what the model expects of a row; every release in units of its bound, so at most 1 a row"
@@ -81,7 +82,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
     @checked_call
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Function,
         *,
         clipping_norm: float | None = None,
         curvature_bound: float | None = None,
@@ -93,7 +94,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         width: str | None = None,
         weights: str | None = None,
         max_weight: float | None = None,
-        **common: Any,
+        **common: Tree,
     ) -> None:
         super().__init__(**common)
         self._check_one_noise()
@@ -108,7 +109,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         self.num_samples = positive_integer(num_samples, name="num_samples")
         self.num_draws = positive_integer(num_draws, name="num_draws")
         self._coordinates: Coordinates | None = None
-        self._samples: dict[str, Any] | None = None
+        self._samples: dict[str, Tree] | None = None
         self._verdict: Verdict | None = None
         self._releases: Released | None = None
         self._mixture: Mixture | None = None

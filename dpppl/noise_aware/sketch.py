@@ -6,7 +6,7 @@ to its first block.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from dpppl.noise_aware.curvature import Array, Curvature, drawn, from_vector, ti
 from dpppl.noise_aware.frame import COLUMNS, RANK, Frame
 from dpppl.noise_aware.plan import At
 from dpppl.noise_aware.statistics import scores_share
+from dpppl.types import Tree
 
 _STANDS_OUT = 1.1
 _MULTIPLES = np.exp(np.linspace(np.log(0.25), np.log(1e6), 60))
@@ -146,7 +147,7 @@ class Release(NamedTuple):
     most_scores: float = 1.0
 
     @classmethod
-    def of(cls, values: Any, sigma: float, at: At, frame: Frame, most_scores: float = 1.0) -> "Release":
+    def of(cls, values: Tree, sigma: float, at: At, frame: Frame, most_scores: float = 1.0) -> "Release":
         """From the noisy sums of an access of noise multiplier `sigma`, with the bounds in `at`."""
         blocks, width = frame.roots.shape[:2]
         numbers = blocks * width * (width + 1) // 2

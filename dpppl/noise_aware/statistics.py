@@ -35,7 +35,7 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import At
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
-from dpppl.types import Numbers, Tree
+from dpppl.types import Function, Numbers, Tree
 from dpppl.validation import positive
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
@@ -70,14 +70,14 @@ class Weights:
             )
         return cls(weights, positive(max_weight, name="max_weight"))
 
-    def model(self, model: Callable[..., Any], keywords: Any) -> Callable[..., Any]:
+    def model(self, model: Function, keywords: Tree) -> Function:
         """The model with the column as a further argument, which it ignores.
 
         Raises ConfigurationError where a call's `keywords` lack the column."""
         if self.name not in keywords:
             raise ConfigurationError(f"the rows have weights: give {self.name}=..., one weight for each row.")
 
-        def weighted(*args: Any, **kwargs: Any) -> Any:
+        def weighted(*args: Tree, **kwargs: Tree) -> Tree:
             return model(*args, **{name: value for name, value in kwargs.items() if name != self.name})
 
         return weighted
@@ -147,7 +147,7 @@ class RowStatistics:
     def __init__(
         self,
         responses: Responses,
-        latents: Callable[[Any], Any],
+        latents: Callable[[Tree], Tree],
         frame: Frame,
         weights: Weights | None = None,
         most_scores: float = 1.0,
@@ -178,7 +178,7 @@ class RowStatistics:
         log_prob, score = value_and_gradient(self.log_likelihood)(at.point, unnumbered(row), public)
         return log_prob, at.frame.pulled(score)
 
-    def _mean(self, of: Callable[[Influence], Any], at: At, row: Tree, rest: Tree) -> Any:
+    def _mean(self, of: Callable[[Influence], Tree], at: At, row: Tree, rest: Tree) -> Tree:
         """A statistic of a row. Where it has missing values, what it would be with these filled in, averaged by their
         probabilities given what the row observes.
 
@@ -300,7 +300,7 @@ class RowStatistics:
         `of_curvature`, that of its curvature over the squared norm, scores clipped."""
         own = None if self._responses.missing else self._own(at, row, rest[0])[1]
 
-        def of(found: Influence) -> Any:
+        def of(found: Influence) -> Tree:
             score = jnp.linalg.norm(found.score if own is None else own)
             length = found.length / at.norm**2  # in units of the norm: its scale may be any
             return in_bin(jnp.where(at.of_curvature, length, score))
@@ -315,13 +315,13 @@ class RowStatistics:
         """The same from the row's influence."""
         return found.psi * (self.weight(at, row, found.length) / at.norm)
 
-    def curvature(self, at: At, row: Tree, rest: Tree) -> Any:
+    def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
         """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
 
         Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
         covariance of w psi and the score given what is observed: the information that is missing (Louis 1982)."""
 
-        def of(found: Influence) -> Any:
+        def of(found: Influence) -> Tree:
             w = self.weight(at, row, found.length)
             psi = found.psi * w
             product = at.frame.curvature(one, psi[None], found.score[None]) if has_missing else 0.0
@@ -333,12 +333,12 @@ class RowStatistics:
             matrix -= product - at.frame.curvature(one, psi[None], score[None])
         return self._scaled(at, matrix, psi)
 
-    def curvature_of(self, at: At, row: Tree, found: Influence) -> Any:
+    def curvature_of(self, at: At, row: Tree, found: Influence) -> Tree:
         """The same from the row's influence."""
         w = self.weight(at, row, found.length)
         return self._scaled(at, found.matrix() * w, found.psi * w)
 
-    def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Any:
+    def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
         return {
             "A": np.sqrt(1.0 - self._scores_share) * (matrix / at.bound),
             "J": np.sqrt(self._scores_share) * at.frame.outer(psi / at.norm),
@@ -361,8 +361,8 @@ class RowStatistics:
         alike, and the fourth is the first where that made it smaller, else 0."""
         has_missing = bool(self._responses.missing)
 
-        def curvatures(point: Numbers, directions: Numbers) -> Any:
-            def of(found: Influence) -> Any:
+        def curvatures(point: Numbers, directions: Numbers) -> Tree:
+            def of(found: Influence) -> Tree:
                 w = self.weight(at, row, found.length)
                 psi, score = found.psi @ directions * w, found.score @ directions
                 return w * found.along(directions), psi, score, psi * score
@@ -393,7 +393,7 @@ class RowStatistics:
         scores, chances, shares, jacobian = self._completed(at, row, *rest)
         count = len(chances)
 
-        def completed(number: jax.Array) -> Any:
+        def completed(number: jax.Array) -> Tree:
             one = lambda x: jnp.concatenate([x[number][None], x[count:]])  # noqa: E731
             return of(self.drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
 

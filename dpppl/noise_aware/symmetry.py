@@ -6,7 +6,7 @@ tried on draws from the prior and on rows made up, with responses that the model
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from dpppl.model.arguments import Arrays
 from dpppl.model.refusals import quoted
 from dpppl.model.responses import Responses
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.types import Tree
+from dpppl.types import Distribution, Document, Tree
 
 _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 
@@ -35,14 +35,14 @@ class Move(NamedTuple):
     kind: str
     axis: int = 1
 
-    def moved(self, values: Any) -> Any:
+    def moved(self, values: Tree) -> Tree:
         if self.kind == "swap":
             order = np.arange(values.shape[self.axis])
             order[:2] = 1, 0
             return np.take(values, order, axis=self.axis)
         return -values if self.kind == "flip" else 1.0 - values
 
-    def replaced(self, values: Any) -> Any:
+    def replaced(self, values: Tree) -> Tree:
         """With those of the entries that move which another point has."""
         if self.kind != "swap":
             return np.roll(values, 1, axis=0)
@@ -58,18 +58,18 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
     points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in coordinates.draws(public, key).items()}
     rows = _made_up(split.row, np.random.default_rng(0))
 
-    def transforms(z: Arrays, public: Arrays) -> dict[str, Any]:
+    def transforms(z: Arrays, public: Arrays) -> dict[str, Tree]:
         """The support of each site and the transform to it."""
-        sites: dict[str, Any] = {}
+        sites: dict[str, Tree] = {}
 
-        def visit(site: Any, transform: Any) -> Any:
+        def visit(site: Document, transform: Distribution) -> Tree:
             sites[site["name"]] = site["fn"].support, transform
             return z[site["name"]]
 
         split.visit_latents(visit, public)
         return sites
 
-    def made_up(points: Arrays, rows: Arrays, key: jax.Array, public: Arrays) -> tuple[Any, Any, Any]:
+    def made_up(points: Arrays, rows: Arrays, key: jax.Array, public: Arrays) -> tuple[Tree, Tree, Tree]:
         """Constrained values, the bounds of intervals, and responses drawn for the rows."""
         first = {name: value[0] for name, value in points.items()}
         values = jax.vmap(split.constrain, (0, None))(points, public)
@@ -81,14 +81,14 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
         draw = lambda row, key: responses._draw(first, row, public, key)  # noqa: E731
         return {name: values[name] for name in points}, bounds, jax.vmap(draw)(rows, jax.random.split(key, _NUM_ROWS))
 
-    def densities(values: Arrays, rows: Arrays, drawn: Tree, public: Arrays) -> tuple[Any, Any]:
+    def densities(values: Arrays, rows: Arrays, drawn: Tree, public: Arrays) -> tuple[Tree, Tree]:
         """Log likelihoods of the rows, and the log prior of the constrained values."""
 
-        def at(values: Arrays) -> tuple[Any, Any]:
-            z: dict[str, Any] = {}
+        def at(values: Arrays) -> tuple[Tree, Tree]:
+            z: dict[str, Tree] = {}
             jacobians = []
 
-            def visit(site: Any, transform: Any) -> Any:
+            def visit(site: Document, transform: Distribution) -> Tree:
                 name = site["name"]
                 z[name] = transform.inv(values[name])
                 jacobians.append(jnp.sum(transform.log_abs_det_jacobian(z[name], values[name])))
@@ -118,7 +118,7 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
 def _made_up(shapes: Tree, rng: np.random.Generator) -> Arrays:
     """Rows of normal numbers, and of the integers 0 to 3."""
 
-    def column(shape: Tree) -> Any:
+    def column(shape: Tree) -> Tree:
         size = (_NUM_ROWS, *shape.shape)
         whole = np.arange(np.prod(size, dtype=int)).reshape(size) % 4
         return rng.standard_normal(size) if jnp.issubdtype(shape.dtype, jnp.floating) else whole
@@ -126,7 +126,7 @@ def _made_up(shapes: Tree, rng: np.random.Generator) -> Arrays:
     return {name: np.asarray(column(shape), shape.dtype) for name, shape in shapes.items()}
 
 
-def _candidates(values: Arrays, bounds: dict[str, Any], points: Arrays) -> Iterator[tuple[Move, ...]]:
+def _candidates(values: Arrays, bounds: dict[str, Tree], points: Arrays) -> Iterator[tuple[Move, ...]]:
     """Small sets first."""
     axes = {name: np.shape(value)[1:] for name, value in values.items()}
     shares = [n for n, (low, high) in bounds.items() if not axes[n] and np.all(low == 0.0) and np.all(high == 1.0)]
@@ -147,7 +147,7 @@ def _subsets(moves: list[Move], most: int) -> Iterator[tuple[Move, ...]]:
         yield from itertools.combinations(moves, size)
 
 
-def _same(before: tuple[Any, ...], after: tuple[Any, ...], times: float = 1.0) -> bool:
+def _same(before: tuple[Tree, ...], after: tuple[Tree, ...], times: float = 1.0) -> bool:
     """Whether all numbers agree, those left out that are not finite before or after."""
     for one, other in zip(before, after):
         one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)

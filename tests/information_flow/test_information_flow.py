@@ -194,12 +194,12 @@ def test_devices_exchange_no_rows_inside_the_door(exchange):
 
 def test_primitives_are_known_whoever_asks_first():
     """What is found out about JAX once is found out the same inside a mesh: the door asks while it is traced."""
-    from dpppl.information_flow import primitives
+    from dpppl.information_flow import rules
 
-    before = dict(primitives._kinds())
-    primitives._kinds.cache_clear()
-    in_pieces(lambda part: primitives._kinds() and part, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"))(X)
-    assert primitives._kinds() == before and primitives.Kind.DEVICES in before.values()
+    before = dict(rules._kinds())
+    rules._kinds.cache_clear()
+    in_pieces(lambda part: rules._kinds() and part, in_specs=PartitionSpec("i"), out_specs=PartitionSpec("i"))(X)
+    assert rules._kinds() == before and rules.Kind.DEVICES in before.values()
 
 
 def test_shards_without_exchange_are_accepted():
