@@ -213,7 +213,7 @@ class Frame(NamedTuple):
         found = own + cross + cross.swapaxes(1, 2) + after @ (before.T @ product) @ after.swapaxes(1, 2)
         return (found + found.swapaxes(1, 2)) / 2
 
-    # What rows release: numbers of curvatures
+    # Numbers of curvatures, which rows release
 
     def pulled(self, scores: jax.Array) -> jax.Array:
         """Scores (..., d) of latents as those of u."""

@@ -41,7 +41,7 @@ class At(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """What a walk of `STEPS` gradients needs.
+    """The needs of a walk of `STEPS` gradients.
 
     - **mean** - the prior mean, (d,).
     - **inverse** - of the frame's roots, (k, b, b).

@@ -222,7 +222,7 @@ class Stage(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run has found.
+    """The findings of a run.
 
     - **stages** - all stages, in order.
     - **scalars** - how well rows fit."""
