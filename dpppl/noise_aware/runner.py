@@ -124,15 +124,8 @@ class NoiseAware(NoiseAwareSettings):
             with ExitStack() as stack:
                 with bar.external_write_mode():
                     opened = stack.enter_context(session(run, request, self.budget))
-                made = Releases(
-                    programs,
-                    access_key,
-                    rows,
-                    public,
-                    partial(opened.charge, 0),
-                    charge.noise_multipliers,
-                    run.checkpoint,
-                )
+                charging = partial(opened.charge, 0), charge.noise_multipliers, run.checkpoint
+                made = Releases(programs, access_key, rows, public, *charging)
                 self._releases = Released(prior, is_normal, scale, [])
                 ask = shown(self._releases.recorded(made.asker()), bar)
                 found = conclusion.staged(self, bound, self._releases, ask)
