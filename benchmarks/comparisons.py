@@ -86,6 +86,7 @@ def of_factors(runs):
         }
         found = np.array([run["found" if name == "private" else f"found {name}"] for run in runs])
         line[f"{name}, false discoveries"] = float(np.mean(found[:, is_null].sum(1) / np.maximum(found.sum(1), 1)))
+        line[f"{name}, power"] = float(against[:, ~is_null].mean())
         line[f"{name}, found of effects"] = float(found[:, ~is_null].mean())
     return line
 
@@ -127,7 +128,9 @@ def elpd(options, seed):
 
 
 def of_elpd(runs):
-    return {name: float(np.mean([run[name] for run in runs])) for name in runs[0]} | {"repetitions": len(runs)}
+    means = {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
+    error = float(np.std([run["covers"] for run in runs]) / np.sqrt(len(runs)))
+    return means | {"covers, se": error, "repetitions": len(runs)}
 
 
 def main():

@@ -100,6 +100,8 @@ def main():
             n: round(float(np.mean([one[n] for one in runs])), 3) for n in runs[0] if "covers" in n or n == "refused"
         }
         line |= {n: round(median(n), 3) for n in runs[0] if "width" in n or n == "seconds"}
+        spread = np.std([one["fully_synthetic covers"] for one in runs])
+        line["fully_synthetic covers, se"] = round(float(spread / np.sqrt(len(runs))), 3)
         line |= {"repetitions": len(runs), "NAPSU-MQ width": PUBLISHED.get(epsilon)}
         written("synthetic", f"three binary columns by {options.method}, epsilon {epsilon:g}", line)
         print(options.method, epsilon, line, flush=True)

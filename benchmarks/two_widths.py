@@ -171,11 +171,14 @@ def private(design, options, seed):
             if name == "sandwich" and "weight" not in data:
                 fitted.sample_model_width(dpppl.secret_key(), **arguments)
                 noted("model", fitted)
-    inside = (np.abs(best - truth) < 1.645 * spread).tolist()
-    found["without privacy"] = {
-        "inside": inside, "off": ((best - truth) / spread).tolist(), "wide": [1.0] * len(truth),
-        "refused": False, "dispersion": [1.0, 0.0],
-    }  # fmt: skip
+    estimates = {"without privacy": (best, spread)}
+    if "weight" in data:
+        estimates["without privacy or weights"] = without_privacy(model, rows)
+    for name, (estimate, sd) in estimates.items():
+        found[name] = {
+            "inside": (np.abs(estimate - truth) < 1.645 * sd).tolist(), "off": ((estimate - truth) / sd).tolist(),
+            "wide": (sd / spread).tolist(), "refused": False, "dispersion": [1.0, 0.0],
+        }  # fmt: skip
     return {"widths": found, "concerned": concerned}
 
 
@@ -203,7 +206,8 @@ def main():
             of_width = [run["widths"][width] for run in runs]
             inside, off, wide = (np.array([run[name] for run in of_width], float) for name in ("inside", "off", "wide"))
             line = {
-                "coverage": np.mean(inside[:, concerned]), "of all": np.mean(inside),
+                "coverage": np.mean(inside[:, concerned]),
+                "its se": np.std(inside[:, concerned].mean(axis=1)) / np.sqrt(len(runs)), "of all": np.mean(inside),
                 "mean distance": np.round(off[:, concerned].mean(axis=0), 2).tolist(),
                 "sd of distances": np.std(off[:, concerned]), "sd / without privacy": np.median(wide[:, concerned]),
                 "refused": sum(run["refused"] for run in of_width), "data sets": len(runs),
