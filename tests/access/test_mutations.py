@@ -463,6 +463,7 @@ def run_named_test(mutation, request, claimed):
         "path": lambda: request.getfixturevalue("tmp_path_factory").mktemp("ledger") / "ledger",
     }
     claimed.clear()
+    executables.clear()
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64("x64" in mutation.arguments):
         fixtures["monkeypatch"] = lambda: patch
         arguments = [
@@ -493,7 +494,6 @@ def check_that_it_is_caught(mutation, request, claimed):
     )  # what only reads traced programs
     with pytest.MonkeyPatch.context() as patch:
         mutated(mutation, patch)
-        executables.clear()
         if traced:
             jax.clear_caches()
         try:

@@ -49,7 +49,7 @@ def released(mechanism, rows, steps=range(3), noise_multiplier=0.5):
     return [np.asarray(x) for x in jax.tree.leaves([*(alone(z, rows, key, step) for step in steps), chains])]
 
 
-QUICK = {("sparse", False), ("partition", True)}
+QUICK = {("sparse", False)}
 BOTH = [
     pytest.param(scheme, discretise, marks=() if (scheme, discretise) in QUICK else pytest.mark.slow)
     for scheme in SCHEMES

@@ -297,6 +297,7 @@ def test_no_release_makes_the_posterior_fail():
         assert np.linalg.eigvalsh(spread).min() > -1e-6
 
 
+@pytest.mark.slow
 def test_no_release_makes_a_run_fail():
     """The whole recipe, histograms and scalars included: 20 of them. Samples are finite."""
     rng, width = np.random.default_rng(1), 3

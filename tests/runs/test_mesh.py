@@ -132,6 +132,7 @@ def test_scores_do_not_depend_on_the_number_of_devices():
     assert found[0] == found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_on_with_another_number_of_devices(tmp_path, dies_at_third_checkpoint):
     whole, _ = samples(mesh_of(1))
     path = tmp_path / "run"
