@@ -4,7 +4,11 @@ N = 6,000 rows, 7 covariates, epsilon 1; NUTS takes 500 + 1,000 steps. First and
 empty caches. Lines that a file (`--out`) holds are not measured again. `--of` adds the same numbers of NoiseAware in another
 checkout, measured between the two of this one, and their ratio.
 
+With `--coverage` so many data sets of 1,000 rows a family, of latents from the prior: the share of the weights that the central
+90 % intervals hold, its standard error over data sets, and the mean squared error in posterior variances.
+
 python benchmarks/responses.py --out responses.json [--families gamma poisson] [--of OTHER_CHECKOUT]
+python benchmarks/responses.py --coverage 20 --families normal poisson negative_binomial student_t
 """
 
 import argparse
@@ -29,7 +33,7 @@ def distribution(family, mean, scale, weights):
     import jax.numpy as jnp
     import numpyro.distributions as dist
 
-    inverse = jnp.exp(-mean)
+    inverse = None if mean is None else jnp.exp(-mean)
     return {
         "bernoulli": lambda: dist.Bernoulli(logits=mean),
         "normal": lambda: dist.Normal(mean, scale),
@@ -73,14 +77,40 @@ def model_of(family):
     return model
 
 
-def data_of(model):
+def data_of(model, num_rows=NUM_ROWS, number=3):
     """Covariates, and responses of the model at latents drawn from its prior."""
     import jax
     import numpy as np
     from numpyro.handlers import seed
 
-    x = np.random.default_rng(0).standard_normal((NUM_ROWS, DIMENSION)).astype(np.float32) / np.sqrt(DIMENSION)
-    return x, np.asarray(seed(model, jax.random.key(3))(x))
+    x = np.random.default_rng(0).standard_normal((num_rows, DIMENSION)).astype(np.float32) / np.sqrt(DIMENSION)
+    return x, np.asarray(seed(model, jax.random.key(number))(x))
+
+
+def coverage(family, count):
+    """A line of the table of coverage, over `count` data sets."""
+    import jax
+    import numpy as np
+    from numpyro.handlers import seed, trace
+
+    import dpppl
+
+    model, covered, squares = model_of(family), [], []
+    for number in range(count):
+        x, y = data_of(model, 1_000, 100 + number)
+        truth = np.ravel(trace(seed(model, jax.random.key(100 + number))).get_trace(x)["weights"]["value"])
+        private = dpppl.NoiseAware(
+            model, target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False, num_samples=1_000
+        )
+        private.run(jax.random.key(1_000 + number), x, y)
+        samples = private.get_samples(allow_unconverged=True)["weights"].reshape(1_000, -1)
+        low, high = np.quantile(samples, (0.05, 0.95), axis=0)
+        covered.append(np.mean((low < truth) & (truth < high)))
+        squares.append(np.mean((samples.mean(0) - truth) ** 2 / samples.var(0)))
+    error = lambda values: np.std(values, ddof=1) / np.sqrt(count)  # noqa: E731
+    return (
+        f"| {family} | {np.mean(covered):.3f} ± {error(covered):.3f} | {np.mean(squares):.2f} ± {error(squares):.2f} |"
+    )
 
 
 def worker(family, method):
@@ -137,10 +167,16 @@ def main():
     parser.add_argument("--families", nargs="+", default=FAMILIES, choices=FAMILIES)
     parser.add_argument("--of", help="another checkout, whose NoiseAware is measured, too")
     parser.add_argument("--out", type=Path, default=Path("responses.json"), help="keeps what was measured")
+    parser.add_argument("--coverage", type=int, help="data sets a family, whose coverage is measured instead")
     parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         return worker(*args.worker)
+    if args.coverage:
+        print("| responses | 90 % intervals cover | squared error in posterior variances |\n|---|---|---|", flush=True)
+        for family in args.families:
+            print(coverage(family, args.coverage), flush=True)
+        return None
     found = json.loads(args.out.read_text()) if args.out.exists() else {}
     runs = {"NoiseAware": ("NoiseAware", ROOT), "NUTS": ("NUTS", ROOT)}
     if args.of:

@@ -23,7 +23,7 @@ from dpppl.randomness import keys
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.types import BySite, Function, Scalar, Tree
 
-_ITERATIONS = 10
+_ITERATIONS, _FEW = 10, 4
 
 LogLikelihood = Callable[[Tree, Tree, Tree, Tree], jax.Array]
 """`log_likelihood(position, row, public, responses)`: a scalar; `responses` None for those observed."""
@@ -54,8 +54,10 @@ def centre(scores: jax.Array, weights: jax.Array, norm: Scalar, gram: jax.Array 
 
     Lengths are those of `squared_length`. Computed by repeated weighted means, without members that are not finite."""
     finite = jnp.all(jnp.isfinite(scores), axis=1)
-    members = list(jnp.where(finite[:, None], scores, 0.0))  # one by one, which is several times as fast as jointly
-    shares = list(jnp.where(finite, weights, 0.0))
+    scores, weights = jnp.where(finite[:, None], scores, 0.0), jnp.where(finite, weights, 0.0)
+    if gram is not None and len(gram) <= _FEW:
+        return _centre_of_few(scores, weights, norm, gram)
+    members, shares = list(scores), list(weights)  # one by one, which is several times as fast as jointly
 
     def mean(shares: list[Any]) -> jax.Array:
         total = jnp.maximum(sum(shares), 1e-30)
@@ -67,6 +69,24 @@ def centre(scores: jax.Array, weights: jax.Array, norm: Scalar, gram: jax.Array 
         return mean([share * factor for share, factor in zip(shares, factors)])
 
     return jax.lax.fori_loop(0, _ITERATIONS, better, mean(shares))
+
+
+def _centre_of_few(scores: jax.Array, weights: jax.Array, norm: Scalar, gram: jax.Array) -> jax.Array:
+    """The same, of finite scores of few numbers: each number of all members at once."""
+    numbers, pairs = list(scores.T), [(i, j) for i in range(len(gram)) for j in range(i + 1)]
+    factors = {(i, j): gram[i, j] * (1.0 if i == j else 2.0) for i, j in pairs}
+    extended = jnp.concatenate([scores, jnp.ones_like(scores[:, :1])], axis=1)
+
+    def mean(shares: jax.Array) -> jax.Array:
+        sums = shares @ extended
+        return sums[:-1] / jnp.maximum(sums[-1], 1e-30)
+
+    def better(_: int, a: jax.Array) -> jax.Array:
+        moved = [number - a[i] for i, number in enumerate(numbers)]
+        square = sum(factors[i, j] * (moved[i] * moved[j]) for i, j in pairs)
+        return mean(weights * jnp.minimum(1.0, norm * jax.lax.rsqrt(jnp.maximum(square, 1e-30))))
+
+    return jax.lax.fori_loop(0, _ITERATIONS, better, mean(weights))
 
 
 def unnumbered(row: Tree) -> Tree:

@@ -1,14 +1,13 @@
 """Draws of common responses, fast for many rows at once.
 
 NumPyro's own samplers of counts iterate until the slowest of all rows is done, with new random bits each time. Here a count
-comes from one number: a uniform one by inversion of its distribution function, or where many are expected a normal one by
-Cornish and Fisher's expansion (1938). A gamma variate, of which a negative binomial one is the mean, comes from a normal number
-by inversion, through a table of the quantile in Chebyshev polynomials; Student-t comes from two uniform numbers (Bailey 1994,
-polar method).
+comes from one uniform number, by inversion of its distribution function, or where many are expected by Cornish and Fisher's
+expansion (1938). A gamma variate, of which a negative binomial one is the mean, comes from a normal number by inversion, through
+a table of the quantile in Chebyshev polynomials; Student-t comes from two uniform numbers (Bailey 1994, polar method). Others
+come from a uniform number by their quantile. Uniform numbers are those of `quick`.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,8 +17,9 @@ import numpyro.distributions as dist
 from jax import lax
 from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
 
+from dpppl.model import quick
 from dpppl.model.structure import unwrapped
-from dpppl.types import Distribution, Function, Tree
+from dpppl.types import Distribution, Function
 
 _SMALL, _MOST, _AT_A_TIME, _NEGLIGIBLE = 40.0, 1000, 8, 1e-10
 """Minus log probabilities of 0 below which counts are drawn by inversion, terms after which it ends, of which so many are added
@@ -47,10 +47,11 @@ def _poisson(distribution: Distribution, key: jax.Array, shape: tuple[int, ...])
     return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
 
 
-def _poisson_of(rate: Any, key: jax.Array) -> jax.Array:
+def _poisson_of(rate: Any, key: jax.Array, stream: int = 0) -> jax.Array:
     inside = jnp.where(rate < _SMALL, rate, 0.0)
-    few = _inverted(key, jnp.exp(-inside), lambda k: inside * (1.0 / k))
-    return jnp.where(rate < _SMALL, few, _many(jax.random.normal(key, rate.shape, rate.dtype), rate, rate, 1.0, 1.0))
+    u = quick.uniform(key, rate.shape, stream).astype(rate.dtype)
+    few = _inverted(u, jnp.exp(-inside), lambda k: inside * (1.0 / k))
+    return jnp.where(rate < _SMALL, few, _many(quick.normal_of(u), rate, rate, 1.0, 1.0))
 
 
 def _binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -59,41 +60,48 @@ def _binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]
     is_small = -count * jnp.log1p(-rarer) < _SMALL
     n, q = jnp.where(is_small, count, 0), jnp.where(is_small, rarer, 0.0)
     odds = q / (1.0 - q)
-    few = _inverted(key, jnp.exp(n * jnp.log1p(-q)), lambda k: jnp.maximum(n - k + 1.0, 0.0) / k * odds)
+    u = quick.uniform(key, p.shape).astype(p.dtype)
+    few = _inverted(u, jnp.exp(n * jnp.log1p(-q)), lambda k: jnp.maximum(n - k + 1.0, 0.0) / k * odds)
     product = rarer * (1.0 - rarer)
-    w = jax.random.normal(key, p.shape, p.dtype)
-    many = _many(w, count * rarer, count * product, 1.0 - 2.0 * rarer, 1.0 - 6.0 * product)
+    many = _many(quick.normal_of(u), count * rarer, count * product, 1.0 - 2.0 * rarer, 1.0 - 6.0 * product)
     rare = jnp.where(is_small, few, jnp.minimum(many, count))
     return jnp.where(p > 0.5, count - rare, rare)
 
 
 def _negative_binomial(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    gamma_key, key = jax.random.split(key)
-    gamma = _gamma(jnp.broadcast_to(distribution.concentration, shape), gamma_key)
-    return _poisson_of(gamma / distribution.rate, key)
+    return _poisson_of(_gamma(distribution.concentration, key, shape) / distribution.rate, key, 2)
 
 
-def _gamma(concentration: object, key: jax.Array) -> jax.Array:
+def _gamma(concentration: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Gamma variates of scale 1."""
-    raised, exponent = _raised_gamma(concentration, key)
+    raised, exponent = _raised_gamma(concentration, key, shape)
     return jnp.maximum(raised * jnp.exp(-exponent), jnp.finfo(raised.dtype).tiny)
 
 
-def _raised_gamma(concentration: Any, key: jax.Array) -> tuple[Tree, Tree]:
+def _raised_gamma(
+    concentration: Any, key: jax.Array, shape: tuple[int, ...], stream: int = 0
+) -> tuple[jax.Array, jax.Array]:
     """x and e, for which x exp(-e) are gamma variates of scale 1: x has a concentration higher by `_RAISED`, and exp(-e) is a
-    product of powers of uniform numbers. Within 6e-6 in total variation, in exact arithmetic."""
-    key, uniform_key = jax.random.split(key)
-    shape, dtype = concentration.shape, jnp.result_type(float)
-    w = jnp.clip(jax.random.normal(key, shape, dtype), -_FARTHEST, _FARTHEST)
-    uniform = jax.random.uniform(uniform_key, (_RAISED, *shape), dtype)
-    exponent = sum(-jnp.log1p(-u) / (concentration + k) for k, u in enumerate(uniform))
+    product of powers of uniform numbers. Within 6e-6 in total variation, in exact arithmetic. Two streams of the key are used."""
+    w = jnp.clip(quick.normal(key, shape, stream), -_FARTHEST, _FARTHEST)
+    logs = jnp.log(quick.uniform(key, (_RAISED, *shape), stream + 1))
+    exponent = sum(-log * (1.0 / (concentration + k)) for k, log in enumerate(logs))
     d = concentration + (_RAISED - 1.0 / 3.0)
     c = 1.0 / jnp.sqrt(9.0 * d)
-    in_c = [_chebyshev(row, c * (2.0 * (9.0 * _RAISED - 3.0) ** 0.5) - 1.0) for row in _gamma_quantile()]
+    powers = _polynomials(c * (2.0 * (9.0 * _RAISED - 3.0) ** 0.5) - 1.0)
+    in_c = jnp.tensordot(jnp.asarray(_gamma_quantile(), c.dtype), powers, 1)
     return d * (1.0 + c * (w + _chebyshev(in_c, w / _FARTHEST))) ** 3, exponent
 
 
-def _chebyshev(coefficients: Sequence[Any], x: Any) -> jax.Array:
+def _polynomials(x: Any) -> Any:
+    """The Chebyshev polynomials of degrees 0 to `_DEGREES[1]` at x, along the first axis."""
+    found = [jnp.ones_like(x), x]
+    while len(found) <= _DEGREES[1]:
+        found.append(2.0 * x * found[-1] - found[-2])
+    return jnp.stack(found)
+
+
+def _chebyshev(coefficients: Any, x: Any) -> jax.Array:
     """The Chebyshev series at x in [-1, 1], by Clenshaw's recurrence (1955)."""
     last, before = coefficients[-1], 0.0
     for coefficient in coefficients[-2:0:-1]:
@@ -124,26 +132,25 @@ def _gamma_quantile() -> list[list[float]]:
 
 
 def _of_gamma(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return _gamma(jnp.broadcast_to(distribution.concentration, shape), key) / distribution.rate
+    return _gamma(distribution.concentration, key, shape) / distribution.rate
 
 
 def _inverse_gamma(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return distribution.rate / _gamma(jnp.broadcast_to(distribution.concentration, shape), key)
+    return distribution.rate / _gamma(distribution.concentration, key, shape)
 
 
 def _beta(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The first of two gamma variates over their sum."""
-    keys, given = jax.random.split(key), (distribution.concentration1, distribution.concentration0)
-    (x, e), (y, f) = (_raised_gamma(jnp.broadcast_to(a, shape), key) for key, a in zip(keys, given))
+    given = distribution.concentration1, distribution.concentration0
+    (x, e), (y, f) = (_raised_gamma(a, key, shape, 2 * number) for number, a in enumerate(given))
     limits = jnp.finfo(x.dtype)
     return jnp.clip(1.0 / (1.0 + y / x * jnp.exp(e - f)), limits.tiny, 1.0 - limits.epsneg)
 
 
 def _zero_inflated(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    key, zero_key = jax.random.split(key)
     lead = shape[: len(shape) - len(distribution.base_dist.batch_shape)]
     others = drawn(distribution.base_dist, key, lead)
-    return jnp.where(jax.random.uniform(zero_key, shape) < distribution.gate, 0, others)
+    return jnp.where(quick.uniform(key, shape, 255) < distribution.gate, 0, others)
 
 
 def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> jax.Array:
@@ -157,20 +164,39 @@ def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> jax.Arra
 
 
 def _student_t(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    df, dtype = jnp.minimum(distribution.df, 1e30), jnp.result_type(float)
-    u, v = jax.random.uniform(key, (2, *shape), dtype)
-    standard = jnp.sqrt(df * jnp.expm1(-2.0 / df * jnp.log1p(-u))) * jnp.cos(2.0 * jnp.pi * v)
+    df = jnp.minimum(distribution.df, 1e30)
+    u, v = quick.uniform(key, (2, *shape))
+    standard = jnp.sqrt(df * jnp.expm1(-2.0 / df * jnp.log(u))) * jnp.cos(2.0 * jnp.pi * v)
     return distribution.loc + distribution.scale * standard
 
 
-def _inverted(key: jax.Array, first: Any, ratio: Function) -> jax.Array:
+def _normal(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return distribution.loc + distribution.scale * quick.normal(key, shape)
+
+
+def _log_normal(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.exp(_normal(distribution, key, shape))
+
+
+def _by_quantile(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return distribution.icdf(quick.uniform(key, shape))
+
+
+def _weibull(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return distribution.scale * (-jnp.log(quick.uniform(key, shape))) ** (1.0 / distribution.concentration)
+
+
+def _geometric(distribution: Distribution, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.floor(jnp.log(quick.uniform(key, shape)) / jnp.log1p(-distribution.probs))
+
+
+def _inverted(u: Any, first: Any, ratio: Function) -> Any:
     """Draws of counts with probability `first` of 0, and `ratio(k)` times that of k - 1 of k.
 
     A count is how many sums of probabilities a uniform number exceeds, up to where these are so small that they no longer
     grow: rounded, they may never reach it."""
-    u = jax.random.uniform(key, first.shape, first.dtype)
 
-    def iteration(state: Tree) -> Any:
+    def iteration(state: Any) -> Any:
         k, p, below, count, _ = state
         is_left = jnp.zeros(())
         for _ in range(_AT_A_TIME):
@@ -194,7 +220,17 @@ _DRAWS: dict[type, Function] = {
     dist.NegativeBinomial2: _negative_binomial,
     dist.NegativeBinomialLogits: _negative_binomial,
     dist.NegativeBinomialProbs: _negative_binomial,
+    dist.GeometricProbs: _geometric,
+    dist.GeometricLogits: _geometric,
+    dist.Normal: _normal,
+    dist.LogNormal: _log_normal,
     dist.StudentT: _student_t,
+    dist.Exponential: _by_quantile,
+    dist.Gumbel: _by_quantile,
+    dist.Laplace: _by_quantile,
+    dist.Logistic: _by_quantile,
+    dist.Cauchy: _by_quantile,
+    dist.Weibull: _weibull,
     dist.Gamma: _of_gamma,
     dist.Chi2: _of_gamma,
     dist.InverseGamma: _inverse_gamma,

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import jaxpr_as_fun
 
 from dpppl.access.norm_histogram import SIZE, in_bin
 from dpppl.jaxprs import equations
@@ -133,22 +134,23 @@ class Joint:
             draws = jnp.where(redraw > 0, jax.random.fold_in(key, redraw), key)
             members = self.statistics.members(here, row, public, draws)
             found = self.statistics.drawn_influence(here, *members[1:4])
-            weight = self.statistics.weight(here, row, found.length)
-            like = jax.eval_shape(found.matrix)
-            matrix = lax.cond(kind == KINDS.index("curvature"), found.matrix, lambda: jnp.zeros(like.shape, like.dtype))
-            own = jnp.linalg.norm(self.statistics.through(here, members.jacobian, members.scores[:1])[0])
-            totals = self.statistics.totals(here, row, public, members.others)
-            squares = found.squares(directions)
-            return _Seen(
-                found.psi, found.is_clipped, own, squares, matrix, found.length, weight * found.along(along),
-                members.log_probs, totals,
-            )  # fmt: skip
 
-        like = jax.eval_shape(at_point, jax.ShapeDtypeStruct((), np.int32))
+            def others() -> Tree:
+                weight = self.statistics.weight(here, row, found.length)
+                matrix = _where(kind == KINDS.index("curvature"), found.matrix)
+                own = jnp.linalg.norm(self.statistics.through(here, members.jacobian, members.scores[:1])[0])
+                totals = self.statistics.totals(here, row, public, members.others)
+                squares = found.squares(directions)
+                return own, squares, matrix, weight * found.along(along), members.log_probs, totals
+
+            own, squares, matrix, curvatures, log_probs, totals = _where(kind != KINDS.index("gradient"), others)
+            return _Seen(found.psi, found.is_clipped, own, squares, matrix, found.length, curvatures, log_probs, totals)
+
+        traced, like = jax.make_jaxpr(at_point, return_shape=True)(jax.ShapeDtypeStruct((), np.int32))
         num_others = (1 if self._is_listed else self.passes("scalars") - 1) * (like.totals.shape[0] - 1)
 
         def one(number: jax.Array, seen: _Seen) -> _Seen:
-            here, is_first = at_point(number), number == 0
+            here, is_first = jax.tree.unflatten(jax.tree.structure(like), jaxpr_as_fun(traced)(number)), number == 0
             place = 1 + (0 if self._is_listed else jnp.maximum(number - 1, 0) * (like.totals.shape[0] - 1))
 
             def collected(into: jax.Array, values: jax.Array) -> jax.Array:
@@ -194,6 +196,12 @@ class Joint:
             return lambda: (lambda x: jnp.pad(x.astype(jnp.float32), (0, self.width - len(x))))(head())
 
         return lax.switch(at.kind, [padded(head) for head in heads])
+
+
+def _where(is_asked: jax.Array, function: Callable[[], Tree]) -> Tree:
+    """Return what a function returns, or zeros. No row decides which."""
+    like = jax.eval_shape(function)
+    return lax.cond(is_asked, function, lambda: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like))
 
 
 def _has_factorisations(statistics: RowStatistics, row: Tree, public: Tree) -> bool:

@@ -90,7 +90,7 @@ class Weights:
 
 def moment(weights: jax.Array, psi: jax.Array, scores: jax.Array) -> jax.Array:
     """The matrix (k, k) of sum weights psi scores', for psi, scores (m, k)."""
-    return jnp.sum(weights[:, None, None] * psi[:, :, None] * scores[:, None, :], axis=0)
+    return (weights[:, None] * psi).T @ scores
 
 
 class Members(NamedTuple):

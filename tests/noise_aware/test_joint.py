@@ -169,4 +169,4 @@ def test_others_have_programs_of_their_own():
         assert bench(model, y)[1] is None
     assert bench(correlated, np.ones((NUM_ROWS, 2), np.float32))[1] is None
     statistics, joint, *_ = bench(*MODELS["gamma"])
-    assert joint.passes("scalars") == 5 and joint.statistics is statistics
+    assert joint.passes("scalars") == 6 and joint.statistics is statistics

@@ -426,7 +426,7 @@ def test_what_it_cannot_do_is_refused_before_anything_is_charged():
 
 @pytest.mark.slow
 def test_draws_of_responses_are_not_taken_for_scatter(monkeypatch):
-    """A normal likelihood, exactly quadratic, with little noise: eight draws a row at each step scatter more than that.
+    """A normal likelihood, exactly quadratic, with little noise: seven draws a row at each step scatter more than that.
 
     The scatter has sd .24; without the draws' own it is about 3."""
     y = np.random.default_rng(0).normal(1.3, 2.0, 5_000).astype(np.float32)
