@@ -145,7 +145,7 @@ def released(statistics, joint, rows, public, at, noise_multipliers):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_one_program_releases_what_six_do(name):
-    """With rows that are ordinary, not a number, 1e30, zero, masked, and outside the support. Sums within 3e-3: noise of sd 1e-4
+    """With rows that are ordinary, not a number, 1e30, zero, masked, and outside the support. Sums of 1,200 rows within 2e-2: noise of sd 1e-4
     fails it once in 1e99; of drawn responses those of the comparison with others are not compared. Stronger noise
     has the sd that was asked, within six standard errors, and no number twice; that of histograms, as long as a joint sum, is the
     same number by number, which access and key decide."""
@@ -155,7 +155,7 @@ def test_one_program_releases_what_six_do(name):
     assert counts == others and counts[-1] == 5 + STEPS + 1
     for kind in one:
         if kind != "scalars" or name == "categorical":
-            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=3e-3), one[kind], six[kind])
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-2), one[kind], six[kind])
     for kind in ("norm_bin", "curvature_bin"):
         np.testing.assert_allclose(loud[kind], louder[kind], rtol=1e-6)
     for found in (loud, louder):
