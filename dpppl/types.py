@@ -20,7 +20,7 @@ Scalar: TypeAlias = float | Numbers
 """One number, of Python or of an array."""
 Equation: TypeAlias = Any
 """A `JaxprEqn` of JAX's. Its variables have shapes and dtypes that JAX's annotations leave out."""
-Program: TypeAlias = Any
+Traced: TypeAlias = Any
 """A traced program of JAX's, open or closed: a `Jaxpr` or a `ClosedJaxpr`."""
 Atom: TypeAlias = Any
 """A variable or a literal of a traced program."""

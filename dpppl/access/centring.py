@@ -59,7 +59,7 @@ def centre(scores: jax.Array, weights: jax.Array, norm: Scalar, gram: jax.Array 
         return _centre_of_few(scores, weights, norm, gram)
     members, shares = list(scores), list(weights)  # one by one, which is several times as fast as jointly
 
-    def mean(shares: list[Any]) -> jax.Array:
+    def mean(shares: list[Tree]) -> jax.Array:
         total = jnp.maximum(sum(shares), 1e-30)
         return sum(share * member for share, member in zip(shares, members)) / total
 
@@ -132,7 +132,10 @@ def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: floa
 
 
 def completed_gradient(
-    log_likelihood: LogLikelihood, respond: Respond, complete: Callable[[Any, Any, Any], tuple[Tree, Tree]], norm: float
+    log_likelihood: LogLikelihood,
+    respond: Respond,
+    complete: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]],
+    norm: float,
 ) -> Function:
     """`centred_gradient` of a row with missing values: the mean over what these could be of the clipped, centred score of the
     complete row.

@@ -88,7 +88,7 @@ class Clipping:
         own, size = jnp.where(is_finite & ~is_silent, counted, 0.0), self.count_sensitivity
         return jnp.stack([own, *(jnp.where(x, size, 0.0) for x in (~is_finite, is_silent))], axis=-1)
 
-    def clipped_share(self, count: Any, speaking: Any) -> Any:
+    def clipped_share(self, count: Any, speaking: Any) -> Tree:
         """The share of clipped rows, from the first count and the rows that have a norm, both as shares of all rows."""
         return 0.5 * speaking + count
 
@@ -275,7 +275,7 @@ class Adaptive(Clipping):
         not_longer = jnp.where(squared_norms[0] <= 1.0, 1.0 - self.quantile, -self.quantile)
         return self._apart(not_longer, squared_norms, _FAINT * (self.clipping_norm / norm) ** 2)
 
-    def clipped_share(self, count: Any, speaking: Any) -> Any:
+    def clipped_share(self, count: Any, speaking: Any) -> Tree:
         """As in `Clipping`."""
         return (1.0 - self.quantile) * speaking - count
 
@@ -295,7 +295,7 @@ class Adaptive(Clipping):
         )
 
 
-def british(clipping: Any) -> Any:
+def british(clipping: Any) -> Tree:
     """The name of a kind of clipping as it is written here; American spelling is taken, too."""
     return (
         {"centered": "centred", "normalized": "normalised"}.get(clipping, clipping)
@@ -352,7 +352,7 @@ def with_count(clipping: Clipping, norm: Scalar | None = None) -> Function:
 
     Rows where the mask is False count 0. `norm`: that of this access, if it adapts."""
 
-    def both(pair: Tree, mask: jax.Array | None) -> Any:
+    def both(pair: Tree, mask: jax.Array | None) -> Tree:
         gradients, zeros = pair
         # as `clip_rows` computes them: once in all
         squares = [scaled(part, 1.0 / own)[1] for part, own in clipping.parts(gradients, norm)]

@@ -30,7 +30,7 @@ from dpppl.row_program import passes
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
 from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
-from dpppl.types import Function, Scalar, Tree
+from dpppl.types import Function, Scalar, Traced, Tree
 
 door_p = Primitive("dpppl_door")
 door_p.multiple_results = True
@@ -50,14 +50,14 @@ _EXACT: dict[str, tuple[type, ...]] = {
 """The classes that an access may hold: no subclass, which could override clipping or draws."""
 
 
-def plain(tree: Tree) -> Any:
+def plain(tree: Tree) -> Tree:
     """A structure (a PyTreeDef) with tuples for all containers but dicts: other classes run code of theirs on what is in them.
 
     >>> plain(jax.tree.structure({"a": [1, 2], "b": None}))
     PyTreeDef({'a': (*, *), 'b': None})
     """
 
-    def rebuilt(tree: Tree) -> Any:
+    def rebuilt(tree: Tree) -> Tree:
         if (node := tree.node_data()) is None:
             return 0
         inside = tuple(map(rebuilt, tree.children()))
@@ -86,7 +86,7 @@ class Access:
     placement of a class that is not one of dpppl's own, and for structures that are not `plain`."""
 
     mechanism: Mechanism
-    program: Any
+    program: Traced
     inputs: Any
     output: Any
     forms: ghost_sum.Forms | None
@@ -120,7 +120,7 @@ class Access:
         rows = tuple(jax.tree.leaves(rows))
         return information_flow.Roles(rows, key, step, len(self.chains), streams, self.program)
 
-    def __call__(self, *operands: object) -> Any:
+    def __call__(self, *operands: object) -> Tree:
         """The access of every chain."""
         every = _mapped(self._one, self.chains)
         devices = devices_of(self.placement)
@@ -133,7 +133,7 @@ class Access:
         with jax.enable_x64(self.x64):
             return every(*operands)
 
-    def _one(self, *operands: object) -> list[Any]:
+    def _one(self, *operands: object) -> list[Tree]:
         z, rows, public, captured, *rest = jax.tree.unflatten(self.inputs, operands)
         run = functools.partial(row_p.bind, x64=self.x64, maps=())
         parts = self.row_program
@@ -182,18 +182,18 @@ information_flow.register_door(door_p, _roles)
 
 
 @functools.lru_cache(maxsize=64)
-def compiled(access: Access) -> Any:
+def compiled(access: Access) -> Tree:
     """The access as a compiled function of the operands, for calls outside `jax.jit`."""
     return jax.jit(lambda *operands: door_p.bind(*operands, access=access))
 
 
 @door_p.def_impl
-def _run(*operands: object, access: Access) -> Any:
+def _run(*operands: object, access: Access) -> Tree:
     return compiled(access)(*operands)
 
 
 @door_p.def_abstract_eval
-def _shapes(*operands: object, access: Access) -> list[Any]:
+def _shapes(*operands: object, access: Access) -> list[Tree]:
     _check_classes(access)
     lead = _lead(operands, access.chains)
     count = jax.core.ShapedArray((*lead, NUM_COUNTS), jnp.dtype("float64" if access.x64 else "float32"))
@@ -201,12 +201,12 @@ def _shapes(*operands: object, access: Access) -> list[Any]:
     return _outputs(like, lead) + [count] * access.mechanism.counts
 
 
-def _lower(context: object, *operands: object, access: Access) -> Any:
+def _lower(context: object, *operands: object, access: Access) -> Tree:
     with jax.enable_x64(True):  # float64 is lowered as such whatever the caller's setting
         return mlir.lower_fun(access, multiple_results=True)(context, *operands)
 
 
-def _batch(operands: Sequence[Any], axes: Sequence[int | None], *, access: Access) -> Any:
+def _batch(operands: Sequence[Tree], axes: Sequence[int | None], *, access: Access) -> Tree:
     if any(axes[k] is not None for k in access.roles.rows):
         raise ConfigurationError(
             "the rows of an access are batched. jax.vmap over data sets is not supported: call it once for each of them. "
@@ -229,11 +229,11 @@ row_p.multiple_results = True
 
 
 @row_p.def_abstract_eval
-def _row_shapes(*operands: Tree, program: Any, x64: bool, maps: Maps) -> list[Any]:
+def _row_shapes(*operands: Tree, program: Traced, x64: bool, maps: Maps) -> list[Tree]:
     return _outputs([v.aval for v in program.outvars], _lead(operands, maps))
 
 
-def _lower_row(context: object, *operands: object, program: Any, x64: bool, maps: Maps) -> Any:
+def _lower_row(context: object, *operands: object, program: Traced, x64: bool, maps: Maps) -> Tree:
     captured = len(program.constvars)
 
     def one(*operands: Tree) -> Tree:
@@ -245,7 +245,7 @@ def _lower_row(context: object, *operands: object, program: Any, x64: bool, maps
 
 def _batch_row(
     operands: Sequence[object], axes: Sequence[int | None], *, program: object, x64: bool, maps: Maps
-) -> Any:
+) -> Tree:
     operands, level = _leading(operands, axes)
     outputs = row_p.bind(*operands, program=program, x64=x64, maps=(*maps, level))
     return outputs, [0] * len(outputs)
@@ -276,12 +276,12 @@ def one_by_one(function: Function, level: Sequence[bool]) -> Function:
     return every
 
 
-def _leading(operands: Sequence[Any], axes: Sequence[int | None]) -> tuple[list[Any], tuple[bool, ...]]:
+def _leading(operands: Sequence[Tree], axes: Sequence[int | None]) -> tuple[list[Tree], tuple[bool, ...]]:
     moved = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in zip(operands, axes)]
     return moved, tuple(axis is not None for axis in axes)
 
 
-def _lead(operands: Sequence[Any], maps: Maps) -> tuple[int, ...]:
+def _lead(operands: Sequence[Tree], maps: Maps) -> tuple[int, ...]:
     """The sizes of the mapped axes, the outermost first."""
     sizes = []
     for number, level in enumerate(maps):
@@ -290,7 +290,7 @@ def _lead(operands: Sequence[Any], maps: Maps) -> tuple[int, ...]:
     return tuple(reversed(sizes))
 
 
-def _outputs(like: Sequence[Any], lead: tuple[int, ...]) -> list[Any]:
+def _outputs(like: Sequence[Tree], lead: tuple[int, ...]) -> list[Tree]:
     return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in like]
 
 

@@ -147,10 +147,10 @@ def clipped_sum(
     return total_of(over_chunks(chunk_sum, rows, mask, chunk, until_last=True), placement)
 
 
-def stored(statistic: Function, forms: Sequence[Form], rows: Tree) -> list[tuple[Any, ...]]:
+def stored(statistic: Function, forms: Sequence[Form], rows: Tree) -> list[tuple[Tree, ...]]:
     """The factors of all rows, each computed once (`materialize`), but for those that only copy inputs."""
 
-    def computed() -> list[Any]:
+    def computed() -> list[Tree]:
         with jax.default_matmul_precision("highest"):
             return list(jax.tree.leaves(jax.vmap(statistic)(rows)))
 
@@ -181,7 +181,7 @@ def _squares(x: jax.Array) -> jax.Array:
     return jnp.sum(sums.astype(jnp.float64), axis=-1)
 
 
-def weighted(form: Form, parts: Sequence[Any], weights: jax.Array) -> jax.Array:
+def weighted(form: Form, parts: Sequence[Tree], weights: jax.Array) -> jax.Array:
     """The sum over rows of their gradients in one latent times their weights (B,), float64."""
     spread = lambda x, like: x.reshape(-1, *[1] * (like.ndim - 1))  # noqa: E731
     last, dtype = parts[-1], jnp.promote_types(parts[-1].dtype, jnp.float32)

@@ -118,7 +118,7 @@ class Mechanism:
         noise_key = jax.random.fold_in(keys.stream(key, "noise"), step)
         noise = drawn_once(lambda: draw(noise_key, sum(sizes)), placement)
 
-        def noisy() -> list[Any]:
+        def noisy() -> list[Tree]:
             pieces = jnp.split(noise, np.cumsum(sizes)[:-1])
             return [
                 ((part + scale * piece.reshape(leaf.shape)) * norm).astype(leaf.dtype)
@@ -131,7 +131,7 @@ class Mechanism:
     def _scales(self, noise_multiplier: jax.Array, norm: jax.Array, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
         rounded to whole numbers (None for all if they are not). `norm`: that of this access, if it adapts."""
-        norms: list[Any] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
+        norms: list[Tree] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
         scales = [noise_multiplier] * len(sizes)
         if isinstance(self.clipping, Adaptive):  # the count is the last leaf
             share = self.clipping.count_share

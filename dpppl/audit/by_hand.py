@@ -19,7 +19,7 @@ from dpppl.randomness.keys import stream
 from dpppl.subsampling import FullBatch
 from dpppl.svi.by_hand import set_up
 from dpppl.svi.runner import SVI
-from dpppl.types import Function, Tree
+from dpppl.types import Equation, Function, Tree
 
 _BATCH = 10_000
 
@@ -64,7 +64,7 @@ class _Target:
         """The next state where only the canary speaks, if it is `present`; and what `of_first` says of its access."""
         seen: list[Tree] = []
 
-        def canary(equation: Any, operands: Tree) -> Any:
+        def canary(equation: Equation, operands: Tree) -> Any:
             if equation.primitive is not door_p:
                 return None
             access = equation.params["access"]

@@ -18,7 +18,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.audit.tape import for_host, taped
 from dpppl.errors import ConfigurationError
 from dpppl.runs.budget import Charge, events_of
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Traced, Tree
 
 _CANARY, _ROW, _LONG = "(canary)", "(row)", 1e6
 _MOST_COORDINATES = 1024
@@ -39,7 +39,7 @@ class Charged:
         """Note a charge: see `runs.watching.Watcher`."""
         self.charges[run] = charge.begun(until)
 
-    def program(self, closed: object, digest: str) -> Any:
+    def program(self, closed: Traced, digest: str) -> Traced:
         """Return the program with this watcher at its doors."""
         return taped(closed, self)
 

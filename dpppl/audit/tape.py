@@ -23,7 +23,7 @@ from dpppl.access.clipping import Adaptive
 from dpppl.access.door import Access, door_p
 from dpppl.access.mechanism import ACCOUNTED
 from dpppl.jaxprs import is_key, open_jaxpr
-from dpppl.types import Tree
+from dpppl.types import Traced, Tree
 
 taped_p = Primitive("dpppl_taped_door")
 taped_p.multiple_results = True
@@ -88,7 +88,7 @@ class Tape:
         multipliers = charge.noise_multipliers[first:until]
         self.charges.append(f"{charge.mechanism} {charge.neighboring_relation} {charge.chains} {multipliers.tolist()}")
 
-    def program(self, closed: object, digest: str) -> Any:
+    def program(self, closed: Traced, digest: str) -> Traced:
         """Return the program with this tape at its doors."""
         self.digests.append(digest)
         return taped(closed, self)
@@ -205,14 +205,14 @@ def for_host(access: Access, operands: Sequence[Tree]) -> tuple[list[Tree], list
     return found, kept
 
 
-def taped(closed: Any, tape: Any) -> Any:
+def taped(closed: Traced, tape: Any) -> Traced:
     """Return a program with `tape.access` at its doors.
 
     - **tape** - an object with a method `access(access, *operands)` that returns what a door does."""
     return closed.replace(jaxpr=_taped(closed.jaxpr, tape))
 
 
-def _taped(jaxpr: Any, tape: object) -> Any:
+def _taped(jaxpr: Traced, tape: object) -> Traced:
     """An open program with the tape at its doors, those of programs inside included."""
 
     def inside(value: Tree) -> Tree:

@@ -20,7 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from dpppl import jaxprs
 from dpppl.jaxprs import is_key
-from dpppl.types import Equation, Function, Program, Tree
+from dpppl.types import Equation, Function, Traced, Tree
 
 MOST = 128
 """Number of programs kept, and of functions, those used last. Each holds memory maps, of which a process may have 65,530."""
@@ -48,7 +48,7 @@ class Lowered:
     devices."""
 
     def __init__(
-        self, closed: Program, leaves: Tree, quickly: bool = False, shardings: Tree = None, devices: str | None = None,
+        self, closed: Traced, leaves: Tree, quickly: bool = False, shardings: Tree = None, devices: str | None = None,
         kept: bool = True,
     ) -> None:  # fmt: skip
         captured = list(jaxprs.constants(closed))

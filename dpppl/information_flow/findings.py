@@ -18,7 +18,7 @@ from dpppl.information_flow.rules import (
     other_generators,
 )  # fmt: skip
 from dpppl.jaxprs import is_of_user, source_of
-from dpppl.types import Equation, Program, Tree
+from dpppl.types import Equation, Traced, Tree
 
 CURE = (
     "Loop over jax.random.split(key, n), or count a step by one. Followed are keys made by fold_in and split(key, n), and their "
@@ -80,7 +80,7 @@ def _source(equation: Equation) -> str:
     return f"{where}: {name}" if where else name
 
 
-def check_row_program(program: Program) -> None:
+def check_row_program(program: Traced) -> None:
     """Raise PrivacyLeakError for a jaxpr that does more than compute its outputs from one row and public values.
 
     `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of

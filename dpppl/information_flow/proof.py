@@ -15,7 +15,7 @@ from dpppl.information_flow.lattice import Data, Trail, Use, Value, conflicts, u
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
-from dpppl.types import Function, Program, Tree
+from dpppl.types import Function, Traced, Tree
 
 _FEW_NUMBERS = 100
 """Largest number of single numbers in a program, however few rows there are."""
@@ -78,11 +78,11 @@ class ProofReport:
 
 def verify(
     function: Function,
-    *example_args: Any,
+    *example_args: Tree,
     private: int | str | Sequence[int | str],
     secret_outputs: Sequence[str] = (),
     public_constants: object = (),
-    **example_kwargs: Any,
+    **example_kwargs: Tree,
 ) -> ProofReport:
     """Prove that the outputs of `function` depend on its private arguments only through the door.
 
@@ -129,7 +129,7 @@ def verify(
 
 
 def verify_jaxpr(
-    closed_jaxpr: Program,
+    closed_jaxpr: Traced,
     private_inputs: Sequence[int],
     *,
     input_names: Sequence[str] | None = None,

@@ -13,7 +13,7 @@ from dpppl import jaxprs
 from dpppl.errors import DPPPLError, PrivacyLeakError
 from dpppl.information_flow import executables, verify_jaxpr
 from dpppl.information_flow.rules import is_table
-from dpppl.types import Function, Program, Tree
+from dpppl.types import Function, Traced, Tree
 
 R = TypeVar("R")
 
@@ -36,7 +36,7 @@ def proved(function: Function, *arguments: object, num_rows: int | None) -> Func
     return run
 
 
-def by_site(check: Callable[[Any], R], program: Program, outputs: Tree) -> R:
+def by_site(check: Callable[[Any], R], program: Traced, outputs: Tree) -> R:
     """`check(program)`. An error names the first of the program's `outputs`, a pytree of dicts, that has it, too, alone."""
     try:
         return check(program)
@@ -49,7 +49,7 @@ def by_site(check: Callable[[Any], R], program: Program, outputs: Tree) -> R:
         raise
 
 
-def _check(program: Program, num_rows: int | None) -> None:
+def _check(program: Traced, num_rows: int | None) -> None:
     verify_jaxpr(program, (), public_constants=True)
     for value in jaxprs.constants(program):
         if num_rows in np.shape(value) and not is_table(value):
@@ -59,7 +59,7 @@ def _check(program: Program, num_rows: int | None) -> None:
             )
 
 
-def _parts(program: Program, outputs: Tree) -> Iterator[tuple[str, Any]]:
+def _parts(program: Traced, outputs: Tree) -> Iterator[tuple[str, Any]]:
     """For each output its name, in words, and the program that computes it."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(outputs)]
     for number, path in enumerate(paths):

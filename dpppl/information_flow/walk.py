@@ -42,7 +42,7 @@ from dpppl.information_flow.rules import (
     other_generators,
 )  # fmt: skip
 from dpppl.jaxprs import is_key
-from dpppl.types import Equation, Program, Tree
+from dpppl.types import Equation, Traced, Tree
 
 _COMPUTED = (
     "rows that enter an access were computed from private rows, or are sharded over devices although each device needs all "
@@ -204,7 +204,7 @@ class Roles(NamedTuple):
     step: int
     chains: int
     streams: tuple[int, ...]
-    program: Program
+    program: Traced
 
 
 class Walk:
@@ -238,7 +238,7 @@ class Walk:
         own = [self.doors[equation.primitive](equation.params).program] if equation.primitive in self.doors else []
         return [*own, *jaxprs.programs(equation)]
 
-    def program(self, program: Program, inputs: Sequence[Value]) -> list[Value]:
+    def program(self, program: Traced, inputs: Sequence[Value]) -> list[Value]:
         """A jaxpr, closed or open: its outputs."""
         jaxpr = jaxprs.open_jaxpr(program)
         values = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -292,7 +292,7 @@ class Walk:
         each = found if isinstance(found, list) else [found]
         return [shared._replace(key=key and known, number=number) for number, known in each]
 
-    def only_computes(self, equation: Equation, program: Program) -> None:
+    def only_computes(self, equation: Equation, program: Traced) -> None:
         """Refuse more than computing, in a part of a program of which it is not followed how often it runs."""
         within, trail = equation.primitive.name, Trail(equation)
         for inner in jaxprs.equations(program):

@@ -81,7 +81,7 @@ class BoundKernel:
 
     # The start
 
-    def init(self, rng_key: jax.Array, num_warmup: Any, init_params: Any, public: Tree) -> Tree:
+    def init(self, rng_key: jax.Array, num_warmup: Tree, init_params: Tree, public: Tree) -> Tree:
         """The first state. Pure: looks at no data, charges nothing.
 
         - **rng_key** - a key, or a batch of keys, which gives a batch of states.
@@ -188,7 +188,7 @@ class BoundKernel:
         )
 
 
-def diagonal_of(preconditioner: Mapping[str, object]) -> dict[str, Any]:
+def diagonal_of(preconditioner: Mapping[str, object]) -> dict[str, Tree]:
     """By site, float64. Raises ConfigurationError unless all of it is positive and finite."""
     if not isinstance(preconditioner, Mapping):
         raise ConfigurationError(

@@ -41,7 +41,7 @@ class Call:
     removed: tuple[str, ...]
     discarded: int
     num_collected: int
-    resume: Any = None
+    resume: Tree = None
 
     @property
     def first(self) -> int:
@@ -236,7 +236,7 @@ class Collection:
         """The driver's `Method`, for `step(state, rows, public)`, which returns the next state."""
         slots, get = self.length // self.thinning + 2, nested_attrgetter(*self.fields)
 
-        def fields_of(state: Tree) -> tuple[Any, ...]:
+        def fields_of(state: Tree) -> tuple[Tree, ...]:
             return (get(state),) if len(self.fields) == 1 else tuple(get(state))
 
         def empty(state: Tree) -> Tree:
@@ -256,7 +256,7 @@ class Collection:
             num_steps=self.num_steps, length=self.length, empty=empty, record=record, kept=kept, mapping=mapping,
         )  # fmt: skip
 
-    def _base(self, start: Any) -> Numbers:
+    def _base(self, start: Tree) -> Numbers:
         maximum = jnp.maximum if isinstance(start, jax.core.Tracer) else np.maximum
         return maximum(start - self.first, 0) // self.thinning
 

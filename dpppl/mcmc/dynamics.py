@@ -134,7 +134,7 @@ class Dynamics(Fixed, ABC):
         assert self.noise_multiplier is not None
         return kernel.with_noise(self.noise_multiplier)
 
-    def _matched(self, noise_multiplier: float) -> dict[str, Any]:
+    def _matched(self, noise_multiplier: float) -> dict[str, Tree]:
         """Settings that this noise multiplier decides."""
         return {"step_size": self.matched_step_size(noise_multiplier)} if self.step_size == "matched" else {}
 

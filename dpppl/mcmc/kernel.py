@@ -148,7 +148,7 @@ class DPKernel(Dynamics, MCMCKernel):
     # NumPyro's calling convention
 
     def init(
-        self, rng_key: jax.Array, num_warmup: object, init_params: Any, model_args: Any, model_kwargs: Any
+        self, rng_key: jax.Array, num_warmup: object, init_params: Tree, model_args: Tree, model_kwargs: Tree
     ) -> Tree:
         """The first state, as NumPyro calls for it. Looks at no data, charges nothing.
 
@@ -161,7 +161,7 @@ class DPKernel(Dynamics, MCMCKernel):
         _, public = self._bound.split.arrays(model_args, model_kwargs)
         return self._bound.init(rng_key, num_warmup, init_params, public)
 
-    def sample(self, state: Tree, model_args: Any, model_kwargs: Any) -> Tree:
+    def sample(self, state: Tree, model_args: Tree, model_kwargs: Tree) -> Tree:
         """One step, one access of the data, as NumPyro calls for it. Vectorised when the state holds a batch of keys.
 
         - **state** - the state before the step.
@@ -179,7 +179,7 @@ class DPKernel(Dynamics, MCMCKernel):
         step = partial(bound.step, rows=of_one_process(rows, "a kernel by itself"), public=public)
         return step(state) if is_prng_key(state.rng_key) else jax.vmap(step)(state)
 
-    def postprocess_fn(self, model_args: Any, model_kwargs: Any) -> Function:
+    def postprocess_fn(self, model_args: Tree, model_kwargs: Tree) -> Function:
         """A function from unconstrained latents to constrained ones and deterministic sites that depend on latents only.
 
         - **model_args**, **model_kwargs** - the model's arguments.

@@ -111,7 +111,7 @@ class DPSGLD(DPKernel):
     def diffusion_time(self, step_size: Numbers, std: Numbers) -> Numbers:
         return step_size
 
-    def first_state(self, z: Any, rng_key: jax.Array, num_warmup: object = 0) -> DPSGLDState:
+    def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: object = 0) -> DPSGLDState:
         return DPSGLDState(jnp.zeros((), jnp.int32), z, z, None, None, rng_key)
 
     def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
@@ -170,7 +170,7 @@ class DPSGHMC(DPKernel):
         self.friction: Any = friction
         super().__init__(model, **settings)
 
-    def _matched(self, noise_multiplier: float) -> dict[str, Any]:
+    def _matched(self, noise_multiplier: float) -> dict[str, Tree]:
         if self.friction != "matched":
             return super()._matched(noise_multiplier)
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
@@ -214,7 +214,7 @@ class DPSGHMC(DPKernel):
     def sample_weight(self, step_size: Numbers) -> Numbers:
         return step_size**0.5
 
-    def first_state(self, z: Any, rng_key: jax.Array, num_warmup: object = 0) -> DPSGHMCState:
+    def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: object = 0) -> DPSGHMCState:
         return DPSGHMCState(jnp.zeros((), jnp.int32), z, z, None, None, jax.tree.map(jnp.zeros_like, z), rng_key)
 
     def advance(self, state: Tree, noisy_gradient: BySite, step_size: jax.Array) -> Tree:
@@ -243,7 +243,7 @@ class DPSGNHTState(NamedTuple):
 
 
 def thermostat_step(
-    z: Any, p: Any, zeta: Any, noisy_gradient: Any, step_size: Any, temperature: Any, coupling: Any
+    z: Tree, p: Tree, zeta: Tree, noisy_gradient: Tree, step_size: Any, temperature: Any, coupling: Any
 ) -> Tree:
     """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((m.m / d) / temperature - 1), m the mean of p
     before and after.
@@ -327,7 +327,7 @@ class DPSGNHT(DPKernel):
     def friction_at(self, std: Numbers) -> float:
         return float(np.mean(std)) ** 2 / (2.0 * self.temperature)
 
-    def first_state(self, z: Any, rng_key: jax.Array, num_warmup: Any = 0) -> DPSGNHTState:
+    def first_state(self, z: Tree, rng_key: jax.Array, num_warmup: Tree = 0) -> DPSGNHTState:
         leaves, tree = jax.tree.flatten(z)
         subkeys = jax.random.split(keys.stream(rng_key, "momentum"), len(leaves))
         p = [
@@ -339,7 +339,7 @@ class DPSGNHT(DPKernel):
         start, hold = jnp.zeros((), jnp.int32), jnp.asarray(num_warmup // 2, jnp.int32)
         return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, hold, rng_key)
 
-    def advance(self, state: Tree, noisy_gradient: Any, step_size: Any) -> Tree:
+    def advance(self, state: Tree, noisy_gradient: Tree, step_size: Any) -> Tree:
         coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
         zeta = state.zeta
         if state.search is not None:  # it is held at its value for the step that was found

@@ -36,7 +36,7 @@ class Outcome:
     """
 
     last_state: Tree
-    samples: dict[str, Any]
+    samples: dict[str, Tree]
     measured: Measured
     arrival: Arrival
     failed: tuple[int, ...]

@@ -21,6 +21,7 @@ from dpppl.report.to_arviz import to_inference_data
 from dpppl.report.verdict import warn_of
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
+from dpppl.types import Tree
 from dpppl.validation import checked_call, plain, positive_integer
 
 
@@ -125,7 +126,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         warn_of(lines, "get_samples(allow_unconverged=True)", allow_unconverged)
         return super().get_samples(group_by_chain)
 
-    def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Any]:
+    def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Tree]:
         """The `extra_fields` of the last run, by name. As in NumPyro.
 
         - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).

@@ -19,7 +19,7 @@ from jax import lax
 from dpppl.jaxprs import bind, evaluate, flattened, scan_parts
 from dpppl.row_program.convolutions import few_channels, patches, rule
 from dpppl.row_program.uses import Chain, Use, uses_of
-from dpppl.types import Atom, BySite, Equation, Function, Program, Tree
+from dpppl.types import Atom, BySite, Equation, Function, Traced, Tree
 
 _MOST_POSITIONS = 128
 """Of lookups of one row: their gradients are added up by a square matrix of them."""
@@ -69,7 +69,7 @@ class Plan:
     forms: tuple[Form, ...]
     summed: tuple[Use, ...]
     factored: tuple[Use | None, ...]
-    program: Program
+    program: Traced
 
     @property
     def worthwhile(self) -> bool:
@@ -183,7 +183,7 @@ def restored(array: jax.Array, chain: Chain) -> jax.Array:
 
 
 def _run(
-    program: Program, arguments: Sequence[jax.Array], chosen: dict[Place, Use], shifts: Shifts
+    program: Traced, arguments: Sequence[jax.Array], chosen: dict[Place, Use], shifts: Shifts
 ) -> tuple[list[jax.Array], Shifts]:
     """The program's outputs, with what comes out of each chosen use shifted; and what came in there from the row."""
     jaxpr, seen = program.jaxpr, cast(Shifts, {})

@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpppl.jaxprs import CALLS, REARRANGEMENTS, equations, evaluate, flattened, is_literal, open_jaxpr, programs
 from dpppl.row_program import triangular as solves
-from dpppl.types import Atom, BySite, Equation, Function, Program, Tree
+from dpppl.types import Atom, BySite, Equation, Function, Traced, Tree
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
 _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "gather", "sort"}
@@ -64,7 +64,7 @@ def value_and_gradient(log_likelihood: Function) -> Function:
 
 
 def _in_two(
-    program: Program,
+    program: Traced,
     latents: Sequence[jax.Array],
     others: Sequence[jax.Array],
     shared: Sequence[Atom],
@@ -146,7 +146,7 @@ def _by_products(function: Function) -> Function:
     return run
 
 
-def _zeros(program: Program) -> list[bool]:
+def _zeros(program: Traced) -> list[bool]:
     """Which outputs of an open program are written down as 0."""
     found: set[Atom] = set()
     is_zero = lambda v: not np.any(v.val) if is_literal(v) else v in found  # noqa: E731
@@ -156,7 +156,7 @@ def _zeros(program: Program) -> list[bool]:
     return [is_zero(v) for v in program.outvars]
 
 
-def _backwards_only(program: Program) -> bool:
+def _backwards_only(program: Traced) -> bool:
     """Whether something in it has no derivative but its own, from results to arguments."""
     return any(equation.primitive.name.startswith("custom_vjp") for equation in equations(program))
 
@@ -172,7 +172,7 @@ def _is_smooth(v: Tree) -> bool:
 # Which values are worth it
 
 
-def _shared(program: Program, num_latents: int, public: Sequence[bool]) -> tuple[list[jax.Array], list[int]]:
+def _shared(program: Traced, num_latents: int, public: Sequence[bool]) -> tuple[list[jax.Array], list[int]]:
     """The variables by way of which most work is saved, and the numbers of the latents that they are made of.
 
     A minimum cut. Each equation of latents and public inputs alone lies before the cut, and is differentiated once, or costs
@@ -225,7 +225,7 @@ def _shared(program: Program, num_latents: int, public: Sequence[bool]) -> tuple
     return ([], []) if total - cost < _LEAST_SAVED or wide or not numbers else (shared, used)
 
 
-def _steady_work(program: Program, steady: Sequence[bool]) -> tuple[float, list[bool]]:
+def _steady_work(program: Traced, steady: Sequence[bool]) -> tuple[float, list[bool]]:
     """Return the work of equations that no row enters, and which outputs no row enters; `steady`: which inputs no row enters."""
     jaxpr, total = open_jaxpr(program), 0.0
     known = {v for v, is_steady in zip(jaxpr.invars, steady) if is_steady} | set(jaxpr.constvars)

@@ -8,7 +8,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr
 
 from dpppl.jaxprs import bind, equations, is_literal, open_jaxpr, rewritten, varying
-from dpppl.types import Equation, Program, Tree
+from dpppl.types import Equation, Traced, Tree
 
 _PRIMITIVES = {primitive for name, primitive in vars(lax.linalg).items() if name.endswith("_p")}
 """Others that call LAPACK are not public, and a row's program with one is refused."""
@@ -16,7 +16,7 @@ _HALVES = {lax.linalg.cholesky_p: True, lax.linalg.eigh_p: None, lax.linalg.tria
 """Those that read one half of their first operand: whether the lower one; None where a parameter says so."""
 
 
-def on_finite(program: Program, varies: Sequence[bool]) -> Program:
+def on_finite(program: Traced, varies: Sequence[bool]) -> Traced:
     """An open program whose linear algebra, where inputs that vary enter it, is of finite matrices: one that is not, or a vector
     beside it, is replaced by zeros, and what comes out by NaN. Constants are the first inputs.
 

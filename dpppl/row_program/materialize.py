@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.jaxprs import REARRANGEMENTS, abstract, evaluate, is_literal
-from dpppl.types import Atom, Equation, Function, Program, Tree
+from dpppl.types import Atom, Equation, Function, Traced, Tree
 
 _UNLIKELY = np.float32(0.7356218)
 _PRODUCTS = {"mul", "neg", *REARRANGEMENTS} - {"convert_element_type"}  # a conversion may be left out in one place
@@ -69,7 +69,7 @@ def materialize(function: Function, rows: Tree) -> Tree:
     return lax.while_loop(lambda carry: carry[0] < trip_count, body, (jnp.zeros_like(trip_count), zeros))[1]
 
 
-def ending(program: Program, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
+def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None:
     """Two closed programs for an open one: `first(*inputs)` gives what is to be stored, and `last(*inputs, *that)` the
     outputs, by products alone. None where that is not less than half of the outputs. Constants are the first inputs;
     `of_rows`: which inputs are numbers that a row holds.

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpppl.jaxprs import evaluate, flattened, is_literal, varying
 from dpppl.row_program.hoist import gradient, minimum_cut
-from dpppl.types import Atom, BySite, Function, Program, Tree
+from dpppl.types import Atom, BySite, Function, Traced, Tree
 
 _MOST = 32
 """The most numbers u: products of k x k matrices cost a row more than scores do beyond that."""
@@ -70,7 +70,7 @@ def scores_by_parameters(
     return logs, g, jacobian
 
 
-def _narrowest(program: Program, num_responses: int) -> list[Atom] | None:
+def _narrowest(program: Traced, num_responses: int) -> list[Atom] | None:
     """The fewest numbers between the first input of an open program and its output, as variables that none of the last
     inputs enters; of several such sets the one next to the output. None where they are more than `_MOST`.
 

@@ -8,7 +8,7 @@ from dpppl.jaxprs import split
 from dpppl.row_program.linear_algebra import on_finite
 from dpppl.row_program.materialize import ending
 from dpppl.row_program.triangular import by_products
-from dpppl.types import Program
+from dpppl.types import Traced
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ FACTORS: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra)
 """For factors of a gradient, all of which are stored (`ghost_sum.stored`)."""
 
 
-def rewritten(program: Program, holds_row: Sequence[bool], passes: Sequence[Pass]) -> RowProgram:
+def rewritten(program: Traced, holds_row: Sequence[bool], passes: Sequence[Pass]) -> RowProgram:
     """An open program of one row after all of these passes, in order. Constants are the first inputs."""
     found = RowProgram(program, tuple(holds_row))
     for each in passes:

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpppl.jaxprs import is_literal, rewritten, varying
-from dpppl.types import Equation, Program, Tree
+from dpppl.types import Equation, Traced, Tree
 
 _REFINED, _LARGEST = 10, 512
 
 
-def by_products(program: Program, varies: Sequence[bool]) -> Program:
+def by_products(program: Traced, varies: Sequence[bool]) -> Traced:
     """An open program in which triangular systems whose matrix depends on no input that `varies`, but whose right-hand side
     does, are solved by products. Constants are the first inputs. The program itself, where there is none.
 

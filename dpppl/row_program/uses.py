@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.jaxprs import is_literal, programs, scan_parts
-from dpppl.types import Atom, Equation, Program, Tree
+from dpppl.types import Atom, Equation, Traced, Tree
 
 Chain = tuple[tuple[str, tuple[int, ...]], ...]
 """Reshapes and transposes in order: ("reshape", shape), ("transpose", axes)."""
@@ -93,7 +93,7 @@ class Uses:
     direct: set[int] = field(default_factory=set)
 
 
-def uses_of(program: Program, latents: Sequence[int], row: Sequence[int]) -> Uses:
+def uses_of(program: Traced, latents: Sequence[int], row: Sequence[int]) -> Uses:
     """The uses, in a flattened program, of its inputs with the numbers `latents`; those numbered `row` are the row."""
     uses, values = Uses(), {v: Value() for v in program.jaxpr.constvars}
     for number, v in enumerate(program.jaxpr.invars):
@@ -105,7 +105,7 @@ def uses_of(program: Program, latents: Sequence[int], row: Sequence[int]) -> Use
 
 
 def _walk(
-    jaxpr: Program, values: dict[Atom, Value], uses: Uses, place: tuple[int, ...] = (), iterations: tuple[int, ...] = ()
+    jaxpr: Traced, values: dict[Atom, Value], uses: Uses, place: tuple[int, ...] = (), iterations: tuple[int, ...] = ()
 ) -> None:
     """Through the equations of a program, or of the body of a scan, whose inputs have these `values`."""
     for number, equation in enumerate(jaxpr.eqns):

@@ -61,7 +61,7 @@ class NormPhase:
     """
 
     statistic: Function
-    start: Any
+    start: Tree
     scales: Any
     codes: tuple[str, ...]
     rows: Tree

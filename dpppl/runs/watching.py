@@ -3,7 +3,9 @@
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
+
+from dpppl.types import Traced
 
 
 class Watcher(Protocol):
@@ -13,7 +15,7 @@ class Watcher(Protocol):
         """Note that steps `first` to `until` of a charge were charged. `run` is the run's id and the charge's number; a run
         that is resumed charges its earlier steps again."""
 
-    def program(self, closed: object, digest: str) -> Any:
+    def program(self, closed: Traced, digest: str) -> Traced:
         """Return the proved program to compile in place of `closed`, whose digest is `digest`."""
 
 

@@ -55,7 +55,7 @@ from dpppl.types import BySite, Function, Tree
 
 QUANTILE = 0.9
 """Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
-Sites = dict[str, dict[str, Any]]
+Sites = dict[str, dict[str, Tree]]
 
 
 def bind(
@@ -79,7 +79,7 @@ def bind_objective(
     args: tuple[object, ...],
     kwargs: dict[str, object],
     init_params: Arrays | None = None,
-) -> tuple[Objective, dict[str, Any]]:
+) -> tuple[Objective, dict[str, Tree]]:
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 
     The user's guide is set up, too, so that its own methods work.
@@ -262,7 +262,7 @@ def _check_written_guide(
 
 def _init_shapes(
     guide: Any, split: SplitModel, rows: Arrays, public: Arrays, key: jax.Array, found: dict[Any, Sites]
-) -> dict[str, Any]:
+) -> dict[str, Tree]:
     """The parameters as they start when the guide is called on all rows, abstractly."""
     sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})
     found["init"] = {name: site for name, site in sites.items() if _is_param(site)}

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ from dpppl.validation import check_num_data
 
 
 @clears_tracebacks
-def init(svi: SVISettings, rng_key: jax.Array, *args: Any, init_params: Any = None, **kwargs: Any) -> SVIState:
+def init(svi: SVISettings, rng_key: jax.Array, *args: Tree, init_params: Tree = None, **kwargs: Tree) -> SVIState:
     """The first state, for steps by `update`. Looks at no data and charges nothing.
 
     - **rng_key** - one key, used once, which the state holds; take it from `dpppl.secret_key()`.
@@ -150,8 +149,8 @@ def estimate_elbo(
 
 @on_host
 def estimate_accuracy(
-    svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Function, *args: Any,
-    noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Any,
+    svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Function, *args: Tree,
+    noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Tree,
 ) -> float:  # fmt: skip
     """A noised estimate of the share of rows that are predicted right: one access. Needs `num_data`, the rows' number.
 

@@ -9,7 +9,6 @@ displacement of the parameter, which stays bounded. High frequencies measure pri
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -302,7 +301,7 @@ def _mean_and_error(gradient: Array) -> tuple[Array, Array]:
     return np.mean(tail, axis=0), (np.var(tail, axis=0) / len(tail)) ** 0.5
 
 
-def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> dict[str, Any]:
+def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> dict[str, Tree]:
     """Gradients in the logarithm of each latent's spread, under the name of its location, (steps, elements): those of guides
     with a parameter for the scale of each latent, or with a Cholesky factor of at most 200 rows."""
 
@@ -332,7 +331,7 @@ def _spread_gradients(objective: Objective, phi: BySite, gradients: BySite) -> d
 
 def by_site(guide: object, gradients: BySite) -> dict[str, jax.Array]:
     """By site, what `gradients` hold under the names of locations, of a guide whose draws are a location and noise."""
-    found: dict[str, Any] = {}
+    found: dict[str, Tree] = {}
     for part in parts_of(guide):
         name = f"{getattr(part, 'prefix', '')}_loc"
         if isinstance(part, autoguide.AutoContinuous) and name in gradients:

@@ -23,7 +23,7 @@ from dpppl.randomness import keys
 from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
 from dpppl.types import BySite, Function, Tree
 
-Access = Callable[[Callable[..., Any], Callable[[Any, Any], Any], Any, Any], Any]
+Access = Callable[[Function, Callable[[Any, Any], Any], Any, Any], Any]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
 `to_latents(position, public)` are the latents there, of all particles, and the model's Public arrays."""
 
@@ -43,7 +43,7 @@ class Objective:
 
     split: SplitModel
     guide: Any = field(repr=False)
-    transforms: Mapping[str, Any] = field(repr=False)
+    transforms: Mapping[str, Tree] = field(repr=False)
     loss: Any
     num_particles: int
     reads_rows: bool = False
@@ -95,7 +95,7 @@ class Objective:
 
     def draw(self, phi: BySite, key: jax.Array, public: Tree) -> Tree:
         """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
-        traces: dict[str, Any] = {}
+        traces: dict[str, Tree] = {}
 
         def recorded(name: Any, function: Any) -> Any:
             def run() -> Any:

@@ -23,7 +23,7 @@ from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Start
 from dpppl.types import BySite, Function, Numbers, Tree
 
-Arrays = Mapping[str, Any]
+Arrays = Mapping[str, Tree]
 
 _READ_DATA = {
     autoguide.AutoLaplaceApproximation: "AutoMultivariateNormal",
@@ -158,7 +158,7 @@ def without_data(guide: object, split: SplitModel, public: Arrays, has_density: 
     return prepared
 
 
-def _as_built(guide: object) -> dict[str, Any]:
+def _as_built(guide: object) -> dict[str, Tree]:
     """The attributes of a guide, without what its set-up here changed."""
     return {name: value for name, value in (vars(guide) | vars(guide).get(_BEFORE, {})).items() if name != _BEFORE}
 
@@ -184,9 +184,9 @@ def adopt(guide: Any, prepared: Any) -> None:
         setattr(guide, name, value)
 
 
-def unconstrained(guide: object, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Any]:
+def unconstrained(guide: object, traces: Arrays, params: Arrays, split: SplitModel) -> dict[str, Tree]:
     """The unconstrained latents of one guide draw, from the traces of guide and model and the unconstrained params."""
-    trace, z = traces["guide"], dict[str, Any]()
+    trace, z = traces["guide"], dict[str, Tree]()
     for part in parts_of(guide):
         if isinstance(part, autoguide.AutoContinuous):
             z |= part._unpack_latent(trace[f"_{part.prefix}_latent"]["value"])

@@ -55,7 +55,7 @@ class SVIResult:
     state: Tree
     trajectory: dict[str, np.ndarray]
     gradients: dict[str, np.ndarray]
-    transforms: Mapping[str, Any]
+    transforms: Mapping[str, Tree]
     report: PrivacyReport
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
@@ -72,7 +72,7 @@ class SVIResult:
     def convergence(self) -> Convergence:
         """Whether the run has arrived, and what was learned, from its noisy gradients, its count of clipped rows and draws of
         guide and prior. Free."""
-        latents: Any = None
+        latents: Tree = None
         is_all = False
         finite = all(np.all(np.isfinite(x)) for x in jax.tree.leaves(self.trajectory))
         if finite and self.objective is not None and self.objective.split.latents and not self.objective.split.local:
@@ -123,7 +123,7 @@ class SVIResult:
         constrain = proved(
             lambda phi: dict(transform_fn(self.transforms, phi)), averages, num_rows=self.report.num_rows
         )
-        found: dict[str, Any] = constrain(averages)
+        found: dict[str, Tree] = constrain(averages)
         return found
 
     def noise_aware_params(self, tail: float = 0.5) -> dict[str, jax.Array]:
@@ -171,7 +171,7 @@ class SVIResult:
             return objective.sample(params, rng_key, num_samples)
 
         with TRACING:
-            found: dict[str, Any] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
+            found: dict[str, Tree] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
             return found
 
     def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None) -> Any:
@@ -270,7 +270,7 @@ def _warn_of_wandering(objective: Objective, trajectory: BySite) -> None:
 def _prior_moments(objective: Objective, public: BySite) -> dict[str, tuple[Array, Array]]:
     """Mean and variance of the unconstrained prior, by the name of the location parameter; 1,000 prior draws."""
     guide, draws = objective.guide, drawn_from_prior(objective.split, dict(public), jax.random.key(0), _PRIOR_DRAWS)
-    named: dict[str, Any] = {}
+    named: dict[str, Tree] = {}
     if isinstance(guide, autoguide.AutoNormal):
         named = {f"{site}_{guide.prefix}_loc": draw for site, draw in draws.items()}
     else:

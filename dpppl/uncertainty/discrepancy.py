@@ -52,7 +52,7 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
             "..., bounds)."
         )
 
-    def difference(row_number: Any, samples: Tree, *args: Any, **kwargs: Any) -> jax.Array:
+    def difference(row_number: Any, samples: Tree, *args: Tree, **kwargs: Tree) -> jax.Array:
         count = len(jax.tree.leaves(samples)[0])
         few = jax.tree.map(lambda x: x[:: -(-count // _MOST_DRAWS)], samples)
         numbers = jnp.arange(len(jax.tree.leaves(few)[0]))

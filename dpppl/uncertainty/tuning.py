@@ -28,7 +28,7 @@ from dpppl.runs.driver import on_host
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
-from dpppl.types import Function
+from dpppl.types import Function, Tree
 from dpppl.uncertainty.private_score import private_score
 from dpppl.validation import positive
 
@@ -96,7 +96,7 @@ def tune(
     rng_key: jax.Array, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Function, *args: object,
     bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,
     target_epsilon: float | None = None, target_delta: float | None = None,
-    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, print_cost: bool = True, **kwargs: Any,
+    ledger: PrivacyLedger | str | os.PathLike[str] | None = None, print_cost: bool = True, **kwargs: Tree,
 ) -> Tuned:  # fmt: skip
     """Choose settings by private runs on the data themselves, at the price of a few of them.
 
