@@ -21,7 +21,7 @@ from dpppl.report.render import summary, table
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.runner import SVI
-from dpppl.types import Function
+from dpppl.types import Document, Function, Tree
 
 _TIMED_ROWS = 4_096
 
@@ -108,7 +108,7 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
     """Names of the observed sites."""
     names: list[str] = []
 
-    def note(site: Any) -> Any:
+    def note(site: Document) -> Tree:
         names.append(site["name"])
         return site["value"]
 
@@ -119,7 +119,7 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _methods(model: Any, split: SplitModel, args: Any, kwargs: Any, epsilon: float, delta: float) -> Any:
+def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsilon: float, delta: float) -> Any:
     """Each method, with what came of binding it to the arguments."""
     key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
     guide = AutoNormal(model)

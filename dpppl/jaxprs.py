@@ -16,7 +16,7 @@ from jax.extend import source_info_util
 from jax.extend.core import ClosedJaxpr, JaxprEqn, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from dpppl.types import Function, Tree
+from dpppl.types import Atom, Equation, Function, Traced, Tree
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 _TABLE = re.compile(re.escape(os.path.dirname(__file__)) + r"/model/samplers\.py:[\d:]+ \(_chebyshev\)")
@@ -28,13 +28,13 @@ def abstract(shape: Sequence[int], dtype: object) -> jax.ShapeDtypeStruct:
     return make(tuple(shape), dtype)
 
 
-def open_jaxpr(program: object) -> Any:
+def open_jaxpr(program: Traced) -> Traced:
     """The jaxpr itself, without the constants it was closed over; None for anything else."""
     inner = getattr(program, "jaxpr", program)
     return inner if hasattr(inner, "eqns") else None
 
 
-def programs(equation: Any) -> Iterator[Tree]:
+def programs(equation: Equation) -> Iterator[Tree]:
     """The programs in an equation's parameters, or of what expands when it is compiled, as jnp.nonzero does since JAX 0.11."""
     if (high := equation.params.get("_prim")) is not None and hasattr(high, "expand"):
         expand = lambda *operands: jax.tree.leaves(high.expand(*jax.tree.unflatten(high.in_tree, operands)))  # noqa: E731
@@ -43,7 +43,7 @@ def programs(equation: Any) -> Iterator[Tree]:
     return (leaf for leaf in leaves if open_jaxpr(leaf) is not None)
 
 
-def equations(program: object) -> Iterator[Tree]:
+def equations(program: Traced) -> Iterator[Tree]:
     """All equations, also those of the programs inside.
 
     >>> twice = jax.jit(lambda x: 2.0 * x)
@@ -87,12 +87,12 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
     return whole(equation.invars, inner.invars) - carried, carried
 
 
-Rule = Callable[[Any, Sequence[Any]], Sequence[Any] | None]
+Rule = Callable[[Equation, Sequence[Tree]], Sequence[Tree] | None]
 """From an equation and its operands, its outputs; None where they are to be computed as the equation says."""
 
 
 def evaluate(
-    program: Any, values: dict[Any, Any], rule: Rule | None = None, wanted: Sequence[Tree] | None = None
+    program: Traced, values: dict[Atom, Tree], rule: Rule | None = None, wanted: Sequence[Tree] | None = None
 ) -> list[Tree]:
     """The values of variables of an open program, by default of its outputs, from the `values` of others.
 
@@ -120,7 +120,7 @@ def evaluate(
     return [read(v) for v in wanted]
 
 
-def rewritten(program: Any, rule: Rule) -> Any:
+def rewritten(program: Traced, rule: Rule) -> Traced:
     """An open program whose equations are computed by a rule, where it gives outputs: see `evaluate`."""
     inputs, constants = [*program.constvars, *program.invars], len(program.constvars)
     run = lambda *given: evaluate(program, dict(zip(inputs, given)), rule)  # noqa: E731
@@ -128,7 +128,7 @@ def rewritten(program: Any, rule: Rule) -> Any:
     return traced.replace(constvars=traced.invars[:constants], invars=traced.invars[constants:])
 
 
-def varying(program: Any, varies: Sequence[bool]) -> set[Any]:
+def varying(program: Traced, varies: Sequence[bool]) -> set[Atom]:
     """The variables of an open program that are made of inputs that vary. Constants are the first inputs."""
     inputs = [*program.constvars, *program.invars]
     found = {v for v, does in zip(inputs, varies, strict=True) if does}
@@ -141,7 +141,7 @@ def varying(program: Any, varies: Sequence[bool]) -> set[Any]:
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
 
 
-def split(program: Any, varies: Sequence[bool]) -> tuple[Tree, Tree] | None:
+def split(program: Traced, varies: Sequence[bool]) -> tuple[Tree, Tree] | None:
     """Two closed programs for an open one: `before(*inputs that do not vary)`, and `after(*what it gave, *inputs)`, which gives
     the outputs. Constants are the first inputs. Equations without cost stay in the second; None if nothing else is left.
 
@@ -152,7 +152,7 @@ def split(program: Any, varies: Sequence[bool]) -> tuple[Tree, Tree] | None:
     inputs = [*program.constvars, *program.invars]
     steady = [v for v, varied in zip(inputs, varies) if not varied]
     known, made = set(steady), set(steady)
-    crossing: dict[Any, None] = {}  # in order
+    crossing: dict[Atom, None] = {}  # in order
     for equation in program.eqns:
         operands = [v for v in equation.invars if not is_literal(v)]
         if known.issuperset(operands):
@@ -177,7 +177,7 @@ _OFTEN = 8
 CALLS = {"call_hi_primitive", "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint"}
 
 
-def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> jax.extend.core.ClosedJaxpr:
+def flattened(program: Traced, rule: Rule = lambda equation, operands: None) -> jax.extend.core.ClosedJaxpr:
     """A closed program without calls: what `jax.jit` and `jax.checkpoint` wrapped is inlined, also in bodies of scans.
 
     `rule`: see `evaluate`.
@@ -187,7 +187,7 @@ def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> jax
     ['mul', 'add']
     """
 
-    def run(program: object, arguments: Sequence[object]) -> list[Tree]:
+    def run(program: Traced, arguments: Sequence[object]) -> list[Tree]:
         jaxpr, captured = open_jaxpr(program), getattr(program, "consts", ())
         return evaluate(jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *arguments])), inline)
 
@@ -203,13 +203,13 @@ def flattened(program: Any, rule: Rule = lambda equation, operands: None) -> jax
     return jax.make_jaxpr(lambda *arguments: run(program, arguments))(*inputs)
 
 
-def constants(program: object) -> Iterator[Tree]:
+def constants(program: Traced) -> Iterator[Tree]:
     """The arrays that a program and the programs inside it captured."""
     yield from (value for value in getattr(program, "consts", ()) if hasattr(value, "dtype"))
     yield from _inner_constants(program)
 
 
-def _inner_constants(program: object) -> Iterator[Tree]:
+def _inner_constants(program: Traced) -> Iterator[Tree]:
     yield from (v.val for v in open_jaxpr(program).outvars if hasattr(v, "val") and np.ndim(v.val))
     for equation in open_jaxpr(program).eqns:
         yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
@@ -217,7 +217,7 @@ def _inner_constants(program: object) -> Iterator[Tree]:
             yield from constants(inner)
 
 
-def count_numbers(program: object, inside: Function = programs) -> tuple[int, int, int]:
+def count_numbers(program: Traced, inside: Function = programs) -> tuple[int, int, int]:
     """How many single numbers stand in a program and those inside it: captured ones and those in lines of the user's code, as
     often as they stand; the same without zeros, which stand for latents; different ones, also of libraries, but for `_TABLE`.
 
@@ -229,7 +229,7 @@ def count_numbers(program: object, inside: Function = programs) -> tuple[int, in
     return len(own), sum(map(bool, own)), len({(str(v.dtype), v.item()) for v, _ in found})
 
 
-def _numbers(program: object, inside: Function) -> Iterator[tuple[Any, bool]]:
+def _numbers(program: Traced, inside: Function) -> Iterator[tuple[Tree, bool]]:
     """Each of them, and whether it was captured or is the user's."""
     jaxpr = open_jaxpr(program)
     values = [
@@ -247,10 +247,10 @@ def _numbers(program: object, inside: Function) -> Iterator[tuple[Any, bool]]:
     yield from ((np.asarray(value), counted) for value, counted in plain)
 
 
-def _repeated_places(jaxpr: Any) -> list[Tree]:
+def _repeated_places(jaxpr: Traced) -> list[Tree]:
     """Constant places, as in x[3], from the user's lines, of arrays that are read at few of them many times: labels may be
     written so. Who goes through an array reads each place once, or a few times."""
-    read: dict[Any, list[Tree]] = {}
+    read: dict[Atom, list[Tree]] = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name == "slice" and is_of_user(source_of(equation)):
             read.setdefault(equation.invars[0], []).append(equation.params["start_indices"])
@@ -272,7 +272,7 @@ def is_of_user(line: str) -> bool:
     return ":" in line and "site-packages" not in line and not line.startswith(ours)
 
 
-def depends_on(function: Function, *arguments: object) -> tuple[Any, ...]:
+def depends_on(function: Function, *arguments: object) -> tuple[Tree, ...]:
     """Which leaves of `arguments` any output of `function` depends on: the same trees, with bools; abstract.
 
     >>> depends_on(lambda x, y: y["a"] * x.size, np.ones(3), {"a": 2.0})
@@ -282,7 +282,7 @@ def depends_on(function: Function, *arguments: object) -> tuple[Any, ...]:
     return tuple(jax.tree.unflatten(jax.tree.structure(arguments), used_inputs(program)))
 
 
-def used_inputs(program: object, outputs: Sequence[bool] | None = None) -> list[bool]:
+def used_inputs(program: Traced, outputs: Sequence[bool] | None = None) -> list[bool]:
     """Which inputs the chosen outputs depend on; by default, all outputs."""
     jaxpr = open_jaxpr(program)
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars) if outputs is None else outputs)[1]
@@ -305,7 +305,9 @@ class Dependence:
         outputs = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
         labels = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
         self._constants, self._shapes = closed.consts, shapes
-        self._jaxprs: dict[str, tuple[Any, list[tuple[str, str]], list[str]]] = {}  # by role: program, inputs, outputs
+        self._jaxprs: dict[
+            str, tuple[Traced, list[tuple[str, str]], list[str]]
+        ] = {}  # by role: program, inputs, outputs
         for role in shapes:
             jaxpr, used = dce_jaxpr(closed.jaxpr, [output_role == role for output_role, _ in outputs])
             self._jaxprs[role] = jaxpr, list(compress(labels, used)), [name for r, name in outputs if r == role]
@@ -325,7 +327,7 @@ class Dependence:
     def text(self, role: str, name: str) -> list[str]:
         """The program's text without memory addresses, and its constants: equal for equal programs."""
         jaxpr, _ = self._reduced(role, name)
-        numbers: dict[Any, int] = {}
+        numbers: dict[Atom, int] = {}
 
         def show(v: Tree) -> str:
             return f"{v.val if hasattr(v, 'val') else numbers.setdefault(v, len(numbers))}:{v.aval}"
@@ -338,16 +340,16 @@ class Dependence:
         lines += [repr(_plain(v).tobytes()) for v in captured if not isinstance(v, jax.core.Tracer)]
         return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]
 
-    def _reduced(self, role: str, name: str) -> tuple[Any, list[tuple[str, str]]]:
+    def _reduced(self, role: str, name: str) -> tuple[Traced, list[tuple[str, str]]]:
         jaxpr, inputs, names = self._jaxprs[role]
         jaxpr, used = dce_jaxpr(jaxpr, [other == name for other in names])
         return jaxpr, list(compress(inputs, used))
 
 
-def is_key(value: Any) -> bool:
+def is_key(value: Tree) -> bool:
     """Whether an array, or an abstract one, holds typed random keys."""
     return hasattr(value, "dtype") and bool(jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key))
 
 
-def _plain(value: Any) -> np.ndarray:
+def _plain(value: Tree) -> np.ndarray:
     return np.asarray(jax.random.key_data(value) if is_key(value) else value)

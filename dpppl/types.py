@@ -26,3 +26,5 @@ Atom: TypeAlias = Any
 """A variable or a literal of a traced program."""
 Distribution: TypeAlias = Any
 """A distribution, constraint or transform of NumPyro's, which annotates none."""
+Foreign: TypeAlias = Any
+"""An object of a library that is optional, or has no types: a pyarrow table, a data frame, matplotlib's axes."""

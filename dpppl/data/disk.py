@@ -18,7 +18,7 @@ from dpppl.data.files import of_memmap
 from dpppl.data.rows import Rows, placement_of
 from dpppl.data.sources import Array, InMemory, Source, fitted
 from dpppl.errors import ConfigurationError, DataReadError
-from dpppl.types import Function, Tree
+from dpppl.types import Foreign, Function, Tree
 
 MOST_ROWS = 2**31 - 2**20
 """Numbers of rows are 32-bit integers."""
@@ -107,7 +107,7 @@ def taken(rows: Tree, numbers: object) -> Tree:
     return Draw(rows.placement)(np.asarray(numbers))
 
 
-def on_disk(arrays: Mapping[str, Any], mesh: jax.sharding.Mesh | None) -> Rows | None:
+def on_disk(arrays: Mapping[str, Foreign], mesh: jax.sharding.Mesh | None) -> Rows | None:
     """`arrays` by argument, if one of them is a source or a memory map: then all are read as they are needed."""
     if not any(isinstance(x, Source | np.memmap) for x in arrays.values()):
         return None
@@ -164,7 +164,7 @@ class Reading:
         for label, source, _ in placement.sources:
             tables.setdefault(source.table, []).append((label, source))
         self._types = {label: dtype for label, _, dtype in placement.sources}
-        self._tables: list[tuple[list[str], Any]] = []
+        self._tables: list[tuple[list[str], Foreign]] = []
         try:
             for table, parts in tables.items():
                 opened = table.opened([source for _, source in parts])

@@ -13,6 +13,7 @@ import numpy as np
 
 from dpppl.data.sources import Array, Columns, FileState, Opened, Source, Table, arranged, columns_of
 from dpppl.errors import ConfigurationError
+from dpppl.types import Foreign
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class NpySource(Source):
             raise ConfigurationError(
                 "a source keeps all of its rows: index behind them, source[:, 0] or source[:, 1:]."
             )
-        table: Any = self.table
+        table: Foreign = self.table
         whole = np.memmap(table.file.path, np.uint8, "r", table.first, (table.num_rows, table.size))
         found = self.key.of(whole)[key]
         if not np.may_share_memory(found, whole):
@@ -69,7 +70,7 @@ class NpySource(Source):
         return _source(table, found, found.ctypes.data - whole.ctypes.data)
 
 
-def of_memmap(array: Any) -> Source:
+def of_memmap(array: Foreign) -> Source:
     """The rows of a NumPy memory map, or of a view of one: read from its file, never copied as a whole.
 
     Raises ConfigurationError where the file does not hold rows one after the other, or not what the map shows."""
@@ -109,7 +110,7 @@ def _source(table: Records, array: np.ndarray, offset: int) -> Source:
 class _OpenedRecords(Opened):
     def __init__(self, table: Records, fields: Sequence[Field]) -> None:
         self._table, self._fields = table, fields
-        self._map: Any = None
+        self._map: Foreign = None
         self._file = os.open(table.file.path, os.O_RDONLY)
         try:
             table.file.check(self._file)
@@ -154,7 +155,7 @@ SEPARATORS = ".csv", ".tsv"
 _FLOAT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
-def _pyarrow() -> Any:
+def _pyarrow() -> Foreign:
     try:
         import pyarrow
         import pyarrow.compute
@@ -205,7 +206,7 @@ class ArrowTable(Table):
         keys = [source.key for source in sources]
         return _OpenedArrow(self.files, keys, self._table().select(columns_of(keys)))
 
-    def _table(self) -> Any:
+    def _table(self) -> Foreign:
         if self.given:
             return self.given[0]
         pyarrow, [file] = _pyarrow(), self.files
@@ -225,7 +226,7 @@ def of_csv(file: FileState) -> ArrowTable:
     convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.binary()))
     text = csv.read_csv(file.path, parse_options=parse, convert_options=convert).combine_chunks()
 
-    def floats(column: object) -> Any:
+    def floats(column: object) -> Foreign:
         numbers = compute.if_else(compute.match_substring_regex(column, _FLOAT), column, None)
         return compute.cast(compute.cast(numbers, pyarrow.string()), pyarrow.float64())
 
@@ -233,7 +234,7 @@ def of_csv(file: FileState) -> ArrowTable:
 
 
 class _OpenedArrow(Opened):
-    def __init__(self, files: Sequence[FileState], keys: list[Any], table: Any) -> None:
+    def __init__(self, files: Sequence[FileState], keys: list[Any], table: Foreign) -> None:
         self._files, self._keys, self._held = files, keys, _numbers(table.schema)
         self._chunks = {n: [c for c in table.column(n).chunks if len(c)] for n in table.column_names}
         self._ends = {n: np.cumsum([len(chunk) for chunk in chunks]) for n, chunks in self._chunks.items()}
@@ -247,7 +248,7 @@ class _OpenedArrow(Opened):
         self._check()
         return arranged(self._keys, lambda name: self._taken(name, indices))
 
-    def _parts(self, name: str, start: int, count: int) -> Iterator[Any]:
+    def _parts(self, name: str, start: int, count: int) -> Iterator[Foreign]:
         ends, chunks = self._ends[name], self._chunks[name]
         number = int(np.searchsorted(ends, start, side="right"))
         while count > 0:
@@ -297,7 +298,7 @@ class ParquetTable(Table):
         return _numbers(self._schema)
 
     @cached_property
-    def _schema(self) -> Any:
+    def _schema(self) -> Foreign:
         return _pyarrow().parquet.read_schema(self.file.path)
 
     def why_not(self, name: object) -> str | None:
@@ -323,11 +324,11 @@ class _OpenedParquet(Opened):
         self._open = _pyarrow().parquet.ParquetFile(file.path)
         metadata, self._held = self._open.metadata, _numbers(self._open.schema_arrow)
         self._ends = np.cumsum([metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)])
-        self._group: tuple[int, Any] = -1, None
+        self._group: tuple[int, Foreign] = -1, None
 
     def read(self, start: int, count: int) -> list[Array]:
         self._file.check()
-        parts: list[Any] = []
+        parts: list[Foreign] = []
         number = int(np.searchsorted(self._ends, start, side="right"))
         while count > 0:
             skipped = start - (int(self._ends[number - 1]) if number else 0)
@@ -344,7 +345,7 @@ class _OpenedParquet(Opened):
     def take(self, indices: Array) -> list[Array]:
         raise OSError("rows of Parquet are not drawn one by one")
 
-    def _decoded(self, number: int) -> Any:
+    def _decoded(self, number: int) -> Foreign:
         if self._group[0] != number:
             self._group = -1, None
             self._group = number, self._open.read_row_group(number, columns=columns_of(self._keys))
@@ -355,14 +356,14 @@ class _OpenedParquet(Opened):
         self._open.close()
 
 
-def _numbers(schema: Any) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def _numbers(schema: Foreign) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and dtype of one row of each column of numbers. A schema decides, and no row: where it allows missing values they are
     NaN, and whole numbers are floats, whether any is missing or not."""
     found = {field.name: _held(field.type, field.nullable) for field in schema}
     return {name: held for name, held in found.items() if held is not None}
 
 
-def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | None:
+def _held(kind: Foreign, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | None:
     """Shape and dtype of a value of an Arrow type; None for types that are not numbers of one shape."""
     types = _pyarrow().types
     if hasattr(kind, "storage_type") and hasattr(kind, "shape") and all(kind.shape):
@@ -381,11 +382,11 @@ def _held(kind: Any, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | None:
     return (), np.promote_types(dtype, np.float32) if nullable and dtype.kind != "f" else dtype
 
 
-def _innermost(kind: object) -> Any:
+def _innermost(kind: object) -> Foreign:
     return _innermost(kind.value_type) if hasattr(kind, "value_type") else kind
 
 
-def _why_not(schema: Any, name: Any) -> str | None:
+def _why_not(schema: Foreign, name: Any) -> str | None:
     """Why a column of the schema cannot be taken, and what to write instead."""
     types, index = _pyarrow().types, schema.get_field_index(str(name))
     if index < 0:
@@ -403,7 +404,7 @@ def _why_not(schema: Any, name: Any) -> str | None:
     return f"column {name!r} is of type {kind}, whose rows are no arrays of numbers of one shape: {cure}."
 
 
-def _values(array: Any, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+def _values(array: Foreign, shape: tuple[int, ...], dtype: np.dtype) -> Array:
     """The rows of an Arrow array, (n, *shape): NaN where a value, or a list of the right length, is missing."""
     array = getattr(array, "storage", array)
     if hasattr(array, "dictionary_decode"):

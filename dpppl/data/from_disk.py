@@ -9,6 +9,7 @@ import numpy as np
 from dpppl.data.files import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_csv, of_memmap
 from dpppl.data.sources import FileState, Items, Source, of_table
 from dpppl.errors import ConfigurationError, DataReadError, forgetting
+from dpppl.types import Foreign
 
 
 @forgetting
@@ -71,14 +72,14 @@ def _of_file(path: Any) -> Source:
     for magic, kind in FORMATS.items():
         if start.startswith(magic):
             file_state = FileState.of(path)
-            table: Any = ParquetTable(file_state) if kind == "parquet" else ArrowTable((file_state,), kind)
+            table: Foreign = ParquetTable(file_state) if kind == "parquet" else ArrowTable((file_state,), kind)
             return _of_table(table)
     if os.fspath(path).endswith(SEPARATORS):
         return _of_table(of_csv(FileState.of(path)))
     raise ConfigurationError(f"{os.fspath(path)} is no .npy, .csv, .tsv, Arrow or Parquet file.")
 
 
-def _of_hugging_face(dataset: Any) -> Source:
+def _of_hugging_face(dataset: Foreign) -> Source:
     if not hasattr(dataset, "data") or not hasattr(dataset, "flatten_indices"):
         raise ConfigurationError(f"a {type(dataset).__name__} has no rows by number: choose a split, dataset['train'].")
     if getattr(dataset, "_indices", None) is not None:
@@ -90,7 +91,7 @@ def _of_hugging_face(dataset: Any) -> Source:
     return _of_table(table)
 
 
-def _of_table(table: Any) -> Source:
+def _of_table(table: Foreign) -> Source:
     if not table.num_rows or not table.columns:
         raise ConfigurationError("this data set has no rows, or no column of numbers.")
     return of_table(table)

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from dpppl.data.sources import fitted
 from dpppl.errors import ConfigurationError
 from dpppl.processes import messages
-from dpppl.types import Function, Tree
+from dpppl.types import Foreign, Function, Tree
 
 
 @jax.tree_util.register_pytree_node_class
@@ -140,7 +140,7 @@ class Sharded:
         specs = tuple(P(self.axes) if own else P() for own in of_rows)
 
         def own_chains(
-            *operands: Any,
+            *operands: Tree,
         ) -> Any:  # cut out and put together here: the program around is the same on any mesh
             me, over = jax.lax.axis_index(CHAINS), self.mesh.shape[CHAINS]
             cut = lambda x: jax.lax.dynamic_slice_in_dim(x, me * (len(x) // over), len(x) // over)  # noqa: E731
@@ -164,7 +164,7 @@ class Sharded:
         return jax.lax.psum(values, self.axes)
 
 
-def sharded(arrays: dict[str, Any], mesh: jax.sharding.Mesh | None) -> Rows | None:
+def sharded(arrays: dict[str, Foreign], mesh: jax.sharding.Mesh | None) -> Rows | None:
     """`arrays` (N, ...) by argument as they lie on their devices, or sharded over `mesh`; None where neither is so.
 
     Raises ConfigurationError for a mesh without an axis for rows, and for arrays that are sharded in other ways."""
@@ -196,7 +196,7 @@ def sharded(arrays: dict[str, Any], mesh: jax.sharding.Mesh | None) -> Rows | No
     return Rows({label: _sharded(x, placement, length) for label, x in arrays.items()}, placement)
 
 
-def _check_alike(arrays: dict[str, Any]) -> None:
+def _check_alike(arrays: dict[str, Foreign]) -> None:
     """Raises ConfigurationError where processes give different arrays to be sharded; a few rows are compared."""
 
     def told(array: jax.Array) -> str:
@@ -248,7 +248,7 @@ def _lying(label: str, array: jax.Array) -> tuple[Mesh, tuple[str, ...]] | None:
     return _automatic(array.sharding.mesh), first
 
 
-def _sharded(array: Any, placement: Sharded, length: int) -> Any:
+def _sharded(array: Foreign, placement: Sharded, length: int) -> Any:
     """An array of this number of rows and padding; as it is if it is sharded already."""
     if isinstance(array, jax.Array) and not array.sharding.is_fully_replicated:
         parts = [shard.data for shard in array.addressable_shards]

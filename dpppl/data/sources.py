@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Foreign
 
 Array = np.ndarray
 Columns = Mapping[Any, tuple[tuple[int, ...], np.dtype]]
@@ -144,7 +145,7 @@ class ColumnSource(Source):
     (N, 2, ...)."""
 
     def __getitem__(self, key: object) -> Source:
-        table: Any = self.table
+        table: Foreign = self.table
         names = tuple(key) if isinstance(key, list) else (key,)
         for name in names:
             if name not in table.columns and (why := table.why_not(name)) is not None:
@@ -165,7 +166,7 @@ class ColumnSource(Source):
         return ColumnSource(table, key, (*lead, *shapes[0]), np.result_type(*dtypes))
 
 
-def of_table(table: Any) -> Source:
+def of_table(table: Foreign) -> Source:
     """The source of a table with `columns`: of its only one, or one of which columns are to be chosen."""
     if len(table.columns) == 1:
         return ColumnSource(table, None, (), np.dtype(object))[next(iter(table.columns))]
@@ -227,7 +228,7 @@ class Items(Table):
 
     - **dataset** - it runs on the host, and is asked for many items at once by `__getitems__`, if it has that."""
 
-    dataset: Any = field(repr=False)
+    dataset: Foreign = field(repr=False)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Items) and self.dataset is other.dataset

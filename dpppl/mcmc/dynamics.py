@@ -4,7 +4,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from dpppl.mcmc.step_search import Search
 from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
-from dpppl.types import BySite, Function, Numbers, Tree
+from dpppl.types import BySite, Function, Numbers, Scalar, Tree
 from dpppl.validation import Fixed
 
 
@@ -228,5 +228,5 @@ def polynomial_decay(initial_step_size: float, power: float = 1.0 / 3.0) -> Func
     return partial(_decayed, initial_step_size, power)
 
 
-def _decayed(initial_step_size: Any, power: Any, count: Any) -> Numbers:
+def _decayed(initial_step_size: Scalar, power: Scalar, count: Scalar) -> Numbers:
     return initial_step_size * (jnp.asarray(count, jnp.result_type(float)) + 1.0) ** -power

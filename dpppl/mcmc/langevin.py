@@ -10,7 +10,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.step_search import Search
 from dpppl.randomness import keys
-from dpppl.types import BySite, Function, Numbers, Tree
+from dpppl.types import BySite, Function, Numbers, Scalar, Tree
 from dpppl.validation import checked_call, in_words, optional, plain, positive
 
 _FRICTION = 0.1
@@ -95,7 +95,7 @@ class DPSGLD(DPKernel):
     0.0008
     """
 
-    def matched_step_size(self, noise_multiplier: Any) -> float:
+    def matched_step_size(self, noise_multiplier: float) -> float:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
@@ -190,7 +190,7 @@ class DPSGHMC(DPKernel):
     def is_matched(self) -> bool:
         return "matched" in (self.step_size, self.friction)
 
-    def matched_step_size(self, noise_multiplier: Any) -> float:
+    def matched_step_size(self, noise_multiplier: float) -> float:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         return 2.0 * self.friction * self.temperature * (rate / (norm * noise_multiplier)) ** 2
 
@@ -243,7 +243,7 @@ class DPSGNHTState(NamedTuple):
 
 
 def thermostat_step(
-    z: Tree, p: Tree, zeta: Tree, noisy_gradient: Tree, step_size: Any, temperature: Any, coupling: Any
+    z: Tree, p: Tree, zeta: Tree, noisy_gradient: Tree, step_size: Scalar, temperature: Scalar, coupling: Scalar
 ) -> Tree:
     """p <- (1 - zeta h) p + h G; z <- z + h p; zeta <- zeta + coupling ((m.m / d) / temperature - 1), m the mean of p
     before and after.
@@ -288,7 +288,7 @@ class DPSGNHT(DPKernel):
         self.diffusion = optional(positive, diffusion, name="diffusion")
         super().__init__(model, **settings)
 
-    def matched_step_size(self, noise_multiplier: Any) -> float:
+    def matched_step_size(self, noise_multiplier: float) -> float:
         rate, norm = self.mechanism.subsampling.rate, self.mechanism.noise_scale
         ratio = rate / (norm * noise_multiplier)
         if self.diffusion is None:
@@ -339,7 +339,7 @@ class DPSGNHT(DPKernel):
         start, hold = jnp.zeros((), jnp.int32), jnp.asarray(num_warmup // 2, jnp.int32)
         return DPSGNHTState(start, z, z, None, None, jax.tree.unflatten(tree, p), zeta, hold, rng_key)
 
-    def advance(self, state: Tree, noisy_gradient: Tree, step_size: Any) -> Tree:
+    def advance(self, state: Tree, noisy_gradient: Tree, step_size: jax.Array) -> Tree:
         coupling = jnp.where(state.i < state.hold, 0.0, _COUPLING / step_size)
         zeta = state.zeta
         if state.search is not None:  # it is held at its value for the step that was found

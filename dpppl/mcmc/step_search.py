@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Function, Scalar, Tree
 
 SHARE = 0.4
 """The share of the warmup that is spent."""
@@ -105,7 +105,7 @@ def _direction(search: Search) -> Tree:
     return jax.tree.map(lambda x: x / jnp.maximum(norm, 1e-30), search.product)
 
 
-def _reach(search: Search, hidden: Any) -> jax.Array:
+def _reach(search: Search, hidden: Scalar) -> jax.Array:
     """r: about two sds of a posterior of the curvature that is thought to be there."""
     curvature = jnp.where(search.count == 0, hidden, search.bound)
     return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Foreign
 
 _NUMBERS = "biufc"
 _ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct)
@@ -129,7 +130,7 @@ def _as_array(label: str, value: jax.Array) -> Any:
     return value
 
 
-def _column(what: str, series: Any) -> Any:
+def _column(what: str, series: Foreign) -> Any:
     """The numbers of a series of pandas, polars, Arrow or alike. The series' type decides on the array's: where it allows missing
     values they are NaN, and all numbers are floats, whether any is missing or not."""
     dtype = series.dtype if hasattr(series, "dtype") else series.type
@@ -150,13 +151,13 @@ def _column(what: str, series: Any) -> Any:
     return _checked(array, message)
 
 
-def _name_of(column: Any, number: int) -> str:
+def _name_of(column: Foreign, number: int) -> str:
     """A column's name, or its number where the name could be a value: the first row of a file without a header, say."""
     name = column.name
     return f"column '{name}'" if isinstance(name, str) and name.isidentifier() else f"column number {number}, from 0,"
 
 
-def _numpy_of(series: Any) -> np.ndarray:
+def _numpy_of(series: Foreign) -> np.ndarray:
     is_arrow = type(series).__module__.partition(".")[0] == "pyarrow"
     return np.asarray(series.to_numpy(zero_copy_only=False) if is_arrow else series.to_numpy())
 

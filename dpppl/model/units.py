@@ -22,7 +22,7 @@ from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
 from dpppl.model.responses import FLAT, Responses
 from dpppl.model.split import SplitModel, split_model
 from dpppl.model.structure import Trace
-from dpppl.types import Tree
+from dpppl.types import Foreign, Tree
 
 MASK = "(rows of the unit)"
 """Label of the mask among a unit's arrays, (k,), and of all masks among the arguments of a call, (U, k)."""
@@ -196,7 +196,7 @@ def grouped(
     return tuple(new_args), new_kwargs | {MASK: mask}
 
 
-def _codes(name: str, ids: Any) -> np.ndarray:
+def _codes(name: str, ids: Foreign) -> np.ndarray:
     """Numbers of units in order of their first row, (R,); -1 where there is no id."""
     known: dict[Any, int] = {}
     try:

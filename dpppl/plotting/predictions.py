@@ -56,7 +56,8 @@ def reliability_diagram(
 
 
 def predictive_band(
-    inputs: Any, means: Any, variances: Any, *, weights: Any = None, num_sd: float = 2.0, observed: Any = None,
+    inputs: ArrayLike, means: ArrayLike, variances: ArrayLike, *, weights: ArrayLike | None = None,
+    num_sd: float = 2.0, observed: Any = None,
     axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Predictive mean of a real response along one input, with a band for each part of its variance.

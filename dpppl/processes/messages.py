@@ -47,7 +47,7 @@ def follows() -> bool:
     return _following.get()
 
 
-def exchange(what: str, mine: object) -> list[Any]:
+def exchange(what: str, mine: object) -> list[Tree]:
     """Each process's value, anything that JSON can hold, by the number of the process."""
     number = next(_numbers)
     _tell(number, index(), what, mine)

@@ -5,7 +5,6 @@ blocks are computed in C where that was built (`native`), elsewhere by XLA: the 
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,7 @@ from jax import lax
 from jax.extend.random import define_prng_impl
 
 from dpppl.randomness import native
+from dpppl.types import Tree
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", np.uint32)
 _TAG = "cc20"
@@ -32,7 +32,7 @@ def blocks(key: jax.Array, counter: object, nonce: object, count: int) -> jax.Ar
 
 
 @partial(jax.jit, static_argnames="count", inline=True)
-def _by_xla(key: jax.Array, counter: Any, nonce: Any, *, count: int) -> jax.Array:
+def _by_xla(key: jax.Array, counter: jax.Array, nonce: jax.Array, *, count: int) -> jax.Array:
     counters = counter + jnp.arange(count, dtype=jnp.uint32)
     start = (
         jnp.broadcast_to(_CONSTANTS[:, None], (4, count)),
@@ -44,13 +44,13 @@ def _by_xla(key: jax.Array, counter: Any, nonce: Any, *, count: int) -> jax.Arra
     return jnp.concatenate([after + before for after, before in zip(rounds, start)])
 
 
-def _double_round(a: Any, b: Any, c: Any, d: Any) -> Any:
+def _double_round(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> Tree:
     a, b, c, d = _quarter_rounds(a, b, c, d)
     a, b, c, d = _quarter_rounds(a, jnp.roll(b, -1, 0), jnp.roll(c, -2, 0), jnp.roll(d, -3, 0))
     return a, jnp.roll(b, 1, 0), jnp.roll(c, 2, 0), jnp.roll(d, 3, 0)
 
 
-def _quarter_rounds(a: Any, b: Any, c: Any, d: Any) -> Any:
+def _quarter_rounds(a: jax.Array, b: jax.Array, c: jax.Array, d: jax.Array) -> Tree:
     for left, right in ((16, 12), (8, 7)):
         a = a + b
         d = _rotate(d ^ a, left)
@@ -78,7 +78,7 @@ def _words(key: jax.Array, first: object, second: object, domain: object, count:
     return blocks(key, 0, nonce, -(-count // 16)).reshape(-1)[:count]
 
 
-def _random_bits(key: jax.Array, bit_width: int, shape: Any) -> jax.Array:
+def _random_bits(key: jax.Array, bit_width: int, shape: tuple[int, ...]) -> jax.Array:
     size = int(np.prod(shape))
     words = _words(key, 0, 0, _BITS, -(-size * bit_width // 32))
     if bit_width == 32:
@@ -90,7 +90,7 @@ def _random_bits(key: jax.Array, bit_width: int, shape: Any) -> jax.Array:
 
 
 @partial(jax.jit, static_argnames="shape", inline=True)
-def _split_words(key: jax.Array, shape: Any) -> jax.Array:
+def _split_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     return _words(key, 0, 0, _SPLIT, 8 * int(np.prod(shape))).reshape(*shape, 8)
 
 

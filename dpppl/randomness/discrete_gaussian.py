@@ -7,7 +7,6 @@ can undo the privacy (Mironov 2012). Whole numbers added to whole numbers leave 
 import functools
 import math
 from decimal import Decimal, localcontext
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,12 +57,12 @@ def discrete_normal(key: jax.Array, size: int) -> jax.Array:
     return discrete_normal_p.bind(key, size=size)
 
 
-def _draw(key: jax.Array, *, size: Any) -> jax.Array:
+def _draw(key: jax.Array, *, size: int) -> jax.Array:
     """Keys of any shape; see `discrete_normal`."""
     if key.ndim:
         return jax.vmap(functools.partial(_draw, size=size))(key)
 
-    def again(state: Tree) -> Any:
+    def again(state: Tree) -> Tree:
         iteration, drawn, missing = state
         number, kept = _candidates(jax.random.bits(jax.random.fold_in(key, iteration), (6, size), jnp.uint32))
         return iteration + 1, jnp.where(missing, number, drawn), missing & ~kept
@@ -73,7 +72,7 @@ def _draw(key: jax.Array, *, size: Any) -> jax.Array:
         return lax.while_loop(lambda state: jnp.any(state[2]), again, start)[1]
 
 
-def _candidates(words: jax.Array) -> Any:
+def _candidates(words: jax.Array) -> Tree:
     """Numbers (size,), and which to keep, from 192 bits each: (6, size) uint32."""
     mixed, high, low, lowest, first, second = words.astype(jnp.uint64)
     bucket = (high >> 20).astype(jnp.int32)
@@ -89,7 +88,7 @@ def _candidates(words: jax.Array) -> Any:
     return jnp.where(negative, -number, number), kept & ~(negative & (number == 0))
 
 
-def _one_minus_exp(y: Any) -> jax.Array:
+def _one_minus_exp(y: jax.Array) -> jax.Array:
     """1 - exp(-y) for y below 1/16; both are uint64, in units of 2^-64. Too large, by less than 3.5 of these."""
     series = [np.uint64(2**64 // math.factorial(n)) for n in range(2, _TERMS + 1)]
     result = jnp.full_like(y, series.pop())
@@ -98,7 +97,7 @@ def _one_minus_exp(y: Any) -> jax.Array:
     return y - _high_product(y, _high_product(y, result))
 
 
-def _high_product(a: Any, b: Any) -> jax.Array:
+def _high_product(a: jax.Array, b: jax.Array) -> jax.Array:
     """The upper 64 bits of a * b, or up to 2 less."""
     mask = np.uint64(2**32 - 1)
     a_high, a_low, b_high, b_low = a >> 32, a & mask, b >> 32, b & mask
@@ -137,16 +136,16 @@ def _run(key: jax.Array, *, size: object) -> jax.Array:
 
 
 @discrete_normal_p.def_abstract_eval
-def _shape(key: jax.Array, *, size: Any) -> Any:
+def _shape(key: jax.Array, *, size: int) -> Tree:
     return jax.core.ShapedArray((*key.shape, size), np.dtype(np.int64))
 
 
-def _lower(context: object, key: jax.Array, *, size: object) -> Any:
+def _lower(context: object, key: jax.Array, *, size: int) -> Tree:
     with jax.enable_x64(True):
         return mlir.lower_fun(functools.partial(_draw, size=size), multiple_results=False)(context, key)
 
 
-def _batch(keys: Any, axes: Any, *, size: Any) -> Any:
+def _batch(keys: jax.Array, axes: Tree, *, size: int) -> Tree:
     return discrete_normal_p.bind(jnp.moveaxis(keys[0], axes[0], 0), size=size), 0
 
 

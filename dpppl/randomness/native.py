@@ -9,10 +9,11 @@ import functools
 import importlib.util
 import logging
 import os
-from typing import Any
 
 import jax
 import numpy as np
+
+from dpppl.types import Tree
 
 BLOCKS, NORMAL, DISTINCT = "dpppl_chacha20", "dpppl_normal", "dpppl_distinct"
 """XLA custom calls. The first two: key (..., 8), counter (..., 1), nonce (..., 3), uint32, to blocks (..., 16, count) uint32,
@@ -24,7 +25,7 @@ _RFC_8439 = 0xE4E7F110, 0x4E3C50A2
 """First and last word of the block of section 2.3.2."""
 
 
-def call(target: str, like: Any, *operands: Any) -> Any:
+def call(target: str, like: Tree, *operands: jax.Array) -> Tree:
     """The custom call, also under jax.vmap."""
     return jax.ffi.ffi_call(target, like, vmap_method="broadcast_all")(*operands)
 

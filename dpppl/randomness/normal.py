@@ -1,7 +1,6 @@
 """Standard normal draws with full tails: two from 128 random bits."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from dpppl.randomness import chacha, native
+from dpppl.types import Scalar
 
 _LOG = (
     6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
@@ -66,8 +66,8 @@ def _box_muller(words: jax.Array) -> jax.Array:
     return radius * jnp.stack([jnp.where(swap, sine, cosine), jnp.where(swap, cosine, sine)])
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
-    total = coefficients[-1]
+def _polynomial(coefficients: tuple[float, ...], x: jax.Array) -> Scalar:
+    total: Scalar = coefficients[-1]
     for coefficient in reversed(coefficients[:-1]):
         total = coefficient + x * total
     return total

@@ -49,7 +49,7 @@ class Method:
     - **mapping** - how one chain's chunk becomes that of all chains in a state: None, "pmap", or a transform like jax.vmap.
     """
 
-    step: Callable[[Any, Any, Any], tuple[Tree, Tree]]
+    step: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
     num_steps: int
     length: int
     empty: Function
@@ -66,7 +66,7 @@ class Method:
 
         return lax.fori_loop(start, start + count, body, (state, self.empty(state)))
 
-    def mapped_chunk(self, states: Tree, *rest: Any) -> Tree:
+    def mapped_chunk(self, states: Tree, *rest: Tree) -> Tree:
         """`chunk` for all chains in `states`."""
         if self.mapping is None:
             return self.chunk(states, *rest)
@@ -99,7 +99,7 @@ def prepare(function: Function, arguments: tuple[object, ...], rows: int, *, qui
     return prepare_all([(function, arguments, quickly)], rows)[0]
 
 
-def prepare_all(programs: Sequence[tuple[Function, tuple[Any, ...], bool]], rows: int) -> list[Program]:
+def prepare_all(programs: Sequence[tuple[Function, tuple[Tree, ...], bool]], rows: int) -> list[Program]:
     """`prepare` for several functions with their arguments, compiled at the same time."""
     outputs, lowered, digests, audit = [], [], [], watching.watcher()
     for function, arguments, quickly in programs:
@@ -164,7 +164,7 @@ class Plan:
         noise = [charge.noise_multipliers for charge in self.charges]
         return dict(settings=[settings, noise], public_arrays=self.public, starting_values=list(self.chain_groups))
 
-    def arguments(self, group: int = 0) -> tuple[Any, ...]:
+    def arguments(self, group: int = 0) -> tuple[Tree, ...]:
         """Arguments of a chunk of no steps, for tracing it.
 
         - **group** - number of a group of chains.

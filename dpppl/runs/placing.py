@@ -11,7 +11,7 @@ import numpy as np
 from dpppl.data.disk import OnDisk, contents_of, reading
 from dpppl.data.rows import Rows, arrays_of, devices_of, number_of, placement_of
 from dpppl.information_flow.executables import Lowered, is_small
-from dpppl.types import Function, Tree
+from dpppl.types import Function, Traced, Tree
 
 
 def _placement(arguments: Tree) -> Any:
@@ -27,7 +27,7 @@ def _leaves(arguments: Tree) -> Iterator[tuple[bool, Any]]:
     return ((isinstance(argument, Rows), leaf) for argument in arguments for leaf in jax.tree.leaves(argument))
 
 
-def lowered(closed: Any, arguments: Any, quickly: bool, kept: bool = True) -> Lowered:
+def lowered(closed: Traced, arguments: Tree, quickly: bool, kept: bool = True) -> Lowered:
     """A proved program, to be compiled for these arguments and where they lie; `kept`: see `Lowered`."""
     placement, leaves = _placement(arguments), jax.tree.leaves(arguments)
     if _on_disk(arguments) is not None:  # it reads these rows alone: another run's must be another program
@@ -67,7 +67,7 @@ def together(mapping: object, rows: Tree) -> Any:
     return jax.vmap if mapping == "pmap" and placement_of(rows) is not None else mapping
 
 
-def plain(arguments: Tree) -> tuple[Any, ...]:
+def plain(arguments: Tree) -> tuple[Tree, ...]:
     """Shapes of the arguments as they were on one device, where the program is the same on any number of them."""
 
     def of_rows(argument: Rows) -> Tree:

@@ -4,7 +4,6 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +61,7 @@ class NormPhase:
 
     statistic: Function
     start: Tree
-    scales: Any
+    scales: Tree
     codes: tuple[str, ...]
     rows: Tree
     public: Tree

@@ -34,7 +34,7 @@ class Run:
     - **reservation** - reservation of its steps, where an earlier phase of the run has charged.
     """
 
-    key: Any
+    key: Tree
     run_id: str
     checkpoint: Checkpoint | None = None
     reservation: Reservation | None = None

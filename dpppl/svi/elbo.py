@@ -23,7 +23,7 @@ from dpppl.randomness import keys
 from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
 from dpppl.types import BySite, Function, Tree
 
-Access = Callable[[Function, Callable[[Any, Any], Any], Any, Any], Any]
+Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
 `to_latents(position, public)` are the latents there, of all particles, and the model's Public arrays."""
 

@@ -36,7 +36,7 @@ class SVIState(NamedTuple):
     i: jax.Array
     optim_state: Tree
     clipping_norm: jax.Array | None
-    rng_key: Any
+    rng_key: jax.Array
 
 
 def svi_step(

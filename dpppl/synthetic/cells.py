@@ -23,7 +23,7 @@ from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.synthetic.schema import Category, Schema
-from dpppl.types import Function
+from dpppl.types import Function, Tree
 
 Array = np.ndarray
 
@@ -184,7 +184,7 @@ def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], nu
     diagonal part, updated by one column (Sherman, Morrison 1950)."""
     cells = dict(zip(names, np.unravel_index(np.arange(math.prod(shape)), shape)))
 
-    def of_counts(counts: np.ndarray, total: np.ndarray, noise: Any) -> None:
+    def of_counts(counts: np.ndarray, total: np.ndarray, noise: Tree) -> None:
         with handlers.block(hide_fn=lambda site: site["type"] == "plate" or site["name"] in cells):
             trace = handlers.trace(model).get_trace({name: jnp.asarray(codes) for name, codes in cells.items()})
         p = jnp.exp(sum(trace[name]["fn"].log_prob(trace[name]["value"]) for name in cells))
@@ -194,7 +194,7 @@ def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], nu
         numpyro.factor("counts", -0.5 * (squared + jnp.sum(jnp.log(diagonal)) + jnp.log(left)))
         numpyro.deterministic("chi-squared", squared)
 
-    def samples(key: Any, counts: Any, total: Any, noise: Any) -> dict[str, Any]:
+    def samples(key: Tree, counts: Tree, total: Tree, noise: Tree) -> dict[str, Any]:
         mcmc = MCMC(
             NUTS(of_counts, init_strategy=init_to_median(num_samples=100)), num_warmup=_WARMUP, num_chains=_CHAINS,
             num_samples=-(-num_samples // _CHAINS), chain_method="vectorized", progress_bar=False,

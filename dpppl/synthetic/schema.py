@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Foreign, Tree
 
 Array = np.ndarray
 
@@ -82,7 +83,7 @@ class Number:
         rounded = np.clip(np.round(values, self.decimals), self.low, self.high)
         return rounded.astype(np.int64) if self.decimals == 0 else rounded
 
-    def features(self, scaled: Any) -> Any:
+    def features(self, scaled: Tree) -> Any:
         """The scaled value itself, (N, 1)."""
         return scaled[..., None]
 
@@ -137,7 +138,7 @@ class Schema:
                 '{"name": "age", "range": [0, 100], "decimals": 0}]}.'
             ) from None
 
-    def encoded(self, table: Any) -> tuple[dict[str, Array], Array]:
+    def encoded(self, table: Foreign) -> tuple[dict[str, Array], Array]:
         """Encode a table for `table_model`: arrays by column, and an offset (N,) that is NaN in incomplete rows.
 
         - **table** - a data frame, or columns by name; only the schema's columns are used.

@@ -67,7 +67,7 @@ def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tre
     return found
 
 
-def _with_products(features: Any, interactions: bool) -> Any:
+def _with_products(features: Tree, interactions: bool) -> Any:
     """Features (N, F), the first of which is constant, with products of pairs of the others where asked for."""
     if not interactions or features.shape[1] < 3:
         return features

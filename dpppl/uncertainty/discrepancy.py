@@ -57,7 +57,7 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
         few = jax.tree.map(lambda x: x[:: -(-count // _MOST_DRAWS)], samples)
         numbers = jnp.arange(len(jax.tree.leaves(few)[0]))
 
-        def of_draw(pair: Any) -> jax.Array:
+        def of_draw(pair: Tree) -> jax.Array:
             number, draw = pair
             key = jax.random.fold_in(jax.random.fold_in(jax.random.key(0, impl="threefry2x32"), row_number), number)
             value = lambda responses: jnp.clip(  # noqa: E731
@@ -71,7 +71,7 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
     return Numbered(difference)
 
 
-def _responses(model: Function, draw: Any, key: jax.Array, args: Any, kwargs: Any) -> tuple[Tree, Tree]:
+def _responses(model: Function, draw: Tree, key: jax.Array, args: Tree, kwargs: Tree) -> tuple[Tree, Tree]:
     """By observed site, what a row observed and what the model draws in its place."""
     args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
     trace = handlers.trace(handlers.substitute(handlers.seed(model, key), data=draw)).get_trace(*args, **kwargs)

@@ -40,7 +40,7 @@ def elpd_difference(first: Function, second: Function) -> Function:
     return difference
 
 
-def _log_density(model: Function, samples: Mapping[str, object], args: Any, kwargs: Any) -> jax.Array:
+def _log_density(model: Function, samples: Mapping[str, object], args: Tree, kwargs: Tree) -> jax.Array:
     """Log predictive density of one row: the log mean over samples of its likelihood."""
     sites = log_likelihood(model, dict(samples), *args, parallel=True, **kwargs)
     logs: Any = sum(value.reshape(value.shape[0], -1).sum(axis=1) for value in sites.values())

@@ -1,6 +1,6 @@
 """Survival curves from posterior samples."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,7 @@ def survival_curve(
     if not 0.0 < level < 1.0:
         raise ConfigurationError(f"level must lie between 0 and 1, got {level}; write level=0.9.")
 
-    def of_draw(draw: Any) -> Tree:
+    def of_draw(draw: Tree) -> Tree:
         with handlers.seed(rng_seed=0), handlers.substitute(data=draw), handlers.trace() as trace:
             model(*args, **kwargs)
         if site not in trace or trace[site]["type"] != "sample":

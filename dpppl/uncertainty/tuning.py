@@ -85,7 +85,7 @@ class Tuned:
     0.05
     """
 
-    settings: Any
+    settings: Tree
     samples: dict[str, jax.Array] | None = field(repr=False)
     score: float
     report: PrivacyReport = field(repr=False)
@@ -207,7 +207,7 @@ def _checked(runner: object) -> Runner:
     return runner
 
 
-def _samples(runner: Any, key: jax.Array, args: Any, kwargs: Any) -> dict[str, Any]:
+def _samples(runner: Any, key: jax.Array, args: Tree, kwargs: Tree) -> dict[str, Any]:
     """Samples of one run."""
     if isinstance(runner, SVI):
         result: Any = runner.run(key, None, *args, **kwargs)
