@@ -31,7 +31,7 @@ def many_runs(present: Array, absent: Array, *, delta: float, confidence: float,
     - **gaussian** - whether to bound the parameter of Gaussian differential privacy (Nasr et al. 2023, section 4)."""
     from scipy import stats
 
-    def rates(positive: Tree, negative: Tree, threshold: Tree, level: object) -> Tree:
+    def rates(positive: Tree, negative: Tree, threshold: Tree, level: Any) -> Tree:
         hits, alarms = int(np.sum(positive > threshold)), int(np.sum(negative > threshold))
         low = stats.beta.ppf(1 - level, hits, len(positive) - hits + 1) if hits else 0.0
         high = stats.beta.ppf(level, alarms + 1, len(negative) - alarms) if alarms < len(negative) else 1.0

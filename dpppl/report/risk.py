@@ -11,6 +11,7 @@ import numpy as np
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent, TradeOff
 from dpppl.accounting.relations import relation_of
+from dpppl.types import Document
 
 Events = tuple[Any, ...]
 """GaussianEvents and SelectionEvents."""
@@ -79,7 +80,7 @@ def risk_rows(risk: TradeOff) -> list[tuple[str, str]]:
     ]
 
 
-def risk_numbers(risk: TradeOff) -> dict[str, Any]:
+def risk_numbers(risk: TradeOff) -> Document:
     """The numbers of `risk_rows`, and the trade-off curve, as plain JSON values."""
     mu = risk.gaussian
     return {
@@ -137,7 +138,7 @@ def comparisons(events: Events, delta: float, group_size: int = 1, noun: str = "
     }
 
 
-def _parts(events: Events, delta: float, group_size: int) -> list[dict[str, Any]]:
+def _parts(events: Events, delta: float, group_size: int) -> list[Document]:
     """Each event alone, and its share of what all lose: of the Renyi divergence at order 8, mu^2 on full batches."""
     order = np.array([8.0])
     losses = [float(accounting.rdp(e, order)[0]) for e in events]

@@ -12,6 +12,7 @@ from jax import lax
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
+from dpppl.types import Document
 from dpppl.validation import checked_type, in_words, plain
 
 SAMPLING_BITS = 192
@@ -64,7 +65,7 @@ class Poisson(Subsampling):
         return 0.0 if self.rate == 1.0 else 3.0 * max(self.overflow_probability, 2.0**-160)
 
     @property
-    def event_fields(self) -> dict[str, Any]:
+    def event_fields(self) -> Document:
         return {"sampling_rate": self.rate}
 
     def draw(self, key: jax.Array, num_rows: int, step: Step = 0) -> Selection:

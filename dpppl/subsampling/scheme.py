@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from dpppl.types import Document
+
 Step = int | np.integer[Any] | jax.Array
 Multipliers = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -58,7 +60,7 @@ class Subsampling(ABC):
         """One line for the report."""
 
     @property
-    def event_fields(self) -> dict[str, Any]:
+    def event_fields(self) -> Document:
         """How the accountant is to treat an access: fields of a GaussianEvent. Empty: a plain Gaussian."""
         return {}
 

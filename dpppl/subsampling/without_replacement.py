@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, tries_needed
 from dpppl.subsampling.scheme import Selection, Step, Subsampling
+from dpppl.types import Document
 from dpppl.validation import checked_type
 
 
@@ -58,7 +58,7 @@ class WithoutReplacement(Subsampling):
         return self.batch_size / self.num_data
 
     @property
-    def event_fields(self) -> dict[str, Any]:
+    def event_fields(self) -> Document:
         return {"batch_size": self.batch_size, "num_data": self.num_data}
 
     def draw(self, key: jax.Array, num_rows: int, step: Step = 0) -> Selection:
