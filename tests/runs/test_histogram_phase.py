@@ -95,7 +95,9 @@ def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged(
     mcmc = mcmc_of(print_cost=False)
     with pytest.raises(ConfigurationError, match="explode on the prior alone") as caught:
         run(mcmc)
-    assert "nothing was charged" not in str(caught.value) and any("was charged" in note for note in caught.value.__notes__)
+    assert "nothing was charged" not in str(caught.value) and any(
+        "was charged" in note for note in caught.value.__notes__
+    )
     assert steps_of(mcmc) == [1] and mcmc.privacy_report().epsilon > 0
     assert mcmc.privacy_report().status == "interrupted"
 
