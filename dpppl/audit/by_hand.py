@@ -81,7 +81,7 @@ class _Target:
         return jax.tree.unflatten(jax.tree.structure(like), found), *seen[0]
 
 
-def _target(audited: DPKernel | SVI, args: tuple[object, ...], kwargs: dict[str, object], key: Any) -> _Target:
+def _target(audited: DPKernel | SVI, args: tuple[object, ...], kwargs: dict[str, object], key: jax.Array) -> _Target:
     own = copy.copy(audited)
     if isinstance(own, SVI):
         start, noise = set_up(own, key, args, kwargs), own.noise_multiplier
@@ -89,7 +89,7 @@ def _target(audited: DPKernel | SVI, args: tuple[object, ...], kwargs: dict[str,
         rows, public = objective.arrays(args, kwargs)
         in_memory(rows, "an audit")
 
-        def step(mechanism: Any, state: Tree) -> Tree:
+        def step(mechanism: Mechanism, state: Tree) -> Tree:
             return own._step(objective, mechanism, noise)(state, rows, public)[0]
 
         return _Target(own, own.mechanism, start, step, own.get_params)
