@@ -102,7 +102,7 @@ def coverage(family, count):
         private = dpppl.NoiseAware(
             model, target_epsilon=1.0, target_delta=1e-5, print_cost=False, progress_bar=False, num_samples=1_000
         )
-        private.run(jax.random.key(1_000 + number), x, y)
+        private.run(jax.random.key(1_000 * (1 + FAMILIES.index(family)) + number), x, y)  # a key is used once
         samples = private.get_samples(allow_unconverged=True)["weights"].reshape(1_000, -1)
         low, high = np.quantile(samples, (0.05, 0.95), axis=0)
         covered.append(np.mean((low < truth) & (truth < high)))
