@@ -145,7 +145,7 @@ def _source(label: str, array: jax.Array) -> Source:
     return InMemory.source(np.asarray(array))
 
 
-_open: dict[Any, "Reading"] = {}
+_open: dict[OnDisk, "Reading"] = {}
 _lock = threading.Lock()
 
 
@@ -155,7 +155,7 @@ class Reading:
     - **placement** - the placement.
     """
 
-    def __init__(self, placement: Any) -> None:
+    def __init__(self, placement: OnDisk) -> None:
         self.users = 0
         self.error: str | None = None
         self._number = placement.num_rows
@@ -211,7 +211,7 @@ class Reading:
 
 
 @contextlib.contextmanager
-def reading(placement: object) -> Iterator[None]:
+def reading(placement: OnDisk) -> Iterator[None]:
     """Inside, the tables of a placement are open. Raises DataReadError for what could not be read, when it ends, too."""
     with _lock:
         try:
@@ -244,7 +244,7 @@ def _told(error: BaseException) -> str:
     )
 
 
-def _called(placement: object, act: Callable[[Reading], dict[str, Array]]) -> dict[str, Array]:
+def _called(placement: OnDisk, act: Callable[[Reading], dict[str, Array]]) -> dict[str, Array]:
     """Run a callback with the running program's reader or, outside a program, with one of its own."""
     found = _open.get(placement)
     if found is None:
@@ -265,7 +265,7 @@ class Block:
     - **size** - how many rows.
     """
 
-    placement: Any
+    placement: OnDisk
     size: int
 
     def __call__(self, start: object) -> dict[str, Array]:
@@ -280,14 +280,14 @@ class Draw:
     - **placement** - the placement.
     """
 
-    placement: Any
+    placement: OnDisk
 
     def __call__(self, index: np.ndarray) -> dict[str, Array]:
         numbers = np.asarray(index)
         return _called(self.placement, lambda reading: reading.drawn(numbers))
 
 
-def contents_of(placement: Any) -> dict[str, Array]:
+def contents_of(placement: OnDisk) -> dict[str, Array]:
     """A digest of all rows of each argument, as bytes; each row is read once."""
     digests = {label: hashlib.sha256(f"{rows.dtype}".encode()) for label, rows in placement.rows_like(1).items()}
     with reading(placement):

@@ -165,8 +165,8 @@ class SVISettings(Fixed, PrivateRunner):
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
     def grouped(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], key: jax.Array
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, args: tuple[object, ...], kwargs: dict[str, object], key: jax.Array
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The model's arguments in units, where these are larger than a row."""
         return grouped(self.model, args, kwargs, self.unit.ids, self.unit.max_rows, keys.stream(key, "units"))
 
