@@ -103,9 +103,11 @@ def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes"
     >>> import tempfile, dpppl
     >>> folder = tempfile.TemporaryDirectory()
     >>> ledger = dpppl.PrivacyLedger(folder.name + "/data.ledger", epsilon=2.0, delta=1e-6)
-    >>> budget_spent(ledger)
-    Traceback (most recent call last):
-    dpppl.errors.ConfigurationError: there is nothing to draw: nothing was charged to this ledger.
+    >>> try:
+    ...     budget_spent(ledger)
+    ... except dpppl.ConfigurationError as error:
+    ...     print(error)
+    there is nothing to draw: nothing was charged to this ledger.
     >>> folder.cleanup()
     """
     from dpppl import accounting
