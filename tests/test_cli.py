@@ -118,7 +118,7 @@ def test_reports_are_the_same_from_their_json(capsys, folder):
         ("calibrate --epsilon 1 --delta 1e-5", "ConfigurationError: give --steps to find the noise"),
         ("report survey.ledger", "ConfigurationError: survey.ledger is not a report"),
         ("report none.json", "ConfigurationError: none.json: No such file or directory; give the path of a report"),
-        ("report run.json --about colour=blue", "ConfigurationError: about has colour"),
+        ("report run.json --about colour=blue", "ConfigurationError: about has the unknown key colour"),
         ("ledger show run.json", "LedgerError"),
         ("ledger verify none.ledger", "LedgerError"),
     ],
