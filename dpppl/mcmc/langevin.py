@@ -71,7 +71,7 @@ class DPSGLD(DPKernel):
       clipped.
     - **row_curvature** - a public bound on the curvature of one row's log likelihood; with num_data the report then checks that
       steps are stable.
-    - **num_data** - the number of rows, if it may be public.
+    - **num_data** - the number of rows, declared before the run; it is public in any case.
     - **data_plate** - the plate that holds the rows, where two fit.
     - **init_strategy** - "prior_median", "prior_sample", unconstrained values by site, or one of NumPyro's `init_to_value`,
       `init_to_median`, `init_to_uniform` and `init_to_sample`.

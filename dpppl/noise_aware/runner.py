@@ -49,7 +49,7 @@ class NoiseAware(NoiseAwareSettings):
       of the data plate and real. None: found.
     - **num_samples** - posterior samples.
     - **num_draws** - responses drawn for each row from the model, where they are too many to list.
-    - **num_data** - the number of rows, if it may be public.
+    - **num_data** - the number of rows, declared before the run; it is public in any case.
     - **data_plate** - the name of the rows' plate, where two fit.
     - **ledger** - a `dpppl.PrivacyLedger`, or the path of one, which all that is run on the same data shares.
     - **unit**, **max_rows_per_unit** - as for `dpppl.MCMC`: whose rows together the guarantee is for.

@@ -446,7 +446,7 @@ def test_after_kill_9_a_rerun_goes_on_and_nothing_is_charged_twice(tmp_path):
     def go(path, how):
         return subprocess.run(
             [sys.executable, "-W", "ignore", "-c", KILLED, str(path), how], capture_output=True, text=True,
-            cwd=os.path.dirname(__file__), env=os.environ | {"PYTHONPATH": os.path.dirname(os.path.dirname(dpppl.__file__))},
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
 
     ledger = dpppl.PrivacyLedger(tmp_path / "a.ledger", 2.0, 1e-5)
