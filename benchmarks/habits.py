@@ -10,6 +10,8 @@ no DPPPLError. Seconds are processor time with compilation, of dpppl and of NUTS
 
 import argparse
 import json
+import resource
+import signal
 import subprocess
 import sys
 import time
@@ -21,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 METHODS = ("NoiseAware", "SVI", "MCMC")
 BUDGET = {"target_epsilon": 2.0, "target_delta": 1e-6, "print_cost": False}
 FAR = 5.0
+LIMIT = 300
 
 
 def private(method, model, arguments):
@@ -66,8 +69,8 @@ def distance(samples, reference):
     return float(max(found))
 
 
-def tried(method, name, reference):
-    """One row: what came of a model with a method; `reference` gives NUTS's samples and seconds of a model and its arguments."""
+def tried(method, name):
+    """One row, what came of a model with a method, and what was run: samples, model and arguments, or nothing."""
     from benchmarks.habits_models import HABITS
     from dpppl.errors import DPPPLError
 
@@ -81,41 +84,43 @@ def tried(method, name, reference):
     except DPPPLError as error:
         row |= {"outcome": "refused", "error": str(error)}
         if habit.cure is None:
-            return row
+            return row, None
         model, arguments = habit.cure
         try:
             samples, refusals = private(method, model, arguments)
             row["outcome"] = "refused, cure runs"
         except DPPPLError as again:
-            return row | {"outcome": "refused, and so is the cure", "error": str(again)}
+            return row | {"outcome": "refused, and so is the cure", "error": str(again)}, None
         except Exception as again:
-            return row | {"outcome": "raw", "error": repr(again)[:300]}
+            return row | {"outcome": "raw", "error": repr(again)[:300]}, None
     except Exception as error:
-        return row | {"outcome": "raw", "error": repr(error)[:300]}
-    row |= {"seconds": time.process_time() - start, "read": not refusals}
-    try:
-        exact, row["nuts"] = reference(model, arguments)
-        row["distance"] = distance(samples, exact)
-    except Exception as error:
-        row["nuts_error"] = repr(error)[:200]
-    row["wrong"] = bool(row["read"] and row.get("distance", 0.0) > FAR)
-    return row
+        return row | {"outcome": "raw", "error": repr(error)[:300]}, None
+    row |= {"seconds": time.process_time() - start, "read": not refusals, "refusals": [str(r) for r in refusals]}
+    return row, (samples, model, arguments)
 
 
 def tried_all(name, paths):
-    """Each method of `paths` on a model, and a file for each."""
-    known = {}
-
-    def reference(model, arguments):
-        if id(model) not in known:
-            start = time.process_time()
-            samples = nuts(model, arguments)
-            known[id(model)] = samples, time.process_time() - start
-        return known[id(model)]
-
+    """Each method of `paths` on a model, a file for each, and then the comparison with NUTS."""
+    resource.setrlimit(resource.RLIMIT_CPU, (LIMIT, LIMIT + 5))
     warnings.simplefilter("ignore")
+    found = []
     for method, path in paths.items():
-        path.write_text(json.dumps(tried(method, name, reference)))
+        row, run = tried(method, name)
+        path.write_text(json.dumps(row))
+        if run is not None:
+            found.append((path, row, *run))
+    known = {}
+    for path, row, samples, model, arguments in found:
+        try:
+            if id(model) not in known:
+                start = time.process_time()
+                known[id(model)] = nuts(model, arguments), time.process_time() - start
+            exact, row["nuts"] = known[id(model)]
+            row["distance"] = distance(samples, exact)
+        except Exception as error:
+            row["nuts_error"] = repr(error)[:200]
+        row["wrong"] = bool(row["read"] and row.get("distance", 0.0) > FAR)
+        path.write_text(json.dumps(row))
 
 
 def table(folder):
@@ -163,13 +168,15 @@ def main():
         paths = {method: path for method, path in paths.items() if not path.exists()}
         if args.one:
             return tried_all(name, paths)
-        if paths:
+        while missing := {method: path for method, path in paths.items() if not path.exists()}:
             command = [sys.executable, __file__, "--results", str(args.results), "--one", "--only", name]
-            done = subprocess.run([*command, "--methods", *paths], capture_output=True, text=True)
-        for method, path in paths.items():
-            if not path.exists():
-                row = {"model": name, "source": HABITS[name].source, "method": method, "outcome": "raw"}
-                path.write_text(json.dumps(row | {"error": done.stderr[-300:]}))
+            done = subprocess.run([*command, "--methods", *missing], capture_output=True, text=True)
+            method = next((method for method, path in missing.items() if not path.exists()), None)
+            if method is not None:
+                outcome = "too slow" if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL) else "raw"
+                row = {"model": name, "source": HABITS[name].source, "method": method, "outcome": outcome}
+                paths[method].write_text(json.dumps(row | {"error": done.stderr[-300:]}))
+        for path in paths.values():
             print(path.read_text()[:300], flush=True)
 
 

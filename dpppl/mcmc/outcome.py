@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, reading, refused_alone
+from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, mixing, reading, refused_alone
 from dpppl.model.initialization import prior_draws
 from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.driver import TRACING
@@ -115,7 +114,7 @@ def print_table(
             with np.errstate(all="ignore"):
                 std = np.sqrt(flat @ (draws.ravel() - mean) ** 2)
                 quantiles = np.quantile(draws, (0.5, low, high), weights=weights / weights.sum(), method="inverted_cdf")
-                columns = [mean, std, *quantiles, effective_sample_size(draws), split_gelman_rubin(draws)]
+                columns = [mean, std, *quantiles, *mixing(draws)]
             name = site + (f"[{','.join(map(str, index))}]" if index else "")
             lines.append([name, *(f"{float(column):.2f}" for column in columns), str(verdicts[site][index])])
     width = max(len(line[0]) for line in lines)

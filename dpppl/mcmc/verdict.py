@@ -337,7 +337,7 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     words, learned, sizes, flat = {}, {}, {}, {}
     for site, value in samples.items():
         value = np.asarray(value, np.float64)
-        size, r_hat = _mixing(value)
+        size, r_hat = mixing(value)
         words[site] = _alone(site, value, size, r_hat, measured, arrival).reshape(-1)
         flat[site], sizes[site] = value.reshape(value.shape[0] * value.shape[1], -1), size.reshape(-1)
         learned[site] = np.full(len(words[site]), "", dtype=object)
@@ -367,7 +367,7 @@ def refused_alone(samples: BySite, measured: Measured, arrival: Arrival) -> list
     for site, value in samples.items():
         shape, is_small = np.shape(value)[2:], np.size(value) <= _MOST_ALONE * np.shape(value)[0] * np.shape(value)[1]
         value = np.asarray(value, np.float64)
-        size, r_hat = _mixing(value) if is_small else (np.full(shape, np.inf), np.ones(shape))
+        size, r_hat = mixing(value) if is_small else (np.full(shape, np.inf), np.ones(shape))
         words = _alone(site, value, size, r_hat, measured, arrival)
         if not np.all(_has_arrived(words)):
             found.append(site)
@@ -405,8 +405,8 @@ def _hold_back(words: Array, values: Array, sizes: Array, partners: Sequence[Par
             words[own[place]] = MEAN
 
 
-def _mixing(value: Array) -> tuple[Array, Array]:
-    """(effective samples, split R-hat) of each element of (chains, draws, ...); constants are known."""
+def mixing(value: Array) -> tuple[Array, Array]:
+    """(effective samples, split R-hat) of each element of (chains, draws, ...); constants are known, fewer than 4 draws not."""
     still = np.ptp(value, axis=(0, 1)) == 0.0
     if value.shape[1] < 4:
         return np.zeros(value.shape[2:]), np.full(value.shape[2:], np.inf)

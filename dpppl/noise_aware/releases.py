@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from tqdm.auto import tqdm
 
 from dpppl.access.centring import draw_key
 from dpppl.access.clipping import Flat
@@ -22,7 +21,6 @@ from dpppl.noise_aware.curvature import times
 from dpppl.noise_aware.joint import KINDS, Joint, OfKind
 from dpppl.noise_aware.plan import STEPS, Ask, At, State, Walk, num_directions
 from dpppl.noise_aware.statistics import RowStatistics
-from dpppl.processes import messages
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
@@ -232,12 +230,6 @@ def _moved(
     new = walk.mean + frame.latents(times(gain, average) + offset)
     new = limited(new, point, frame.scales / (1.0 + count / 8.0))
     return limited(new, at.point, walk.reach * frame.scales), average
-
-
-def bar_for(num_accesses: int, *, visible: bool) -> Tree:
-    """A bar for a number of accesses, to be used as a context; without a rate, as phases differ too much."""
-    shape = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"
-    return tqdm(total=num_accesses, disable=not (visible and messages.leads()), desc="compiling", bar_format=shape)
 
 
 def shown(ask: Ask, bar: Any) -> Ask:

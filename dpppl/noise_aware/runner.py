@@ -12,7 +12,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.recipe import Outcome
-from dpppl.noise_aware.releases import Released, Releases, bar_for, prepared, shown
+from dpppl.noise_aware.releases import Released, Releases, prepared, shown
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.verdict import Verdict
@@ -24,10 +24,12 @@ from dpppl.report.verdict import warn_of
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
+from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, session
 from dpppl.types import Tree
 
 T = TypeVar("T")
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # without a rate: phases differ too much
 
 
 class NoiseAware(NoiseAwareSettings):
@@ -110,7 +112,7 @@ class NoiseAware(NoiseAwareSettings):
             bound.responses, bound.coordinates.latents, prior.first(), self.weights, self._most_scores
         )
         access_key = keys.stream(run.key, "accesses")
-        with bar_for(len(charge.noise_multipliers), visible=self.progress_bar) as bar:
+        with bar_for(len(charge.noise_multipliers), visible=self.progress_bar, bar_format=_BAR) as bar:
             programs = prepared(statistics, access_key, rows, public, dimension)
             digest = ",".join(program.digest for program in programs.values())
             if run.checkpoint is not None:

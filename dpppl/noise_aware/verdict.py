@@ -13,7 +13,7 @@ from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Stage, findings
 from dpppl.report.counted_rows import STANDS_OUT, CountedRows
 from dpppl.report.render import table
-from dpppl.report.verdict import Array, html_of, line_of
+from dpppl.report.verdict import REFUSED, Array, html_of, line_of
 
 MOST_DISPERSED = 1.1
 PSEUDO_TRUE = (
@@ -388,12 +388,12 @@ class Verdict:
         )
 
     def share_learned(self) -> list[tuple[str, str]]:
-        """For each latent whether it is "prior", "partly" or "learned"."""
+        """For each latent whether it is "prior", "partly" or "learned"; "do not read" where the run is refused."""
         word = lambda share: "prior" if share < LEARNED else "learned" if share > 0.5 else "partly"  # noqa: E731
         found = [(name, word(share)) for name, share in self.learned.items()]
         for site, words in self.beyond.items():
             found += [(f"{site}{list(i) if i else ''}", one) for i, one in np.ndenumerate(words)]
-        return found
+        return [(name, REFUSED) for name, _ in found] if self.refusals else found
 
     def line(self) -> str:
         """The worst of all findings, in one line."""
@@ -401,7 +401,7 @@ class Verdict:
 
     @property
     def by_site(self) -> dict[str, Array]:
-        """For each element of each site of the coordinates "prior", "partly" or "learned", in order, (elements,)."""
+        """For each element of each site of the coordinates the word of `share_learned`, in order, (elements,)."""
         found = [(name.split("[")[0], word) for name, word in self.share_learned()]
         return {site: np.array([w for s, w in found if s == site], dtype=object) for site in dict(found)}
 
@@ -434,7 +434,10 @@ class Verdict:
                 f"to impossible {self.impossible[0]:.1%} ± {self.impossible[1]:.1%}",
             ),
             *([] if self.gaps is None else [("rows with missing values", f"{self.gaps[0]:.1%} ± {self.gaps[1]:.1%}")]),
-            ("latents", ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior"))),
+            (
+                "latents",
+                ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior", REFUSED) if w in words),
+            ),
         ]
 
     def __repr__(self) -> str:

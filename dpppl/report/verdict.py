@@ -9,6 +9,8 @@ from dpppl.errors import UnconvergedWarning, warn
 from dpppl.report import render
 
 Array = np.ndarray
+REFUSED = "do not read"
+"""The word for each element where the whole run is refused: how much the data informed it is not to be read either."""
 
 
 class Verdict(Protocol):
@@ -33,7 +35,7 @@ def line_of(refusals: Sequence[str], doubts: Sequence[str], otherwise: str) -> s
         return f"read: {otherwise}"
     more = len(refusals) + len(doubts) - 1
     rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
-    return f"{'do not read' if refusals else 'read with care'}: {found[0]}{rest}"
+    return f"{REFUSED if refusals else 'read with care'}: {found[0]}{rest}"
 
 
 def html_of(verdict: Verdict) -> str:

@@ -5,6 +5,7 @@ import inspect
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -13,17 +14,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from tqdm.auto import tqdm
 
 from dpppl import information_flow
 from dpppl.errors import ConfigurationError, forgetting
 from dpppl.information_flow.executables import Lowered
-from dpppl.processes import messages
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs import placing, watching
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
+from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, Session, session
 from dpppl.types import Function, Numbers, Tree
 
@@ -183,53 +183,59 @@ def drive(
 
     - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
     """
-    program = prepare(plan.method.mapped_chunk, plan.arguments(), rows=1)
-    if run.checkpoint is not None:
-        settings = np.array([plan.method.num_steps, *plan.settings])
-        digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
-        contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
-        run.checkpoint.hold(run.key, run.run_id, digest, contents)
-    request = Request(
-        what=plan.what, charges=plan.charges, rows=plan.rows, program=program.digest, shared=plan.told, begin=begin,
-        notes=plan.notes, print_cost=plan.print_cost,
-    )  # fmt: skip
-    with session(run, request, budget) as opened:
-        finished = _chunks(plan, program, opened, run.checkpoint)
+    total = plan.method.num_steps * len(plan.chain_groups)
+    with ExitStack() as stack:
+        bar = stack.enter_context(bar_for(total, visible=plan.progress_bar))
+        program = prepare(plan.method.mapped_chunk, plan.arguments(), rows=1)
+        if run.checkpoint is not None:
+            settings = np.array([plan.method.num_steps, *plan.settings])
+            digest = placing.digest(program, plan.method.mapped_chunk, plan.arguments())
+            contents = placing.contents(plan.rows), plan.public, list(plan.chain_groups), settings
+            run.checkpoint.hold(run.key, run.run_id, digest, contents)
+        request = Request(
+            what=plan.what, charges=plan.charges, rows=plan.rows, program=program.digest, shared=plan.told, begin=begin,
+            notes=plan.notes, print_cost=plan.print_cost,
+        )  # fmt: skip
+        with bar.external_write_mode():
+            opened = stack.enter_context(session(run, request, budget))
+        finished = _chunks(plan, program, opened, run.checkpoint, bar)
     opened.processes.enter("end", run.forget)
     states = [placing.on_one(state._replace(rng_key=None), plan.rows) for state, _ in finished]
     return states, [recorded for _, recorded in finished]
 
 
-def _chunks(plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None) -> list[tuple[Tree, Tree]]:
+def _chunks(
+    plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None, bar: Any
+) -> list[tuple[Tree, Tree]]:
     method, groups = plan.method, plan.chain_groups
     finished: list[tuple[Tree, Tree]] = []
     axis = 0 if method.mapping is None else 1
     progress = Progress(0, 0, groups[0], [])
     if checkpoint is not None:
         progress = checkpoint.begun(program.outputs[1], groups, finished)
-    total = method.num_steps * len(groups)
-    with tqdm(total=total, disable=not (plan.progress_bar and messages.leads()), desc=plan.describe(0)) as bar:
-        for group in range(len(groups)):
-            over = method.num_steps if group < progress.group else progress.done
-            if over:
-                opened.charge(group, over)
-                bar.update(over)
-            if group < progress.group:
-                continue
-            state, parts = progress.state, list(progress.parts)
-            for start in range(progress.done, max(1, method.num_steps), method.length):
-                count = min(method.length, method.num_steps - start)
-                opened.charge(group, start + count)
-                counts = (np.asarray(value, np.int32) for value in (start, count))
-                state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
-                parts.append(jax.tree.map(partial(_take, method.kept(start, count), axis), buffers))
-                if checkpoint is not None:
-                    checkpoint.save(Progress(group, start + count, state, parts), finished)
-                bar.set_description(plan.describe(start + count), refresh=False)
-                bar.update(count)
-            recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
-            finished.append((state, recorded))
-            progress = Progress(group + 1, 0, groups[min(group + 1, len(groups) - 1)], [])
+    bar.unpause()
+    bar.set_description(plan.describe(0))
+    for group in range(len(groups)):
+        over = method.num_steps if group < progress.group else progress.done
+        if over:
+            opened.charge(group, over)
+            bar.update(over)
+        if group < progress.group:
+            continue
+        state, parts = progress.state, list(progress.parts)
+        for start in range(progress.done, max(1, method.num_steps), method.length):
+            count = min(method.length, method.num_steps - start)
+            opened.charge(group, start + count)
+            counts = (np.asarray(value, np.int32) for value in (start, count))
+            state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
+            parts.append(jax.tree.map(partial(_take, method.kept(start, count), axis), buffers))
+            if checkpoint is not None:
+                checkpoint.save(Progress(group, start + count, state, parts), finished)
+            bar.set_description(plan.describe(start + count), refresh=False)
+            bar.update(count)
+        recorded = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=axis), *parts)
+        finished.append((state, recorded))
+        progress = Progress(group + 1, 0, groups[min(group + 1, len(groups) - 1)], [])
     return finished
 
 

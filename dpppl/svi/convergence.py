@@ -20,7 +20,7 @@ from dpppl.information_flow.executables import run_once
 from dpppl.model.initialization import number_of_draws, prior_draws
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, SMALLEST_SHARE, Learned, distance
-from dpppl.report.verdict import html_of, line_of
+from dpppl.report.verdict import REFUSED, html_of, line_of
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import AutoDropout, parts_of
 from dpppl.types import BySite, Tree
@@ -89,8 +89,9 @@ class Convergence:
 
     @property
     def by_site(self) -> Mapping[str, Array]:
-        """How much the data informed each unconstrained element: `latents`."""
-        return self.latents
+        """How much the data informed each unconstrained element: `latents`; "do not read" where the run is refused."""
+        refused = {site: np.full(np.shape(words), REFUSED, object) for site, words in self.latents.items()}
+        return refused if self.refusals else self.latents
 
     def line(self) -> str:
         """The worst finding, in one line."""
@@ -99,7 +100,9 @@ class Convergence:
 
     def __str__(self) -> str:
         counted = [] if self.counted is None else self.counted.lines
-        return "\n".join(filter(None, [self._text(), self._learned(), str(self.clipped or ""), *counted]))
+        return "\n".join(
+            filter(None, [self._text(), "" if self.refusals else self._learned(), str(self.clipped or ""), *counted])
+        )
 
     def _learned(self) -> str:
         """How much the data informed the latents, in words."""

@@ -39,6 +39,8 @@ MUTATIONS = [
         CHANCE, (lambda: {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},)),
     bug("ranks and outliers count apart", f"{VERDICT}_against", " or together >= times * TOGETHER", "",
         FOUND, (lambda: {"fit": (0.1, 8.2), "impossible": (0.067, 0.021)}, "18 of 3 with")),
+    bug("a refused run says what it has learned", f"{VERDICT}share_learned", "if self.refusals", "if False",
+        "test_verdict:test_notebooks_show_the_line_and_the_words_by_site"),
     bug("latents that are no coordinates have no word", "dpppl.noise_aware.conclusion:concluded", "beyond=words", "beyond={}",
         "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"),
     bug("fewer outliers than expected count", f"{VERDICT}_against", "max(share / std, 0.0)", "(share / std)",

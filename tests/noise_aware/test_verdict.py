@@ -12,7 +12,7 @@ import dpppl
 from dpppl.errors import ConfigurationError, UnconvergedWarning
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware import binding, fit
+from dpppl.noise_aware import binding, conclusion, fit
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.symmetry import symmetries
@@ -90,7 +90,18 @@ def test_notebooks_show_the_line_and_the_words_by_site():
     assert found.startswith("<p><strong>do not read: 10.0%") and "<li>the gradients were taken 3.0" in found.replace(
         "\xa0", " "
     )
-    assert "1 learned, 1 prior" in found.replace("\xa0", " ") and "Words by site" in found
+    assert "2 do not read" in found.replace("\xa0", " ") and "Words by site" in found and "learned" not in found
+    assert "1 learned, 1 prior" in verdict()._repr_html_().replace("\xa0", " ")
+
+
+def test_a_refused_run_shows_nothing_as_learned(capsys):
+    """What was learned is computed from the samples that the verdict refuses."""
+    samples = {"w": np.random.default_rng(0).standard_normal((1, 100, 2))}
+    for found, expected in ((verdict(), True), (verdict(arrival=3.0), False)):
+        conclusion.print_table(samples, found, 0.9)
+        printed = capsys.readouterr().out
+        assert ("learned: w[0]" in printed) == ("prior: w[1]" in printed) == expected
+        assert dict(found.rows())["latents"] == ("1 learned, 1 prior" if expected else "2 do not read")
 
 
 def test_a_prior_that_the_data_contradict_is_made_wider_not_narrower():

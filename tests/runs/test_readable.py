@@ -36,10 +36,14 @@ def variational(num_steps):
 
 
 @pytest.mark.parametrize(("run", "short", "long"), [(chain, 3, 2_000), (variational, 30, 1_000)], ids=["MCMC", "SVI"])
-def test_results_that_are_refused_are_returned_with_a_warning(run, short, long):
+def test_results_that_are_refused_are_returned_with_a_warning(run, short, long, capsys):
     runner, results = run(short)
     assert runner.verdict.refusals and runner.verdict.line().startswith("do not read: ")
     assert runner.verdict.line().count("do not read") == 1
+    assert all(str(word).startswith("do not read") for word in np.ravel(runner.verdict.by_site["mu"]))
+    runner.print_summary() if isinstance(runner, dpppl.MCMC) else print(runner.verdict)
+    shown = capsys.readouterr().out + runner.verdict._repr_html_()
+    assert "from the data" not in shown and "latents: " not in shown and "learned" not in shown
     with pytest.warns(dpppl.UnconvergedWarning, match="should not be read: .*allow_unconverged=True"):
         refused = results()
     with warnings.catch_warnings():
