@@ -1,7 +1,7 @@
-"""Habits of NumPyro's users: 60 models with defaults, by three methods: each runs, or is refused with a cure that was run.
+"""Habits of NumPyro's users: 62 models with defaults, by three methods: each runs, or is refused with a cure that was run.
 
-python benchmarks/habits.py --results FOLDER [--only NAME ...]     # runs what FOLDER lacks, a process for each model
-python benchmarks/habits.py --results FOLDER --table               # the table, in Markdown
+python benchmarks/habits.py [--only NAME ...]     # runs what docs/results/habits.json lacks, a process for each model
+python benchmarks/habits.py --write               # writes docs/habits.md and docs/results/habits.json from the runs
 
 Epsilon 2, delta 1e-6, 2,000 simulated rows, seeds fixed but for secret keys. A run is *wrong* where its verdict refuses nothing and the
 mean of a latent lies more than 5 of its own posterior sds, and more than 5 of NUTS's, from NUTS's mean. *Raw* is an exception that is
@@ -12,6 +12,7 @@ import argparse
 import json
 import resource
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -22,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 METHODS = ("NoiseAware", "SVI", "MCMC")
 BUDGET = {"target_epsilon": 2.0, "target_delta": 1e-6, "print_cost": False}
-FAR = 5.0
-LIMIT = 300
+FAR, LIMIT = 5.0, 300
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE, KEPT = DOCS / "habits.md", DOCS / "results" / "habits.json"
 
 
 def private(method, model, arguments):
@@ -123,48 +125,116 @@ def tried_all(name, paths):
         path.write_text(json.dumps(row))
 
 
-def table(folder):
-    """Markdown: a line a model, and the counts."""
-    found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+def cell(row):
+    """What came of a run, in a cell of the table."""
+    if "seconds" not in row:
+        return row["outcome"]
+    words = "WRONG" if row.get("wrong") else "read" if row["read"] else "not read"
+    return f"{'refused; cure: ' if row['outcome'] != 'runs' else ''}{words}, {row['seconds']:.0f} s"
+
+
+def page(rows):
+    """The page in Markdown: counts, then a line for each model."""
+    from benchmarks.habits_models import HABITS
+
     by_model = {}
-    for row in found:
+    for row in rows:
         by_model.setdefault((row["source"], row["model"]), {})[row["method"]] = row
-    print(f"| source | model | {' | '.join(METHODS)} | NUTS, s |\n|---|---|{'---|' * (len(METHODS) + 1)}")
-    for (source, model), methods in sorted(by_model.items()):
-        cells = []
-        for method in METHODS:
-            row = methods.get(method, {"outcome": "not run"})
-            seconds = f", {row['seconds']:.0f} s" if "seconds" in row else ""
-            cells.append(
-                row["outcome"]
-                + seconds
-                + (", WRONG" if row.get("wrong") else "" if row.get("read", True) else ", not read")
+    ran = [row for row in rows if "seconds" in row]
+    count = lambda **want: sum(all(row.get(k) == v for k, v in want.items()) for row in rows)  # noqa: E731
+    found = {
+        "raw exceptions": count(outcome="raw"),
+        "wrong posteriors that the verdict lets be read": count(wrong=True),
+        "too slow": count(outcome="too slow"),
+        "refused, and a cure was run": count(outcome="refused, cure runs"),
+        "refused without a cure that ran": count(outcome="refused") + count(outcome="refused, and so is the cure"),
+        "read": sum(row["read"] for row in ran),
+        "not to be read": sum(not row["read"] for row in ran),
+    }
+    lines = [
+        "# Habits of NumPyro's users",
+        "",
+        f"{len(by_model)} of {len(HABITS)} models as NumPyro's gallery, Stan's user guide and d3p's examples write them "
+        "(`benchmarks/habits_models.py`), each with three",
+        f"methods and their defaults: {len(rows)} of {len(METHODS) * len(HABITS)} runs, epsilon 2, delta 1e-6, 2,000 simulated rows.",
+        "`python benchmarks/habits.py --write` makes this page from `docs/results/habits.json`; `python benchmarks/habits.py` first",
+        "runs what is not there yet. A run is *wrong* where its verdict refuses nothing and the mean of a latent lies more than 5 of its own",
+        "sds, and more than 5 of NUTS's, from NUTS's mean without privacy. *Raw* is an exception that is no `DPPPLError`. *Too slow* is",
+        f"a model whose three runs and NUTS took more than {LIMIT:,} s of processor time.",
+        "",
+        "| runs | number |",
+        "|---|---|",
+        *(f"| {words} | {number} |" for words, number in found.items()),
+        "",
+        "Processor time with compilation, in one process; NUTS made 500 + 500 steps without privacy.",
+        "",
+        "| method | runs | read | median seconds | median ratio to NUTS's | largest ratio |",
+        "|---|---|---|---|---|---|",
+    ]
+    for method in METHODS:
+        own = [row for row in ran if row["method"] == method]
+        ratios = sorted(row["seconds"] / row["nuts"] for row in own if "nuts" in row)
+        if ratios:
+            middle = statistics.median(row["seconds"] for row in own)
+            read = sum(row["read"] for row in own)
+            lines.append(
+                f"| {method} | {len(own)} | {read} | {middle:.0f} | {statistics.median(ratios):.1f} | {ratios[-1]:.1f} |"
             )
+    lines += [
+        "",
+        "A budget of epsilon 2 for 2,000 rows is too small for most chains ([Which method](which-method.md)): their verdicts say so.",
+        "",
+        f"| model | from | {' | '.join(METHODS)} | NUTS |",
+        f"|---|---|{'---|' * (len(METHODS) + 1)}",
+    ]
+    for (source, model), methods in by_model.items():
         times = [row["nuts"] for row in methods.values() if "nuts" in row]
-        print(f"| {source} | {model} | {' | '.join(cells)} | {f'{min(times):.0f}' if times else ''} |")
-    count = lambda test: sum(map(test, found))  # noqa: E731
-    print(f"\n{len(by_model)} models, {len(found)} runs: {count(lambda r: r['outcome'] == 'raw')} raw exceptions, "
-          f"{count(lambda r: r.get('wrong', False))} wrong posteriors called read, "
-          f"{count(lambda r: r['outcome'] in ('refused', 'refused, and so is the cure'))} refused without a cure that ran.")  # fmt: skip
+        cells = [cell(methods[method]) if method in methods else "not run" for method in METHODS]
+        lines.append(f"| {model} | {source} | {' | '.join(cells)} | {f'{min(times):.0f} s' if times else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def rows_of(folder):
+    """All rows in a folder, in the order of the models."""
+    from benchmarks.habits_models import HABITS
+
+    rows = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return sorted(rows, key=lambda row: ([*HABITS].index(row["model"]), METHODS.index(row["method"])))
+
+
+def place(folder, name, method):
+    """The file of a row."""
+    return folder / f"{name.replace(' ', '_').replace(',', '')}-{method}.json"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--only", nargs="+")
-    parser.add_argument("--methods", nargs="+", default=METHODS)
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.table:
-        table(args.results)
-        return
     from benchmarks.habits_models import HABITS
 
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("build/habits"), help="a folder with a file for each run")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="models")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--again", action="store_true", help="also run what was run")
+    parser.add_argument(
+        "--write", action="store_true", help="run nothing; write docs/habits.md and docs/results/habits.json"
+    )
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
     args.results.mkdir(parents=True, exist_ok=True)
+    for row in json.loads(KEPT.read_text()) if KEPT.exists() and not args.one else ():
+        path = place(args.results, row["model"], row["method"])
+        if not path.exists():
+            path.write_text(json.dumps(row))
+    if args.write:
+        rows = rows_of(args.results)
+        KEPT.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+        PAGE.write_text(page(rows))
+        return
     for name in args.only or HABITS:
-        stem = name.replace(" ", "_").replace(",", "")
-        paths = {method: args.results / f"{stem}-{method}.json" for method in args.methods}
+        paths = {method: place(args.results, name, method) for method in args.methods}
+        if args.again:
+            for path in paths.values():
+                path.unlink(missing_ok=True)
         paths = {method: path for method, path in paths.items() if not path.exists()}
         if args.one:
             return tried_all(name, paths)
