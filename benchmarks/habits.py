@@ -1,4 +1,4 @@
-"""Habits of NumPyro's users: 62 models with defaults, by three methods: each runs, or is refused with a cure that was run.
+"""Habits of NumPyro's users: 63 models with defaults, by three methods: each runs, or is refused with a cure that was run.
 
 python benchmarks/habits.py [--only NAME ...]     # runs what docs/results/habits.json lacks, a process for each model
 python benchmarks/habits.py --write               # writes docs/habits.md and docs/results/habits.json from the runs
@@ -10,6 +10,7 @@ no DPPPLError. Seconds are processor time with compilation, of dpppl and of NUTS
 
 import argparse
 import json
+import re
 import resource
 import signal
 import statistics
@@ -204,7 +205,7 @@ def rows_of(folder):
 
 def place(folder, name, method):
     """The file of a row."""
-    return folder / f"{name.replace(' ', '_').replace(',', '')}-{method}.json"
+    return folder / f"{re.sub(r'[,:]', '', name).replace(' ', '_')}-{method}.json"
 
 
 def main():

@@ -339,6 +339,7 @@ TWO = np.where(RNG.random(N) < 0.4, -2.0, 2.0).astype(np.float32) + normal(N)
 HALF, UNIT = dist.HalfNormal(1.0), dist.Normal(0, 1)
 logistic = regression(fixed(lambda v: dist.Bernoulli(logits=v)))
 linear = regression(noisy(dist.Normal))
+weibull = regression(noisy(lambda v, s: dist.Weibull(jnp.exp(v), 1 / s)))
 
 HABITS: dict[str, Habit] = {
     "linear regression": Habit("Stan", linear, (X3, REAL)),
@@ -352,7 +353,8 @@ HABITS: dict[str, Habit] = {
     "negative binomial": Habit("Stan", regression(noisy(lambda v, s: dist.NegativeBinomial2(jnp.exp(v), 1 / s))), (X3, COUNT)),
     "gamma regression": Habit("Stan", regression(noisy(lambda v, s: dist.Gamma(1 / s, jnp.exp(-v) / s))), (X3, POSITIVE)),
     "beta regression": Habit("NumPyro", regression(fixed(lambda v: dist.BetaProportion(1 / (1 + jnp.exp(-v)), 5.0))), (X3, RNG.beta(2, 3, N).astype(np.float32))),
-    "Weibull regression": Habit("NumPyro", regression(noisy(lambda v, s: dist.Weibull(jnp.exp(v), 1 / s))), (X3, POSITIVE)),
+    "Weibull regression": Habit("NumPyro", weibull, (X3, np.random.default_rng(1).weibull(2.0, N).astype(np.float32))),
+    "Weibull, wrong: log-normal data": Habit("NumPyro", weibull, (X3, POSITIVE)),
     "geometric regression": Habit("NumPyro", regression(fixed(lambda v: dist.GeometricLogits(v))), (X3, COUNT)),
     "ridge prior": Habit("Stan", regression(noisy(dist.Normal), 8, dist.Normal(0, 0.3)), (X8, X8[:, 0] + normal(N))),
     "lasso prior": Habit("d3p", regression(noisy(dist.Normal), 8, dist.Laplace(0, 0.3)), (X8, X8[:, 0] + normal(N))),

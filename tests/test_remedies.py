@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import logging
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -532,6 +533,12 @@ def test_a_checkout_that_is_not_installed_is_imported(monkeypatch):
     monkeypatch.setattr(report, "version", missing)
     assert importlib.reload(dpppl).__version__ == dpppl.report.version.VERSION
     assert '"dpppl": "' in mcmc().privacy_plan().to_json()
+
+
+def test_the_citation_and_the_changelog_name_the_version():
+    root = Path(__file__).resolve().parents[1]
+    assert f"\nversion: {dpppl.__version__}\n" in (root / "CITATION.cff").read_text()
+    assert f"({dpppl.__version__})" in (root / "CHANGELOG.md").read_text().split("## ")[1]
 
 
 def test_a_star_hides_no_module_of_pythons():
