@@ -213,7 +213,7 @@ def noisy_centred_sum(
     - **to_latents** - `to_latents(position, public)`: the model's unconstrained latents there, and its Public arrays.
     - **position** - what gradients are taken in.
     - **rows**, **public**, **key**, **noise_multiplier**, **step** - as for `door.noisy_statistic`."""
-    clipping = mechanism.clipping
+    clipping, log_likelihood = mechanism.clipping, mechanism.marked(log_likelihood)
     assert isinstance(clipping, Centred)
     if is_binary:
         statistic = binary_gradient(log_likelihood, clipping.clipping_norm)

@@ -337,7 +337,8 @@ def noisy_sum(
         if found is not None and (found.worthwhile or always):
             settings |= dict(forms=found.forms)
             return noisy_statistic(mechanism, found.statistic, z, rows, public, number=number, **settings)
-    return noisy_statistic(mechanism, gradient(log_likelihood), z, rows, public, number=number, **settings)
+    statistic = gradient(mechanism.marked(log_likelihood))
+    return noisy_statistic(mechanism, statistic, z, rows, public, number=number, **settings)
 
 
 def noisy_statistic(

@@ -83,6 +83,8 @@ def drawn(
         else:
             among = index.shape[0]
             index, mask, places = _own(index, mask, first, length)
+    if index is not None and mask is not None:
+        index = jnp.where(mask, index, 0)  # places that do not count read one row
 
     def fetch(part: Tree) -> Tree:
         index_or_rows, places = part
@@ -122,7 +124,7 @@ def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: 
         return Drawn(None, None, fetch, None, num_rows, Blocks(num_rows, at_once, like, rows_from))
     index, mask = subsampling.draw(key, num_rows, step)
     assert index is not None and mask is not None
-    index, length = jnp.where(mask, index, 0), index.shape[0]  # places that do not count read one row
+    index, length = jnp.where(mask, index, 0), index.shape[0]
 
     def rows_drawn(start: jax.Array, size: int) -> Tree:
         part = lambda x: lax.dynamic_slice_in_dim(x, start, size)  # noqa: E731

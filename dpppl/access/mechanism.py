@@ -20,6 +20,7 @@ from dpppl.data.rows import devices_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.randomness import keys, normal
+from dpppl.row_program.hoist import Marked
 from dpppl.row_program.materialize import Statistic, materialize
 from dpppl.subsampling import Poisson, Subsampling
 from dpppl.types import Function, Tree
@@ -78,6 +79,10 @@ class Mechanism:
         """Standard deviation of the noise in each count, for a noise multiplier of 1."""
         share = self.clipping.count_share if isinstance(self.clipping, Adaptive) else self.count_share
         return self.clipping.count_sensitivity / share**0.5 if share else float("nan")
+
+    def marked(self, log_likelihood: Function) -> Function:
+        """The log likelihood of a row, `Marked` where rows that are not finite are counted and gradients are formed."""
+        return Marked(log_likelihood) if self.counts and self.strategy != "ghost" else log_likelihood
 
     def access(
         self, statistic: Function, rows: Tree, number: str | None, key: jax.Array, noise_multiplier: jax.Array,

@@ -24,7 +24,6 @@ from dpppl.mcmc.step_search import after, no_search, probe, steps_of
 from dpppl.model.initialization import initial_values
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
-from dpppl.model.supports import counting
 from dpppl.model.units import is_outside, responses_of
 from dpppl.randomness import chacha
 from dpppl.types import BySite, Function, Tree
@@ -176,15 +175,14 @@ class BoundKernel:
 
         - **responses** - responses in place of the row's own, or None.
         """
-        log_likelihood: Function = self.split.log_likelihood
-        if (mechanism := self.kernel.mechanism).counts:
-            log_likelihood = counting(log_likelihood, mechanism.strategy)
-        return log_likelihood(self.from_metric(position), row, public, responses)
+        found: jax.Array = self.split.log_likelihood(self.from_metric(position), row, public, responses)
+        return found
 
     def norm_statistic(self) -> Function:
         """The statistic of a row for a histogram of gradient norms, at positions u."""
         return gradient_norm(
-            self.log_likelihood, lambda u, row, public: is_outside(self.split, self.from_metric(u), row, public)
+            self.kernel.mechanism.marked(self.log_likelihood),
+            lambda u, row, public: is_outside(self.split, self.from_metric(u), row, public),
         )
 
 

@@ -9,10 +9,9 @@ from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, plates_of, unwrapped
-from dpppl.types import BySite, Distribution, Function, Tree
+from dpppl.types import Distribution, Tree
 
 _SHARES, _COUNTS = type(constraints.simplex), type(constraints.multinomial(1))
-_MOST_MARKED = 256
 _ROUNDED = 1e-3  # by how much the sum of rounded shares may differ from 1
 
 
@@ -25,24 +24,6 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
         for s in observed(split, z, row, public)
     ]
     return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
-
-
-def counting(log_likelihood: Function, strategy: str) -> Function:
-    """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity.
-
-    NumPyro's log likelihood is -infinity outside the support, with a gradient of 0, as if the row were masked. The gradient
-    stays 0 where there are many latents, or where gradients are summed as factors.
-
-    - **strategy** - how gradients are summed, see `Mechanism`."""
-
-    def marked(position: BySite, row: Tree, public: Tree, responses: object = None) -> Tree:
-        found = log_likelihood(position, row, public, *([] if responses is None else [responses]))
-        leaves = jax.tree.leaves(position)
-        if responses is not None or strategy == "ghost" or sum(jnp.size(leaf) for leaf in leaves) > _MOST_MARKED:
-            return found
-        return found + jnp.where(jnp.isneginf(found), jnp.nan, 0.0) * jnp.ravel(leaves[0])[0]
-
-    return marked
 
 
 def observed(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:

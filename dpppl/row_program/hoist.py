@@ -7,6 +7,7 @@ what follows u, in z and in u, the latter times J = du/dz: no row enters J, so t
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,6 +26,34 @@ _OF_PLACES = {"cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum", "fft", "g
 _DEAR, _PRODUCT = 8, 1 / 8
 """The cost of a number in such operations, and in products of large matrices, in units of elementwise arithmetic."""
 _PART, _LEAST_SAVED, _MOST_DIRECTIONS, _LARGEST_JACOBIAN = 32, 256, 128, 2**22
+_MOST_MARKED = 256
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity.
+
+    NumPyro's log likelihood is -infinity outside the support, with a gradient of 0, as if the row were masked. The gradient
+    stays 0 where there are many latents, and where there are responses in place of the row's own. It is multiplied by 1 or by
+    NaN, so that `materialize` need not store it.
+
+    - **log_likelihood** - the function without the mark."""
+
+    log_likelihood: Function
+
+    def __call__(self, position: BySite, *rest: object) -> Tree:
+        return self.log_likelihood(position, *rest)
+
+    def value_and_gradient(
+        self, position: BySite, row: Tree, public: Tree, responses: object = None
+    ) -> tuple[Tree, Tree]:
+        """The value, and its gradient in `position` with the mark."""
+        rest = () if responses is None else (responses,)
+        value, slopes = value_and_gradient(self.log_likelihood)(position, row, public, *rest)
+        if responses is None and sum(jnp.size(leaf) for leaf in jax.tree.leaves(position)) <= _MOST_MARKED:
+            mark = jnp.where(jnp.isneginf(value), jnp.nan, 1.0)
+            slopes = jax.tree.map(lambda slope: slope * mark.astype(slope.dtype), slopes)
+        return value, slopes
 
 
 def gradient(log_likelihood: Function) -> Function:
@@ -42,6 +71,9 @@ def value_and_gradient(log_likelihood: Function) -> Function:
     >>> [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "cholesky"]
     [(8, 8)]
     """
+
+    if isinstance(log_likelihood, Marked):
+        return log_likelihood.value_and_gradient
 
     def both(z: BySite, *rest: object) -> tuple[Tree, Tree]:
         (latents, tree), (others, structure) = jax.tree.flatten(z), jax.tree.flatten(rest)

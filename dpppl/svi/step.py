@@ -14,7 +14,6 @@ from dpppl.access.door import noisy_sum
 from dpppl.access.mechanism import ROW_NUMBER, Mechanism
 from dpppl.data.rows import number_of
 from dpppl.errors import ConfigurationError
-from dpppl.model.supports import counting
 from dpppl.randomness import keys
 from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 from dpppl.svi import optimizers
@@ -59,7 +58,6 @@ def svi_step(
         return noisy.total
 
     def access(log_likelihood: Function, to_latents: Function, z: BySite, public: Tree) -> Tree:
-        log_likelihood = counting(log_likelihood, mechanism.strategy) if mechanism.counts else log_likelihood
         if isinstance(mechanism.clipping, Centred):
             distribution = objective.response_distribution
             is_binary = objective.num_particles == 1 and distribution is not None and distribution.is_binary

@@ -9,6 +9,7 @@ from dpppl.access.clipping import NUM_COUNTS, SLACK, Flat, PerSite, with_count
 from dpppl.access.door import noisy_sum
 from dpppl.access.exact_sum import sum_of_rows
 from dpppl.access.mechanism import Mechanism
+from dpppl.row_program.hoist import Marked, gradient
 from dpppl.row_program.materialize import Statistic, ending
 from dpppl.subsampling import FullBatch
 
@@ -80,6 +81,17 @@ def test_products_are_not_stored():
     assert "exp" in first and set(last) <= {"mul", "dot_general", "transpose", "reshape", "broadcast_in_dim"}
     with jax.enable_x64(True):
         assert parts_of(lambda w, x: jnp.sin(w[0]) * x, np.ones(9), np.ones(9), of_rows=(False, True))[1][-1] == "mul"
+
+
+def test_marks_are_not_stored():
+    """Rows whose log likelihood is -infinity have a gradient of NaN, by a product: with a sum, gradients would be stored."""
+    outside = lambda w, x, public: jnp.where(x[0] < 0.0, -jnp.inf, jnp.sin(x @ w))  # noqa: E731
+    marked = gradient(Marked(outside))
+    first, last = parts_of(lambda w, x: marked(w, x, None), W, X, of_rows=(False, True))
+    assert "eq" in first and set(last) <= {"mul", "dot_general"}
+    found = [marked(W, sign * jnp.abs(X), None) for sign in (1.0, -1.0)]
+    assert np.isfinite(found[0]).all() and np.isnan(found[1]).all()
+    assert np.array_equal(gradient(outside)(W, -jnp.abs(X), None), np.zeros(9))
 
 
 STORED = [
