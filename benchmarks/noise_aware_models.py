@@ -114,6 +114,20 @@ def outliers(x, y=None):
         numpyro.sample("y", dist.Normal(x @ weights + intercept, jnp.where(kind, 20.0, 1.0) * noise), obs=y)
 
 
+def weibull(x, y=None):
+    """Times whose log is a linear predictor and noise of Gumbel's law."""
+    weights, intercept, noise = _linear(x)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Weibull(jnp.exp(x @ weights + intercept), 1.0 / noise), obs=y)
+
+
+def lognormal(x, y=None):
+    """`weibull`, with normal noise of .4."""
+    weights, intercept, _ = _linear(x)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.LogNormal(x @ weights + intercept, 0.4), obs=y)
+
+
 def coded(x, y=None):
     """`logistic_regression.gaussian`, with responses coded -1 and 1."""
     weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1))
@@ -150,6 +164,7 @@ def _sizes(num_groups):
 MODELS = {
     "linear": (linear_regression, normal_covariates(3)),
     "poisson": (poisson_regression, normal_covariates(4)),
+    "weibull": (weibull, normal_covariates(3)),
     "student_t": (student_t, normal_covariates(4)),
     "ordinal": (ordinal, normal_covariates(3)),
     "negative_binomial": (negative_binomial, normal_covariates(3)),
@@ -166,6 +181,7 @@ WRONG = {
     "squared": (linear_regression, normal_covariates(3), squared),
     "squared_logit": (gaussian, normal_covariates(3, 2.0), squared_logit),
     "outliers": (linear_regression, normal_covariates(3), outliers),
+    "lognormal": (weibull, normal_covariates(3), lognormal),
     "coded": (gaussian, normal_covariates(3, 2.0), coded),
     "diabetes": (linear_regression, _diabetes_columns, diabetes),
 }

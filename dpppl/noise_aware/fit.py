@@ -2,7 +2,8 @@
 
 Ranks by surprise (minus the log probability) show distributions that are too narrow or of another shape. Ranks by value show
 means that are wrong: summed with signs that follow the rows' covariates they have mean zero where the model is right, and not
-where a quadratic term, or another link, is missing (Pregibon 1980).
+where a quadratic term, or another link, is missing (Pregibon 1980). Their third moment shows distributions that are more or less
+skewed than the model's, which clipped scores are sensitive to (Neyman 1937).
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,16 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, Ask, At
 from dpppl.types import Numbers, Tree
 
-FIT, LINK = 0.7, 0.68
-"""By what two moments of ranks by surprise are multiplied, and the signed ranks by value, so that these, and the numbers released
-with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts in one number only."""
+FIT, LINK, SKEW = 0.7, 0.6, 0.32
+"""By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all,
+and the numbers released with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts
+in one number only."""
 IMPOSSIBLE = 12.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
 normal law, five sds away."""
 _TIED = 1e-3
-_VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0)  # the most: of a continuous rank's two moments, of the rank by value
+# The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
+_VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)
 
 
 def beside_fit(num_flags: int) -> float:
@@ -50,6 +53,13 @@ def moments_of_rank(log_probs: jax.Array, weights: jax.Array) -> tuple[Tree, Tre
     return centred[:, 0], centred**2 @ weights
 
 
+def skewness(by_value: jax.Array, weights: jax.Array) -> jax.Array:
+    """Legendre's third polynomial of ranks by value less its expectation under the model, (m,), in units of the most that this
+    may be: of ranks t in [-1, 1] of responses with probabilities p the expectation is -2.5 sum p^3 t, at most .264."""
+    moments = 20.0 * by_value**3 - 3.0 * by_value
+    return (moments - moments @ weights) / 1.264
+
+
 def impossible(log_probs: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Whether the real response, the first, is next to impossible under the model: 1 or 0, less the model's expectation."""
     found = (log_probs @ weights - log_probs > IMPOSSIBLE).astype(log_probs.dtype)
@@ -60,7 +70,7 @@ def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
     is_outside: jax.Array, share: Numbers | float = 1.0,
 ) -> jax.Array:  # fmt: skip
-    """The numbers that a row releases, (6 + number of flags + k,), of norm at most 1. See `Fit.of`, which reads their sums.
+    """The numbers that a row releases, (10 + number of flags + k,), of norm at most 1. See `Fit.of`, which reads their sums.
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.
@@ -72,13 +82,15 @@ def numbers(
     log_probs = jnp.clip(jnp.nan_to_num(log_probs, nan=-jnp.inf), -1e30, 1e30)  # differences of infinities are none
     moments, variances = moments_of_rank(log_probs, weights)
     signed = ranks(0.5 + 0.5 * jnp.sign(values[:, None] - values), weights)
+    skewed = skewness(signed, weights)
     signed /= jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)  # of a likely and an unlikely response the latter's is 1
     # The variance of the row's responses is in all squares, and no sign should follow it alone.
-    signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0) / np.sqrt(len(squares))
-    variances = share**2 * jnp.append(variances, signed**2 @ weights)
+    signs = jnp.where(squares > (1.0 + jnp.mean(squares)) / 2.0, 1.0, -1.0)
+    by_value = jnp.append(signed[0] * signs * (LINK / np.sqrt(len(squares))), skewed[0] * SKEW)
+    variances = share**2 * jnp.concatenate([variances, jnp.stack([signed**2 @ weights, skewed**2 @ weights])])
     beside = jnp.concatenate([variances, flags.astype(variances.dtype)])
     is_impossible, departure = impossible(log_probs, weights)
-    fits = jnp.concatenate([FIT * moments * share, beside_fit(len(flags)) * beside, LINK * signed[0] * signs * share])
+    fits = jnp.concatenate([FIT * moments * share, beside_fit(len(flags)) * beside, by_value * share])
     silent = jnp.stack([is_outside, ~speaks & ~is_outside]).astype(fits.dtype)
     return jnp.concatenate([
         jnp.where(speaks, departure * share, 0.0)[None],
@@ -122,7 +134,7 @@ class Scalars(NamedTuple):
     @property
     def num_flags(self) -> int:
         """How many flags there are among the values."""
-        return len(self.values) - 9 - len(self.coordinates)
+        return len(self.values) - 11 - len(self.coordinates)
 
     @classmethod
     def asked(cls, ask: Ask, at: At, noise_multiplier: float, directions: Directions) -> "Scalars":
@@ -145,7 +157,8 @@ class Fit(NamedTuple):
     - **link** - of the means of signed ranks by value the one farthest from 0: which, how far, and the square of that in squared
       standard errors.
     - **num_links** - how many means those are.
-    - **harm** - how far a departure as in `shape`, and as in `link`, moves estimates at most, in sds of their sampling.
+    - **skew** - the third moment of ranks by value less the model's, and the square of that in squared standard errors.
+    - **harm** - how far departures as in `shape`, `link` and `skew` move estimates at most, each in sds of their sampling.
     - **unseen** - how far, at most, a departure of the moments by their standard errors moves estimates, in the same sds."""
 
     outside: float
@@ -158,7 +171,8 @@ class Fit(NamedTuple):
     shape: tuple[float, float]
     link: tuple[int, float, float]
     num_links: int
-    harm: tuple[float, float]
+    skew: tuple[float, float]
+    harm: tuple[float, ...]
     unseen: float
 
     @classmethod
@@ -166,20 +180,23 @@ class Fit(NamedTuple):
         cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, num_flags: int = 2
     ) -> "Fit":
         """`noise_std`: of the sums; `excess`: see `Stage`, by how much moments scatter more since the point is not the truth."""
-        end, unit = 8 + num_flags, beside_fit(num_flags)
+        end, unit = 9 + num_flags, beside_fit(num_flags)
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
         (unlikely, outside, missing), moments = values[:3], values[3:5] / FIT
-        beside, links = values[5:end] / unit, values[end:] * np.sqrt(len(values) - end) / LINK
-        stds = np.array([std / FIT] * 2 + [std * np.sqrt(len(links)) / LINK])
+        length = LINK / np.sqrt(len(values) - end - 1)
+        beside, links, skew = values[5:end] / unit, values[end:-1] / length, values[-1] / SKEW
+        stds = std / np.array([FIT, FIT, length, SKEW])
         # Scores explain no more of the moments than there is; off the truth, these have other means by as much.
-        variances = np.minimum(_VARIANCES, np.maximum(beside[:3], 0.0) + 2.0 * std / unit)
+        variances = np.minimum(_VARIANCES, np.maximum(beside[:4], 0.0) + 2.0 * std / unit)
         stds = np.sqrt(stds**2 + variances / num_rows * (1.0 + excess))
+        farthest = int(np.argmax(np.abs(links)))
+        departures = np.array([*moments, links[farthest], skew])
         # Of all other distributions that give these means, the nearest moves the scores most where they are proportional.
-        tilts = np.append(moments, links[np.argmax(np.abs(links))]) ** 2 / np.maximum(variances, 1e-12)
+        tilts = departures**2 / np.maximum(variances, 1e-12)
         unseen = np.sqrt(num_rows * np.max(stds[:2] ** 2 / np.maximum(variances[:2], 1e-12)))
         by_surprise = np.array([0.5, 0.25])  # a rank is half of one moment and a quarter of the other
-        farthest = int(np.argmax(np.abs(links)))
-        flags = np.clip(beside[3:], 0.0, 1.0)
+        chi_squared = (departures / stds) ** 2
+        flags = np.clip(beside[4:], 0.0, 1.0)
         return cls(
             outside=float(outside),
             missing=float(missing),
@@ -188,10 +205,11 @@ class Fit(NamedTuple):
             clipped=(float(flags[0]), float(flags[1]), std / unit),
             gaps=(float(flags[2]), std / unit) if num_flags > 2 else None,
             rank=(0.5 + float(by_surprise @ moments), float(np.linalg.norm(by_surprise * stds[:2]))),
-            shape=(float(np.linalg.norm(moments)), float(np.sum((moments / stds[:2]) ** 2))),
-            link=(farthest, float(links[farthest]), float((links[farthest] / stds[2]) ** 2)),
+            shape=(float(np.linalg.norm(moments)), float(np.sum(chi_squared[:2]))),
+            link=(farthest, float(links[farthest]), float(chi_squared[2])),
             num_links=len(links),
-            harm=(float(np.sqrt(num_rows * np.sum(tilts[:2]))), float(np.sqrt(num_rows * tilts[2]))),
+            skew=(float(skew), float(chi_squared[3])),
+            harm=tuple(float(np.sqrt(num_rows * x)) for x in (np.sum(tilts[:2]), *tilts[2:])),
             unseen=float(unseen),
         )
 

@@ -75,7 +75,7 @@ class Joint:
         blocks, width, _ = frame.roots.shape
         matrix = blocks * width * (width + 1) // 2
         curvature = matrix + frame.sketch.size, matrix
-        scalars = 11 + few + self.statistics.responses.has_gaps
+        scalars = 13 + few + self.statistics.responses.has_gaps
         return dict(zip(KINDS, ((len(frame.scales),), curvature, (SIZE,), (2,), (4 * few,), (scalars,))))
 
     @property

@@ -27,6 +27,7 @@ EXACT = 0.005  # of 300,000 rows of a right model, means of moments lie up to .0
 HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
 TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
+SKEW_SURE = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
 
@@ -114,13 +115,14 @@ class Verdict:
       with its standard error.
     - **fit** - how far the moments of that rank are from the model's, and the same in squared standard errors, chi-squared with 2
       degrees of freedom.
-    - **harm** - by how many posterior sds a departure as in `fit`, and as in `link`, moves estimates at most.
+    - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most.
     - **clipped** - shares of rows whose score and whose curvature was clipped, and their standard error.
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the last stage's bounds.
     - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs.
     - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
       is from 0, its square in squared standard errors, and how many means were compared.
+    - **skew** - how far the third moment of ranks by value is from the model's, and its square in squared standard errors.
     - **outside**, **missing** - shares of rows whose response is outside the model's support, and of others with no finite score.
     - **share_std** - sd of the noise of these shares.
     - **gaps** - the share of rows with missing values that the model sums out or masks, and the sd of its noise, or None.
@@ -151,7 +153,8 @@ class Verdict:
     learned: dict[str, float] = field(repr=False)
     norms: tuple[float, float]
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
-    harm: tuple[float, float] = (0.0, 0.0)
+    skew: tuple[float, float] = (0.0, 0.0)
+    harm: tuple[float, ...] = (0.0, 0.0, 0.0)
     unseen: float = 0.0
     sides: tuple[tuple[str, float, float], ...] = ()
     outside: float = 0.0
@@ -199,10 +202,11 @@ class Verdict:
             degrees=last.degrees,
             rank=fit.rank,
             fit=fit.shape,
-            harm=(fit.harm[0] * last.sampled**0.5, fit.harm[1] * last.sampled**0.5),
+            harm=tuple(harm * last.sampled**0.5 for harm in fit.harm),
             unseen=(SURE * last.sampled) ** 0.5 * fit.unseen,
             sides=() if last.sides is None else last.sides.named(names),
             link=(names[scalars.coordinates[number - 1]] if number else "", departure, chi_squared, fit.num_links),
+            skew=fit.skew,
             outside=fit.outside,
             missing=fit.missing,
             share_std=fit.std,
@@ -304,6 +308,13 @@ class Verdict:
             lines.append(
                 f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
                 "degree), as if a square, an interaction or another link were missing"
+            )
+        departure, chi_squared = self.skew
+        is_sure = chi_squared >= times * SKEW_SURE and abs(departure) >= EXACT
+        if is_sure and self.harm[2] >= HARM and not self.in_units:
+            lines.append(
+                f"responses have another distribution than the model's: by value, the third moment of their ranks is "
+                f"{departure:+.3f} (0 expected, chi-squared {chi_squared:.0f} of 1 degree)"
             )
         if share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units:
             lines.append(
@@ -424,7 +435,8 @@ class Verdict:
                 "fit",
                 f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared "
                 f"{self.fit[1]:.1f} of 2; by value {self.link[1]:+.3f} (0 expected), chi-squared "
-                f"{self.link[2]:.1f}, the largest of {self.link[3]}; a departure that moves estimates by {self.unseen:.1f} sd "
+                f"{self.link[2]:.1f}, the largest of {self.link[3]}; third moment {self.skew[0]:+.3f} (0 expected), chi-squared "
+                f"{self.skew[1]:.1f}; a departure that moves estimates by {self.unseen:.1f} sd "
                 "may pass unseen",
             ),
             ("variance of scores", self.widths.described()),

@@ -21,7 +21,7 @@ def test_the_variance_of_scores_may_exceed_the_curvature_in_units_only():
 def verdict(**changed):
     fine = Verdict(
         arrival=0.5, agreement=0.5, chi_squared=1.0, degrees=100, rank=(0.6, 0.01), fit=(0.1, 80.0), clipped=(0.0, 0.0, 0.01),
-        learned={"b": 0.9}, norms=(1.0, 1.0), harm=(5.0, 5.0),
+        learned={"b": 0.9}, norms=(1.0, 1.0), harm=(5.0, 5.0, 5.0),
     )  # fmt: skip
     return replace(fine, **changed)
 

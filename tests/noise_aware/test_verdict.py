@@ -21,7 +21,7 @@ from dpppl.noise_aware.verdict import Verdict
 
 def verdict(**findings):
     """A good one, but for these."""
-    large = {"harm": (3.0, 3.0)} if {"fit", "link"} & set(findings) else {}
+    large = {"harm": (3.0, 3.0, 3.0)} if {"fit", "link", "skew"} & set(findings) else {}
     good = large | {
         "arrival": 0.1, "agreement": 0.5, "chi_squared": 1.0, "degrees": 100, "rank": (0.5, 0.01), "fit": (0.0, 1.0),
         "clipped": (0.5, 0.0, 0.01), "learned": {"w[0]": 0.9, "w[1]": 0.05}, "norms": (1.0, 1.0), "share_std": 0.01,
@@ -44,6 +44,7 @@ def test_what_is_good_is_read():
         ({"fit": (0.1, 8.2), "impossible": (0.067, 0.021)}, "18 of 3 with responses that are next to impossible"),
         ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
         ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
+        ({"skew": (0.1, 60.0)}, "do not read: the model is wrong: responses have another distribution than the model's: by value"),
         ({"impossible": (0.01, 0.002)}, "1.0% ± 0.2% of the responses are next to impossible"),
         ({"outside": 0.5, "codes": ("site 'y': counts",)}, "do not read: 50.0% ± 1.0% of the rows have responses outside the support: "
          "site 'y': counts."),
@@ -75,9 +76,9 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
 @pytest.mark.parametrize(
     "finding",
     [
-        {"fit": (0.01, 50.0), "harm": (0.9, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)},
-        {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)}, {"fit": (0.1, 8.2), "impossible": (0.04, 0.021)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9)},
-        {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
+        {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)}, {"fit": (0.4, 9.0)}, {"fit": (0.004, 16.0)},
+        {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)}, {"fit": (0.1, 8.2), "impossible": (0.04, 0.021)}, {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9, 0.0)},
+        {"skew": (0.1, 60.0), "harm": (0.0, 0.0, 0.9)}, {"skew": (0.1, 9.0)}, {"skew": (0.004, 16.0)}, {"link": ("w[0]", 0.1, 9.0, 4)}, {"outside": 0.02}, {"outside": 0.142, "share_std": 0.038}, {"missing": 0.005, "share_std": 1e-4}, {"impossible": (0.01, 0.004)}, {"farthest": ("w[0]", 2.9)},
         {"stages_learned": (0.6, 0.5)}, {"stages_learned": (0.1, 0.9)}, {"resolved": 0.8}, {"hidden": 30.0},
     ],
 )  # fmt: skip
@@ -216,11 +217,19 @@ def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_lo
 
     every = np.array([of(k) for k in range(4)])
     signed = np.array([0.45, 0.2, 0.2, 0.15]) @ every
-    assert np.abs((np.asarray(p) @ every)[[0, 3, 4, 10, 11, 12]]).max() < 1e-6
-    assert np.abs(signed[10:]).min() > 0.01 and np.sign(signed[10]) == -np.sign(signed[11]) == -np.sign(signed[12])
+    assert np.abs((np.asarray(p) @ every)[[0, 3, 4, 11, 12, 13, 14]]).max() < 1e-6
+    assert np.abs(signed[11:14]).min() > 0.01 and np.sign(signed[11]) == -np.sign(signed[12]) == -np.sign(signed[13])
+    assert abs(signed[14]) > 1e-3
     assert np.linalg.norm(every, axis=1).max() <= 1.0
-    np.testing.assert_array_equal(of(1, False, True), np.eye(13)[1])
-    np.testing.assert_array_equal(of(1, False, False), np.eye(13)[2])
+    np.testing.assert_array_equal(of(1, False, True), np.eye(15)[1])
+    np.testing.assert_array_equal(of(1, False, False), np.eye(15)[2])
+
+
+def test_skewness_is_at_most_one_long():
+    """Of 62 responses, the last but one with three quarters of the probability and the largest with next to nothing, the longest of all."""
+    p = np.append([0.25 / 60] * 60, [0.75 - 1e-6, 1e-6]).astype(np.float32)
+    by_value = np.cumsum(p) - p / 2 - 0.5
+    assert 0.99 < np.abs(fit.skewness(jnp.asarray(by_value), jnp.asarray(p))).max() <= 1.0
 
 
 @pytest.mark.parametrize("p", [0.02, 0.5, 0.9])
@@ -237,7 +246,7 @@ def test_the_unlikelier_of_two_responses_counts_in_full(p):
         )  # fmt: skip
 
     signs, odds = np.array([-1.0, 1.0, -1.0, -1.0]), min(p, 1.0 - p) / max(p, 1.0 - p)
-    sizes = np.array([of(0)[10:], of(1)[10:]]) * np.sqrt(4) / fit.LINK
+    sizes = np.array([of(0)[11:-1], of(1)[11:-1]]) * np.sqrt(4) / fit.LINK
     np.testing.assert_allclose(sizes[1], signs * (1.0 if p <= 0.5 else odds), rtol=1e-4)
     np.testing.assert_allclose(sizes[0], -signs * (1.0 if p >= 0.5 else odds), rtol=1e-4)
     assert of(0)[7] / fit.beside_fit(2) == pytest.approx(odds, rel=1e-4)
@@ -250,25 +259,29 @@ def test_rows_of_certain_responses_are_compared_by_their_covariates():
     found = fit.numbers(
         log_probs, jnp.array([0.0, 0.0, 1.0]), weights, certain, jnp.zeros(2), jnp.array(True), jnp.array(False)
     )
-    np.testing.assert_array_equal(np.sign(found[10:]), [1.0, -1.0, 1.0])  # the response is the lower one
+    np.testing.assert_array_equal(np.sign(found[11:-1]), [1.0, -1.0, 1.0])  # the response is the lower one
 
 
 def test_sums_are_read_in_units_of_what_their_rows_released():
     """Sums over 100 rows whose numbers are known, three of them signed: each mean, and its standard error at and off the truth."""
     sums = np.array(
-        [2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.beside_fit(2) * np.array([10.0, 20.0, 50.0, 40.0, 30.0]))]
+        [2.0, 3.0, 4.0, fit.FIT * 5.0, 0.0, *(fit.beside_fit(2) * np.array([10.0, 20.0, 50.0, 12.0, 40.0, 30.0]))]
     )
-    sums = np.append(sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]))
+    sums = np.concatenate([sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]), [fit.SKEW * 6.0]])
     for excess in (0.0, 3.0):
         found = fit.Fit.of(sums, 1e-9, 100, excess)
         assert (found.outside, found.missing, found.impossible[0]) == pytest.approx((0.03, 0.04, 0.02))
         assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.shape[0] == pytest.approx(0.05)
         assert found.rank == pytest.approx((0.525, np.sqrt((0.25 * 0.1 + 0.0625 * 0.2) / 100 * (1 + excess))), rel=1e-3)
         assert found.link == pytest.approx((1, -0.2, 0.2**2 / (0.5 / 100 * (1 + excess)))) and found.num_links == 3
-        assert found.harm == pytest.approx((0.05 * np.sqrt(100 / 0.1), 0.2 * np.sqrt(100 / 0.5)), rel=1e-3)
+        assert found.skew == pytest.approx((0.06, 0.06**2 / (0.12 / 100 * (1 + excess))))
+        assert found.harm == pytest.approx(
+            np.array([0.05, 0.2, 0.06]) * np.sqrt(100 / np.array([0.1, 0.5, 0.12])), rel=1e-3
+        )
     noisy = fit.Fit.of(sums, 10.0, 100, 0.0)
     variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.beside_fit(2)) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
+    assert noisy.skew[1] == pytest.approx(0.06**2 / ((0.1 / fit.SKEW) ** 2 + 0.16 / 100))
 
 
 def test_impossible_responses_are_counted_alone():
