@@ -7,6 +7,7 @@ None where the model is expected to run as it is.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -215,6 +216,16 @@ def change_point(t: Any, y: Any) -> None:
         sample("y", dist.Normal(jnp.where(t < at, before, after), 0.5), obs=y)
 
 
+def smooth_change(t: Any, y: Any) -> None:
+    at, before, after = (
+        sample("at", dist.Uniform(0, 1)),
+        sample("before", dist.Normal()),
+        sample("after", dist.Normal()),
+    )
+    with rows(y):
+        sample("y", dist.Normal(before + (after - before) * jax.nn.sigmoid((t - at) / 0.05), 0.5), obs=y)
+
+
 def item_response(person: Any, item: Any, y: Any, num_persons: int = 100, num_items: int = 10) -> None:
     ability = weights(num_persons, "ability")
     difficulty = weights(num_items, "difficulty")
@@ -330,6 +341,13 @@ def complete_cases(x: Any, y: Any) -> None:
         sample("y", dist.Normal(w * jnp.where(missing, 0.0, x), 1.0), obs=y)
 
 
+def changed() -> tuple[Any, Any]:
+    """Times, and values that change at .4, with generators of their own."""
+    rng = np.random.default_rng(2)
+    t = rng.random(N).astype(np.float32)
+    return t, (np.where(t < 0.4, -0.5, 0.8) + 0.5 * rng.standard_normal(N)).astype(np.float32)
+
+
 REAL, POSITIVE = LINE + 0.7 * normal(N), np.exp(0.3 * normal(N))
 COUNT, FEW = RNG.poisson(np.exp(0.5 * LINE)).astype(np.int32), RNG.poisson(2.0, N).astype(np.int32)
 YES, GROUPED = coin(expit(LINE)), EFFECT[GROUP] + normal(N)
@@ -371,7 +389,7 @@ HABITS: dict[str, Habit] = {
     "heteroscedastic": Habit("NumPyro", heteroscedastic, (X3, REAL)),
     "neural network": Habit("NumPyro", network, (X3, REAL)),
     "basis expansion": Habit("NumPyro", basis, (X3[:, 0], np.sin(X3[:, 0]) + 0.5 * normal(N))),
-    "change point": Habit("Stan", change_point, (RNG.random(N).astype(np.float32), normal(N))),
+    "change point": Habit("Stan", change_point, (RNG.random(N).astype(np.float32), normal(N)), (smooth_change, changed())),
     "centred groups": Habit("Stan", hierarchical(True, lambda v: dist.Normal(v, 1.0)), (GROUP, GROUPED)),
     "non-centred groups": Habit("Stan", hierarchical(False, lambda v: dist.Normal(v, 1.0)), (GROUP, GROUPED)),
     "reparametrised groups": Habit("NumPyro", handlers.reparam(hierarchical(True, lambda v: dist.Normal(v, 1.0)), {"theta": LocScaleReparam(0)}), (GROUP, GROUPED)),

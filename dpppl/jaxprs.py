@@ -138,6 +138,30 @@ def varying(program: Traced, varies: Sequence[bool]) -> set[Atom]:
     return found
 
 
+_STEPS = {"ceil", "floor", "round", "sign", "stop_gradient"}
+
+
+def has_slope(program: Traced, varies: Sequence[bool]) -> list[bool]:
+    """Which outputs of an open program may have a derivative in inputs that vary; constants are the first inputs. Numbers that
+    are no floats have none, nor have roundings; each input of a loop or of a rule of its own may reach each output.
+
+    >>> step = jax.make_jaxpr(lambda a, x: (jax.numpy.where(x < a, 1.0, x), jax.numpy.maximum(a, x)))(0.0, 0.0).jaxpr
+    >>> has_slope(step, (True, False)), has_slope(step, (False, True))
+    ([False, True], [True, True])
+    """
+    found = {v for v, does in zip([*program.constvars, *program.invars], varies, strict=True) if does}
+    for equation in program.eqns:
+        operands = [not is_literal(v) and v in found for v in equation.invars]
+        if not any(operands) or equation.primitive.name in _STEPS:
+            continue
+        reached, inner = [True] * len(equation.outvars), next(programs(equation), None)
+        if equation.primitive.name in CALLS and inner is not None:
+            reached = has_slope(open_jaxpr(inner), [*[False] * len(open_jaxpr(inner).constvars), *operands])
+        floats = (jax.numpy.issubdtype(v.aval.dtype, jax.numpy.inexact) for v in equation.outvars)
+        found.update(v for v, does, is_float in zip(equation.outvars, reached, floats) if does and is_float)
+    return [not is_literal(v) and v in found for v in program.outvars]
+
+
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
 
 
@@ -323,6 +347,12 @@ class Dependence:
     def inputs(self, role: str, name: str) -> list[tuple[str, str]]:
         """(kind, name) of the inputs that an output depends on."""
         return self._reduced(role, name)[1]
+
+    def without_slope(self, role: str) -> list[tuple[str, str]]:
+        """(kind, name) of the inputs that outputs of a role depend on, and in which none has a derivative: see `has_slope`."""
+        jaxpr, inputs, _ = self._jaxprs[role]
+        alone = ([*[False] * len(jaxpr.constvars), *(v is one for v in jaxpr.invars)] for one in jaxpr.invars)
+        return [label for label, varies in zip(inputs, alone) if not any(has_slope(jaxpr, varies))]
 
     def text(self, role: str, name: str) -> list[str]:
         """The program's text without memory addresses, and its constants: equal for equal programs."""

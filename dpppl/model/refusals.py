@@ -365,6 +365,15 @@ def check_effects(program: Any, what: str = "model") -> None:
         )
 
 
+def step_message(name: str) -> str:
+    """Message for latents in which no likelihood has a gradient."""
+    return (
+        f"site '{name}' enters the likelihood through steps only (a comparison, a rounding, an index), where its gradient is "
+        "zero, and a run learns from gradients alone; write a slope, as jax.nn.sigmoid((t - at) / width) in place of t > at, "
+        "with a width that is public."
+    )
+
+
 def control_flow_message() -> str:
     """Message for sites inside NumPyro's own scan and cond."""
     return (

@@ -16,7 +16,7 @@ from dpppl.information_flow.executables import Lowered
 from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arguments, Arrays, Shapes
 from dpppl.model.handlers import user_line
-from dpppl.model.refusals import quoted
+from dpppl.model.refusals import quoted, step_message
 from dpppl.types import Function, Tree
 
 Terms = Callable[[int], Function]
@@ -71,6 +71,9 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
             f"sites {quoted(likelihood)} inside the data plate do not depend on a private argument; "
             "pass the private arrays as arguments and use them there."
         )
+    for kind, name in one.without_slope("likelihood"):
+        if kind == "latent":
+            raise UnsupportedModelError(step_message(name))
     for name in likelihood:
         if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
             raise UnsupportedModelError(_fixed_rows(f"site '{name}'", terms, latents, arguments))

@@ -540,6 +540,52 @@ def test_global_discrete_latent():
     assert "site 'kind' is a global discrete latent, which has no gradient" in refused(model, X, Y)
 
 
+STEPS = {
+    "comparison": lambda at, x: jnp.where(x < at, 1.0, -1.0),
+    "rounding": lambda at, x: jnp.round(at) * x,
+    "sign": lambda at, x: jnp.sign(at) * x,
+    "index": lambda at, x: jnp.array([0.0, 1.0, 2.0])[jnp.clip(at, 0, 2).astype(int)] * x,
+    "mask": lambda at, x: jax.jit(lambda at: (at > 0).astype(float))(at) * x,
+}
+SLOPES = {
+    "logistic": lambda at, x: jax.nn.sigmoid((x - at) / 0.1),
+    "kink": lambda at, x: jnp.maximum(x - at, 0.0),
+    "step and slope": lambda at, x: jnp.where(x < at, 1.0, at),
+    "straight through": lambda at, x: (at + jax.lax.stop_gradient(jnp.round(at) - at)) * x,
+    "scan": lambda at, x: jax.lax.scan(lambda c, _: (c * at, None), jnp.ones_like(x), None, 3)[0],
+}
+
+
+def of_latent(mean):
+    def model(x, y):
+        at = numpyro.sample("at", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", dist.Normal(mean(at, x), 1.0), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize("mean", STEPS.values(), ids=STEPS)
+def test_latents_whose_gradient_is_zero_everywhere(mean):
+    """Such a latent would keep its prior, whatever the data are, and samples of the others would follow it."""
+    message = refused(of_latent(mean), X, Y)
+    assert (
+        "site 'at' enters the likelihood through steps only" in message
+        and "jax.nn.sigmoid((t - at) / width)" in message
+    )
+
+
+@pytest.mark.parametrize("mean", SLOPES.values(), ids=SLOPES)
+def test_latents_with_a_gradient_somewhere(mean):
+    assert "at" in split_model(of_latent(mean), (X, Y), {}).latents
+
+
+def test_a_rounding_that_is_not_known_passes(monkeypatch):
+    """A mutant: without the names of roundings two of the steps above would be taken."""
+    monkeypatch.setattr("dpppl.jaxprs._STEPS", set())
+    assert all("at" in split_model(of_latent(STEPS[name]), (X, Y), {}).latents for name in ("rounding", "sign"))
+
+
 def test_support_without_a_bijection():
     def model(x, y):
         direction = numpyro.sample("direction", dist.ProjectedNormal(jnp.ones(3)))
