@@ -374,9 +374,8 @@ class Coordinates:
             found = jax.vmap(log_prior)(points) - log_prior(start)
             return jax.grad(log_prior)(start), jax.hessian(log_prior)(start), found
 
-        with jax.enable_x64(True):
-            arguments = np.asarray(mean, np.float32), np.asarray(points, np.float32), public
-            gradient, hessian, found = (np.asarray(x, np.float64) for x in run_once(told, *arguments))
+        arguments = np.asarray(mean, np.float32), np.asarray(points, np.float32), public
+        gradient, hessian, found = (np.asarray(x, np.float64) for x in run_once(told, *arguments))
         away, precision = points - mean, -hessian
         expected = away @ gradient - 0.5 * np.einsum("ni,ij,nj->n", away, precision, away)
         if not np.allclose(found, expected, rtol=1e-3, atol=1e-3 * len(mean)):

@@ -262,3 +262,32 @@ def test_priors_without_a_variance_have_a_scale():
     assert 10.0 < found.min() and found.max() < 1.1 * found.min()
     assert variance(dist.Laplace(0.0, 1.0)) == pytest.approx(2.0, rel=0.1)
     assert variance(dist.Normal(0.0, 3.0)) == pytest.approx(9.0, rel=1e-5)
+
+
+SUPPORTS = {
+    "correlation": lambda: dist.LKJCholesky(3, 2.0),
+    "matrix": lambda: dist.LKJ(3, 2.0),
+    "simplex": lambda: dist.Dirichlet(np.ones(3, np.float32)),
+    "ordered": lambda: dist.TransformedDistribution(dist.Normal(0, 1).expand([3]), dist.transforms.OrderedTransform()),
+    "zero sum": lambda: dist.ZeroSumNormal(1.0, (3,)),
+    "circle": lambda: dist.VonMises(0.0, 1.0),
+    "wishart": lambda: dist.WishartCholesky(4.0, np.eye(2, dtype=np.float32)),
+    "wall": lambda: dist.TruncatedNormal(0.0, 1.0, low=-1.0),
+}
+
+
+@pytest.mark.parametrize(
+    "support",
+    [pytest.param(s, marks=[pytest.mark.slow] * (s not in ("correlation", "ordered", "wall"))) for s in SUPPORTS],
+)
+def test_priors_on_every_kind_of_support_have_moments(support):
+    """NumPyro's Cholesky transform mixes 64-bit and 32-bit numbers where 64 bits are on, and raised a TypeError of JAX's."""
+
+    def model(y):
+        value = numpyro.sample("value", SUPPORTS[support]())
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(jnp.ravel(value)[-1], 1.0), obs=y)
+
+    prior, is_normal = Coordinates.of(split_model(model, (np.zeros(10, np.float32),), {})).prior({}, jax.random.key(0))
+    assert np.all(np.isfinite(prior.variance)) and np.all(prior.variance > 0.0)
+    assert is_normal == (support in ("ordered", "zero sum"))
