@@ -142,6 +142,7 @@ def page(rows):
     for row in rows:
         by_model.setdefault((row["source"], row["model"]), {})[row["method"]] = row
     ran = [row for row in rows if "seconds" in row]
+    wrong = [f"{row['model']} ({row['method']})" for row in rows if row.get("wrong")]
     count = lambda **want: sum(all(row.get(k) == v for k, v in want.items()) for row in rows)  # noqa: E731
     found = {
         "raw exceptions": count(outcome="raw"),
@@ -183,14 +184,12 @@ def page(rows):
             )
     lines += [
         "",
-        "Wrong ones: "
-        + (", ".join(f"{row['model']} ({row['method']})" for row in rows if row.get("wrong")) or "none")
-        + ". Their data are not of their model:",
-        "log-normal times under a Weibull or an exponential law, Poisson counts under a geometric one. Centred clipping expects responses of",
-        "the model, so its estimates then go elsewhere than NUTS's. SVI and chains do not test the model. NoiseAware tests odd moments of",
-        "ranks by surprise: they see responses that are too dispersed, and miss responses of a one-sided law that are too concentrated.",
+        f"Wrong ones: {', '.join(wrong) or 'none'}."
+        + " Their data are of another law than their model's." * bool(wrong),
+        "Centred clipping expects the model's responses, so its estimates then differ from NUTS's. `NoiseAware` tests the model; SVI and",
+        "chains do not ([Which method](which-method.md)).",
         "",
-        "A budget of epsilon 2 for 2,000 rows is too small for most chains ([Which method](which-method.md)): their verdicts say so.",
+        "A budget of epsilon 2 for 2,000 rows is too small for most chains: their verdicts say so.",
         "",
         f"| model | from | {' | '.join(METHODS)} | NUTS |",
         f"|---|---|{'---|' * (len(METHODS) + 1)}",
