@@ -6,7 +6,7 @@ step. Steps without privacy draw uniform indices and noise with threefry. After 
 without privacy is timed; ratios are medians over chunks, of processor time and of time on the clock. `--of` measures another
 checkout in turn with this one.
 
-With `--details` also the step of DP-SGLD in one loop, with JAX's own generator ("threefry") and with `discretise=True`
+With `--details` also normal draws in C and by XLA, the step of DP-SGLD in one loop, with JAX's own generator ("threefry") and with `discretise=True`
 ("discrete"), runs with a ledger and with checkpoints, and the import. With `--profile` the XLA operations of a step that take
 most of the time.
 
@@ -36,12 +36,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # last: PYTHONPATH may name another checkout
 
 import dpppl  # noqa: E402
+from dpppl.randomness import normal  # noqa: E402
 from dpppl.runs import driver  # noqa: E402
 from models.bayesian_mlp import bayesian_mlp  # noqa: E402
 
 NUM_DATA, DIMENSION, BATCH = 32_561, 109, 181
 STEPS = {"MCMC": 20_000, "SVI": 20_000, "MLP": 120}
 WIDTH, NUM_IMAGES, IMAGE_BATCH = 256, 60_000, 256
+available = normal.native.available
 
 
 def model(x, y=None):
@@ -280,7 +282,29 @@ def import_seconds(statement: str, repeats: int) -> float:
     return float(np.median([float(run.stdout) for run in runs]))
 
 
+def show_noise(size, repeats):
+    """Print the processor time of normal draws in C and by XLA, in turn, and the seconds that XLA compiles them."""
+    key, calls, times = dpppl.secret_key(), {}, {"in C": [], "by XLA": []}
+    for name in times:
+        normal.native.available = lambda name=name: name == "in C" and available()
+        start = time.perf_counter()
+        calls[name] = jax.jit(lambda key, name=name: normal.standard_normal(key, size)).lower(key).compile()
+        print(f"{size:,} normal draws {name}: compiled in {time.perf_counter() - start:.2f} s")
+    normal.native.available = available
+    for _ in range(repeats + 1):
+        for name, call in calls.items():
+            start = time.process_time()
+            jax.block_until_ready([call(key) for _ in range(10)])
+            times[name].append((time.process_time() - start) / 10)
+    own, other = (1e3 * float(np.median(values[1:])) for values in times.values())
+    print(
+        f"{size:,} normal draws: {own:.3f} ms of a processor in C, {other:.3f} by XLA, {other / own:.1f} times as much"
+    )
+
+
 def show_details(num_steps, repeats):
+    for size in (DIMENSION, 203_530):
+        show_noise(size, 3 * repeats)
     seconds, compile_seconds = measure(num_steps, repeats)
     for name, value in seconds.items():
         print(

@@ -338,11 +338,14 @@ def clip_rows(
     with jax.enable_x64(True):
         keep = squared <= np.finfo(dtype).max  # then the factor is no subnormal number, which would be imprecise
         keep = keep if mask is None else keep & mask
+        squared = jnp.where(
+            keep, squared, np.inf
+        )  # before the root, which XLA computes once: all else again for each leaf
         factors = (Clipping().weights if weights is None else weights)(squared).astype(dtype)
 
         def select(leaf: jax.Array) -> jax.Array:
-            shape = (-1,) + (1,) * (leaf.ndim - 1)
-            return jnp.where(keep.reshape(shape), leaf * factors.reshape(shape), np.zeros((), dtype))
+            factor = factors.reshape((-1,) + (1,) * (leaf.ndim - 1))
+            return jnp.where(factor > 0.0, leaf * factor, np.zeros((), dtype))
 
         return jax.tree.map(select, units)
 

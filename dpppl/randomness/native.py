@@ -38,7 +38,7 @@ def available() -> bool:
     library = _library()
     if library is None:
         logging.getLogger(__name__).warning(
-            "dpppl's C extension was not built: XLA draws the same noise, about eight times as slowly on CPUs. Install dpppl "
+            "dpppl's C extension was not built: XLA draws the same noise, three to five times as slowly on CPUs. Install dpppl "
             "again where a C compiler is found, or set DPPPL_NATIVE=0 to leave out this note."
         )
         return False
