@@ -335,10 +335,11 @@ def imputed(x: Any, y: Any) -> None:
         sample("y", dist.Normal(w * filled, 1.0), obs=y)
 
 
-def complete_cases(x: Any, y: Any) -> None:
-    w, missing = sample("w", dist.Normal()), jnp.isnan(x)
-    with rows(x), handlers.mask(mask=~missing):
-        sample("y", dist.Normal(w * jnp.where(missing, 0.0, x), 1.0), obs=y)
+def incomplete(x: Any, ok: Any, y: Any) -> None:
+    w, m = sample("w", dist.Normal()), sample("m", dist.Normal())
+    with rows(x):
+        x = sample("x", dist.Normal(m, 1.0), obs=x, obs_mask=ok)
+        sample("y", dist.Normal(w * x, 1.0), obs=y)
 
 
 def changed() -> tuple[Any, Any]:
@@ -422,5 +423,5 @@ HABITS: dict[str, Habit] = {
     "target += in the plate": Habit("Stan", factor_model, (normal(N),), (one_way("mean", UNIT, lambda m: dist.Normal(m, 1.0)), (normal(N),))),
     "Gaussian process": Habit("NumPyro", gaussian_process, (X3[:50, 0], REAL[:50]), (basis, (X3[:, 0], REAL))),
     "improper prior": Habit("Stan", flat_prior, (X3, REAL), (plated, (X3, REAL))),
-    "imputed covariate": Habit("NumPyro", imputed, (HOLES, REAL), (complete_cases, (HOLES, REAL))),
+    "imputed covariate": Habit("NumPyro", imputed, (HOLES, REAL), (incomplete, (np.nan_to_num(HOLES), ~np.isnan(HOLES), REAL))),
 }  # fmt: skip

@@ -308,7 +308,8 @@ def _shared(name: str, argument: str) -> str:
         f"site '{name}' observes values of argument '{argument}', and a distribution or mask is computed from the same argument, "
         "so the model cannot say what else might have been observed; pass responses as an argument of their own, model(x, y) "
         "instead of model(data), let later sites use what numpyro.sample returns for earlier ones, "
-        "y1 = numpyro.sample('y1', ..., obs=y1)"
+        "y1 = numpyro.sample('y1', ..., obs=y1), or, where some values are missing, write x = numpyro.sample('x', "
+        "dist.Normal(mu, sigma), obs=x, obs_mask=ok), ok an argument of its own"
     )
 
 
