@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -26,7 +26,9 @@ NUM_DRAWS = 7
 FLAT = 'use clipping="flat", with a dpppl kernel or dpppl.SVI'
 """The cure for responses that cannot be simulated: what is not centred needs none."""
 _ATTEMPTS, _ALTERNATIVES = 8, 8
-_MOST_RESPONSES = 16
+_MOST_RESPONSES, _MOST_SHARED = 16, 1_024
+"""How many are listed: for each row, and once for all rows."""
+_FEW_LATENTS, _LEAST_DRAWS = 32, 4_096
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,8 @@ class Responses:
     - **from_one_key** - whether all draws of a row are made from one key: those of a single site that is not censored.
     - **missing** - latents of a row that stand for missing values. Where there are any, all latents of a row that are summed out
       are responses, too; of what is observed `completions` are then the means.
-    - **has_gaps** - whether rows may have missing values: these, or masked responses."""
+    - **has_gaps** - whether rows may have missing values: these, or masked responses.
+    - **is_shared** - whether all rows have one law, and share its responses: see `shared`."""
 
     split: SplitModel
     num_draws: int = NUM_DRAWS
@@ -52,10 +55,15 @@ class Responses:
     from_one_key: bool = False
     missing: tuple[str, ...] = ()
     has_gaps: bool = False
+    is_shared: bool = False
 
     @classmethod
-    def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS) -> "Responses":
+    def of(cls, split: SplitModel, num_draws: int = NUM_DRAWS, may_share: bool = False) -> "Responses":
         """Responses of a model, found abstractly: looks at no data.
+
+        - **split** - the model.
+        - **num_draws** - number of responses that are drawn for a row.
+        - **may_share** - whether rows may share their responses where no row enters the law: then more are listed.
 
         Raises UnsupportedModelError, naming the site, where the model's responses cannot be simulated."""
         if split.local:
@@ -106,8 +114,15 @@ class Responses:
         sites = [*sites, *latents] if split.missing else sites
         scaled = tuple(s["name"] for s in sites if not _counts_once(s))
         is_single = len(sites) == 1 and not split.summed and not censoring.is_censored(sites[0]["fn"])
-        listed = None if scaled else _supports(split, sites)
-        return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps)
+        is_plain = not (scaled or split.summed or has_gaps or any(censoring.is_censored(s["fn"]) for s in sites))
+        may_share = may_share and is_plain and _is_free_of_rows(cls(split, 1, from_one_key=is_single))
+        listed = None if scaled else supports.listed(sites, _MOST_SHARED if may_share else _MOST_RESPONSES)
+        num_latents = sum(math.prod(shape.shape) for shape in split.latents.values())
+        is_small = (
+            is_single and num_latents <= _FEW_LATENTS and (listed is None or supports.count(listed) <= _MOST_RESPONSES)
+        )
+        is_shared = may_share and not is_small
+        return cls(split, num_draws, listed, scaled, observed, is_single, split.missing, has_gaps, is_shared)
 
     @property
     def is_binary(self) -> bool:
@@ -116,8 +131,18 @@ class Responses:
 
     @property
     def redrawn(self) -> float:
-        """The variance that draws give a row's centred score, over that of the score: it is one of as many and itself."""
-        return 0.0 if self.supports is not None else 1.0 / (1 + self.num_draws)
+        """The share of the variance of a row's centred score that its draws give: it is one of as many and itself."""
+        return 0.0 if self.supports is not None or self.is_shared else 1.0 / (1 + self.num_draws)
+
+    @property
+    def added(self) -> float:
+        """The variance that shared draws give the sum of centred scores, over the variance that its rows give."""
+        shared = self.is_shared and self.supports is None
+        return self.split.num_rows / self._num_shared if shared else 0.0
+
+    @property
+    def _num_shared(self) -> int:
+        return max(_LEAST_DRAWS, self.split.num_rows // 2)
 
     def __call__(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array) -> tuple[Arrays, jax.Array]:
         """Responses by site, (m, ...), and the weights (1 + m,) of what was really observed and of these.
@@ -131,6 +156,23 @@ class Responses:
         values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
         log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
+
+    def shared(self, z: Arrays, public: Arrays, key: jax.Array) -> tuple[Arrays, jax.Array, Arrays]:
+        """Responses of the law that all rows have, by site, (m, ...), their weights (m,), and a row that stands for all.
+
+        All that are possible, or half as many draws as there are rows."""
+        row = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in self.split.row.items()}
+        values, weights = replace(self, num_draws=self._num_shared)(z, row, public, key)
+        return values, weights[1:], row
+
+    def place(self, z: Arrays, row: Arrays, public: Arrays) -> tuple[jax.Array, jax.Array]:
+        """The number of a row's own response among those listed, and whether it is one of them."""
+        own, number, is_listed = self.own(z, row, public) or {}, jnp.zeros((), jnp.int32), jnp.ones((), bool)
+        for name, values in (self.supports or {}).items():
+            matches = jnp.ravel(own[name]) == values
+            number = number * len(values) + jnp.argmax(matches).astype(jnp.int32)
+            is_listed &= jnp.any(matches)
+        return number, is_listed
 
     def own(self, z: Arrays, row: Arrays, public: Arrays) -> Arrays | None:
         """The responses that a row observes, by site, as `__call__` returns others; None for units of several rows."""
@@ -251,19 +293,13 @@ def _counts_once(site: Site) -> bool:
     return site["scale"] is None or (isinstance(site["scale"], int | float) and site["scale"] == 1)
 
 
-def _supports(split: SplitModel, sites: list[Site]) -> dict[str, np.ndarray] | None:
-    """The values of each site, where all are scalars of few values."""
-    found = {}
-    for site in sites:
-        fn = site["fn"]
-        if not fn.has_enumerate_support or math.prod(site["value"].shape) != 1:
-            return None
-        try:
-            with jax.ensure_compile_time_eval():
-                found[site["name"]] = np.asarray(fn.enumerate_support(expand=False)).ravel()
-        except Exception:  # a support that is not known before the run
-            return None
-    return found if math.prod(len(values) for values in found.values()) <= _MOST_RESPONSES else None
+def _is_free_of_rows(responses: Responses) -> bool:
+    """Whether no row enters what is drawn, nor the log likelihood of what is given."""
+    split, key = responses.split, jax.eval_shape(lambda: jax.random.key(0))
+    shapes = split.latents, split.row, split.arguments.public
+    given = jax.eval_shape(responses._draw, *shapes, key)
+    of_law: Any = depends_on(split.log_likelihood, *shapes, given)[1], depends_on(responses._draw, *shapes, key)[1]
+    return not any(is_used for part in of_law for is_used in part.values())
 
 
 def why_not_own(

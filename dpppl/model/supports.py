@@ -1,5 +1,8 @@
 """Which responses a model's distributions cannot produce, and how to code responses instead."""
 
+import math
+from collections.abc import Mapping, Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +54,26 @@ def codes(split: SplitModel) -> tuple[str, ...]:
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
     return tuple(found.values())
+
+
+def listed(sites: Sequence[Site], most: int) -> dict[str, np.ndarray] | None:
+    """The values of each site, where all are scalars of few values, and at most so many jointly."""
+    found = {}
+    for site in sites:
+        fn = site["fn"]
+        if not fn.has_enumerate_support or math.prod(site["value"].shape) != 1:
+            return None
+        try:
+            with jax.ensure_compile_time_eval():
+                found[site["name"]] = np.asarray(fn.enumerate_support(expand=False)).ravel()
+        except Exception:  # a support that is not known before the run
+            return None
+    return found if count(found) <= most else None
+
+
+def count(values: Mapping[str, np.ndarray]) -> int:
+    """How many joint values sites with these values have."""
+    return math.prod(map(len, values.values()))
 
 
 def _is_outside(fn: Distribution, value: Tree) -> jax.Array:

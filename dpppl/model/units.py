@@ -149,10 +149,10 @@ def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax
     return jnp.any(mask & jax.vmap(of_row, (None, 0, None))(z, rows, public))
 
 
-def responses_of(split: SplitModel, num_draws: int) -> Responses:
+def responses_of(split: SplitModel, num_draws: int, may_share: bool = False) -> Responses:
     """`Responses.of`, and of units where the split is in units."""
     if not isinstance(split, UnitSplit):
-        return Responses.of(split, num_draws)
+        return Responses.of(split, num_draws, may_share)
     responses = Responses.of(split.of_rows, num_draws)
     if responses.missing:
         raise UnsupportedModelError(

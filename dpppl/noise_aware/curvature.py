@@ -173,14 +173,14 @@ class Curvature(NamedTuple):
     def _powers(self, exponent: float) -> Array:
         return (self.vectors * self.values[..., None, :] ** exponent) @ self.vectors.swapaxes(-1, -2)
 
-    def averaged(self, redrawn: float, count: int) -> "Curvature":
+    def averaged(self, redrawn: float, count: int, added: float = 0.0) -> "Curvature":
         """With the variance of the mean of `count` gradients in place of that of each.
 
-        All have the same rows, and draws of their own, which make the share `redrawn` of the variance of scores; where these
-        vary by more than the model's, of the curvature, which is the model's variance."""
+        All have the same rows, and draws of their own: these make the share `redrawn` of the variance of scores, or add its
+        multiple `added`. Where scores vary by more than the model's, both refer to the curvature, the model's variance."""
         scores, mean = (np.trace(x, axis1=-2, axis2=-1).sum() for x in (self.scores.mean(axis=0), self.mean))
-        redrawn *= float(mean / max(scores, mean))
-        return self._replace(ratio=self.ratio * (1.0 - redrawn * (1.0 - 1.0 / count)))
+        by = 1.0 - redrawn * (1.0 - 1.0 / count) + added / count
+        return self._replace(ratio=self.ratio * (1.0 + (by - 1.0) * float(mean / max(scores, mean))))
 
     def as_model(self) -> "Curvature":
         """With the curvature as the variance of scores, which a model without misspecification bounds it by."""

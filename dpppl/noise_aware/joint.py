@@ -61,9 +61,10 @@ class Joint:
     def of(cls, statistics: RowStatistics, row: Tree, public: Tree, num_rows: int) -> "Joint | None":
         """None where programs of their own are better: two responses, which are cheap, many coordinates, factorisations, which
         passes over the program of a row do not move out of loops, or few rows; and where rows have more than one response, or
-        censored ones, or missing values."""
+        censored ones, or missing values, or share their responses."""
         responses, is_small = statistics.responses, len(statistics.frame.scales) <= _MOST_COORDINATES
         is_plain = responses.from_one_key and not responses.missing and not isinstance(responses, UnitResponses)
+        is_plain &= not responses.is_shared
         if responses.is_binary or not is_plain or not is_small or num_rows < _FEWEST_ROWS:
             return None
         return None if _has_factorisations(statistics, row, public) else cls(statistics)

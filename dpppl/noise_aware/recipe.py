@@ -244,7 +244,7 @@ class _Start(NamedTuple):
 
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
-    most_scores: float = 1.0, is_robust: bool = False,
+    most_scores: float = 1.0, is_robust: bool = False, added: float = 0.0,
 ) -> Outcome:  # fmt: skip
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
 
@@ -254,7 +254,7 @@ def run_recipe(
     - **prior** - of the coordinates.
     - **bounds** - the user's bounds of a row, where given.
     - **num_rows** - number of rows.
-    - **redrawn** - see `Responses`.
+    - **redrawn**, **added** - see `Responses`.
     - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows,
       more for correlated rows of a unit, infinite for a sandwich.
     - **is_robust** - whether rows may have another law than the model's."""
@@ -287,14 +287,14 @@ def run_recipe(
             values = ask("curvature", at, closing["curvature"])
             here = here.combined(Release.of(values, closing["curvature"], at, frame, most_scores))
             curvature = here.posterior(frame, covariance, _LAST_DRAWS, centre)
-        law = curvature.averaged(redrawn, count)
+        law = curvature.averaged(redrawn, count, added)
         surrogate = _surrogate(here, law, frame, sketch, num_rows, (centre, gradient, std**2 / count))
         if is_last:
             sizes = ask("sizes", at._replace(halfway=(prior.mean + point) / 2.0), closing["sizes"])
             surrogate = surrogate._replace(decline=decline(sizes, closing["sizes"]))
-            modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, count))
+            modelled = surrogate._replace(curvature=curvature.as_model().averaged(redrawn, count, added))
         late = count if prior.is_full else _LATE  # of wide models where moves beside the blocks are small
-        scatter = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn)
+        scatter = _scatter(frame, curvature, positions[-late:], scores[-late:], std, redrawn + added)
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))

@@ -20,6 +20,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.curvature import times
 from dpppl.noise_aware.joint import KINDS, Joint, OfKind
 from dpppl.noise_aware.plan import STEPS, Ask, At, State, Walk, num_directions
+from dpppl.noise_aware.shared_law import SharedStatistics
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
@@ -30,6 +31,8 @@ MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
 HISTOGRAMS = ("norm_bin", "curvature_bin")
 """Kinds of accesses that are one program."""
+_MANY_ROWS = 10_000
+"""From so many rows on, curvatures take longer than XLA's optimisation of their program."""
 _PHASES = {
     "norm_bin": "scores' norms",
     "curvature_bin": "curvatures' norms",
@@ -154,8 +157,9 @@ def prepared(
         "sides": at._replace(sides=np.tile(at.point, (2 * along.shape[1], 1)), along=along),
         "scalars": at._replace(directions=directions),
     }  # fmt: skip
+    is_quick = lambda kind: kind != "curvature" or num_rows < _MANY_ROWS  # noqa: E731
     programs = [
-        (partial(_single, kind, statistics), (alone._replace(at=own).on_device(), rows, public), True)
+        (partial(_single, kind, statistics), (alone._replace(at=own).on_device(), rows, public), is_quick(kind))
         for kind, own in single.items()
     ]
     walking = alone._replace(walk=Walk.like(statistics.frame)).on_device()
@@ -172,7 +176,10 @@ def _access(statistic: Function, state: State, at: At, step: jax.Array, rows: Tr
 
 
 def _single(kind: str, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:
-    return _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
+    total = _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
+    if kind != "curvature" or not isinstance(statistics, SharedStatistics):
+        return total
+    return statistics.released(state.at, public, draw_key(state.rng_key, state.i), state.noise_multiplier, total)
 
 
 def _walk(statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:

@@ -14,7 +14,7 @@ from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.releases import Released, Releases, prepared, shown
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.statistics import RowStatistics
+from dpppl.noise_aware.shared_law import statistics_of
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
@@ -108,7 +108,7 @@ class NoiseAware(NoiseAwareSettings):
         with TRACING:
             prior, is_normal = bound.coordinates.prior(public, keys.stream(run.key, "prior"))
         self.budget.admit([charge], run.run_id)
-        statistics = RowStatistics(
+        statistics = statistics_of(
             bound.responses, bound.coordinates.latents, prior.first(), self.weights, self._most_scores
         )
         access_key = keys.stream(run.key, "accesses")

@@ -293,12 +293,16 @@ class RowStatistics:
         return Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
 
     def weight(self, at: At, row: Tree, length: jax.Array) -> jax.Array:
-        return jnp.minimum(1.0, at.bound / jnp.maximum(length, 1e-30)) * self._share(row)
+        return self._factor(at, length) * self._share(row)
+
+    @staticmethod
+    def _factor(at: At, length: jax.Array) -> jax.Array:
+        return jnp.minimum(1.0, at.bound / jnp.maximum(length, 1e-30))
 
     def bin(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` is
         `of_curvature`, that of its curvature over the squared norm, scores clipped."""
-        own = None if self._responses.missing else self._own(at, row, rest[0])[1]
+        own = self._own_score(at, row, rest[0])
 
         def of(found: Influence) -> Tree:
             score = jnp.linalg.norm(found.score if own is None else own)
@@ -306,6 +310,10 @@ class RowStatistics:
             return in_bin(jnp.where(at.of_curvature, length, score))
 
         return self._mean(of, at, row, rest)
+
+    def _own_score(self, at: At, row: Tree, public: Tree) -> jax.Array | None:
+        """The row's own score, (d,); None where it is that of its influence."""
+        return None if self._responses.missing else self._own(at, row, public)[1]
 
     def gradient(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
@@ -370,10 +378,15 @@ class RowStatistics:
             along, psi, score, product = self._mean(of, at._replace(point=point), row, rest)
             return along - (product - psi * score) if has_missing else along
 
+        return self.sides_of(self._beside(at, curvatures))
+
+    @staticmethod
+    def _beside(at: At, curvatures: Callable[[Numbers, Numbers], jax.Array]) -> jax.Array:
+        """Curvatures of (point, directions), (3, n): along all directions at the point, and along each at its own two."""
         assert at.along is not None
         directions = jnp.tile(at.along.T[:, :, None], (2, 1, 1))
         beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
-        return self.sides_of(jnp.concatenate([curvatures(at.point, at.along), beside]).reshape(3, -1))
+        return jnp.concatenate([curvatures(at.point, at.along), beside]).reshape(3, -1)
 
     @staticmethod
     def sides_of(values: jax.Array) -> jax.Array:

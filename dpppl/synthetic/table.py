@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from dpppl.synthetic.schema import Category, Schema
+from dpppl.synthetic.schema import Category, Column, Schema
 from dpppl.types import Tree
 
 
@@ -35,8 +35,6 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
         num_rows = len(next(iter(columns.values()))) if num_rows is None else num_rows
         with numpyro.plate("rows", num_rows):
             features = jnp.ones((num_rows, 1))
-            if offset is not None:
-                features = features + offset[:, None]
             for column, (weights, spread) in zip(schema.columns, latents):
                 mean = _with_products(features, interactions) @ weights
                 if not isinstance(column, Category):
@@ -45,10 +43,18 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
                     law = dist.Bernoulli(logits=mean[:, 0])
                 else:
                     law = dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(mean[:, :1]), mean], axis=1))
-                drawn = numpyro.sample(column.name, law, obs=None if columns is None else columns[column.name])
+                known = None if columns is None else _observed(column, columns[column.name], offset)
+                drawn = numpyro.sample(column.name, law, obs=known)
                 features = jnp.concatenate([features, column.features(drawn)], axis=1)
 
     return model
+
+
+def _observed(column: Column, values: Any, offset: Any) -> Any:
+    """The values of a column, and in incomplete rows none that its law has: so no row enters a law, which all rows share."""
+    if offset is None:
+        return values
+    return jnp.where(jnp.isnan(offset), -1, values) if isinstance(column, Category) else values + offset
 
 
 def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tree, Tree]]:
