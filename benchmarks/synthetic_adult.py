@@ -89,6 +89,12 @@ def variation(one, other):
     return float(np.mean([0.5 * np.abs(shares(one, a, b) - shares(other, a, b)).sum() for a, b in pairs]))
 
 
+def margin(one, other, number):
+    """The total variation of one column."""
+    first, second = (np.bincount(t[:, number], minlength=SIZES[number]) / len(t) for t in (one, other))
+    return float(0.5 * np.abs(first - second).sum())
+
+
 def income(columns):
     """The coefficients of income's logistic regression on all columns before it, as the table's model has it, and their variances."""
     encoded, _ = SCHEMA.encoded(columns)
@@ -224,6 +230,7 @@ def main():
         tables = synthetic.datasets(model, samples, SCHEMA, jax.random.key(0), num_rows=len(real), num_datasets=20)
         line |= {"seconds": time.monotonic() - start, "processor seconds": time.process_time() - used}
         line |= {"total variation": float(np.mean([variation(real, codes(t)) for t in tables[:3]]))}
+        line |= {f"variation of {n}": margin(real, codes(tables[0]), k) for k, n in enumerate(ORDER) if n in NUMBERS}
         line["refused"] = bool(private.verdict.refusals)
         if options.peer:
             with tempfile.TemporaryDirectory() as place:
