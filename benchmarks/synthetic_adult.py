@@ -39,12 +39,25 @@ CATEGORIES = {
 }  # fmt: skip
 NUMBERS = {"age": (17, 90), "education": (1, 16), "hours": (1, 99)}
 ORDER = ("sex", "race", "country", "age", "education", "marital", "work", "hours", "gain", "income")
-SCHEMA = synthetic.Schema(
-    tuple(
-        synthetic.Category(n, CATEGORIES[n]) if n in CATEGORIES else synthetic.Number(n, *NUMBERS[n], decimals=0)
-        for n in ORDER
+EDGES = {
+    "age": (17, *range(20, 75, 5), 90), "education": (*range(1, 17), 16.4),
+    "hours": (1, *(edge for fifth in range(10, 75, 5) for edge in (fifth, fifth + 1)), 99),
+}  # fmt: skip
+"""For --intervals: years of school one by one, and multiples of five hours one by one."""
+
+
+def schema_of(has_intervals):
+    def number(n):
+        if has_intervals:
+            return synthetic.Intervals(n, EDGES[n], decimals=0)
+        return synthetic.Number(n, *NUMBERS[n], decimals=0)
+
+    return synthetic.Schema(
+        tuple(synthetic.Category(n, CATEGORIES[n]) if n in CATEGORIES else number(n) for n in ORDER)
     )
-)
+
+
+SCHEMA = schema_of(False)
 
 
 def table():
@@ -140,11 +153,11 @@ def analyses(columns):
 ONCE = Once()
 
 
-def private_fit(model, data, eps, options):
+def private_fit(model, data, eps, options, schema=SCHEMA):
     private = dpppl.NoiseAware(
         model, target_epsilon=eps, target_delta=options.delta, print_cost=False, progress_bar=False
     )
-    private.run(dpppl.secret_key(), *SCHEMA.encoded(data))
+    private.run(dpppl.secret_key(), *schema.encoded(data))
     return private, private.get_samples(allow_unconverged=True)
 
 
@@ -204,6 +217,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--delta", type=float, default=1e-5)
+    parser.add_argument("--intervals", action="store_true", help="numbers as intervals, and a prior scale of 3")
     parser.add_argument("--peer", help="a Python that has mbi 2")
     parser.add_argument("--coverage", type=int, default=0, help="repetitions of ten analyses")
     parser.add_argument("--rows", type=int, default=8_000)
@@ -213,7 +227,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=np.inf, help="no more repetitions after so long")
     parser.add_argument("--keep", help="a file of JSON lines that holds what each repetition found")
     options = parser.parse_args()
-    model = synthetic.table_model(SCHEMA)
+    schema = schema_of(options.intervals)
+    model = synthetic.table_model(schema, scale=3.0 if options.intervals else 1.5)
     if options.coverage:
         line = coverage(model, options)
         written("synthetic", f"Adult, ten analyses, epsilon {options.epsilons[0]:g}, {options.rows} rows", line)
@@ -225,9 +240,9 @@ def main():
     line = {"two halves": variation(real[halves[::2]], real[halves[1::2]])}
     for eps in options.epsilons:
         start, used = time.monotonic(), time.process_time()
-        private, samples = private_fit(model, data, eps, options)
+        private, samples = private_fit(model, data, eps, options, schema)
         line["seconds of the fit"] = time.monotonic() - start
-        tables = synthetic.datasets(model, samples, SCHEMA, jax.random.key(0), num_rows=len(real), num_datasets=20)
+        tables = synthetic.datasets(model, samples, schema, jax.random.key(0), num_rows=len(real), num_datasets=20)
         line |= {"seconds": time.monotonic() - start, "processor seconds": time.process_time() - used}
         line |= {"total variation": float(np.mean([variation(real, codes(t)) for t in tables[:3]]))}
         line |= {f"variation of {n}": margin(real, codes(tables[0]), k) for k, n in enumerate(ORDER) if n in NUMBERS}
@@ -248,7 +263,7 @@ def main():
                 subprocess.run(arguments, check=True, env={**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0"})
                 line["mbi on a tree"] = variation(real, np.load(f"{place}/out.npz")["codes"])
         line = {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}
-        written("synthetic", f"Adult, ten columns, epsilon {eps:g}", line)
+        written("synthetic", f"Adult, ten columns{', intervals' * options.intervals}, epsilon {eps:g}", line)
         print(eps, line, private.verdict.line(), flush=True)
 
 

@@ -3,7 +3,7 @@
 from dpppl.synthetic.cells import CellDetails, CellFit, fit_cells
 from dpppl.synthetic.combining import RULES, Combined, combine
 from dpppl.synthetic.datasets import datasets
-from dpppl.synthetic.schema import Category, Number, Schema
+from dpppl.synthetic.schema import Category, Intervals, Number, Schema
 from dpppl.synthetic.table import table_model
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "CellDetails",
     "CellFit",
     "Combined",
+    "Intervals",
     "Number",
     "Schema",
     "combine",

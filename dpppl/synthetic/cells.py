@@ -22,7 +22,7 @@ from dpppl.report.verdict import line_of
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
-from dpppl.synthetic.schema import Category, Schema
+from dpppl.synthetic.schema import Number, Schema
 from dpppl.types import Function, Tree
 
 Array = np.ndarray
@@ -104,8 +104,8 @@ class CellFit:
 
 
 def num_cells(schema: Schema) -> int | None:
-    """Number of combinations of categories, or None where a column is a number."""
-    sizes = [len(column.values) if isinstance(column, Category) else 0 for column in schema.columns]
+    """Number of combinations of categories and intervals, or None where a column is a `Number`."""
+    sizes = [0 if isinstance(column, Number) else column.size for column in schema.columns]
     return math.prod(sizes) or None
 
 
@@ -122,7 +122,7 @@ def fit_cells(
 
     - **rng_key** - a key of its own, from `dpppl.secret_key()`; used once.
     - **model** - `table_model(schema)`, or a model of yours with its arguments and a site for each column.
-    - **schema** - columns, each a `Category`, with at most 10,000 combinations.
+    - **schema** - columns, each a `Category` or `Intervals`, with at most 10,000 combinations.
     - **table** - a data frame, or columns by name: the private rows. A row with an unknown entry counts as incomplete.
     - **target_epsilon**, **target_delta** - the noise is the least that meets them.
     - **noise_multiplier** - instead, the noise's standard deviation.
@@ -146,13 +146,13 @@ def fit_cells(
     cells = num_cells(schema)
     if cells is None or cells > MOST_CELLS:
         raise ConfigurationError(
-            f"fit_cells needs columns of categories with at most {MOST_CELLS:,} combinations; run "
+            f"fit_cells needs columns of categories or intervals with at most {MOST_CELLS:,} combinations; run "
             "dpppl.NoiseAware(table_model(schema), ...) for others."
         )
     if (noise_multiplier is None) == (target_epsilon is None):
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")
     columns, offset = schema.encoded(table)
-    shape = [len(column.values) for column in schema.columns if isinstance(column, Category)]
+    shape = [column.size for column in schema.columns if not isinstance(column, Number)]
     number = np.ravel_multi_index([columns[column.name] for column in schema.columns], shape)
     number = np.where(np.isnan(offset), cells, number).astype(np.int32)
     query = Query(

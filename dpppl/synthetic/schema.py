@@ -36,8 +36,8 @@ class Category:
         codes = np.fromiter((numbers.get(_plain(value), -1) for value in column), np.int32)
         return np.maximum(codes, 0), codes >= 0
 
-    def decoded(self, codes: Array) -> Any:
-        """The categories of codes (N,), as a pandas Categorical."""
+    def decoded(self, codes: Array, random: np.random.Generator) -> Any:
+        """The categories of codes (N,), as a pandas Categorical; `random` is not used."""
         import pandas as pd
 
         return pd.Categorical.from_codes(np.asarray(codes, int), categories=list(self.values))
@@ -47,6 +47,11 @@ class Category:
         import jax
 
         return jax.nn.one_hot(codes, len(self.values))[..., 1:]
+
+    @property
+    def size(self) -> int:
+        """Number of categories."""
+        return len(self.values)
 
 
 @dataclass(frozen=True)
@@ -76,8 +81,8 @@ class Number:
         values = self._scaled(np.clip(np.where(known, values, self.low), self.low, self.high))
         return values.astype(np.float32), known
 
-    def decoded(self, scaled: Array) -> Array:
-        """Values in the column's unit from scaled ones (N,): within the range, and rounded."""
+    def decoded(self, scaled: Array, random: np.random.Generator) -> Array:
+        """Values in the column's unit from scaled ones (N,): within the range, and rounded; `random` is not used."""
         part = np.clip((np.asarray(scaled, float) + 1.0) / 2.0, 0.0, 1.0)
         values = self.low + (np.expm1(part * self._width) if self.log else part * self._width)
         rounded = np.clip(np.round(values, self.decimals), self.low, self.high)
@@ -97,14 +102,72 @@ class Number:
         return float(np.log1p(width)) if self.log else width
 
 
-Column = Category | Number
+@dataclass(frozen=True)
+class Intervals:
+    """A column of numbers of any shape, in public intervals: each has a share of its own, and values are uniform within it.
+
+    - **name** - the column's name.
+    - **edges** - ends of the intervals, increasing, at least three. An interval holds its lower end, and the last one both. An
+      entry outside is moved to the nearest end. Give frequent values, such as 40 hours a week, an interval of their own.
+    - **decimals** - digits after the point that synthetic values keep; 0 gives whole numbers.
+
+    >>> hours = Intervals("hours", (1, 40, 41, 99), decimals=0)
+    >>> codes, known = hours.encoded([38, 40, 60, 99, "?"])
+    >>> codes.tolist(), known.tolist(), hours.decoded(np.array([1, 1]), np.random.default_rng(0)).tolist()
+    ([0, 1, 2, 2, 0], [True, True, True, True, False], [40, 40])
+    """
+
+    name: str
+    edges: tuple[float, ...]
+    decimals: int = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "edges", tuple(map(float, self.edges)))
+        if len(self.edges) < 3 or not (np.isfinite(self.edges).all() and np.all(np.diff(self.edges) > 0.0)):
+            raise ConfigurationError(f"column '{self.name}' needs three or more finite edges, in increasing order.")
+
+    def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
+        """Numbers of intervals (N,) int32, and whether each entry is a number, (N,) bool."""
+        values = np.fromiter((_as_number(value) for value in column), float)
+        known = np.isfinite(values)
+        codes = np.searchsorted(self.edges[1:-1], np.where(known, values, self.edges[0]), side="right")
+        return codes.astype(np.int32), known
+
+    def decoded(self, codes: Array, random: np.random.Generator) -> Array:
+        """Values (N,) in the column's unit, uniform within the intervals of codes (N,), and rounded down."""
+        ends, step = np.array(self.edges), 10.0**-self.decimals
+        ends[-1] += step  # the last interval holds both of its ends
+        low, high = ends[np.asarray(codes, int)], ends[np.asarray(codes, int) + 1]
+        values = np.floor((low + random.random(len(low)) * (high - low)) / step + 1e-9) * step
+        rounded = np.round(np.clip(values, low, self.edges[-1]), self.decimals)
+        return rounded.astype(np.int64) if self.decimals == 0 else rounded
+
+    def features(self, codes: Tree) -> Any:
+        """Midpoints of intervals, scaled to [-1, 1], (N, 1)."""
+        return self.midpoints[codes][..., None]
+
+    @property
+    def size(self) -> int:
+        """Number of intervals."""
+        return len(self.edges) - 1
+
+    @property
+    def midpoints(self) -> Any:
+        """Midpoints of all intervals, scaled to [-1, 1], (size,)."""
+        import jax.numpy as jnp
+
+        ends = np.array(self.edges)
+        return jnp.asarray((ends[1:] + ends[:-1] - ends[0] - ends[-1]) / (ends[-1] - ends[0]), float)
+
+
+Column = Category | Number | Intervals
 
 
 @dataclass(frozen=True)
 class Schema:
     """The columns of a table, in the order in which they are modelled: each given those before it.
 
-    - **columns** - `Category` and `Number` records. All of it is public: write it down without looking at the data.
+    - **columns** - `Category`, `Number` and `Intervals` records. All of it is public: write it down without looking at the data.
 
     >>> schema = Schema((Category("sex", ("F", "M")), Number("age", 0, 100, decimals=0)))
     >>> columns, offset = schema.encoded({"sex": ["F", "M", "?"], "age": [20, 100, 50]})
@@ -124,7 +187,8 @@ class Schema:
     def from_json(cls, path: str | Path) -> "Schema":
         """Read a schema file: {"columns": [{"name": ..., "categories": [...]}, {"name": ..., "range": [low, high]}]}.
 
-        A column of numbers may also give "decimals" and "log". Raises ConfigurationError for anything else."""
+        A column of numbers may also give "decimals" and "log". With "edges" in place of "range" it has `Intervals`.
+        Raises ConfigurationError for anything else."""
         try:
             entries = json.loads(Path(path).read_text())["columns"]
             return cls(tuple(_column(entry) for entry in entries))
@@ -159,6 +223,8 @@ class Schema:
 def _column(entry: Mapping[str, Any]) -> Column:
     if "categories" in entry:
         return Category(entry["name"], tuple(entry["categories"]))
+    if "edges" in entry:
+        return Intervals(entry["name"], tuple(entry["edges"]), int(entry.get("decimals", 2)))
     low, high = entry["range"]
     return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from dpppl.synthetic.schema import Category, Column, Schema
+from dpppl.synthetic.schema import Category, Column, Intervals, Number, Schema
 from dpppl.types import Tree
 
 
@@ -18,7 +18,8 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
     - **interactions** - whether regressions hold products of pairs of features, too.
     - **scale** - prior sd of coefficients, on columns scaled to [-1, 1].
 
-    A category has a logistic or multinomial logistic regression, a number a normal one with an unknown sd. The model takes
+    A category has a logistic or multinomial logistic regression, a number a normal one with an unknown sd. Intervals have a share
+    each, and features tilt these by a multiple of the midpoints (adjacent categories; Goodman 1979). The model takes
     `(columns=None, offset=None, num_rows=None)`, the first two from `Schema.encoded`; without them it draws a table.
 
     >>> from numpyro.infer import Predictive
@@ -36,10 +37,13 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
         with numpyro.plate("rows", num_rows):
             features = jnp.ones((num_rows, 1))
             for column, (weights, spread) in zip(schema.columns, latents):
-                mean = _with_products(features, interactions) @ weights
-                if not isinstance(column, Category):
+                inputs = _with_products(features, interactions)
+                mean = inputs[:, isinstance(column, Intervals) :] @ weights
+                if isinstance(column, Number):
                     law = dist.Normal(mean[:, 0], spread)
-                elif len(column.values) == 2:
+                elif isinstance(column, Intervals):
+                    law = dist.Categorical(logits=jnp.append(0.0, spread) + mean * column.midpoints)
+                elif column.size == 2:
                     law = dist.Bernoulli(logits=mean[:, 0])
                 else:
                     law = dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(mean[:, :1]), mean], axis=1))
@@ -54,19 +58,24 @@ def _observed(column: Column, values: Any, offset: Any) -> Any:
     """The values of a column, and in incomplete rows none that its law has: so no row enters a law, which all rows share."""
     if offset is None:
         return values
-    return jnp.where(jnp.isnan(offset), -1, values) if isinstance(column, Category) else values + offset
+    return values + offset if isinstance(column, Number) else jnp.where(jnp.isnan(offset), -1, values)
 
 
 def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tree, Tree]]:
-    """Coefficients (features, outputs) and the sd of each column."""
+    """Coefficients (features, outputs) of each column, and the sd of numbers or the logits of intervals (size - 1,)."""
     found, width = [], 1
     for column in schema.columns:
-        outputs = len(column.values) - 1 if isinstance(column, Category) else 1
+        outputs = column.size - 1 if isinstance(column, Category) else 1
         inputs = width + (width - 1) * (width - 2) // 2 if interactions else width
+        inputs -= isinstance(column, Intervals)  # whose logits are its constant
         prior = dist.Normal(0.0, scale).expand([inputs, outputs]).to_event(2)
-        weights = numpyro.sample(f"{column.name} given the columns before", prior)
-        spread = None
-        if not isinstance(column, Category):
+        weights, spread = jnp.zeros((0, 1)), None
+        if inputs:
+            weights = numpyro.sample(f"{column.name} given the columns before", prior)
+        if isinstance(column, Intervals):
+            logits = dist.Normal(0.0, 2.0 * scale).expand([column.size - 1]).to_event(1)
+            spread = numpyro.sample(f"logits of {column.name}", logits)
+        elif isinstance(column, Number):
             spread = numpyro.sample(f"sd of {column.name}", dist.LogNormal(-1.0, 1.0))
         found.append((weights, spread))
         width += outputs
