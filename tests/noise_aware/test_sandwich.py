@@ -88,9 +88,9 @@ def test_ranks_count_by_the_weight_and_their_variances_by_its_square():
     for x in ([0.6, -1.5], [8.0, -30.0]):  # the second response is next to impossible
         given = released(linear, Weights("weight", 2.0), x, 1.0)
         full, half = given(2.0)["scalars"], given(1.0)["scalars"]
-        factors = np.repeat([0.5, 1.0, 0.5, 0.25, 1.0, 0.5], [1, 2, 2, 3, 2, len(full) - 10])
+        factors = np.repeat([0.5, 1.0, 0.5, 0.25, 1.0, 0.5], [1, 2, 2, 4, 2, len(full) - 11])
         np.testing.assert_allclose(half, factors * full, rtol=1e-6)
-        assert np.all(full[[3, 4, 5, 6, 7, 8, 10]]) if x[0] < 1.0 else full[0] > 0.5
+        assert np.all(full[[3, 4, 5, 6, 7, 8, 9, 11]]) if x[0] < 1.0 else full[0] > 0.5
 
 
 def test_without_a_cap_a_weight_would_break_the_bound():

@@ -1,5 +1,7 @@
 """One answer to "may I read this?" of MCMC, SVI and NoiseAware, and a warning where results are refused."""
 
+import contextlib
+import io
 import warnings
 
 import jax
@@ -36,13 +38,14 @@ def variational(num_steps):
 
 
 @pytest.mark.parametrize(("run", "short", "long"), [(chain, 3, 2_000), (variational, 30, 1_000)], ids=["MCMC", "SVI"])
-def test_results_that_are_refused_are_returned_with_a_warning(run, short, long, capsys):
+def test_results_that_are_refused_are_returned_with_a_warning(run, short, long):
     runner, results = run(short)
     assert runner.verdict.refusals and runner.verdict.line().startswith("do not read: ")
     assert runner.verdict.line().count("do not read") == 1
     assert all(str(word).startswith("do not read") for word in np.ravel(runner.verdict.by_site["mu"]))
-    runner.print_summary() if isinstance(runner, dpppl.MCMC) else print(runner.verdict)
-    shown = capsys.readouterr().out + runner.verdict._repr_html_()
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runner.print_summary() if isinstance(runner, dpppl.MCMC) else print(runner.verdict)
+    shown = printed.getvalue() + runner.verdict._repr_html_()
     assert "from the data" not in shown and "latents: " not in shown and "learned" not in shown
     with pytest.warns(dpppl.UnconvergedWarning, match="should not be read: .*allow_unconverged=True"):
         refused = results()

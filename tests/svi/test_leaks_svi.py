@@ -295,7 +295,7 @@ def test_checks_of_values_do_not_turn_rows_into_errors(checking, capfd):
         result = svi_of(counts).run(jax.random.key(0), 2, y)
     assert np.all(np.isfinite(result.params["rate_auto_loc"]))
     printed = "".join(capfd.readouterr())
-    assert re.fullmatch(r"This run will spend .*\n(\rSVI: .*2 \[.*\])+\n?", printed)
+    assert re.fullmatch(r"This run will spend .*\n(\r(compiling|SVI): .*2 \[.*\])+\n?", printed)
 
 
 class Normalised(linen.Module):
