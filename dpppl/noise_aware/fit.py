@@ -18,7 +18,7 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, Ask, At
 from dpppl.types import Numbers, Tree
 
-FIT, LINK, SKEW = 0.7, 0.6, 0.32
+FIT, LINK, SKEW = 0.6, 0.6, 0.32
 """By what two moments of ranks by surprise are multiplied, the signed ranks by value, and the third moment of these, so that all,
 and the numbers released with them, are at most 1 long. A row that says nothing, or whose response is next to impossible, counts
 in one number only."""
@@ -46,7 +46,7 @@ def moments_of_rank(log_probs: jax.Array, weights: jax.Array) -> tuple[Tree, Tre
     The first member is the real response; ranks of equals are halved.
 
     With P1 and P3 Legendre's polynomials of the rank, which have mean 0 where the model is right (Neyman 1937), (P1 + P3) / 2
-    for tails and P1 - P3 for shoulders: jointly they are hardly longer than alone, 1 and .96."""
+    for tails and P1 - P3 for shoulders: jointly at most 1.23 long, of one response with three quarters and many others."""
     u = ranks(jnp.clip(0.5 + (log_probs - log_probs[:, None]) / _TIED, 0.0, 1.0), weights)
     moments = jnp.stack([10.0 * u**3 - 0.5 * u, 5.0 * u - 20.0 * u**3])
     centred = moments - (moments @ weights)[:, None]

@@ -225,6 +225,36 @@ def test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_lo
     np.testing.assert_array_equal(of(1, False, False), np.eye(15)[2])
 
 
+def lengths(p, values, num_flags):
+    """Of what a row releases with each of the responses that have probabilities p, all flags set."""
+    log_probs, values = jnp.log(jnp.asarray(p, jnp.float32)), jnp.asarray(values, jnp.float32)
+    weights, flags = jnp.append(0.0, jnp.asarray(p, jnp.float32)), jnp.ones(num_flags)
+    first = lambda x, k: jnp.append(x[k], x)  # noqa: E731
+    one = lambda k: jnp.linalg.norm(  # noqa: E731
+        fit.numbers(
+            first(log_probs, k), first(values, k), weights, jnp.ones(3), flags, jnp.array(True), jnp.array(False)
+        )
+    )
+    return np.asarray(jax.vmap(one)(jnp.arange(len(p))))
+
+
+@pytest.mark.parametrize("num_flags", [2, 3])
+def test_no_row_releases_more_than_one(num_flags):
+    """Longer ones would be clipped, and the sums of a right model not have mean zero. The longest have one likely response and a
+    few of about equal probability; and random laws of up to eight responses."""
+    rng, found = np.random.default_rng(0), []
+    for count in (2, 3, 4, 8):
+        for share in (*np.linspace(0.6, 0.9, 7), None):
+            rest = (
+                np.r_[share, np.full(count - 1, (1.0 - share) / (count - 1))]
+                if share
+                else rng.dirichlet(np.ones(count))
+            )
+            p = rest * (1.0 + 0.01 * np.arange(count))
+            found += [lengths(p / p.sum(), rng.permutation(count), num_flags).max() for _ in range(4)]
+    assert 0.95 < max(found) <= 1.0
+
+
 def test_skewness_is_at_most_one_long():
     """Of 62 responses, the last but one with three quarters of the probability and the largest with next to nothing, the longest of all."""
     p = np.append([0.25 / 60] * 60, [0.75 - 1e-6, 1e-6]).astype(np.float32)
