@@ -184,10 +184,9 @@ def page(rows):
             )
     lines += [
         "",
-        f"Wrong ones: {', '.join(wrong) or 'none'}."
-        + " Their data are of another law than their model's." * bool(wrong),
-        "Centred clipping expects the model's responses, so its estimates then differ from NUTS's. `NoiseAware` tests the model; SVI and",
-        "chains do not ([Which method](which-method.md)).",
+        f"Wrong ones: {', '.join(wrong) or 'none'}.",
+        "Centred clipping expects the model's responses. Where data are of another law, its estimates differ from NUTS's. `NoiseAware` tests",
+        "the model; SVI and chains do not ([Which method](which-method.md)).",
         "",
         "A budget of epsilon 2 for 2,000 rows is too small for most chains: their verdicts say so.",
         "",

@@ -338,9 +338,8 @@ def clip_rows(
     with jax.enable_x64(True):
         keep = squared <= np.finfo(dtype).max  # then the factor is no subnormal number, which would be imprecise
         keep = keep if mask is None else keep & mask
-        squared = jnp.where(
-            keep, squared, np.inf
-        )  # before the root, which XLA computes once: all else again for each leaf
+        # Before the root, which XLA computes once; it computes all else again for each leaf.
+        squared = jnp.where(keep, squared, np.inf)
         factors = (Clipping().weights if weights is None else weights)(squared).astype(dtype)
 
         def select(leaf: jax.Array) -> jax.Array:

@@ -20,7 +20,6 @@ from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.curvature import times
 from dpppl.noise_aware.joint import KINDS, Joint, OfKind
 from dpppl.noise_aware.plan import STEPS, Ask, At, State, Walk, num_directions
-from dpppl.noise_aware.shared_law import SharedStatistics
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
@@ -177,7 +176,7 @@ def _access(statistic: Function, state: State, at: At, step: jax.Array, rows: Tr
 
 def _single(kind: str, statistics: RowStatistics, state: State, rows: Tree, public: Tree) -> Tree:
     total = _access(getattr(statistics, kind), state, state.at, state.i, rows, public)
-    if kind != "curvature" or not isinstance(statistics, SharedStatistics):
+    if kind != "curvature":
         return total
     return statistics.released(state.at, public, draw_key(state.rng_key, state.i), state.noise_multiplier, total)
 

@@ -346,6 +346,10 @@ class RowStatistics:
         w = self.weight(at, row, found.length)
         return self._scaled(at, found.matrix() * w, found.psi * w)
 
+    def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
+        """What a release of curvatures is, from the noisy sums of what `curvature` gives, whose noise has the sd `noise`."""
+        return total
+
     def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
         return {
             "A": np.sqrt(1.0 - self._scores_share) * (matrix / at.bound),

@@ -76,17 +76,15 @@ class Number:
 
     def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
         """Values moved to [-1, 1], (N,) float32, and whether each entry is a number, (N,) bool."""
-        values = np.fromiter((_as_number(value) for value in column), float)
-        known = np.isfinite(values)
-        values = self._scaled(np.clip(np.where(known, values, self.low), self.low, self.high))
+        values, known = _numbers(column, self.low)
+        values = self._scaled(np.clip(values, self.low, self.high))
         return values.astype(np.float32), known
 
     def decoded(self, scaled: Array, random: np.random.Generator) -> Array:
         """Values in the column's unit from scaled ones (N,): within the range, and rounded; `random` is not used."""
         part = np.clip((np.asarray(scaled, float) + 1.0) / 2.0, 0.0, 1.0)
         values = self.low + (np.expm1(part * self._width) if self.log else part * self._width)
-        rounded = np.clip(np.round(values, self.decimals), self.low, self.high)
-        return rounded.astype(np.int64) if self.decimals == 0 else rounded
+        return _whole(np.clip(np.round(values, self.decimals), self.low, self.high), self.decimals)
 
     def features(self, scaled: Tree) -> Any:
         """The scaled value itself, (N, 1)."""
@@ -128,9 +126,8 @@ class Intervals:
 
     def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
         """Numbers of intervals (N,) int32, and whether each entry is a number, (N,) bool."""
-        values = np.fromiter((_as_number(value) for value in column), float)
-        known = np.isfinite(values)
-        codes = np.searchsorted(self.edges[1:-1], np.where(known, values, self.edges[0]), side="right")
+        values, known = _numbers(column, self.edges[0])
+        codes = np.searchsorted(self.edges[1:-1], values, side="right")
         return codes.astype(np.int32), known
 
     def decoded(self, codes: Array, random: np.random.Generator) -> Array:
@@ -139,8 +136,7 @@ class Intervals:
         ends[-1] += step  # the last interval holds both of its ends
         low, high = ends[np.asarray(codes, int)], ends[np.asarray(codes, int) + 1]
         values = np.floor((low + random.random(len(low)) * (high - low)) / step + 1e-9) * step
-        rounded = np.round(np.clip(values, low, self.edges[-1]), self.decimals)
-        return rounded.astype(np.int64) if self.decimals == 0 else rounded
+        return _whole(np.round(np.clip(values, low, self.edges[-1]), self.decimals), self.decimals)
 
     def features(self, codes: Tree) -> Any:
         """Midpoints of intervals, scaled to [-1, 1], (N, 1)."""
@@ -233,6 +229,18 @@ def _plain(value: object) -> str | int | float | None:
     """A Python value that can be looked up; None for what cannot."""
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, str | int | float | bool) else None
+
+
+def _numbers(column: Sequence[Any], otherwise: float) -> tuple[Array, Array]:
+    """Entries (N,) as numbers, `otherwise` for those that are none, and whether each is one, (N,) bool."""
+    values = np.fromiter((_as_number(value) for value in column), float)
+    known = np.isfinite(values)
+    return np.where(known, values, otherwise), known
+
+
+def _whole(values: Array, decimals: int) -> Array:
+    """Rounded values, as integers where they have no decimals."""
+    return values.astype(np.int64) if decimals == 0 else values
 
 
 def _as_number(value: Any) -> float:
