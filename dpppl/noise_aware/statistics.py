@@ -347,7 +347,7 @@ class RowStatistics:
         return self._scaled(at, found.matrix() * w, found.psi * w)
 
     def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
-        """What a release of curvatures is, from the noisy sums of what `curvature` gives, whose noise has the sd `noise`."""
+        """Return a release of curvatures from the noisy sums of what `curvature` gives; `noise` is the sd of their noise."""
         return total
 
     def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
