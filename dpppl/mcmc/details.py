@@ -116,7 +116,7 @@ class ChainDetails:
 
     def warnings(self) -> list[str]:
         """See `Details`."""
-        lines = []
+        lines = [] if self.measured is None or self.measured.counted is None else self.measured.counted.warnings
         if self.stability is not None and not self.stability < 2.0:
             lines.append(
                 f"h * N * L = {self.stability:.3g} is not below 2, so the chain may be unstable: raise num_samples, "
@@ -124,8 +124,6 @@ class ChainDetails:
             )
         if self.measured is not None and self.measured.is_biased:
             lines.append(f"The posterior is {BIASED}; {self.measured.clipped}.")
-        if self.measured is not None and self.measured.counted is not None:
-            lines += self.measured.counted.warnings
         if self.measured is not None and self.measured.over_long:
             lines.append(f"S{self.measured.too_long[1:]}.")
         if self.measured is not None and self.measured.moving:

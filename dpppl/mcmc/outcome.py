@@ -14,6 +14,7 @@ from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, mixing, reading, refused_alone
 from dpppl.model.initialization import prior_draws
 from dpppl.report.counted_rows import CountedRows
+from dpppl.report.verdict import Finding, Level, ranked
 from dpppl.runs.driver import TRACING
 from dpppl.types import BySite, Function, Tree
 
@@ -83,9 +84,15 @@ class Outcome:
             return reading(self.sites, self.measured, self.arrival, self.prior())
 
     @cached_property
-    def refused(self) -> list[str]:
-        """The sites that should not be read by themselves: see `refused_alone`."""
-        return refused_alone(self.sites, self.measured, self.arrival)
+    def refusals(self) -> list[str]:
+        """Why the samples should not be read: what was measured of the rows, and `refused_alone`."""
+        sites = refused_alone(self.sites, self.measured, self.arrival)
+        alone = [f"elements of {', '.join(sites[:6])} have not arrived; see mcmc.verdict."] if sites else []
+        return [
+            str(f)
+            for f in ranked([*self.measured.of_rows, *Finding.each(Level.REFUSED, alone)])
+            if f.level == Level.REFUSED
+        ]
 
     def __getstate__(self) -> dict[str, object]:
         assert self.reading  # a pickle holds it instead of the model

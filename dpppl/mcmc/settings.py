@@ -13,7 +13,7 @@ from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome, print_table
 from dpppl.mcmc.planning import calibrated, checked_kernel, histogram_of
-from dpppl.mcmc.verdict import Reading, verdict_lines
+from dpppl.mcmc.verdict import Reading
 from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import PrivacyReport
@@ -121,9 +121,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         - **group_by_chain** - keep chains apart: (num_chains, num_samples, ...).
         - **allow_unconverged** - whether to return samples with elements that have not arrived without an UnconvergedWarning.
         """
-        refused = self._ended("get_samples").refused
-        lines = [f"elements of {', '.join(refused[:6])} have not arrived; see mcmc.verdict."] if refused else []
-        warn_of(lines, "get_samples(allow_unconverged=True)", allow_unconverged)
+        warn_of(self._ended("get_samples").refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return super().get_samples(group_by_chain)
 
     def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Tree]:
@@ -166,8 +164,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         found = Reading(words={s: words[s] for s in samples}, learned=learned, measured=ended.measured)
         details = self.privacy_report().details
         assert isinstance(details, ChainDetails)
-        for line in verdict_lines(found):
-            print(line)
+        print("\n".join(found.lines))
         print(f"mixing budget: {details.mixing_line()}")
 
     @property

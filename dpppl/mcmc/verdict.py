@@ -16,12 +16,12 @@ from dpppl.mcmc.bound import BoundKernel
 from dpppl.model.supports import codes
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.report.verdict import html_of, line_of
+from dpppl.report.verdict import REFUSED, Finding, Level, Verdict, ranked
 from dpppl.types import BySite, Tree
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
 SHORT, MOVING, UNSTABLE = "do not read: too short", "do not read: still moving", "do not read: unstable"
-DEPENDS, _REFUSED = "do not read: depends on ", "do not read: "
+DEPENDS = "do not read: depends on "
 _MOST_ALONE = 10_000
 _FEWEST, _LEAST, _DRIFT = 50, 10, 8
 SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 0.5, 10.0
@@ -211,6 +211,11 @@ class Measured:
         )
 
     @property
+    def of_rows(self) -> Sequence[Finding]:
+        """Findings on the rows that do not inform the posterior."""
+        return () if self.counted is None else self.counted.findings
+
+    @property
     def is_biased(self) -> bool:
         """Whether enough rows were clipped to bias the posterior."""
         return self.clipped is not None and self.clipped.is_biased
@@ -286,7 +291,7 @@ def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(Verdict):
     """Which elements of a run's samples may be read.
 
     - **words** - by site, the verdict on each element, constrained.
@@ -298,7 +303,7 @@ class Reading:
     learned: dict[str, Array]
     measured: Measured
 
-    _repr_html_ = html_of
+    otherwise = "all elements have arrived"
 
     @property
     def by_site(self) -> dict[str, Array]:
@@ -306,18 +311,43 @@ class Reading:
         return self.words
 
     @property
-    def refusals(self) -> list[str]:
-        """Why elements should not be read, a line for each reason."""
-        return [line.removeprefix(_REFUSED) for line in verdict_lines(self) if line.startswith(_REFUSED)]
+    def findings(self) -> list[Finding]:
+        """See `Verdict`: what was measured of the rows, then a finding for each word that elements have."""
+        measured = self.measured
+        by_word = [(word, _count(self.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
+        from_data = ", ".join(f"{word} {count}" for word, count in by_word if count)
+        notes = [f"from the data: {from_data}"] * bool(from_data)
+        notes += [] if measured.clipped is None else [str(measured.clipped)]
+        return ranked([*measured.of_rows, *self._by_word(), *(Finding(Level.NOTE, note) for note in notes)])
 
-    @property
-    def doubts(self) -> list[str]:
-        """Lines on the elements of which only a part may be read."""
-        return [line for line in verdict_lines(self) if line.startswith((MEAN, CLIPPED, PRIOR))]
-
-    def line(self) -> str:
-        """The worst of all findings, in one line."""
-        return line_of(self.refusals, self.doubts, "all elements have arrived")
+    def _by_word(self) -> list[Finding]:
+        norm = "" if self.measured.is_biased else " or a smaller clipping_norm"
+        longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
+        cures = {
+            UNSTABLE: self.measured.too_long,
+            MOVING: "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start nearer "
+            f"(init_strategy); {longer}",
+            SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
+            DEPENDS: "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre and "
+            f"scale the columns; {longer}",
+            MEAN: f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}",
+            CLIPPED: "",
+            PRIOR: "the data changed neither spread nor location; use more rows or a larger epsilon, and check masks, the "
+            "coding of the data and clipping_norm",
+            READ: "",
+        }
+        levels = {MEAN: Level.CARE, CLIPPED: Level.CARE, PRIOR: Level.CARE, READ: Level.NOTE}
+        words = list(dict.fromkeys(str(word) for words in self.words.values() for word in np.ravel(words)))
+        return [
+            Finding(
+                levels.get(kind, Level.REFUSED),
+                f"{word.removeprefix(f'{REFUSED}: ')}: {_count(self.words, word)}",
+                cure,
+            )
+            for kind, cure in cures.items()
+            for word in words
+            if word == kind or (kind == DEPENDS and word.startswith(DEPENDS))
+        ]
 
 
 def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
@@ -413,38 +443,6 @@ def mixing(value: Array) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         size, r_hat = effective_sample_size(value), split_gelman_rubin(value)
     return np.where(still, np.inf, size), np.where(still, 1.0, r_hat)
-
-
-def verdict_lines(found: Reading) -> list[str]:
-    """The verdicts in some sentences, with what to do about them."""
-    measured = found.measured
-    words = np.concatenate([np.ravel(v) for v in found.words.values()])
-    norm = "" if measured.is_biased else " or a smaller clipping_norm"
-    longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
-    cures = {
-        READ: "",
-        MEAN: f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}",
-        CLIPPED: "",
-        PRIOR: "the data changed neither spread nor location; use more rows or a larger epsilon, and check masks, the coding of "
-        "the data and clipping_norm",
-        IGNORED: "the model cannot use all rows",
-        SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
-        MOVING: "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start nearer "
-        f"(init_strategy); {longer}",
-        DEPENDS: "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre and "
-        f"scale the columns; {longer}",
-        UNSTABLE: measured.too_long,
-    }
-    lines = []
-    for verdict, cure in cures.items():
-        is_meant = lambda word: word == verdict or (verdict == DEPENDS and word.startswith(DEPENDS))  # noqa: B023, E731
-        for word in filter(is_meant, dict.fromkeys(map(str, words))):
-            lines.append(f"{word}: {_count(found.words, word)}{'; ' + cure if cure else ''}")
-    by_word = [(word, _count(found.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
-    if any(count for _, count in by_word):
-        lines.append("from the data: " + ", ".join(f"{word} {count}" for word, count in by_word if count))
-    lines += [] if measured.clipped is None else [str(measured.clipped)]
-    return lines if measured.counted is None else [*lines, *measured.counted.lines]
 
 
 def _count(words: Mapping[str, Array], word: str) -> str:

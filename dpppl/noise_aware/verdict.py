@@ -7,13 +7,15 @@ from typing import NamedTuple
 import numpy as np
 
 from dpppl.model.refusals import quoted
+from dpppl.noise_aware import recipe
 from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.fit import Fit, Scalars, certain
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Stage, findings
+from dpppl.noise_aware.recipe import Stage
+from dpppl.report import verdict
 from dpppl.report.counted_rows import STANDS_OUT, CountedRows
 from dpppl.report.render import table
-from dpppl.report.verdict import REFUSED, Array, html_of, line_of
+from dpppl.report.verdict import REFUSED, Array, Finding, Level, ranked
 
 MOST_DISPERSED = 1.1
 PSEUDO_TRUE = (
@@ -104,7 +106,7 @@ def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(verdict.Verdict):
     """The verdict on a run, from its releases.
 
     - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
@@ -176,7 +178,7 @@ class Verdict:
     in_units: bool = False
     widths: Widths = MODELLED
 
-    _repr_html_ = html_of
+    otherwise = "the releases agree with each other and with the model"
 
     @classmethod
     def of(
@@ -225,23 +227,19 @@ class Verdict:
         )
 
     @property
-    def refusals(self) -> list[str]:
-        """Why the samples should not be read at all, the cause of others first."""
+    def findings(self) -> list[Finding]:
+        """See `verdict.Verdict`: what was measured of the rows, then what the releases say of the run and of the model."""
+        unfinished, misfit, far = self._unfinished(), self.misfit, self.conflict and f"{self.conflict}."
         sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
-        far = f"{self.conflict}." if self.misfit and self.conflict and not self._unfinished() else None
-        unknown = unknown_scale(self.hidden)
-        return [*filter(None, [*self.counted.refusals, unknown, *self._unfinished(), sampler, far, self.misfit])]
-
-    @property
-    def doubts(self) -> list[str]:
-        """Doubts that readers of the samples should know."""
-        far = self.conflict if not (self._unfinished() or self.misfit) else None  # else it is a refusal, or in one
-        every = (
-            self._unlearned(), far and f"{far}.", self.correlation, self.pseudo_true, self.widths.doubt,
+        refused = (unknown_scale(self.hidden), *unfinished, sampler, far if misfit and not unfinished else None, misfit)
+        care = (
+            self._unlearned(), None if unfinished or misfit else far, self.correlation, self.pseudo_true, self.widths.doubt,
             self._forgotten(), self._unresolved(), self._skewed(),
-            *findings(self.sides), self.label_switching, self.spreads,
+            *recipe.findings(self.sides), self.label_switching, self.spreads,
         )  # fmt: skip
-        return [*filter(None, every)]
+        return ranked([
+            *self.counted.findings, *Finding.each(Level.REFUSED, refused), *Finding.each(Level.CARE, care),
+        ])  # fmt: skip
 
     @property
     def counted(self) -> CountedRows:
@@ -406,10 +404,6 @@ class Verdict:
             found += [(f"{site}{list(i) if i else ''}", one) for i, one in np.ndenumerate(words)]
         return [(name, REFUSED) for name, _ in found] if self.refusals else found
 
-    def line(self) -> str:
-        """The worst of all findings, in one line."""
-        return line_of(self.refusals, self.doubts, "the releases agree with each other and with the model")
-
     @property
     def by_site(self) -> dict[str, Array]:
         """For each element of each site of the coordinates the word of `share_learned`, in order, (elements,)."""
@@ -453,5 +447,5 @@ class Verdict:
         ]
 
     def __repr__(self) -> str:
-        found = [*self.refusals, *self.doubts][1:]
+        found = [finding for finding in self.findings if finding.level < Level.NOTE][1:]
         return "\n".join(["NoiseAware's verdict", *table(self.rows()), *(f"  - {line}" for line in found)])

@@ -1,11 +1,14 @@
 """Rows that were clipped and rows that do not inform the posterior, from one noised count of each kind."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dpppl.access.clipping import Adaptive, Centred, Clipping, Normalised
+from dpppl.report.verdict import Finding, Level, Verdict
 
 IGNORED = "do not read: rows are ignored"
+MOST = 0.5
 SHARE, STANDS_OUT = 0.01, 4.0
 """The smallest share of rows that is reported, and by how many sds of its noise it must exceed 0.
 
@@ -21,7 +24,7 @@ def stands_out(share: float, std: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CountedRows:
+class CountedRows(Verdict):
     """Noised shares of rows that do not inform the posterior. Each row is of one kind at most.
 
     - **outside** - share of rows whose response is outside the support of its distribution; None where `missing` includes them.
@@ -39,60 +42,64 @@ class CountedRows:
     codes: tuple[str, ...] = ()
     octaves: float | None = None
 
+    otherwise = "the model uses all rows"
+
     @property
-    def refusals(self) -> list[str]:
-        """Why the posterior should not be read, each with its cure: rows outside of the support, and missing ones."""
-        lines, codes = [], "; ".join(self.codes)
+    def findings(self) -> list[Finding]:
+        """Rows that the model cannot use, which refuse the run; then rows without a gradient, which are no error where the model
+        masks them, and which explain other findings where they are most of the rows; and a clipping norm that is a guess."""
+        found, codes = [], "; ".join(self.codes)
+        refused = partial(Finding, Level.REFUSED, of_rows=True)
         if self.outside is not None and stands_out(self.outside, self.std):
-            lines.append(f"{self._share(self.outside)} of the rows have responses outside the support: {codes}.")
+            found.append(
+                refused(f"{self._share(self.outside)} of the rows have responses outside the support: {codes}.")
+            )
         if self.outside is None and stands_out(self.missing, self.std):
-            lines.append(
-                f"{self._share(self.missing)} of the rows are ignored: their responses are outside the support"
-                f"{f' ({codes})' if codes else ''}, or "
-                "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0; correct these rows, "
-                "drop them before the run, or model the missing values."
+            found.append(
+                refused(
+                    f"{self._share(self.missing)} of the rows are ignored: their responses are outside the support"
+                    f"{f' ({codes})' if codes else ''}, or "
+                    "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0",
+                    "correct these rows, drop them before the run, or model the missing values.",
+                )
             )
         elif stands_out(self.missing, self.std):
-            lines.append(
-                f"{self._share(self.missing)} of the rows are ignored: they hold missing values (NaN), or their gradient is "
-                "not finite, as at an exposure of 0; drop these rows before the run, or model the missing values."
+            found.append(
+                refused(
+                    f"{self._share(self.missing)} of the rows are ignored: they hold missing values (NaN), or their gradient is "
+                    "not finite, as at an exposure of 0",
+                    "drop these rows before the run, or model the missing values.",
+                )
             )
-        return lines
-
-    @property
-    def notes(self) -> list[str]:
-        """Rows without a gradient, which are no error where the model masks them; a clipping norm that is a guess."""
-        lines = []
         if stands_out(self.silent, self.std):
-            codes = (
-                ""
-                if self.outside is not None
-                else f", or their responses are outside the support ({'; '.join(self.codes)})"
-            )
+            outside = "" if self.outside is not None else f", or their responses are outside the support ({codes})"
             when = "" if self.outside is None else " at the start"
-            lines.append(
-                f"{self._share(self.silent)} of the rows have a gradient of 0{when}: they are masked, or all of their "
-                f"covariates are 0{codes}; if the model should use these rows, check its mask and the coding of its columns."
+            found.append(
+                Finding(
+                    Level.NOTE,
+                    f"{self._share(self.silent)} of the rows have a gradient of 0{when}: they are masked, or all of their "
+                    f"covariates are 0{outside}",
+                    "if the model should use these rows, check its mask and the coding of its columns.",
+                    of_rows=self.silent > MOST,
+                )
             )
         if self.octaves is not None:
-            lines.append(
-                f"noise hides the norms of the rows' gradients (known to a factor of {2.0 ** min(self.octaves, 20.0):.1g}): "
-                'clipping_norm="auto" chose a norm that fits the prior\'s scale; give the norm as a number, or raise the budget.'
+            found.append(
+                Finding(
+                    Level.NOTE,
+                    f"noise hides the norms of the rows' gradients (known to a factor of {2.0 ** min(self.octaves, 20.0):.1g}): "
+                    'clipping_norm="auto" chose a norm that fits the prior\'s scale',
+                    "give the norm as a number, or raise the budget.",
+                )
             )
-        return lines
-
-    @property
-    def lines(self) -> list[str]:
-        """`refusals`, then `notes`."""
-        return [*self.refusals, *self.notes]
+        return found  # fmt: skip
 
     @property
     def warnings(self) -> list[str]:
-        """`lines` as sentences of a report."""
-        return [
-            *(f"Do not read the posterior: {line}" for line in self.refusals),
-            *(f"{n[0].upper()}{n[1:]}" for n in self.notes),
-        ]
+        """`findings` as sentences of a report."""
+        words = {Level.REFUSED: "Do not read the posterior: "}
+        lines = (words.get(finding.level, "") + str(finding) for finding in self.findings)
+        return [f"{line[0].upper()}{line[1:]}" for line in lines]
 
     def __str__(self) -> str:
         kinds = {"not finite": self.missing, "gradient 0": self.silent}

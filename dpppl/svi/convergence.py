@@ -20,14 +20,14 @@ from dpppl.information_flow.executables import run_once
 from dpppl.model.initialization import number_of_draws, prior_draws
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
 from dpppl.report.learned import LEARNED, PARTLY, PRIOR, SMALLEST_SHARE, Learned, distance
-from dpppl.report.verdict import REFUSED, html_of, line_of
+from dpppl.report.verdict import REFUSED, Finding, Level, Verdict, ranked
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import AutoDropout, parts_of
 from dpppl.types import BySite, Tree
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
 IN_PART, HIDDEN = "hidden in part", "hidden by noise"
-_REFUSED = (IGNORED, MOVING, UNDECIDED, DIVERGED, HIDDEN)
+_LEVELS = {ARRIVED: Level.NOTE, BIASED: Level.CARE, IN_PART: Level.CARE, PRIOR: Level.CARE}
 FALSE_ALARM, TAIL = 0.01, 0.5
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 LARGEST_ERROR, LARGEST_DISTANCE, _GROWING, _MOST_ROWS = 0.6, 1.2, 2.5, 200
@@ -56,7 +56,7 @@ class ParameterConvergence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Convergence:
+class Convergence(Verdict):
     """Whether the tail of a run has arrived; `str()` is the text.
 
     - **verdict** - "arrived", "prior" (nothing was learned), "biased by clipping" (it has arrived elsewhere), "hidden in part"
@@ -75,17 +75,15 @@ class Convergence:
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
 
-    _repr_html_ = html_of
+    otherwise = "nothing moves beyond its noise"
 
     @property
-    def refusals(self) -> list[str]:
-        """Why the parameters should not be read; empty where they may be."""
-        return [self._first] if self.verdict in _REFUSED else []
-
-    @property
-    def _first(self) -> str:
-        """The first line of the text."""
-        return self._text().split("\n")[0].removeprefix("convergence: ").removeprefix("do not read: ")
+    def findings(self) -> list[Finding]:
+        """See `Verdict`: what was measured of the rows, then whether the run has arrived."""
+        own = Finding(_LEVELS.get(self.verdict, Level.REFUSED), self.verdict, self._advice())
+        counted = [] if self.counted is None else self.counted.findings
+        clipped = [] if self.clipped is None else [Finding(Level.NOTE, str(self.clipped))]
+        return ranked([*([] if self.verdict == IGNORED else [own]), *clipped, *counted])
 
     @property
     def by_site(self) -> Mapping[str, Array]:
@@ -93,16 +91,12 @@ class Convergence:
         refused = {site: np.full(np.shape(words), REFUSED, object) for site, words in self.latents.items()}
         return refused if self.refusals else self.latents
 
-    def line(self) -> str:
-        """The worst finding, in one line."""
-        doubts = [] if self.verdict in (ARRIVED, *_REFUSED) else [self._first]
-        return line_of(self.refusals, doubts, "nothing moves beyond its noise")
-
     def __str__(self) -> str:
-        counted = [] if self.counted is None else self.counted.lines
-        return "\n".join(
-            filter(None, [self._text(), "" if self.refusals else self._learned(), str(self.clipped or ""), *counted])
-        )
+        first, *rest = map(str, self.findings)
+        width = max((len(p.name) for p in self.parameters), default=0)
+        parameters = [f"  {p.name:<{width}}  {p}" for p in self.parameters if self.num_iterates >= _MIN_LENGTH]
+        learned = "" if self.refusals else self._learned()
+        return "\n".join(filter(None, [f"convergence: {first}", *parameters, learned, *rest]))
 
     def _learned(self) -> str:
         """How much the data informed the latents, in words."""
@@ -114,33 +108,24 @@ class Convergence:
                 parts.append(f"{sum(int(np.sum(self.latents[site] == word)) for site in sites)} {word} ({named})")
         return f"latents: {', '.join(parts)}" if parts else ""
 
-    def _text(self) -> str:
+    def _advice(self) -> str:
         if self.num_iterates < _MIN_LENGTH:
-            why = (
+            return (
                 f"the tail holds {self.num_iterates} iterates, {_MIN_LENGTH} are needed. Run longer or lower thinning."
             )
-            return f"convergence: {self.verdict}; {why}"
-        advice = {
-            ARRIVED: "; nothing moves beyond its noise",
-            IGNORED: "; the model cannot use all rows",
-            BIASED: "; nothing moves beyond its noise, but the optimum is that of clipped gradients",
-            MOVING: "; run longer, or raise the learning rate",
-            IN_PART: "; noise hides some of it, and what has arrived may move with that: use a larger epsilon or more "
+        return {
+            ARRIVED: "nothing moves beyond its noise",
+            BIASED: "nothing moves beyond its noise, but the optimum is that of clipped gradients",
+            MOVING: "run longer, or raise the learning rate",
+            IN_PART: "noise hides some of it, and what has arrived may move with that: use a larger epsilon or more "
             "rows, and scale the columns",
-            PRIOR: "; nothing was learned: the posterior is the prior; use a larger epsilon or more rows, and check masks, the "
+            PRIOR: "nothing was learned: the posterior is the prior; use a larger epsilon or more rows, and check masks, the "
             "coding of the data and clipping_norm",
-            HIDDEN: "; noise in the locations is as large as the guide's sds: use a larger epsilon or more rows, and scale the "
+            HIDDEN: "noise in the locations is as large as the guide's sds: use a larger epsilon or more rows, and scale the "
             "columns",
-            UNDECIDED: "; noise hides whether anything moves",
-            DIVERGED: "; lower the learning rate",
-        }
-        width = max(len(p.name) for p in self.parameters)
-        return "\n".join(
-            [
-                f"convergence: {self.verdict}{advice[self.verdict]}",
-                *(f"  {p.name:<{width}}  {p}" for p in self.parameters),
-            ]
-        )
+            UNDECIDED: "noise hides whether anything moves",
+            DIVERGED: "lower the learning rate",
+        }.get(self.verdict, "")
 
 
 def tail_of(trajectory: Tree, tail: float) -> Tree:

@@ -232,7 +232,7 @@ class SVIDetails:
         """See `Details`."""
         biased = self.clipped is not None and self.clipped.is_biased
         lines = [f"The posterior is {BIASED}; {self.clipped}."] if biased else []
-        return lines if self.counted is None else [*lines, *self.counted.warnings]
+        return lines if self.counted is None else [*self.counted.warnings, *lines]
 
     def assumptions(self) -> list[str]:
         """See `Details`."""

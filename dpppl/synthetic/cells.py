@@ -18,7 +18,7 @@ from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import MechanismFacts, PrivacyReport
-from dpppl.report.verdict import line_of
+from dpppl.report.verdict import Finding, Level, Verdict
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
@@ -32,7 +32,7 @@ _WARMUP, _CHAINS, _MIXED, _UNLIKELY = 500, 2, 1.05, 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellDetails:
+class CellDetails(Verdict):
     """The report's lines about a fit to noisy counts.
 
     - **num_cells** - number of combinations of categories.
@@ -49,8 +49,10 @@ class CellDetails:
     r_hat: float
     p_value: float
 
+    otherwise = "NUTS has converged, and the model fits the counts"
+
     @property
-    def refusals(self) -> list[str]:
+    def findings(self) -> list[Finding]:
         """Why the samples should not be used; empty where nothing speaks against them."""
         lines = []
         if not self.r_hat < _MIXED:
@@ -60,11 +62,7 @@ class CellDetails:
                 f"the model does not fit the counts of cells (p-value {self.p_value:.2g}): table_model(schema, "
                 "interactions=True), or another order of columns."
             )
-        return lines
-
-    def line(self) -> str:
-        """The verdict, in one line."""
-        return line_of(self.refusals, [], "NUTS has converged, and the model fits the counts")
+        return Finding.each(Level.REFUSED, lines)
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""

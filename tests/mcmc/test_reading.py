@@ -8,7 +8,7 @@ from numpyro import handlers
 
 import dpppl
 from dpppl.mcmc import verdict
-from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Arrival, Measured, Noise, excess_of, reading, verdict_lines
+from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Arrival, Measured, Noise, excess_of, reading
 from dpppl.report.learned import LEARNED, PRIOR, Learned
 
 READABLE = (READ, MEAN)
@@ -195,7 +195,7 @@ def test_the_sites_that_are_waited_for_are_named():
     found = reading(samples, measured, Arrival(), prior)
     assert found.words["level"] == SHORT and found.words["slope"] == found.words["sum"] == f"{DEPENDS}level"
     assert found.words["other"] == f"{DEPENDS}level" or found.words["other"] == PRIOR
-    assert any("depends on level: 2 of 4 (slope, sum); these latents" in text for text in verdict_lines(found))
+    assert any("depends on level: 2 of 4 (slope, sum); these latents" in text for text in found.lines)
     fixed = reading(
         samples, measured, Arrival(), prior | {"level": np.zeros(1_000)}
     )  # an improper prior excludes nothing

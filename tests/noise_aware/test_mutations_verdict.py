@@ -29,9 +29,9 @@ NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
-    bug("a wrong model is not refused", f"{VERDICT}refusals", "far, self.misfit]", "far]",
+    bug("a wrong model is not refused", f"{VERDICT}findings", "else None, misfit)", "else None)",
         FOUND, (lambda: WRONG, "do not read: the model is wrong")),
-    bug("the mildest finding comes first", "dpppl.report.verdict:line_of", "refusals or doubts", "doubts or refusals",
+    bug("the mildest finding comes first", "dpppl.report.verdict:ranked", "(finding.level,", "(-finding.level,",
         FOUND, (lambda: WRONG, "do not read: the model is wrong")),
     bug("a departure that harms nothing", f"{VERDICT}_against", "self.harm[0] >= HARM and", "",
         CHANCE, (lambda: {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)},)),
@@ -45,7 +45,7 @@ MUTATIONS = [
         "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"),
     bug("fewer outliers than expected count", f"{VERDICT}_against", "max(share / std, 0.0)", "(share / std)",
         CHANCE, (lambda: {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)},)),
-    bug("latents that the data bound on one side are not told", f"{VERDICT}doubts", "*findings(self.sides), ", "",
+    bug("latents that the data bound on one side are not told", f"{VERDICT}findings", "*recipe.findings(self.sides), ", "",
         FOUND, (lambda: {"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches")),
     bug("many comparisons count as one", f"{VERDICT}_against", "LINK_CHANCE / count", "LINK_CHANCE",
         CHANCE, (lambda: {"link": ("w[0]", 0.1, 9.0, 4)},)),
@@ -53,7 +53,7 @@ MUTATIONS = [
         CHANCE, (lambda: {"impossible": (0.01, 0.004)},)),
     bug("stages are compared the wrong way round", f"{VERDICT}_forgotten", "before - after", "after - before",
         FOUND, (lambda: {"stages_learned": (0.7, 0.3)}, "the last stage has learned 30%")),
-    bug("directions that noise hides are not told", f"{VERDICT}doubts", "self._unresolved(), ", "",
+    bug("directions that noise hides are not told", f"{VERDICT}findings", "self._unresolved(), ", "",
         FOUND, (lambda: {"resolved": 0.6}, "read with care: noise hides the directions")),
     bug("missing rows count by their share alone", "dpppl.report.counted_rows:stands_out", "max(SHARE, STANDS_OUT * std)", "SHARE",
         CHANCE, (lambda: {"outside": 0.02},)),

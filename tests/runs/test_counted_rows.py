@@ -1,8 +1,13 @@
 """Rows that do not inform a posterior: when they are reported, and in which words."""
 
-import numpy as np
+from functools import partial
 
-from dpppl.report.counted_rows import SHARE, CountedRows, stands_out
+import numpy as np
+import pytest
+
+from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Measured, Reading
+from dpppl.report.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
+from dpppl.svi.convergence import Convergence, ParameterConvergence
 
 
 def counted(**shares):
@@ -20,9 +25,60 @@ def test_right_runs_are_doubted_at_most_once_in_1000():
 
 def test_each_kind_is_reported_from_one_percent_on():
     assert SHARE == 0.01
-    lines = counted(outside=0.011, missing=0.02, silent=0.5, std=0.002).lines
+    lines = list(map(str, counted(outside=0.011, missing=0.02, silent=0.5, std=0.002).findings))
     assert [line.split(" of the rows ")[0] for line in lines] == ["1.1% ± 0.2%", "2.0% ± 0.2%", "50.0% ± 0.2%"]
     assert "outside the support: site 'y': counts." in lines[0] and "drop these rows" in lines[1] and "mask" in lines[2]
     assert not counted(outside=0.0099, missing=0.0099, silent=0.0099, std=0.001).lines
     assert not counted(outside=0.03, missing=0.03, silent=0.03, std=0.01).lines
     assert len(counted(silent=0.5, std=0.01).refusals) == 0
+
+
+def chains(word, rows, **measured):
+    """The verdict on elements of which two have this word."""
+    found = Measured(step_size=0.1, excess={"w": 0.0}, counted=rows, **measured)
+    return Reading(words={"w": np.array([word, word, READ], object)}, learned={"w": np.array([""] * 3, object)}, measured=found)
+
+
+def descent(word, rows, num_iterates=100, **found):
+    parameters = (ParameterConvergence(name="w_loc", verdict=word, slow_power=1.0, p_value=0.5),)
+    return Convergence(verdict=word, parameters=parameters, num_iterates=num_iterates, counted=rows, **found)
+
+
+OUTSIDE, ANY = {"outside": 0.33}, {"outside": None, "missing": 1.0}
+CLIPPED = ClippedRows(share=0.9, error=0.01, num_rows=400)
+
+
+FIRST = {  # a verdict, what was measured of the rows, what comes first, how many findings follow
+    "short": (partial(chains, SHORT), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have responses outside", 1),
+    "moving": (partial(chains, MOVING), ANY, "do not read: 100.0% ± 1.0% of the rows are ignored: their", 1),
+    "mean": (partial(chains, MEAN), {"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored", 1),
+    "clipped": (partial(chains, IGNORED, clipped=CLIPPED), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have", 0),
+    "short, silent": (partial(chains, SHORT), {"silent": 0.9}, "do not read: 90.0% ± 1.0% of the rows have a grad", 1),
+    "prior, silent": (partial(chains, "prior"), {"silent": 0.9}, "read with care: 90.0% ± 1.0% of the rows have a", 1),
+    "short, few silent": (partial(chains, SHORT), {"silent": 0.2}, "do not read: too short: 2 of 3 (w)", 0),
+    "read, silent": (partial(chains, READ), {"silent": 0.9}, "read: all elements have arrived", 0),
+    "SVI moving": (partial(descent, "still moving"), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have resp", 1),
+    "SVI prior": (partial(descent, "prior"), {"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored", 1),
+    "SVI in part": (partial(descent, "hidden in part"), ANY, "do not read: 100.0% ± 1.0% of the rows are ignored", 1),
+    "SVI clipped": (partial(descent, BIASED, clipped=CLIPPED), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows", 1),
+    "SVI few steps": (partial(descent, "too few steps to tell", num_iterates=9), ANY, "do not read: 100.0% ± 1.0%", 1),
+    "SVI hidden": (
+        partial(descent, "hidden by noise"),
+        {"silent": 0.9},
+        "do not read: 90.0% ± 1.0% of the rows have",
+        1,
+    ),
+    "SVI ignored": (partial(descent, IGNORED), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have responses", 0),
+    "SVI arrived, silent": (partial(descent, "arrived"), {"silent": 0.9}, "read: nothing moves beyond its noise", 0),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_what_was_measured_of_the_rows_comes_first(name):
+    """More rows or a larger epsilon cure no response outside the support, whatever else was found."""
+    of, rows, first, more = FIRST[name]
+    found = of(rows=counted(std=0.01, **rows))
+    assert found.line().startswith(first) and found.line().endswith(f" ({more} more finding)") == bool(more)
+    if "silent" not in rows:
+        assert "of the rows" in found.refusals[0] and not any("of the rows" in line for line in found.refusals[1:])
+        assert found.lines[0] == f"do not read: {found.refusals[0]}"

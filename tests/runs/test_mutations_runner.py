@@ -13,6 +13,7 @@ REFUSED = "test_private_runner:test_a_privacy_that_does_not_fit_is_refused"
 APART = "test_private_runner:test_a_kernel_and_its_runner_do_not_contradict_each_other"
 WARNED = "test_readable:test_results_that_are_refused_are_returned_with_a_warning"
 MCMC, SVI = (lambda name=name: test_private_runner.WAYS[name] for name in ("MCMC", "SVI"))
+ROWS, COUNTED = "test_counted_rows:test_what_was_measured_of_the_rows_comes_first", "dpppl.report.counted_rows:"
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
@@ -25,6 +26,10 @@ MUTATIONS = [
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
     bug("results are refused in every case", "dpppl.mcmc.verdict:refused_alone", "if not np.all(_has_arrived(words)):", "if True:",
         WARNED, (lambda: test_readable.chain, 3, 2_000)),
+    bug("what was measured of the rows comes last", f"{READ}ranked", "not finding.of_rows", "finding.of_rows", ROWS, ("short",)),
+    bug("rows do not explain other findings", f"{READ}ranked", "if finding.of_rows", "if False", ROWS, ("short, silent",)),
+    bug("few rows without a gradient explain all", f"{COUNTED}CountedRows.findings", "self.silent > MOST", "True", ROWS, ("short, few silent",)),
+    bug("rows are counted for nothing", "dpppl.mcmc.verdict:Reading.findings", "*measured.of_rows, ", "", ROWS, ("short",)),
 ]  # fmt: skip
 
 

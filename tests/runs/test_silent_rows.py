@@ -179,6 +179,12 @@ def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, capsys):
         "responses outside the support: site 'y': BernoulliLogits takes 0 and 1" in text and "pass (y + 1) / 2" in text
     )
     assert "counted rows" in text and "Do not read the posterior: " in text
+    line = found.verdict.line()
+    assert line.startswith("do not read: ") and "outside the support: site" in line.split("; ")[0]
     if method == "MCMC":
+        with pytest.warns(
+            dpppl.UnconvergedWarning, match="not be read: .* of the rows have responses outside the supp"
+        ):
+            found.get_samples()
         found.print_summary()
         assert "responses outside the support" in capsys.readouterr().out
