@@ -106,6 +106,37 @@ def gaps(key, x, y):
     return mcmc
 
 
+def gaps_aware(key, x, y):
+    """`gaps` by NoiseAware: a row's missing value is summed out in its score and in its drawn responses."""
+    method = dpppl.NoiseAware(with_gaps, noise_multiplier=0.5, num_samples=20)
+    method.run(key, x[:, 0], (x[:, 1] > 0.0).astype(np.int32), y > 0.5 * x[:, 1], y)
+    return method
+
+
+def censored(x, time, censored, end):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        life = dist.Weibull(jax.numpy.exp(w[0] + w[1] * x), 1.5)
+        law = dist.RightCensoredDistribution(life, censored)
+        numpyro.sample("time", law, obs=time, infer={"censored_by": end})
+
+
+def survival(key, x, y, **settings):
+    """Times, whether they are censored, and the ends of follow-up all follow the row that differs."""
+    life, end = np.exp(x[:, 0]) * (0.5 + y), np.exp(x[:, 1])
+    method = dpppl.NoiseAware(censored, noise_multiplier=0.5, num_samples=20, **settings)
+    method.run(key, x[:, 0], np.minimum(life, end), life > end, end)
+    return method
+
+
+def sandwich(key, x, y):
+    method = dpppl.NoiseAware(
+        model, width="sandwich", weights="weight", max_weight=2.0, noise_multiplier=0.5, num_samples=20
+    )
+    method.run(key, x, y, weight=np.abs(x[:, 0]))
+    return method
+
+
 def score(x, y):
     return (x[0] - y) ** 2
 
@@ -203,6 +234,12 @@ RUNNERS = {
     "ledger": in_ledger,
     "NoiseAware with weights": weighted,
     "chains with missing values": gaps,
+    "NoiseAware with missing values": gaps_aware,
+    "NoiseAware with censored times": survival,
+    "NoiseAware with sandwich widths and weights": sandwich,
+    "SVI with adaptive norms of drawn rows": functools.partial(
+        variational, clipping_norm=1.0, clipping=dpppl.Adaptive(), subsampling=dpppl.Poisson(0.4)
+    ),
 }
 
 

@@ -43,7 +43,7 @@ class BudgetExceededError(DPPPLError):
 
 
 class CheckpointError(DPPPLError):
-    """The checkpoint is of another run, or damaged: nothing was run. Delete it to start anew, at a new charge."""
+    """The checkpoint is of another run, damaged (delete it to start anew, at a new charge), or cannot be written (make room)."""
 
     code = "DP06"
 
@@ -63,7 +63,7 @@ class DataReadError(DPPPLError, OSError):
 
 
 class LedgerError(DPPPLError):
-    """A ledger's file is gone, damaged or replaced: restore it. Nothing was admitted and nothing was run."""
+    """A ledger's file is gone, damaged or replaced (restore it), or cannot be written (make room). Nothing was admitted."""
 
     code = "DP05"
 

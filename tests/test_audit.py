@@ -150,6 +150,15 @@ def mcmc(epsilon=4.0, **settings):
     )
 
 
+@pytest.mark.parametrize("count", [1, 2, 20, 60, 140])
+def test_a_one_run_attack_of_few_rows_finds_nothing_and_says_so(count):
+    kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=5.0)
+    y = np.ones(count, np.float32)
+    result = audit(kernel, y, num_steps=2, delta=1e-5, attack="one_run", rng_key=jax.random.key(0))
+    assert 0.0 <= result.epsilon_lower <= result.epsilon_reported and result.num_canaries == count
+    assert str(result) and np.all(np.isfinite(result.points))
+
+
 def test_a_one_run_bound_finds_half_of_a_tight_mechanism_and_not_more():
     """Scores of 2,000 canaries of a Gaussian mechanism with epsilon 4, 20 runs: median above .5; above 4 with probability .05 at
     most in each run. Noise that is halved is seen."""

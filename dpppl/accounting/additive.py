@@ -146,7 +146,7 @@ def _divergences(events: Sequence[GaussianEvent], alpha: Array) -> Array:
         divergences: Array = np.maximum(ledger.rdp, 0) + accesses * hidden / (alpha - 1)
     # The probabilities of a million discrete numbers are all right to a factor 1 +- 4e-13.
     divergences += 1e-12 * alpha / (alpha - 1) * sum(e.num_accesses for e in events if e.discrete)
-    return divergences
+    return np.maximum(divergences, 2.0**-52)  # dp_accounting takes the logarithm of 1 - e^-divergence
 
 
 def _selected(event: SelectionEvent, orders: Array) -> Array:

@@ -114,7 +114,7 @@ def _refuted(right: int, guesses: int, m: int, delta: float, confidence: float, 
             least = lambda x, e=grid: np.maximum(  # noqa: E731
                 np.maximum(0.0, np.exp(-e) * (x - delta)), 1.0 - delta - np.exp(e) * (1.0 - x)
             )
-        refuted = _is_refuted(least, right, guesses, m, 1.0 - confidence)
+        refuted = np.broadcast_to(_is_refuted(least, right, guesses, m, 1.0 - confidence), grid.shape)
         if not refuted[0]:
             return 0.0
         last = len(grid) - 1 if np.all(refuted) else int(np.argmin(refuted)) - 1

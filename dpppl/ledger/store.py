@@ -21,7 +21,7 @@ from typing import Any
 from dpppl.errors import ConfigurationError, LedgerError
 
 Record = dict[str, Any]
-_DIGITS = 16
+_DIGITS, _DRAFT = 16, ".draft"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Session:
     which then agrees."""
 
     def __init__(self, path: str, descriptor: int, start: Position, head: str):
-        self._descriptor, self._head = descriptor, head
+        self._path, self._descriptor, self._head = path, descriptor, head
         size = os.fstat(descriptor).st_size
         if size < start.offset:
             raise LedgerError(
@@ -62,7 +62,22 @@ class Session:
         self._torn = size > self.position.offset
 
     def append(self, record: Record) -> None:
-        """Write one record after the last complete line, and wait until it is on the disk."""
+        """Write one record after the last complete line, and wait until it is on the disk.
+
+        Raises LedgerError where it cannot be written; then the file is what it was."""
+        try:
+            self._append(record)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # cutting takes no room; a line that stays counts, and no access follows
+                os.ftruncate(self._descriptor, self.position.offset)
+            with contextlib.suppress(OSError):
+                os.remove(self._head + _DRAFT)
+            raise LedgerError(
+                f"the ledger at {self._path} cannot be written ({_reason(error)}), and nothing looks at data that it does not "
+                "count: nothing was admitted or charged. Make room, or let this user write there, and run again."
+            ) from None
+
+    def _append(self, record: Record) -> None:
         line, check = _line(record, self.position)
         if self._torn:
             os.ftruncate(self._descriptor, self.position.offset)
@@ -72,10 +87,10 @@ class Session:
         self._torn, end = True, self.position.offset
         _write(self._descriptor, line, end)
         os.fsync(self._descriptor)
-        self._torn, self.position = False, Position(end + len(line), self.position.lines + 1, check)
         if end:  # a file of one line has nothing to lose
             _replace(self._head, line)
             self.has_head = True
+        self._torn, self.position = False, Position(end + len(line), self.position.lines + 1, check)
 
 
 def head_of(path: str) -> str:
@@ -99,12 +114,12 @@ def create(path: str, first: Record) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(draft, descriptor, Position(), head_of(path)).append(first)
+        Session(path, descriptor, Position(), head_of(path)).append(first)
         os.link(draft, path)
     except FileExistsError:
         return False
     except OSError as error:
-        raise ConfigurationError(f"a ledger cannot be made at {path} ({error.strerror}); use a local disk.") from None
+        raise ConfigurationError(f"a ledger cannot be made at {path} ({_reason(error)}); use a local disk.") from None
     finally:
         os.close(descriptor)
         os.unlink(draft)
@@ -132,18 +147,36 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
             raise LedgerError(f"there is no ledger at {path}.") from None
         except OSError as error:
             raise LedgerError(
-                f"{path} is no ledger that can be opened ({error.strerror}); give the path of its file."
+                f"{path} is no ledger that can be opened ({_reason(error)}); give the path of its file."
             ) from None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
+            with _readable(path):
+                fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             try:
                 if _stands_at(path, descriptor):
-                    yield Session(path, descriptor, start, head_of(path))
+                    with _readable(path):
+                        session = Session(path, descriptor, start, head_of(path))
+                    yield session
                     return
             finally:
                 fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a copy that a fork took along
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LedgerError(
+            f"the ledger at {path} cannot be locked or read ({_reason(error)}): nothing was admitted or charged. Put it on a "
+            "local disk that this user may read, with its head, and run again."
+        ) from None
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
 
 
 def _stands_at(path: str, descriptor: int) -> bool:
@@ -172,7 +205,7 @@ def _write(descriptor: int, data: bytes, offset: int) -> None:
 
 def _replace(path: str, data: bytes) -> None:
     """Put a file in the place of the one at `path`, complete and on the disk."""
-    draft = path + ".draft"
+    draft = path + _DRAFT
     descriptor = os.open(draft, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o666)
     try:
         _write(descriptor, data, 0)

@@ -34,6 +34,12 @@ STATEFUL = (
 )
 """Why mutable state is refused, and the cure."""
 
+CHANGES = (
+    "the model is another one each time it is called: it changes what is outside of it (a list that it appends to, a counter, an "
+    "iterator) or draws numbers of Python's or NumPy's; make all that it changes inside the model, anew in each call."
+)
+"""Why a model that changes from call to call is refused, and the cure."""
+
 _MOST_COMBINATIONS, _MOST_NODES = 1024, 256
 _FEW = 6
 """Largest number of single numbers that a model may capture, however few rows there are; NumPyro makes some of them."""

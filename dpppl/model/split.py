@@ -4,6 +4,7 @@ NumPyro itself runs the model, on one row at a time: arrays of leading axis 1 in
 `arange(1)` and whose size / subsample_size factor is divided out again. Structure is found from shapes and dtypes.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -264,6 +265,21 @@ def split_model(
     with failing_explained(), explained():
         structure, *program = _explore(model, arguments)
 
+    try:
+        return _split(model, args, kwargs, arguments, structure, program, data_plate, variational)
+    except Exception:
+        first = _seen(structure, program[0])
+        if any(_again(model, arguments) != first for _ in range(2)):
+            raise UnsupportedModelError(refusals.CHANGES) from None
+        raise
+
+
+def _split(
+    model: Model, args: tuple[object, ...], kwargs: dict[str, object], arguments: Arguments, structure: Structure,
+    program: list[Any], data_plate: str | None, variational: bool,
+) -> SplitModel:  # fmt: skip
+    """`split_model`, from what the model is on all rows."""
+
     @cache
     def more() -> Structure | None:
         try:
@@ -299,6 +315,19 @@ def split_model(
     return replace(
         split, deterministic=deterministic, missing=stand_ins, notes=structure.notes(data_plate, deterministic)
     )
+
+
+def _seen(structure: Structure, program: Any) -> tuple[list[str], str]:
+    """Names of latents and the text of a model's program, to compare two calls."""
+    return list(structure.latents), re.sub(r"0x[0-9a-f]+", "", str(program))
+
+
+def _again(model: Model, arguments: Arguments) -> object:
+    """The same of another call, or the kind of its error where it fails."""
+    try:
+        return _seen(*_explore(model, arguments)[:2])
+    except Exception as error:
+        return type(error)
 
 
 def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Any, Any]:

@@ -15,7 +15,7 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.accounting.unit import ROW, Unit
-from dpppl.errors import BudgetExceededError, ConfigurationError, KeyReuseError, warn
+from dpppl.errors import BudgetExceededError, ConfigurationError, DPPPLError, KeyReuseError, LedgerError, warn
 from dpppl.ledger.book import Events
 from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
@@ -321,7 +321,11 @@ class Reservation:
             if planned.selection is None and (audit := watching.watcher()) is not None:
                 audit.charged((self.run_id, number), planned, first, until)
             if budget.ledger is not None and sum(run.begun) > self._known:
-                budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
+                try:
+                    budget.ledger.charge(self.run_id, events_of(run.charged), run.planned[0].first, sum(run.begun))
+                except DPPPLError:  # refused: nothing was charged, and no access follows
+                    run.begun[number] = first
+                    raise
 
     def replanned(self, charges: Sequence[Charge]) -> "Reservation":
         """The same steps through a mechanism whose settings are known by now."""
@@ -345,4 +349,10 @@ class Reservation:
             if not self.has_begun:
                 budget._runs.pop(self.run_id, None)
             if budget.ledger is not None:
-                budget.ledger.release(self.run_id, "complete" if kind is None else "interrupted")
+                try:
+                    budget.ledger.release(self.run_id, "complete" if kind is None else "interrupted")
+                except LedgerError as error:  # what was charged stands, and so do results that it paid for
+                    warn(
+                        f"run '{self.run_id}' is over, and holds what it reserved until this process ends: {error}",
+                        UserWarning,
+                    )

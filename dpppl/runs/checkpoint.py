@@ -150,13 +150,21 @@ class Checkpoint:
             "count": len(leaves), "generator": str(jax.random.key_impl(self.key)),
         }  # fmt: skip
         arrays = {f"a{number}": _plain(leaf) for number, leaf in enumerate(leaves)}
-        self._remove(self._temporary)
-        descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, header=np.asarray(json.dumps(header)), key=_plain(self.key), **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(self._temporary, self._path)
+        try:
+            self._remove(self._temporary)
+            descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                np.savez(file, header=np.asarray(json.dumps(header)), key=_plain(self.key), **arrays)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(self._temporary, self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.remove(self._temporary)
+            raise CheckpointError(
+                f"the checkpoint {self._path} cannot be written ({error.strerror or type(error).__name__}), so the run stopped; "
+                "what it charged stays. Make room and call run again: it goes on from the checkpoint before, if there is one."
+            ) from None
 
     def remove(self) -> None:
         """Forget the run, which is complete: a second replay on other rows would cancel the noise."""

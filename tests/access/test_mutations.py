@@ -4,6 +4,8 @@ A mutation rewrites a few characters of one function's source and leaves the res
 named beside it must then fail. `python -m pytest tests/access/test_mutations.py -rA` prints the table.
 """
 
+import __future__
+
 import importlib
 import inspect
 import itertools
@@ -447,7 +449,7 @@ def mutated(mutation, monkeypatch):
     """Put the function with the bug in the place of the right one, for one test."""
     module, owners, owner, name, original, function, changed = quoted(mutation)
     namespace = dict(vars(module))
-    exec(compile(changed, f"<{mutation.bug}>", "exec"), namespace)
+    exec(compile(changed, f"<{mutation.bug}>", "exec", __future__.annotations.compiler_flag), namespace)
     if function is None:
         return monkeypatch.setattr(module, name, namespace[name])
     # the library's own functions must stay visible to each other: run in the module's own globals

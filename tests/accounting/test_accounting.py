@@ -2,18 +2,22 @@
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy.stats import norm
 
+from dpppl import accounting
 from dpppl.accounting import (
     GaussianEvent,
+    SelectionEvent,
     calibrate_noise_multiplier,
     calibrate_num_steps,
     calibrate_sampling_rate,
     calibrate_step_size,
     delta,
     epsilon,
+    from_dp_event,
     group_epsilon,
     round_down,
     spent,
@@ -427,3 +431,71 @@ class TestCalibration:
 def test_almost_no_noise_is_no_error():
     event = GaussianEvent(noise_multipliers=((1e-50, 1),))
     assert epsilon(event, 1e-5) > 1e6 and not spent(event, 1e-5).meaningful
+
+
+def leaky(beta, rate=0.01, noise=2.0, count=5, **options):
+    return GaussianEvent(noise_multipliers=((noise, count),), sampling_rate=rate, failure_probability=beta, **options)
+
+
+def gaussian(noise, count=1, **options):
+    return GaussianEvent(noise_multipliers=((noise, count),), **options)
+
+
+def risk(prior, mu=1.0):
+    """The least probability of error of any test of N(0, 1) against N(mu, 1), by trying thresholds."""
+    from scipy.stats import norm
+
+    t = np.linspace(-10, 10, 200_001)
+    return float(np.min(prior * norm.cdf(t - mu) + (1 - prior) * norm.sf(t)))
+
+
+def planned():
+    """One chain's option, with 200 steps at a rate of .1: a plan of 20,000 rows."""
+    found = accounting.plan(
+        num_data=20_000, target_epsilon=1.0, target_delta=1e-5, rates=(0.1,), num_steps=(200,), rows_per_second=1e5
+    )
+    return found, next(option for option in found.options if option.method == "DPSGLD")
+
+
+def noise_of_a_composed_sample():
+    """Two accesses to one batch are one of less noise; nested counts multiply."""
+    pair = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(2.0)] * 2)
+    sampled = dp_accounting.PoissonSampledDpEvent(0.1, pair)
+    nested = dp_accounting.SelfComposedDpEvent(dp_accounting.SelfComposedDpEvent(sampled, 3), 4)
+    ((noise, count),) = from_dp_event(nested)[0].noise_multipliers
+    return noise * count
+
+
+BY_HAND = {
+    "failures of a selection": (lambda: SelectionEvent(candidates=((leaky(2e-7), leaky(2e-7)), (leaky(3e-7),)), mean=4.0).failure_probability, 1.6e-6),
+    "accesses of a selection": (lambda: SelectionEvent(candidates=((leaky(0.0),), (leaky(0.0), leaky(0.0))), mean=4.0).num_accesses, 10),
+    "failures raise delta": (lambda: delta([leaky(1e-3)] * 2, 1.0) - delta([leaky(0.0)] * 2, 1.0), (1 + math.e) * 2e-3),
+    "failures raise the advantage": (lambda: accounting.trade_off([leaky(1e-3)] * 2).advantage - accounting.trade_off([leaky(0.0)] * 2).advantage, 4e-3),
+    "rounding of many accesses": (lambda: accounting.rdp(leaky(0.0, 1e-3, 1e6, 1_000), [2.0])[0], 1.0003e-11),
+    "rounding of fractional orders": (lambda: accounting.rdp(leaky(0.0, 1e-3, 1e6, 1_000), [2.5])[0], 1.855e-10),
+    "rounding of fixed-size batches": (lambda: accounting.rdp(gaussian(1e6, batch_size=10, num_data=10_000, neighboring_relation="replace_one"), [64.0])[0], 6.991e-14),
+    "rounding of discrete noise": (lambda: accounting.rdp(gaussian(1e8, 5, discrete=True), [2.0])[0], 1.0057e-11),
+    "a composed sample": (noise_of_a_composed_sample, math.sqrt(2.0) * 12),
+    "costs before": (lambda: accounting.compare({"a": gaussian(20.0), "b": gaussian(20.0)}, 1e-5, gaussian(10.0))[1].total_epsilon, epsilon(gaussian(1 / math.sqrt(0.015)), 1e-5)),
+    "risk of a rare row": (lambda: accounting.trade_off(gaussian(1.0)).bayes_risk(0.1), risk(0.1)),
+    "risk of a common row": (lambda: accounting.trade_off(gaussian(1.0)).bayes_risk(0.8), risk(0.8)),
+    "rows of a plan": (lambda: planned()[1].row_gradients, 0.1 * 200 * 20_000),
+    "seconds of a plan": (lambda: planned()[1].seconds, 4.0),
+    "learned by a plan": (lambda: planned()[1].learned_above / (planned()[0].clipping_norm * planned()[1].noise_multiplier / 0.1) ** 2, 1 / 200 / 20_000),
+}  # fmt: skip
+"""Numbers of the accounts, and what they are by hand."""
+
+
+@pytest.mark.parametrize("number", BY_HAND)
+def test_a_number_is_what_it_is_by_hand(number):
+    found, expected = BY_HAND[number]
+    assert found() == pytest.approx(expected, rel=1e-3, abs=0.0)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "zero_out", "add_or_remove_one"])
+@pytest.mark.parametrize("rate", [1e-16, 1e-9])
+def test_rates_at_which_nothing_is_lost(relation, rate):
+    """Rounding leaves nothing of a divergence there: the logarithm of 1 - e^-0 was taken."""
+    once = leaky(0.0, rate, 50.0, 1, neighboring_relation=relation)
+    assert epsilon(once, 1e-5) == 0.0 and 0.0 <= delta(once, 1e-9) < 1e-9
+    assert 0.0 < epsilon(once, 1e-12, "rdp") < 0.1 and 0.0 < epsilon(leaky(0.0, 0.01, 50.0, 1), 1e-12)

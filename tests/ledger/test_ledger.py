@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -13,6 +14,8 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import dpppl
@@ -312,23 +315,93 @@ def test_a_charge_is_on_the_disk_before_it_returns(path, monkeypatch):
     assert names == ["lock", "pwrite", "fsync", "pwrite", "fsync", "unlock"] and calls[0][1] == (fcntl.LOCK_EX,)
 
 
-def test_a_disk_that_is_full_charges_nothing_and_says_so(path, monkeypatch):
-    ledger = full_batch_ledger(path)
+def no_room(number):
+    def fails(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
+def half_written(descriptor, data, offset, write=os.pwrite):
+    """The first bytes find room, the next ones do not."""
+    if len(data) > 60:
+        return write(descriptor, data[:60], offset)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+FULL = {
+    "in a line": ("pwrite", half_written),
+    "before a line": ("pwrite", no_room(errno.ENOSPC)),
+    "over a quota": ("pwrite", no_room(errno.EDQUOT)),
+    "in fsync": ("fsync", no_room(errno.EIO)),
+    "for the head": ("replace", no_room(errno.ENOSPC)),
+    "to cut a line": ("ftruncate", no_room(errno.EROFS)),
+}
+
+
+@pytest.mark.parametrize("where", FULL)
+def test_a_disk_that_is_full_charges_nothing_and_says_so(path, monkeypatch, where):
+    """Neither the file nor its head is touched, for reservations, charges and releases; then the ledger goes on."""
+    ledger, (name, fails) = full_batch_ledger(path), FULL[where]
     ledger.reserve("a", gaussian(5), "a test")
-    before, write = path.read_bytes(), os.pwrite
-
-    def full(descriptor, data, offset):
-        if offset > len(before):
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data[:10], offset)
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(OSError, match="No space"):
-        ledger.charge("a", gaussian(5), 0, 5)
-    monkeypatch.undo()
-    assert len(path.read_bytes()) == len(before) + 10 and not ledger.charged_steps("a")
+    before, head = path.read_bytes(), head_of(path).read_bytes()
+    if where == "to cut a line":
+        path.write_bytes(before + b"torn")
+    held = path.read_bytes()
+    for act in (
+        lambda: ledger.charge("a", gaussian(5), 0, 5),
+        lambda: ledger.reserve("b", gaussian(1), "another"),
+        lambda: ledger.release("a"),
+    ):
+        with (
+            monkeypatch.context() as patched,
+            pytest.raises(LedgerError, match=r"cannot be written .*nothing was admitted"),
+        ):
+            patched.setattr(os, name, fails)
+            act()
+        assert path.read_bytes() == held and head_of(path).read_bytes() == head
+        assert not ledger.charged_steps("a") and sorted(path.parent.iterdir()) == [path, head_of(path)]
     ledger.charge("a", gaussian(5), 0, 5)
     assert ledger.charged_steps("a") == range(5) and path.read_bytes().startswith(before) and len(lines(path)) == 3
+    with monkeypatch.context() as patched, pytest.raises(ConfigurationError, match=r"cannot be made|cannot be written"):
+        patched.setattr(os, "link", no_room(errno.ENOSPC))
+        full_batch_ledger(path.with_name("new"))
+    with monkeypatch.context() as patched, pytest.raises(LedgerError, match="cannot be locked or read"):
+        patched.setattr(os, "pread", no_room(errno.EIO))
+        PrivacyLedger.open(path)
+
+
+def test_a_run_on_a_full_disk_charges_no_access_and_makes_none(path, monkeypatch):
+    """The object's budget and the ledger agree on what was charged, and a run that is over keeps its results."""
+    ledger = dpppl.PrivacyLedger(path, 20.0, 1e-5)
+
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(0, 1))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(mu, 1), obs=y)
+
+    def chain():
+        kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=20.0)
+        return dpppl.MCMC(kernel, num_warmup=0, num_samples=40, progress_bar=False, print_cost=False, ledger=ledger)
+
+    mcmc, y, charge = chain(), np.ones(20, np.float32), PrivacyLedger.charge
+
+    def third(self, *given):
+        if given[2:] == (0, 6):
+            monkeypatch.setattr(os, "pwrite", half_written)
+        charge(self, *given)
+
+    with monkeypatch.context() as patched, pytest.warns(UserWarning, match="is over, and holds what it reserved"):
+        patched.setattr(PrivacyLedger, "charge", third)
+        with pytest.raises(LedgerError, match="cannot be written"):
+            mcmc.run(dpppl.secret_key(), y)
+    monkeypatch.undo()
+    assert [e.num_accesses for e in ledger.events] == [4] == [e.num_accesses for e in mcmc.budget.events]
+    done, release = chain(), PrivacyLedger.release
+    with monkeypatch.context() as patched, pytest.warns(UserWarning, match="is over, and holds what it reserved"):
+        patched.setattr(PrivacyLedger, "release", lambda *a: (patched.setattr(os, "pwrite", half_written), release(*a)))
+        done.run(dpppl.secret_key(), y)
+    assert len(done.get_samples(allow_unconverged=True)["mu"]) == 40
 
 
 def test_a_line_cut_off_anywhere_was_never_written(path):

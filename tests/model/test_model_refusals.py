@@ -1,6 +1,8 @@
 """Each refusal names the site, the cause and the cure, and never a data value."""
 
 import functools
+import itertools
+import random
 import traceback
 
 import flax.linen
@@ -37,6 +39,45 @@ def refused(model, *args, kind=UnsupportedModelError, **kwargs) -> str:
 
 def latent(name="w", **kwargs):
     return numpyro.sample(name, dist.Normal(0.0, 1.0), **kwargs)
+
+
+def changing(kept, change):
+    """A model whose mean, prior or sites follow what `change(kept)` returns, another value at each call."""
+
+    def model(y):
+        w = change(kept)
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    return model
+
+
+def more(kept, make):
+    kept.append(make())
+    return kept
+
+
+def drawn(mean=0.0, count=()):
+    return jnp.sum(numpyro.sample("w", dist.Normal(mean, 1.0).expand(count).to_event(len(count))))
+
+
+CHANGING = {
+    "tracers in a list": changing([], lambda kept: sum(more(kept, latent))),
+    "numbers in a list": changing([], lambda kept: latent() * len(more(kept, int))),
+    "a cache": changing({}, lambda kept: kept.setdefault("w", latent())),
+    "names": changing(itertools.count(), lambda kept: latent(f"w{next(kept)}")),
+    "sites": changing(itertools.count(), lambda kept: latent() + (latent("more") if next(kept) % 2 else 0.0)),
+    "shapes": changing(itertools.count(1), lambda kept: drawn(0.0, (next(kept),))),
+    "an iterator": changing(iter((1.0, 2.0)), lambda kept: drawn(next(kept))),
+    "NumPy's numbers": changing(np.random.default_rng(0), lambda kept: drawn(kept.normal())),
+    "Python's numbers": changing(random.Random(0), lambda kept: latent() + kept.random()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGING)
+def test_a_model_that_changes_from_call_to_call(change):
+    message = refused(CHANGING[change], Y)
+    assert "another one each time it is called" in message and "anew in each call" in message
 
 
 def test_observed_outside_the_data_plate():

@@ -36,7 +36,9 @@ def test_each_kind_is_reported_from_one_percent_on():
 def chains(word, rows, **measured):
     """The verdict on elements of which two have this word."""
     found = Measured(step_size=0.1, excess={"w": 0.0}, counted=rows, **measured)
-    return Reading(words={"w": np.array([word, word, READ], object)}, learned={"w": np.array([""] * 3, object)}, measured=found)
+    return Reading(
+        words={"w": np.array([word, word, READ], object)}, learned={"w": np.array([""] * 3, object)}, measured=found
+    )
 
 
 def descent(word, rows, num_iterates=100, **found):
