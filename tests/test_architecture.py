@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "plotting": LEAVES | {"ledger", "uncertainty"},
     "logging": METHODS | {"mcmc", "svi", "noise_aware", "uncertainty"},
     "audit": METHODS | {"mcmc", "svi", "noise_aware"},
-    "synthetic": {"types", "errors", "validation", "accounting", "ledger", "randomness", "report", "runs"},
+    "synthetic": {"types", "errors", "data", "validation", "accounting", "ledger", "randomness", "report", "runs"},
     "cli": METHODS | {"plotting", "mcmc", "svi", "noise_aware", "audit", "synthetic"},
     "__main__": {"cli"},
 }

@@ -485,7 +485,6 @@ MARK = "77123.25"
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("ragged.csv", f"a,b\n{MARK},1\n{MARK},1,2\n".encode()),
         ("damaged.npy", b"\x93NUMPY\x01\x00" + MARK.encode()),
         ("damaged.parquet", b"PAR1" + MARK.encode()),
         ("damaged.arrow", b"ARROW1" + MARK.encode()),

@@ -90,7 +90,7 @@ Visit = collections.namedtuple("Visit", ["dose", "name"])
 
 
 def _recursive(n):
-    values = [NUMBER] * n
+    values = [NUMBER] * (n - 1)
     values.append(values)
     return values
 
@@ -103,10 +103,9 @@ def _series(n, **settings):
     return pd.Series([TEXT] * n, **settings)
 
 
-WRONG = {
+LISTS = {
     "a list of strings": lambda n: [TEXT] * n,
     "a tuple of strings": lambda n: (TEXT,) * n,
-    "one string in a list": lambda n: [TEXT],
     "a list of dates": lambda n: [DAY] * n,
     "a list of times": lambda n: [datetime.datetime(2077, 12, 3)] * n,
     "a list of durations": lambda n: [datetime.timedelta(days=77123)] * n,
@@ -121,11 +120,19 @@ WRONG = {
     "a list of timestamps": lambda n: [pd.Timestamp(DAY)] * n,
     "a list with one string": lambda n: [NUMBER] * (n - 1) + [TEXT],
     "a list with one decimal": lambda n: [NUMBER] * (n - 1) + _decimals(1),
+    "a ragged list": lambda n: [[NUMBER]] * (n - 1) + [[NUMBER, NUMBER]],
+    "a list of itself": _recursive,
+    "a list of arrays, one a row": lambda n: [np.full(3, NUMBER)] * n,
+    "a list of frames, one a row": lambda n: [pd.DataFrame({"dose": [NUMBER] * 3})] * n,
+    "a JAX number in a list": lambda n: [jnp.float32(NUMBER)] * n,
+}
+"""By name, from the number of rows: lists with an entry a row, of which few are numbers."""
+
+WRONG = {
+    "one string in a list": lambda n: [TEXT],
     "a list shorter than the data": lambda n: [NUMBER] * (n - 1),
     "a list longer than the data": lambda n: [NUMBER] * (n + 1),
     "two numbers in a list": lambda n: [NUMBER, NUMBER],
-    "a ragged list": lambda n: [[NUMBER]] * (n - 1) + [[NUMBER, NUMBER]],
-    "a list of itself": _recursive,
     "a list of strings in a list": lambda n: [[TEXT] * n],
     "a dict by name": lambda n: {f"{TEXT} {i}": NUMBER + i for i in range(n)},
     "a dict by number": lambda n: {77123 + i: NUMBER for i in range(n)},
@@ -141,8 +148,6 @@ WRONG = {
     },
     "a dict of lists by name": lambda n: {f"{TEXT}{i}": [NUMBER] * 3 for i in range(n)},
     "a dict of series of strings by name": lambda n: {f"{TEXT}{i}": _series(3) for i in range(n)},
-    "a list of arrays, one a row": lambda n: [np.full(3, NUMBER)] * n,
-    "a list of frames, one a row": lambda n: [pd.DataFrame({"dose": [NUMBER] * 3})] * n,
     "a number with more in it": lambda n: Heavy(NUMBER),
     "a word with more in it": lambda n: Label(TEXT),
     "a large whole number": lambda n: int.from_bytes((TEXT * n).encode()),
@@ -190,7 +195,6 @@ WRONG = {
     "a file": lambda n: io.StringIO(TEXT),
     "a number without axes": lambda n: np.array(NUMBER),
     "a JAX number": lambda n: jnp.float32(NUMBER),
-    "a JAX number in a list": lambda n: [jnp.float32(NUMBER)] * n,
     "an object array": lambda n: np.array([TEXT, NUMBER] * (n // 2), object),
     "an array of strings": lambda n: np.array([TEXT] * n),
     "an array of bytes": lambda n: np.array([TEXT.encode()] * n),

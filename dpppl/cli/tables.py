@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dpppl.data.entries import text_rows
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.runner import NoiseAware
 from dpppl.randomness.keys import secret_key
 from dpppl.report.report import PrivacyReport
-from dpppl.synthetic import RULES, Category, Schema, datasets, fit_cells, table_model
+from dpppl.synthetic import RULES, Schema, datasets, fit_cells, table_model
 from dpppl.synthetic.cells import MOST_CELLS, num_cells
 
 Answer = tuple[dict[str, object], str]
@@ -57,9 +58,9 @@ def _synthesize(options: argparse.Namespace) -> Answer:
     schema = Schema.from_json(options.schema)
     if options.out.exists():
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")
-    table, model = _read(options.file, schema), table_model(schema, interactions=options.interactions)
+    (table, count), model = _read(options.file, schema), table_model(schema, interactions=options.interactions)
     samples, report, verdict = _fitted(options, model, schema, table)
-    rows = options.rows or len(table)
+    rows = options.rows or count
     options.out.mkdir(parents=True)
     (options.out / "report.json").write_text(report.to_json())
     (options.out / "report.html").write_text(report.to_html())
@@ -99,18 +100,17 @@ def _readme(options: argparse.Namespace, schema: Schema, report: Any, verdict: s
     )  # fmt: skip
 
 
-def _read(path: Path, schema: Schema) -> Any:
-    """The table as a data frame of the schema's columns. Errors contain no data value."""
+def _read(path: Path, schema: Schema) -> tuple[dict[str, list[str | None]], int]:
+    """The text of the schema's columns, None in rows of another length, and the number of rows. Errors contain no data value."""
     try:
-        import pandas as pd
-    except ImportError:
-        raise ConfigurationError("synthesize needs pandas: pip install dpppl[synthetic].") from None
-    text = {c.name: str for c in schema.columns if isinstance(c, Category) and isinstance(c.values[0], str)}
-    try:
-        return pd.read_csv(path, usecols=[column.name for column in schema.columns], dtype=text)
-    except FileNotFoundError:
-        raise ConfigurationError(f"there is no file {path}.") from None
-    except Exception:  # what pandas says may hold values
+        names, rows, count = text_rows(path)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
+    wanted = [column.name for column in schema.columns]
+    if not count or any(names.count(name) != 1 for name in wanted):
         raise ConfigurationError(
-            f"{path} is no CSV file whose first line names the columns {', '.join(c.name for c in schema.columns)}."
-        ) from None
+            f"{path} is no table with rows whose first line names each of the columns {', '.join(wanted)} once."
+        )
+    places = [names.index(name) for name in wanted]
+    found = [[row[place] if row else None for place in places] for row in rows]
+    return dict(zip(wanted, map(list, zip(*found)))), count

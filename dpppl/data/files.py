@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dpppl.data.entries import optional
 from dpppl.data.sources import Array, Columns, FileState, Opened, Source, Table, arranged, columns_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign
@@ -152,18 +153,15 @@ FORMATS = {b"ARROW1": "file", b"\xff\xff\xff\xff": "stream", b"PAR1": "parquet"}
 """How files begin."""
 SEPARATORS = ".csv", ".tsv"
 """How the names of text files end."""
-_FLOAT = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 def _pyarrow() -> Foreign:
     try:
         import pyarrow
-        import pyarrow.compute
-        import pyarrow.csv
         import pyarrow.ipc
         import pyarrow.parquet
     except ImportError:
-        raise ConfigurationError('Arrow, Parquet and CSV files need pyarrow: pip install "dpppl[arrow]".') from None
+        raise ConfigurationError('Arrow and Parquet files need pyarrow: pip install "dpppl[arrow]".') from None
     return pyarrow
 
 
@@ -213,24 +211,6 @@ class ArrowTable(Table):
         mapped = pyarrow.memory_map(file.path)
         opened = pyarrow.ipc.open_file if self.kind == "file" else pyarrow.ipc.open_stream
         return opened(mapped).read_all()  # views of the map: no row is read
-
-
-def of_csv(file: FileState) -> ArrowTable:
-    """The table of a text file, whose first line names its columns: floats, all in memory.
-
-    Text that is no number counts as missing in every column, so no row decides a column's type."""
-    pyarrow = _pyarrow()
-    compute, csv = pyarrow.compute, pyarrow.csv
-    parse = csv.ParseOptions(delimiter="\t" if file.path.endswith(".tsv") else ",")
-    names = csv.open_csv(file.path, parse_options=parse).schema.names
-    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pyarrow.binary()))
-    text = csv.read_csv(file.path, parse_options=parse, convert_options=convert).combine_chunks()
-
-    def floats(column: object) -> Foreign:
-        numbers = compute.if_else(compute.match_substring_regex(column, _FLOAT), column, None)
-        return compute.cast(compute.cast(numbers, pyarrow.string()), pyarrow.float64())
-
-    return ArrowTable((file,), None, (pyarrow.table({name: floats(text.column(name)) for name in names}),))
 
 
 class _OpenedArrow(Opened):
@@ -379,7 +359,7 @@ def _held(kind: Foreign, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | N
     if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
         return None
     dtype = np.dtype(kind.to_pandas_dtype())
-    return (), np.promote_types(dtype, np.float32) if nullable and dtype.kind != "f" else dtype
+    return (), optional(dtype) if nullable else dtype
 
 
 def _innermost(kind: object) -> Foreign:
@@ -411,7 +391,8 @@ def _values(array: Foreign, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         array = array.dictionary_decode()
     if not shape:
         array = array.cast("uint8") if dtype.kind == "f" and str(array.type) == "bool" else array
-        return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
+        with np.errstate(all="ignore"):  # a missing whole number where the schema says that there is none
+            return np.asarray(array.to_numpy(zero_copy_only=False)).astype(dtype, copy=False)
     if hasattr(array.type, "list_size") and not array.null_count:
         inner = array.flatten()
     else:

@@ -1,25 +1,29 @@
 """`dpppl.from_disk`: a source for what a user has."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dpppl.data.files import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_csv, of_memmap
-from dpppl.data.sources import FileState, Items, Source, of_table
+from dpppl.data.entries import NUMBERS
+from dpppl.data.files import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_memmap
+from dpppl.data.sources import FileState, Items, Source, TextSource, of_table
 from dpppl.errors import ConfigurationError, DataReadError, forgetting
 from dpppl.types import Foreign
 
 
 @forgetting
-def from_disk(what: object, columns: str | Sequence[str] | None = None) -> Source:
+def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype: Any = None) -> Source:
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 
     - **what** - a path of a `.npy` file, of an Arrow file (IPC, Feather), of a Parquet file (for `FullBatch()`) or of a `.csv` or
       `.tsv` file, which is read into memory at once; a NumPy memory map; a data set of Hugging Face's `datasets`, or any object
       with `len` and items by number.
     - **columns** - the column, or the columns, to take: `from_disk(path, "age")` is `from_disk(path)["age"]`.
+    - **dtype** - of an object with items by number, as no item decides: NumPy's type of an item, `("float32", (3,))`, or names,
+      types and shapes of its parts, `[("x", "float32", (3,)), ("y", "float32")]`. An entry that does not fit is NaN.
 
     Returns a source, of which parts are sources, too: `source[:, :10]` of an array, `source["age"]` and
     `source[["age", "income"]]` of columns, so that one file can be several arguments. Rows are read when an access needs them, by
@@ -34,7 +38,10 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None) -> Sourc
     ((100, 3), (100,))
     """
     if columns is not None:
-        return from_disk(what)[columns if isinstance(columns, str) else list(columns)]
+        return from_disk(what, dtype=dtype)[columns if isinstance(columns, str) else list(columns)]
+    is_file = isinstance(what, Source | str | os.PathLike | np.memmap) or _is_hugging_face(what)
+    if dtype is not None and is_file:
+        raise ConfigurationError("dtype= is for objects with items by number: files and data sets declare their own.")
     if isinstance(what, Source):
         return what
     if isinstance(what, str | os.PathLike):
@@ -52,13 +59,16 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None) -> Sourc
             ) from None
     if isinstance(what, np.memmap):
         return of_memmap(what)
-    if type(what).__module__.partition(".")[0] == "datasets":
+    if _is_hugging_face(what):
         return _of_hugging_face(what)
     if hasattr(what, "__len__") and hasattr(what, "__getitem__") and not isinstance(what, np.ndarray | dict):
-        items = Items(what)
-        return _of_table(items)
+        return _of_table(Items(what, _declared(dtype)))
     cure = "; an array in memory, a dict of arrays or a data frame is passed to the model itself"
     raise ConfigurationError(f"from_disk takes a path or a data set, not a {type(what).__name__}{cure}.")
+
+
+def _is_hugging_face(what: object) -> bool:
+    return type(what).__module__.partition(".")[0] == "datasets"
 
 
 def _of_file(path: Any) -> Source:
@@ -75,7 +85,7 @@ def _of_file(path: Any) -> Source:
             table: Foreign = ParquetTable(file_state) if kind == "parquet" else ArrowTable((file_state,), kind)
             return _of_table(table)
     if os.fspath(path).endswith(SEPARATORS):
-        return _of_table(of_csv(FileState.of(path)))
+        return TextSource.of(path)
     raise ConfigurationError(f"{os.fspath(path)} is no .npy, .csv, .tsv, Arrow or Parquet file.")
 
 
@@ -89,6 +99,19 @@ def _of_hugging_face(dataset: Foreign) -> Source:
     files = tuple(FileState.of(file["filename"]) for file in dataset.cache_files)
     table = ArrowTable(files, None, (dataset.data.table,))
     return _of_table(table)
+
+
+def _declared(dtype: Any) -> np.dtype:
+    """Take the declaration of an item. Raises ConfigurationError for what does not declare numbers."""
+    with contextlib.suppress(TypeError, ValueError):
+        found = np.dtype(dtype)
+        parts = [found[name] for name in found.names] if found.names else [found]
+        if dtype is not None and all(part.base.kind in NUMBERS for part in parts):
+            return found
+    raise ConfigurationError(
+        "no item decides what a data set holds: declare one by its dtype, from_disk(dataset, dtype=('float32', (3,))) for arrays "
+        "of shape (3,), or of its parts, dtype=[('x', 'float32', (3,)), ('y', 'float32')]."
+    )
 
 
 def _of_table(table: Foreign) -> Source:

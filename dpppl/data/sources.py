@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpppl.data.entries import numbers_of, optional, text_rows
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign
 
@@ -167,11 +168,9 @@ class ColumnSource(Source):
 
 
 def of_table(table: Foreign) -> Source:
-    """The source of a table with `columns`: of its only one, or one of which columns are to be chosen."""
-    if len(table.columns) == 1:
-        return ColumnSource(table, None, (), np.dtype(object))[next(iter(table.columns))]
-    record = np.dtype([(str(name), dtype, shape) for name, (shape, dtype) in table.columns.items()])
-    return ColumnSource(table, None, (table.num_rows,), record)
+    """The source of a table with `columns`: of its only one, or one of type `object`, of which columns are to be chosen."""
+    whole = ColumnSource(table, None, (table.num_rows,), np.dtype(object))
+    return whole[next(iter(table.columns))] if len(table.columns) == 1 else whole
 
 
 def columns_of(keys: Sequence[object]) -> list[Any]:
@@ -222,16 +221,52 @@ class InMemory(Table, Opened):
         """Nothing to let go of."""
 
 
+@dataclass(frozen=True)
+class TextSource(Source):
+    """Columns of a text file, in memory: `source["a"]` is one, (N,), and `source[["a", "b"]]` are several, (N, 2).
+
+    - **names** - the file's first line. It may be a row, of a file without names, so nothing shows it."""
+
+    names: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, path: Any) -> Source:
+        """The columns of a file as floats, NaN where an entry is no number; or its only column."""
+        names, rows, count = text_rows(path)
+        if not count:
+            raise ConfigurationError("this file has no rows: its first line names its columns.")
+        missing = (None,) * len(names)
+        array = numbers_of((entry for row in rows for entry in row or missing), float).reshape(count, len(names))
+        if len(names) == 1:
+            return InMemory.source(array[:, 0])
+        return cls(InMemory(array), None, (count,), np.dtype(object), tuple(names))
+
+    def __getitem__(self, key: object) -> Source:
+        table: Foreign = self.table
+        chosen = key if isinstance(key, list) else [key]
+        for name in chosen:
+            if name not in self.names:
+                raise ConfigurationError(
+                    f"there is no column {name!r} in the file's first line, which names the columns."
+                )
+            if self.names.count(name) > 1:
+                raise ConfigurationError(f"the file's first line names column {name!r} twice: give each its own name.")
+        places = [self.names.index(name) for name in chosen]
+        return InMemory.source(table.array[:, places if isinstance(key, list) else places[0]])
+
+
 @dataclass(frozen=True, eq=False)
 class Items(Table):
-    """A data set with `len` and items by number: arrays, or dicts or tuples of arrays and numbers, each of one shape.
+    """A data set with `len` and items by number, which runs on the host.
 
-    - **dataset** - it runs on the host, and is asked for many items at once by `__getitems__`, if it has that."""
+    - **dataset** - it is asked for many items at once by `__getitems__`, if it has that.
+    - **dtype** - what is declared of an item: names, shapes and types of its columns, or shape and type of its only one."""
 
     dataset: Foreign = field(repr=False)
+    dtype: np.dtype
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Items) and self.dataset is other.dataset
+        return isinstance(other, Items) and self.dataset is other.dataset and self.dtype == other.dtype
 
     def __hash__(self) -> int:
         return id(self.dataset)
@@ -243,9 +278,9 @@ class Items(Table):
 
     @cached_property
     def columns(self) -> Columns:
-        """The columns of numbers, from the first item."""
-        first = {key: np.asarray(value) for key, value in _parts(self.items([0])[0]).items()}
-        return {key: (value.shape, value.dtype) for key, value in first.items() if value.dtype.kind in "biuf"}
+        """The declared columns: floats, as an item may be missing."""
+        types = [self.dtype[name] for name in self.dtype.names] if self.dtype.names else [self.dtype]
+        return {name: (kind.shape, optional(kind.base)) for name, kind in zip(self.dtype.names or (0,), types)}
 
     def items(self, numbers: list[int]) -> Sequence[Any]:
         """Items by their numbers."""
@@ -265,38 +300,29 @@ class _OpenedItems(Opened):
         return self.take(np.arange(start, start + count))
 
     def take(self, indices: Array) -> list[Array]:
-        items = [_parts(item) for item in self._table.items(indices.tolist())]
+        items = self._table.items(indices.tolist())
         if len(items) != len(indices):
             raise OSError("a data set gave another number of items than it was asked for")
+        columns = self._table.columns
 
-        found = {name: np.zeros((len(items), *shape), dtype) for name, (shape, dtype) in self._table.columns.items()}
-        alike = [
-            _put(item, {name: rows[place, ...] for name, rows in found.items()}) for place, item in enumerate(items)
-        ]
-        missing = ~np.asarray(alike, bool)
-        for rows in found.values():
-            rows[missing] = np.nan if rows.dtype.kind == "f" else 0
-        return arranged(self._keys, found.__getitem__)
+        def column(name: Any) -> Array:
+            shape, dtype = columns[name]
+            place = list(columns).index(name)
+            return numbers_of((_part(item, name, place, bool(self._table.dtype.names)) for item in items), dtype, shape)
+
+        return arranged(self._keys, column)
 
     def close(self) -> None:
         """The data set stays with whoever made it."""
 
 
-def _put(item: Mapping[Any, Any], place: Mapping[Any, Array]) -> bool:
-    """Write an item into its place in each column; whether all its values have the columns' shapes and kinds. One that has not is
-    missing: a run that failed would tell of it."""
-    for name, row in place.items():
-        try:
-            value = np.asarray(item[name])
-        except (KeyError, TypeError, ValueError):
-            return False
-        if value.shape != row.shape or not np.can_cast(value.dtype, row.dtype, "same_kind"):
-            return False
-        row[...] = value
-    return True
-
-
-def _parts(item: object) -> dict[Any, Any]:
-    if isinstance(item, Mapping):
-        return dict(item)
-    return dict(enumerate(item)) if isinstance(item, tuple) else {0: item}
+def _part(item: object, name: object, place: int, has_parts: bool) -> object:
+    """The value of a column in an item: by name in a mapping, by place in a tuple; None where it has none."""
+    try:
+        if isinstance(item, Mapping):
+            return item.get(name)
+        if isinstance(item, tuple):
+            return item[place]
+    except Exception:  # an object of a class of its own may raise anything
+        return None
+    return None if has_parts else item

@@ -238,17 +238,17 @@ def _is_public(value: jax.Array) -> bool:
 
 def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
     if isinstance(array, Source):
-        if array.dtype.names:
+        if array.dtype == object:
             raise ConfigurationError(
-                f"argument '{label}' is a table: choose columns, source[{array.dtype.names[0]!r}] or source[[...]]."
+                f"argument '{label}' is a table: choose columns by their names, source[NAME] or source[[NAME, OTHER]]."
             )
         array = jax.ShapeDtypeStruct(array.shape, array.dtype)
     try:
         shape: jax.ShapeDtypeStruct = jax.eval_shape(jnp.asarray, array)
     except TypeError:
         raise ConfigurationError(
-            f"argument '{label}' is an array of dtype {array.dtype.type.__name__}; arrays are numbers (code classes as 0, 1, "
-            "...)."
+            f"argument '{label}' is an array of dtype {array.dtype.type.__name__}; arrays are numbers: pass "
+            f"{label}.astype('float32') if it holds numbers, and code classes as 0, 1, ..."
         ) from None
     return shape
 

@@ -1,53 +1,83 @@
 """Data frames, series and lists of numbers among a model's arguments, as arrays."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
 
+from dpppl.data.entries import declared, numbers_in, numbers_of
+from dpppl.data.sources import Source
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign
 
-_NUMBERS = "biufc"
-_ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct)
+_ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
 IsPublic = Callable[[Any], bool]
 
 
 def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> list[Any]:
-    """Replace data frames, series (of pandas, polars and others), other array-likes and lists of numbers by NumPy arrays. A
-    list counts if it is as long as the data or, where no argument is an array, as the longest list.
+    """Replace data frames, series (of pandas, polars and others), other array-likes and lists of numbers by NumPy arrays.
 
-    `is_public` says which leaves are marked as public; lists under them stay. Neither pandas nor polars is imported. Raises
+    A list as long as the data holds a float32 number for each row, NaN where an entry is none, whatever its entries are; without
+    arrays among the arguments, the longest list is as long as the data. `is_public` says which leaves are marked as public;
+    lists under them stay, and iterators and sparse arrays are looked at whole. Neither pandas nor polars is imported. Raises
     ConfigurationError, naming argument and column, for an argument that is not an array of numbers; it never shows a value."""
-    _check_indices(labels, values, is_public)
-    found = [_map(_as_array, n, v, _is_whole) for n, v in zip(labels, values)]
-    private = [leaf for leaf in jax.tree.leaves(found, is_leaf=is_public) if not is_public(leaf)]
-    lengths = {np.shape(leaf)[0] for leaf in private if isinstance(leaf, _ARRAYS) and np.shape(leaf)}
-    if not lengths:
-        is_list = lambda value: is_public(value) or _is_numbers(value)  # noqa: E731
-        leaves = [leaf for value in found for leaf in jax.tree.leaves(value, is_leaf=is_list)]
-        lengths = {max((len(leaf) for leaf in leaves if _is_numbers(leaf)), default=0)}
-
-    def is_column(value: jax.Array) -> bool:
-        return _is_numbers(value) and len(value) in lengths
+    is_whole = lambda value: is_list(value) or isinstance(value, Iterator) or hasattr(type(value), "todense")  # noqa: E731
+    is_leaf = lambda value: is_public(value) or is_whole(value)  # noqa: E731
+    _check_indices(labels, values, is_leaf)
+    found = [_map(_as_array, n, v, is_whole) for n, v in zip(labels, values)]
+    leaves = [leaf for value in found for leaf in jax.tree.leaves(value, is_leaf=is_leaf) if not is_public(leaf)]
+    lengths = {np.shape(leaf)[0] for leaf in leaves if isinstance(leaf, _ARRAYS) and leaf.shape}
+    lengths = lengths or {max((len(leaf) for leaf in leaves if is_list(leaf)), default=0)}
 
     def taken(label: str, value: Any) -> Any:
-        return _list_as_array(label, value) if is_column(value) else value
+        if not is_list(value):
+            return value
+        if len(value) not in lengths:
+            kind, length = type(value).__name__, " or ".join(f"{n:,}" for n in sorted(lengths))
+            raise ConfigurationError(
+                f"argument '{label}' is a {kind} of {len(value):,} entries, and the data have {length} rows: give a number for "
+                f"each row or, if it tells nothing of a row, dpppl.Public({label})."
+            )
+        return numbers_of(value)
 
-    return [_map(taken, n, v, lambda leaf: is_public(leaf) or is_column(leaf)) for n, v in zip(labels, found)]
+    return [_map(taken, n, v, is_leaf) for n, v in zip(labels, found)]
 
 
-def _check_indices(labels: Sequence[str], values: Sequence[object], is_public: IsPublic) -> None:
+def is_list(value: object) -> bool:
+    """Whether a list or tuple has an entry for each row, rather than columns: arrays, frames or lists longer than itself.
+
+    So no entry of a list of numbers decides it, whatever that entry is."""
+    if not isinstance(value, list | tuple) or hasattr(value, "_fields") or not value:
+        return False
+    return not all(_length(each) > len(value) for each in value)
+
+
+def _length(value: Any, depth: int = 0) -> float:
+    """The length of a column, or of the shortest in a dict; 0 for what is none. None, and a value that is marked, are as long as any."""
+    try:
+        if value is None or hasattr(value, "tree_flatten"):
+            return np.inf
+        if isinstance(value, Mapping):
+            return min((_length(each, depth + 1) for each in value.values()), default=np.inf) if depth < 100 else 0
+        is_column = (
+            isinstance(value, list | tuple | Source)
+            or bool(getattr(value, "shape", None))
+            or hasattr(value, "to_numpy")
+        )
+        return len(value) if is_column else 0
+    except Exception:  # an object of a class of its own may raise anything
+        return 0
+
+
+def _check_indices(labels: Sequence[str], values: Sequence[object], is_leaf: IsPublic) -> None:
     """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
 
     The refusal shows how two tables were joined, as one for their lengths does, and no value of either."""
     found: list[tuple[str, Any]] = []
     for label, value in zip(labels, values):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(
-            value, is_leaf=lambda x: is_public(x) or isinstance(x, Iterator)
-        ):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_leaf):
             if (
                 type(leaf).__module__.partition(".")[0] == "pandas"
                 and hasattr(leaf, "dtypes")
@@ -63,37 +93,11 @@ def _check_indices(labels: Sequence[str], values: Sequence[object], is_public: I
             )
 
 
-def _is_whole(leaf: jax.Array) -> bool:
-    """Whether a value is looked at as it is, whatever parts JAX finds in it: an iterator, or JAX's sparse array."""
-    return isinstance(leaf, Iterator) or hasattr(type(leaf), "todense")
-
-
 def _map(function: Callable[[str, Any], Any], label: str, value: jax.Array, is_leaf: IsPublic) -> Any:
     def at(path: Any, leaf: Any) -> Any:
         return function(label + jax.tree_util.keystr(path).replace("[<flat index 0>]", ""), leaf)  # of Public
 
     return jax.tree_util.tree_map_with_path(at, value, is_leaf=is_leaf)
-
-
-def _is_numbers(value: jax.Array) -> bool:
-    """Whether a value is a list or tuple, maybe of lists, that holds numbers only."""
-    if not isinstance(value, list | tuple):
-        return False
-    leaves = jax.tree.leaves(value)
-    return bool(leaves) and all(isinstance(leaf, int | float | complex | np.number | np.bool) for leaf in leaves)
-
-
-def _list_as_array(label: str, value: list[object]) -> Any:
-    try:
-        array = np.asarray(value)
-        array = (
-            array.astype(float) if array.dtype == object else array
-        )  # None is NaN, whole numbers of any size are floats
-    except (ValueError, TypeError, OverflowError):
-        array = np.empty(0, object)
-    return _checked(
-        array, f"argument '{label}' is a {type(value).__name__} whose entries are not alike; pass an array."
-    )
 
 
 def _as_array(label: str, value: jax.Array) -> Any:
@@ -103,7 +107,7 @@ def _as_array(label: str, value: jax.Array) -> Any:
             f"argument '{label}' is a NumPy masked array; pass {label}.filled(0.0), and what is not masked, "
             f"~numpy.ma.getmaskarray({label}), as an argument of its own for numpyro.handlers.mask."
         )
-    if isinstance(value, (*_ARRAYS, np.generic, type)):
+    if isinstance(value, (*_ARRAYS, np.generic, type, list, tuple)):
         return value
     kind = f"argument '{label}' is a {type(value).__name__}"
     for method in ("toarray", "todense", "collect"):  # a sparse matrix, JAX's sparse array, a lazy frame
@@ -124,50 +128,29 @@ def _as_array(label: str, value: jax.Array) -> Any:
             array = np.asarray(value)
         except Exception:  # what it says may hold values
             array = np.empty(0, object)
-        return _checked(array, f"{kind} that gives no array of numbers; pass a NumPy or JAX array.")
+        if array.dtype.kind not in "biufc":
+            raise ConfigurationError(f"{kind} that gives no array of numbers; pass a NumPy or JAX array.")
+        return array
     if hasattr(value, "__jax_array__"):
         raise ConfigurationError(f"{kind}; pass a NumPy or JAX array.")
     return value
 
 
 def _column(what: str, series: Foreign) -> Any:
-    """The numbers of a series of pandas, polars, Arrow or alike. The series' type decides on the array's: where it allows missing
-    values they are NaN, and all numbers are floats, whether any is missing or not."""
+    """The numbers of a series of pandas, polars, Arrow or alike. Its type decides, and no entry, whether it holds numbers."""
     dtype = series.dtype if hasattr(series, "dtype") else series.type
-    message = (
-        f"{what} is of dtype {re.split('[([<,]', str(dtype))[0]}; arrays are numbers: leave it out, or code it as numbers (text "
-        "and categories as 0, 1, ... or one column for each, dates as days)."
+    if declared(series) == "number":
+        try:
+            return numbers_in(series)
+        except Exception:  # what it says may hold values
+            pass
+    raise ConfigurationError(
+        f"{what} is of dtype {re.split('[([<,]', str(dtype))[0]}; arrays are numbers: pass .astype('float32') of it if it holds "
+        "numbers, leave it out, or code it as numbers (text and categories as 0, 1, ... or one column for each, dates as days)."
     )
-    if str(dtype) in ("category", "object"):
-        raise ConfigurationError(message)
-    try:
-        array = _numpy_of(series)
-        if not isinstance(dtype, np.dtype) and (_is_number(dtype) or array.dtype.kind in _NUMBERS):
-            missing = (value is None or type(value).__name__ == "NAType" for value in array.ravel())
-            array = np.where(list(missing), np.nan, array) if array.dtype == object else array
-            array = array.astype(float)
-    except Exception:  # what it says may hold values
-        raise ConfigurationError(message) from None
-    return _checked(array, message)
 
 
 def _name_of(column: Foreign, number: int) -> str:
     """A column's name, or its number where the name could be a value: the first row of a file without a header, say."""
     name = column.name
     return f"column '{name}'" if isinstance(name, str) and name.isidentifier() else f"column number {number}, from 0,"
-
-
-def _numpy_of(series: Foreign) -> np.ndarray:
-    is_arrow = type(series).__module__.partition(".")[0] == "pyarrow"
-    return np.asarray(series.to_numpy(zero_copy_only=False) if is_arrow else series.to_numpy())
-
-
-def _is_number(dtype: object) -> bool:
-    """Whether a type that allows missing values is one of numbers or of truth values."""
-    return getattr(dtype, "kind", "O") in _NUMBERS or bool(re.match(r"u?int\d|float\d|bool|double", str(dtype).lower()))
-
-
-def _checked(array: np.ndarray, message: str) -> Any:
-    if array.dtype.kind not in _NUMBERS:
-        raise ConfigurationError(message)
-    return array

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.model.array_likes import is_list
 from dpppl.types import Tree
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
@@ -42,23 +43,17 @@ def check_nesting(name: str, value: Tree, above: tuple[int, ...] = ()) -> None:
     kind = f"argument '{name}' is a {type(value).__name__}"
     if isinstance(value, _CONTAINERS) and (id(value) in above or len(above) > 100):
         raise ConfigurationError(f"{kind} that holds itself; pass an array.")
-    if not isinstance(value, _CONTAINERS):
+    if not isinstance(value, _CONTAINERS) or is_list(value):
         return
     inner = list(value.values() if isinstance(value, dict) else value)
     lengths = [len(x) for x in inner if isinstance(x, list | tuple) or getattr(x, "shape", None)]
-    if len(lengths) > _FEW_ARRAYS and len(lengths) >= max(lengths) and not _is_matrix(value):
-        rows = f"list({name}.values())" if isinstance(value, dict) else name
+    if len(lengths) > _FEW_ARRAYS and len(lengths) >= max(lengths):
         raise ConfigurationError(
             f"{kind} of at least as many arrays or lists as one of them has entries: one for each row, it seems. Pass an array "
-            f"whose leading axis is that of the rows, numpy.stack({rows}) where all have one shape."
+            f"whose leading axis is that of the rows, numpy.stack(list({name}.values())) where all have one shape."
         )
     for each in inner:
         check_nesting(name, each, (*above, id(value)))
-
-
-def _is_matrix(value: object) -> bool:
-    """Whether a list of lists is an array of numbers by itself."""
-    return isinstance(value, list | tuple) and all(isinstance(each, list | tuple) for each in value)
 
 
 def check_marked(name: str, value: jax.Array, is_array: Test, is_public: Test) -> None:

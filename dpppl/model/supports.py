@@ -48,12 +48,13 @@ def codes(split: SplitModel) -> tuple[str, ...]:
     def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
         for site in observed(split, z, row, public):
             name, fn = site["name"], site["fn"]
-            found[name] = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
+            code = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
+            found[name] = site["infer"].get("left_out", code)  # the model's own reason
             if censoring.is_censored(fn) and censoring.declared(site):
                 found[name] += "; times and indicators must agree with the declared censoring times"
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
-    return tuple(found.values())
+    return tuple(dict.fromkeys(found.values()))
 
 
 def listed(sites: Sequence[Site], most: int) -> dict[str, np.ndarray] | None:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl.data.disk import in_memory
+from dpppl.data.entries import entries_of, is_missing
 from dpppl.data.rows import arrays_of, of_one_process, sharded
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
@@ -171,7 +172,7 @@ def grouped(
 
     - **model**, **args**, **kwargs** - the model and the arguments of its call.
     - **ids** - name of the argument that holds one hashable id a row; None where rows are the units. Rows without an id (None,
-      NaN) are left out.
+      NaN, a tuple that holds one of these, what cannot be hashed) are left out.
     - **max_rows** - the most rows of a unit that are kept, k.
     - **key** - decides which rows of a larger unit are kept.
 
@@ -197,23 +198,19 @@ def grouped(
 
 
 def _codes(name: str, ids: Foreign) -> np.ndarray:
-    """Numbers of units in order of their first row, (R,); -1 where there is no id."""
+    """Numbers of units in order of their first row, (R,); -1 where there is no id, or one that cannot be hashed."""
     known: dict[Any, int] = {}
+
+    def code(entry: Any) -> int:
+        try:
+            return -1 if is_missing(entry) else known.setdefault(entry, len(known))
+        except Exception:  # it cannot be hashed
+            return -1
+
     try:
-        values = ids.tolist() if hasattr(ids, "tolist") else ids.to_list() if hasattr(ids, "to_list") else list(ids)
-        found = [-1 if _is_missing(value) else known.setdefault(value, len(known)) for value in values]
+        return np.asarray([code(entry) for entry in entries_of(ids)], np.int64)
     except Exception:  # what it says may hold ids
         raise ConfigurationError(f"{name} must hold one hashable id a row: numbers, strings or tuples.") from None
-    return np.asarray(found, np.int64)
-
-
-def _is_missing(value: jax.Array) -> bool:
-    if value is None:
-        return True
-    try:
-        return bool(value != value)
-    except TypeError:  # pandas.NA
-        return True
 
 
 def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Tree, Tree]:

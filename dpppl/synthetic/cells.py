@@ -16,13 +16,14 @@ from numpyro.infer import MCMC, NUTS, init_to_median
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.randomness import keys
+from dpppl.report.counted_rows import STANDS_OUT, stands_out
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import MechanismFacts, PrivacyReport
-from dpppl.report.verdict import Finding, Level, Verdict
+from dpppl.report.verdict import Finding, Level, Verdict, ranked
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
-from dpppl.synthetic.schema import Number, Schema
+from dpppl.synthetic.schema import LEFT_OUT, Number, Schema
 from dpppl.types import Function, Tree
 
 Array = np.ndarray
@@ -39,8 +40,9 @@ class CellDetails(Verdict):
     - **noise_sd** - standard deviation of the counts' noise.
     - **r_hat** - largest split R-hat of a latent.
     - **p_value** - posterior predictive p-value of the counts' chi-squared; near 0 where the model does not fit them.
+    - **complete**, **incomplete** - noised numbers of rows that are counted, and of rows that are left out.
 
-    >>> CellDetails(num_cells=2, noise_sd=4.5, r_hat=1.2, p_value=0.4).refusals
+    >>> CellDetails(num_cells=2, noise_sd=4.5, r_hat=1.2, p_value=0.4, complete=900.0, incomplete=1.0).refusals
     ['NUTS has not converged (R-hat 1.20): raise num_samples.']
     """
 
@@ -48,6 +50,8 @@ class CellDetails(Verdict):
     noise_sd: float
     r_hat: float
     p_value: float
+    complete: float
+    incomplete: float
 
     otherwise = "NUTS has converged, and the model fits the counts"
 
@@ -62,7 +66,17 @@ class CellDetails(Verdict):
                 f"the model does not fit the counts of cells (p-value {self.p_value:.2g}): table_model(schema, "
                 "interactions=True), or another order of columns."
             )
-        return Finding.each(Level.REFUSED, lines)
+        return ranked([*self._left_out, *Finding.each(Level.REFUSED, lines)])
+
+    @property
+    def _left_out(self) -> list[Finding]:
+        """Rows that are left out: results are refused where they are most of the rows, or the others may be noise."""
+        total = max(1.0, self.complete + self.incomplete)
+        share, few = self.incomplete / total, not self.complete > max(self.incomplete, STANDS_OUT * self.noise_sd)
+        if not (few or stands_out(share, self.noise_sd / total)):
+            return []
+        words = f"{min(1.0, max(0.0, share)):.1%} of the rows are left out: {LEFT_OUT}."
+        return [Finding(Level.REFUSED if few else Level.CARE, words, of_rows=True)]
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
@@ -164,7 +178,10 @@ def fit_cells(
     total = float(np.clip(len(number) - counts[-1], 1.0, len(number)))
     sampler = _sampler(model, tuple(columns), tuple(shape), num_samples)
     samples, r_hat, p_value = _posterior(sampler, counts[:-1], total, noise, posterior_key)
-    details = CellDetails(num_cells=cells, noise_sd=noise, r_hat=r_hat, p_value=p_value)
+    details = CellDetails(
+        num_cells=cells, noise_sd=noise, r_hat=r_hat, p_value=p_value,
+        complete=len(number) - float(counts[-1]), incomplete=float(counts[-1]),
+    )  # fmt: skip
     report = PrivacyReport(
         method=query.what, events=budget.events, delta=target_delta, details=details, num_rows=len(number),
         mechanism=replace(MechanismFacts.of(charge.mechanism, len(number)), clipping="none: a row is a 1 in one cell"),

@@ -1,17 +1,23 @@
 """The public description of a table: names, categories, ranges and rounding, never inferred from data."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpppl.data.entries import categories_of, declared, entries_of, number, numbers_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign, Tree
 
 Array = np.ndarray
+LEFT_OUT = (
+    "an entry is missing, or not in the schema; spell entries as the schema does, or name a category for missing ones"
+)
+"""Why a row is not used, and the cure."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +32,31 @@ class Category:
     values: tuple[object, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", tuple(self.values))
-        if len(self.values) < 2 or len(set(self.values)) < len(self.values):
-            raise ConfigurationError(f"column '{self.name}' needs two or more different categories.")
+        values = tuple(self.values) if isinstance(self.values, Sequence) and not isinstance(self.values, str) else ()
+        object.__setattr__(self, "values", values)
+        known = {value if isinstance(value, str) else number(value) for value in values if _is_plain(value)}
+        if len(values) < 2 or len(known) < len(values) or len(set(map(str, values))) < len(values):
+            raise ConfigurationError(
+                f"column '{self.name}' needs two or more different categories, each a text or a finite number."
+            )
 
     def encoded(self, column: Sequence[object]) -> tuple[Array, Array]:
-        """Codes 0, 1, ... (N,) int32, and whether each entry is one of the categories, (N,) bool."""
-        numbers = {value: number for number, value in enumerate(self.values)}
-        codes = np.fromiter((numbers.get(_plain(value), -1) for value in column), np.int32)
+        """Codes 0, 1, ... (N,) int32, and whether each entry is one of the categories, (N,) bool. Text "1" is the category 1."""
+        self.check(column)
+        codes = categories_of(entries_of(column), self.values)
         return np.maximum(codes, 0), codes >= 0
+
+    def check(self, column: Foreign) -> None:
+        """Raise ConfigurationError for a column whose type, not an entry, says that none of its entries is a category."""
+        kind, texts = declared(column), [isinstance(value, str) for value in self.values]
+        if kind == "time" or (kind == "number" and all(texts)):
+            raise ConfigurationError(_wrong(self.name, column, "write the categories as the table has them"))
+        found = getattr(getattr(column, "dtype", None), "categories", None)
+        if found is not None and len(found) and np.all(categories_of(entries_of(found), self.values) < 0):
+            raise ConfigurationError(
+                f"column '{self.name}' of the table is of a type with other categories than the schema's, which are "
+                f"{', '.join(map(repr, self.values))}: spell both alike."
+            )
 
     def decoded(self, codes: Array, random: np.random.Generator) -> Any:
         """The categories of codes (N,), as a pandas Categorical; `random` is not used."""
@@ -71,12 +93,12 @@ class Number:
     log: bool = False
 
     def __post_init__(self) -> None:
-        if not (np.isfinite([self.low, self.high]).all() and self.low < self.high):
-            raise ConfigurationError(f"column '{self.name}' needs a finite range, low below high.")
+        if not (_is_number(self.low) and _is_number(self.high) and self.low < self.high):
+            raise ConfigurationError(f"column '{self.name}' needs a finite range of two numbers, low below high.")
 
     def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
         """Values moved to [-1, 1], (N,) float32, and whether each entry is a number, (N,) bool."""
-        values, known = _numbers(column, self.low)
+        values, known = _numbers(self.name, column, self.low)
         values = self._scaled(np.clip(values, self.low, self.high))
         return values.astype(np.float32), known
 
@@ -120,13 +142,14 @@ class Intervals:
     decimals: int = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edges", tuple(map(float, self.edges)))
-        if len(self.edges) < 3 or not (np.isfinite(self.edges).all() and np.all(np.diff(self.edges) > 0.0)):
+        edges = tuple(map(number, self.edges)) if isinstance(self.edges, Sequence | np.ndarray) else ()
+        object.__setattr__(self, "edges", edges)
+        if len(edges) < 3 or not (np.isfinite(edges).all() and np.all(np.diff(edges) > 0.0)):
             raise ConfigurationError(f"column '{self.name}' needs three or more finite edges, in increasing order.")
 
     def encoded(self, column: Sequence[Any]) -> tuple[Array, Array]:
         """Numbers of intervals (N,) int32, and whether each entry is a number, (N,) bool."""
-        values, known = _numbers(column, self.edges[0])
+        values, known = _numbers(self.name, column, self.edges[0])
         codes = np.searchsorted(self.edges[1:-1], values, side="right")
         return codes.astype(np.int32), known
 
@@ -174,10 +197,15 @@ class Schema:
     columns: tuple[Column, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", tuple(self.columns))
-        names = [column.name for column in self.columns]
-        if not names or len(set(names)) < len(names):
-            raise ConfigurationError("a schema needs one or more columns with different names.")
+        columns = tuple(self.columns) if isinstance(self.columns, Sequence) else ()
+        object.__setattr__(self, "columns", columns)
+        names = [column.name for column in columns if isinstance(column, Category | Number | Intervals)]
+        if not names or len(names) < len(columns) or not all(isinstance(name, str) for name in names):
+            raise ConfigurationError(
+                'a schema is a tuple of columns: Schema((Category("sex", ("F", "M")), Number("age", 0, 100))).'
+            )
+        if len(set(names)) < len(names):
+            raise ConfigurationError("a schema needs columns with different names.")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Schema":
@@ -204,16 +232,33 @@ class Schema:
         - **table** - a data frame, or columns by name; only the schema's columns are used.
 
         A row with a missing entry, or one that the schema does not know, is left out by its offset inside the mechanism.
-        Raises ConfigurationError, without a data value, for a column that is not there."""
-        found, complete = {}, np.ones(1, bool)
-        for column in self.columns:
-            try:
-                entries = table[column.name]
-            except (KeyError, TypeError, IndexError):
-                raise ConfigurationError(f"the table has no column '{column.name}', which the schema names.") from None
-            found[column.name], known = column.encoded(entries)
-            complete = complete & known
-        return found, np.where(complete, 0.0, np.nan).astype(np.float32)
+        Raises ConfigurationError, without a data value, for a column that is not there, or whose type is not the schema's."""
+        entries = {column.name: _of_table(table, column.name) for column in self.columns}
+        if len({len(column) for column in entries.values()}) > 1:
+            raise ConfigurationError(
+                f"the table's columns {', '.join(entries)} differ in length: give an entry for each row."
+            )
+        encoded = {column.name: column.encoded(entries[column.name]) for column in self.columns}
+        complete = np.all([known for _, known in encoded.values()], axis=0)
+        return {name: values for name, (values, _) in encoded.items()}, np.where(complete, 0.0, np.nan).astype(
+            np.float32
+        )
+
+
+def _of_table(table: Foreign, name: str) -> Foreign:
+    """A column of a table. Raises ConfigurationError, without a data value."""
+    try:
+        column = table[name]
+    except Exception:  # what other libraries say may hold values
+        raise ConfigurationError(f"the table has no column '{name}', which the schema names.") from None
+    if hasattr(column, "columns"):
+        raise ConfigurationError(f"the table has several columns '{name}': give each a name of its own.")
+    shape = getattr(column, "shape", None) or (hasattr(column, "__len__") and (len(column),))
+    if isinstance(column, str | bytes | Mapping | Set) or not shape or len(shape) != 1:
+        raise ConfigurationError(
+            f"column '{name}' of the table is a {type(column).__name__}: give a list or an array, an entry a row."
+        )
+    return column
 
 
 def _column(entry: Mapping[str, Any]) -> Column:
@@ -225,26 +270,29 @@ def _column(entry: Mapping[str, Any]) -> Column:
     return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
 
 
-def _plain(value: object) -> str | int | float | None:
-    """A Python value that can be looked up; None for what cannot."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return value if isinstance(value, str | int | float | bool) else None
+def _is_plain(value: object) -> bool:
+    """Whether a category is a text or a finite number."""
+    return isinstance(value, str) or _is_number(value)
 
 
-def _numbers(column: Sequence[Any], otherwise: float) -> tuple[Array, Array]:
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, str | bytes) and bool(np.isfinite(number(value)))
+
+
+def _numbers(name: str, column: Foreign, otherwise: float) -> tuple[Array, Array]:
     """Entries (N,) as numbers, `otherwise` for those that are none, and whether each is one, (N,) bool."""
-    values = np.fromiter((_as_number(value) for value in column), float)
+    if declared(column) == "time":
+        raise ConfigurationError(_wrong(name, column, "pass numbers, such as days since a public date"))
+    values = numbers_of(entries_of(column), float)
     known = np.isfinite(values)
     return np.where(known, values, otherwise), known
+
+
+def _wrong(name: str, column: Foreign, cure: str) -> str:
+    dtype = re.split(r"[\[(<,]", str(getattr(column, "dtype", getattr(column, "type", ""))))[0]
+    return f"column '{name}' of the table is of type {dtype}, and the schema's is another: {cure}."
 
 
 def _whole(values: Array, decimals: int) -> Array:
     """Rounded values, as integers where they have no decimals."""
     return values.astype(np.int64) if decimals == 0 else values
-
-
-def _as_number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return float("nan")

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 
-from dpppl.synthetic.schema import Category, Column, Intervals, Number, Schema
+from dpppl.synthetic.schema import LEFT_OUT, Category, Column, Intervals, Number, Schema
 from dpppl.types import Tree
 
 
@@ -48,7 +48,7 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
                 else:
                     law = dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(mean[:, :1]), mean], axis=1))
                 known = None if columns is None else _observed(column, columns[column.name], offset)
-                drawn = numpyro.sample(column.name, law, obs=known)
+                drawn = numpyro.sample(column.name, law, obs=known, infer={"left_out": LEFT_OUT})
                 features = jnp.concatenate([features, column.features(drawn)], axis=1)
 
     return model

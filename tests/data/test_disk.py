@@ -28,6 +28,7 @@ from dpppl.randomness import keys
 from dpppl.subsampling import FullBatch, Partition, Poisson, WithoutReplacement
 
 N, D = 1_003, 3
+ITEM = [("x", "float32", (D,)), ("y", "float32")]
 FULL, SPARSE, DENSE, PARTITION = FullBatch(), Poisson(0.05), Poisson(0.6), Partition(3)
 
 
@@ -164,7 +165,7 @@ class Long:
 @pytest.mark.parametrize("subsampling", [FULL, DENSE, Poisson(1e-6)])
 def test_nothing_is_as_long_as_the_data(subsampling):
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
-    rows = disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS))}, None)
+    rows = disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS), dtype=("float32", (100,)))}, None)
 
     def run(z, rows, key):
         return noisy_sum(mechanism, lambda z, row, _: z @ row["x"], z, rows, None, key=key, noise_multiplier=1.0).total
@@ -175,7 +176,7 @@ def test_nothing_is_as_long_as_the_data(subsampling):
 
 def test_more_rows_than_numbers_of_32_bits_are_refused():
     with pytest.raises(ConfigurationError, match="2,146,435,073 rows are more than"):
-        disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS + 1))}, None)
+        disk.on_disk({"x": dpppl.from_disk(Long(disk.MOST_ROWS + 1), dtype=("float32", (100,)))}, None)
 
 
 # Whole runs
@@ -214,7 +215,7 @@ class Counted:
         return {"x": self.array[number, :D], "y": self.array[number, D]}
 
     def sources(self):
-        source = dpppl.from_disk(self)
+        source = dpppl.from_disk(self, dtype=ITEM)
         return {"x": source["x"], "y": source["y"]}
 
 
@@ -319,7 +320,7 @@ def test_a_program_reads_the_rows_that_it_was_made_for(tmp_path):
 
 def test_a_read_error_ends_a_run_and_what_was_charged_stays_charged(asked, caplog):
     """Its text, which may hold values, is not told."""
-    counted = Counted(array_of(), fails_after=1 + 10 * 608)
+    counted = Counted(array_of(), fails_after=10 * 608)
     mcmc = dpppl.MCMC(
         dpppl.DPSGLD(model, clipping_norm=2.0), num_warmup=0, num_samples=40, target_epsilon=2.0, target_delta=1e-5,
         progress_bar=False, print_cost=False,
@@ -381,8 +382,8 @@ class Unread(Items):
 
 
 def unread():
-    source = dpppl.from_disk(Counted(array_of()))
-    table = Unread(source.table.dataset)
+    source = dpppl.from_disk(Counted(array_of()), dtype=ITEM)
+    table = Unread(source.table.dataset, source.table.dtype)
     return {name: Source(table, name, source[name].shape, source[name].dtype) for name in ("x", "y")}
 
 

@@ -90,13 +90,17 @@ class Many(Dicts):
         return [self[number] for number in numbers]
 
 
+ITEM = [("x", "float32", (D,)), ("y", "int32")]
+"""What is declared of an item."""
+
+
 def items(_):
-    source = from_disk(Dicts())
+    source = from_disk(Dicts(), dtype=ITEM)
     return source["x"], source["y"]
 
 
 def many(_):
-    source = from_disk(Many())
+    source = from_disk(Many(), dtype=ITEM)
     return source["x"], source["y"]
 
 
@@ -148,9 +152,19 @@ def test_what_a_memory_map_cannot_be(tmp_path):
     [
         (lambda folder: from_disk(3), "not a int"),
         (lambda folder: from_disk(folder / "text"), r"no \.npy, \.csv, \.tsv, Arrow or Parquet"),
-        (lambda folder: from_disk(Dicts())["z"], "no column 'z' of numbers without missing values; choose of 'x', 'y'"),
-        (lambda folder: from_disk(Dicts())[["x", "y"]], "different shapes"),
-        (lambda folder: dpppl.private_score(None, lambda x: x[0], from_disk(Dicts()), bounds=(0, 1)), "choose columns"),
+        (
+            lambda folder: from_disk(Dicts(), dtype=ITEM)["z"],
+            "no column 'z' of numbers without missing values; choose of 'x', 'y'",
+        ),
+        (lambda folder: from_disk(Dicts(), dtype=ITEM)[["x", "y"]], "different shapes"),
+        (
+            lambda folder: dpppl.private_score(None, lambda x: x[0], from_disk(Dicts(), dtype=ITEM), bounds=(0, 1)),
+            "choose columns",
+        ),
+        (lambda folder: from_disk(Dicts()), "declare one by its dtype"),
+        (lambda folder: from_disk(Dicts(), dtype="U3"), "declare one by its dtype"),
+        (lambda folder: from_disk(Dicts(), dtype=[("x", "O")]), "declare one by its dtype"),
+        (lambda folder: from_disk(folder / "text", dtype=ITEM), "dtype= is for objects"),
     ],
 )
 def test_errors_say_what_to_do(make, message, tmp_path):
@@ -231,26 +245,6 @@ def test_dictionaries_may_differ_between_chunks_and_nullable_is_what_the_schema_
     source = from_disk(tmp_path / "rows.parquet")
     np.testing.assert_array_equal(source["x"].read(0, 2 * N), [*range(N), *range(100, 100 + N)])
     assert source["y"].dtype == np.int32 and source["x"].dtype == float
-
-
-class Odd(Dicts):
-    def __init__(self, odd):
-        self.odd = odd
-
-    def __getitem__(self, number):
-        return self.odd if number == 5 else {"x": X[number], "y": Y[number]}
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [{"x": X[5], "y": 0.5}, {"x": X[5, :2], "y": Y[5]}, {"y": Y[5]}, {"x": None, "y": Y[5]}, {"x": ["HIV"] * D, "y": Y[5]}, {}],
-    ids=["kind", "shape", "lacks one", "none", "text", "empty"],
-)  # fmt: skip
-def test_an_item_that_is_unlike_the_others_is_missing(odd):
-    source = from_disk(Odd(odd))
-    found = source["x"].read(0, N)
-    assert np.all(np.isnan(found[5])) and source["y"].take([5]) == 0
-    np.testing.assert_array_equal(np.delete(found, 5, axis=0), np.delete(X, 5, axis=0))
 
 
 def test_whole_numbers_beyond_the_range_do_not_wrap_round():

@@ -688,10 +688,16 @@ class Frame:
     [
         (np.full(N + 1, SECRET), "arguments 'x' of shape (7,) and 'extra' of shape (8,) have leading"),
         (np.asarray(SECRET), "argument 'extra' is an array without rows; wrap it in dpppl.Public"),
-        ({"y": [(SECRET,), *[(SECRET, 1)] * (N - 1)]}, "argument 'extra['y']' is a list whose entries are not alike"),
+        (
+            {"y": [(SECRET,), *[(SECRET, 1)] * N]},
+            "argument 'extra['y']' is a list of 8 entries, and the data have 7 rows",
+        ),
         (Frame(), "argument 'extra' is a Frame that gives no array of numbers; pass a NumPy or JAX array"),
         (np.array(["98765"] * N), "argument 'extra' is an array of dtype str_; arrays are numbers"),
-        (np.array([SECRET] * N, object), "argument 'extra' is an array of dtype object_; arrays are numbers"),
+        (
+            np.array([SECRET] * N, object),
+            "argument 'extra' is an array of dtype object_; arrays are numbers: pass extra.astype('float32')",
+        ),
     ],
     ids=["other_axis", "scalar", "nested_list", "array_like", "strings", "objects"],
 )

@@ -248,7 +248,8 @@ def with_fixed_size(x, y):
         (with_fixed_size, [*range(6)] * 2, UnsupportedModelError, "takes its size from them, as in x.shape"),
         (linear, [1, 2, 3], ConfigurationError, "person has 3 ids"),
         (linear, [None] * 12, ConfigurationError, "no row has a person"),
-        (linear, [["secret"]] * 12, ConfigurationError, "one hashable id a row"),
+        (linear, [["secret"]] * 12, ConfigurationError, "no row has a person"),
+        (linear, 12, ConfigurationError, "one hashable id a row"),
     ],
 )
 def test_bad_ids_and_models_are_refused_by_name(model, ids, error, words):
