@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -40,6 +41,14 @@ VALUE_ERRORS = (
 )
 
 
+_CURES = {
+    "string indexing": "; a data frame arrives as an array: for columns by name pass a dict of them.",
+    "[Ii]nd(ex|ices).*integer": "; ids are integers: drop rows without one (NaN, NA), or give these an id of their own, and pass "
+    'ids.astype("int32"), counted from 0.',
+}
+"""Cures, by words of the error."""
+
+
 @contextlib.contextmanager
 def explained(what: str = "model") -> Iterator[None]:
     """Re-raise what JAX and NumPyro say about a model or a score that cannot be traced, with the user's line and the cure."""
@@ -67,8 +76,7 @@ def failing_explained(what: str = "model") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, VALUE_ERRORS) or "control flow" in str(error):  # `explained` says it
             raise
-        by_name = "string indexing" in str(error)
-        cure = "; a data frame arrives as an array: for columns by name pass a dict of them." if by_name else ""
+        cure = next((cure for words, cure in _CURES.items() if re.search(words, str(error))), "")
         raise UnsupportedModelError(
             f"the {what} fails on arguments of these shapes and dtypes{user_line(error)}: {error}{cure}"
         ) from None

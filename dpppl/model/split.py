@@ -31,6 +31,7 @@ from dpppl.model.handlers import (
     made_up_value,
     trace_of,
 )
+from dpppl.model.indices import Table, followed
 from dpppl.model.refusals import MASK_CURE
 from dpppl.model.row_independence import check_coupling, check_dependence
 from dpppl.model.structure import (
@@ -99,13 +100,31 @@ class SplitModel:
     def log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, responses: BySite | None = None) -> jax.Array:
         """Log likelihood of one row, a scalar: observed and `factor` sites inside the data plate, not its N/B scale.
 
-        Latents of the row are summed out: all joint values are tried. `responses`: what to observe instead, by site, on a batch
+        NaN where an index of the row is out of range (`indices`). Latents of the row are summed out: all joint values are tried.
+        `responses`: what to observe instead, by site, on a batch
         of one row; where they give values to those latents, too, the log density of the row that they complete."""
         given = responses or {}
         if self.summed and self.summed[0][0] in given:
             return missing.log_density(self, z, row, public, dict(given))
-        rows = jax.tree.map(lambda value: jnp.asarray(value)[None], row)
+        if responses is not None:
+            return self._log_likelihood(z, row, public, given)
+        return followed(self._log_likelihood, z, row, public).value
+
+    def _log_likelihood(self, z: Arrays, row: Arrays, public: Arrays, given: BySite | None = None) -> jax.Array:
+        rows, given = jax.tree.map(lambda value: jnp.asarray(value)[None], row), given or {}
         return _total(self._likelihood(z, rows, public, 1, lambda site: given.get(site["name"]))[0].values())
+
+    def is_out_of_range(self, z: Arrays, row: Arrays, public: Arrays) -> Any:
+        """Whether a row holds an index out of range, or no number where an integer is made of it: see `indices`."""
+        return followed(self._log_likelihood, z, row, public).is_out
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Tables that rows index outside of NumPyro's densities."""
+        found: list[Table] = []
+        explore = lambda *arguments: found.extend(followed(self._log_likelihood, *arguments).tables)  # noqa: E731
+        jax.eval_shape(explore, self.latents, self.row, self.arguments.public)
+        return tuple(found)
 
     def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """Run the model on one row, with the value `visit(site)` at each observed site; `assignment` numbers the

@@ -10,6 +10,7 @@ from numpyro.distributions import constraints
 
 from dpppl.model import censoring
 from dpppl.model.arguments import Arrays
+from dpppl.model.refusals import quoted
 from dpppl.model.split import SplitModel
 from dpppl.model.structure import Site, counted, is_factor, plates_of, unwrapped
 from dpppl.types import Distribution, Tree
@@ -19,14 +20,16 @@ _ROUNDED = 1e-3  # by how much the sum of rounded shares may differ from 1
 
 
 def is_outside(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> jax.Array:
-    """Whether a row observes a finite value that its site's distribution cannot produce. NaN and infinity do not count."""
+    """Whether a row observes a finite value that its site's distribution cannot produce, or holds an index out of range. NaN and
+    infinity do not count as values."""
     sites = [
         jnp.any(censoring.is_outside(s) & counted(s["fn"]))
         if censoring.is_censored(s["fn"])
         else _is_outside(s["fn"], jnp.asarray(s["value"]))
         for s in observed(split, z, row, public)
     ]
-    return jnp.any(jnp.stack([*sites, jnp.zeros((), bool)]))
+    out_of_range = split.is_out_of_range(z, row, public)
+    return jnp.any(jnp.stack([*sites, jnp.zeros((), bool) if out_of_range is None else out_of_range]))
 
 
 def observed(split: SplitModel, z: Arrays, row: Arrays, public: Arrays) -> list[Site]:
@@ -42,19 +45,40 @@ def first_values(split: SplitModel) -> Arrays:
 
 
 def codes(split: SplitModel) -> tuple[str, ...]:
-    """For each observed site, which values its distribution takes and how to code others. Looks at no data."""
+    """For each observed site that does not take every real number, which values it takes and how to code others; and for each
+    table that rows index, which ids. Looks at no data."""
     found: dict[str, str] = {}
 
     def visit(z: Arrays, row: Arrays, public: Arrays) -> None:
         for site in observed(split, z, row, public):
             name, fn = site["name"], site["fn"]
-            code = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
-            found[name] = site["infer"].get("left_out", code)  # the model's own reason
+            if "left_out" in site["infer"]:  # the model's own reason
+                found[name] = site["infer"]["left_out"]
+            elif not isinstance(_scalar(fn.support), type(constraints.real)):
+                found[name] = f"site '{name}': {_code(unwrapped(fn), _scalar(fn.support))}"
             if censoring.is_censored(fn) and censoring.declared(site):
                 found[name] += "; times and indicators must agree with the declared censoring times"
 
     jax.eval_shape(visit, split.latents, split.row, split.arguments.public)
-    return tuple(dict.fromkeys(found.values()))
+    return (*dict.fromkeys(found.values()), *_ids(split))
+
+
+def _ids(split: SplitModel) -> list[str]:
+    """Which ids tables take."""
+    lines = []
+    for table in split.tables:
+        sizes = {site: set(split.latents[site].shape) for site in table.sites if site in split.latents}
+        own = {site for site in sizes if sizes[site].intersection(table.lengths)} or table.sites
+        what = f"site {quoted(sorted(own))}" if own else "a table"
+        if table.lengths:
+            ranges = " and ".join(f"from 0 to {n - 1}" for n in table.lengths)
+            first = f"pass id - 1 for ids 1 to {table.lengths[0]}" if len(table.lengths) == 1 else "count ids from 0"
+            lines.append(f"ids that index {what} go {ranges}; {first}, and drop rows without an id")
+    if split.tables and not lines:
+        lines.append(
+            "numbers cast to integers must be finite and in the integers' range; drop rows where they are missing"
+        )
+    return [*dict.fromkeys(lines)]
 
 
 def listed(sites: Sequence[Site], most: int) -> dict[str, np.ndarray] | None:

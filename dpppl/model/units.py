@@ -20,6 +20,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import supports
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
+from dpppl.model.indices import Table
 from dpppl.model.responses import FLAT, Responses
 from dpppl.model.split import SplitModel, split_model
 from dpppl.model.structure import Trace
@@ -63,6 +64,11 @@ class UnitSplit(SplitModel):
         axes = None, 0, None, None if responses is None else 0
         each = jax.vmap(self.of_rows.log_likelihood, axes)(z, rows, public, responses)
         return jnp.sum(jnp.where(mask, each, 0.0))
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        """Those that rows index."""
+        return self.of_rows.tables
 
     def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""

@@ -27,11 +27,12 @@ def stands_out(share: float, std: float) -> bool:
 class CountedRows(Verdict):
     """Noised shares of rows that do not inform the posterior. Each row is of one kind at most.
 
-    - **outside** - share of rows whose response is outside the support of its distribution; None where `missing` includes them.
+    - **outside** - share of rows whose response is outside the support of its distribution, or whose ids are out of range; None
+      where `missing` includes them.
     - **missing** - share of other rows whose gradient is not finite.
     - **silent** - share of rows whose gradient is 0.
     - **std** - standard deviation of the noise of each share.
-    - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
+    - **codes** - the values that observed sites and ids take; see `supports.codes`.
     - **octaves** - where noise hides the norms of the rows, the sd of their logarithm; else None.
     """
 
@@ -51,14 +52,12 @@ class CountedRows(Verdict):
         found, codes = [], "; ".join(self.codes)
         refused = partial(Finding, Level.REFUSED, of_rows=True)
         if self.outside is not None and stands_out(self.outside, self.std):
-            found.append(
-                refused(f"{self._share(self.outside)} of the rows have responses outside the support: {codes}.")
-            )
+            found.append(refused(f"{self._share(self.outside)} of the rows have {self._wrong}: {codes}."))
         if self.outside is None and stands_out(self.missing, self.std):
             found.append(
                 refused(
-                    f"{self._share(self.missing)} of the rows are ignored: their responses are outside the support"
-                    f"{f' ({codes})' if codes else ''}, or "
+                    f"{self._share(self.missing)} of the rows are ignored: "
+                    f"{f'they have {self._wrong} ({codes}), or ' if codes else ''}"
                     "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0",
                     "correct these rows, drop them before the run, or model the missing values.",
                 )
@@ -72,7 +71,7 @@ class CountedRows(Verdict):
                 )
             )
         if stands_out(self.silent, self.std):
-            outside = "" if self.outside is not None else f", or their responses are outside the support ({codes})"
+            outside = "" if self.outside is not None or not codes else f", or they have {self._wrong} ({codes})"
             when = "" if self.outside is None else " at the start"
             found.append(
                 Finding(
@@ -108,6 +107,15 @@ class CountedRows(Verdict):
             return "hidden by the noise: its sd is above the number of rows"
         shares = ", ".join(f"{name} {_percent(share)}" for name, share in kinds.items())
         return f"{shares} of the rows, each ± {self.std:.1%}"
+
+    @property
+    def _wrong(self) -> str:
+        """Name the fault of rows that do not fit `codes`."""
+        are_ids = [code.startswith(("ids ", "numbers cast ")) for code in self.codes]
+        what = ["responses outside the support"] * (not all(are_ids) or not are_ids) + ["ids out of range"] * any(
+            are_ids
+        )
+        return " or ".join(what)
 
     def _share(self, share: float) -> str:
         return f"{_percent(share)} ± {self.std:.1%}"

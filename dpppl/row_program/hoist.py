@@ -31,7 +31,8 @@ _MOST_MARKED = 256
 
 @dataclass(frozen=True)
 class Marked:
-    """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity.
+    """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity
+    or NaN.
 
     NumPyro's log likelihood is -infinity outside the support, with a gradient of 0, as if the row were masked. The gradient
     stays 0 where there are many latents, and where there are responses in place of the row's own. It is multiplied by 1 or by
@@ -51,7 +52,7 @@ class Marked:
         rest = () if responses is None else (responses,)
         value, slopes = value_and_gradient(self.log_likelihood)(position, row, public, *rest)
         if responses is None and sum(jnp.size(leaf) for leaf in jax.tree.leaves(position)) <= _MOST_MARKED:
-            mark = jnp.where(jnp.isneginf(value), jnp.nan, 1.0)
+            mark = jnp.where(jnp.isneginf(value) | jnp.isnan(value), jnp.nan, 1.0)
             slopes = jax.tree.map(lambda slope: slope * mark.astype(slope.dtype), slopes)
         return value, slopes
 

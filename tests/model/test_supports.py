@@ -27,7 +27,7 @@ KINDS = {  # distribution, values that it takes, values that it does not take, w
     "votes": (lambda a: dist.Multinomial(4, logits=a * HALF), [[1, 3]], [[1, 2], [-1, 5]], "pass total_count=y.sum(-1)"),
     "pairs": (lambda a: dist.Poisson(jnp.exp(a)).expand([2]).to_event(1), [[1.0, 2.0]], [[1.0, 0.5]], "takes whole numbers"),
     "bounded": (lambda a: dist.TruncatedNormal(a, 1.0, low=2.0), [2.5], [1.0], "check the bounds"),
-    "unbounded": (lambda a: dist.Normal(a, 1.0), [-1e9, 1e9, np.nan], [], "does not take every"),
+    "unbounded": (lambda a: dist.Normal(a, 1.0), [-1e9, 1e9, np.nan], [], None),
 }  # fmt: skip
 
 
@@ -45,5 +45,5 @@ def test_responses_outside_the_support_are_told_from_others(kind):
     rows, public = split.arrays((y,), {})
     of_rows = jax.jit(jax.vmap(lambda row: is_outside(split, {"a": jnp.zeros(())}, row, public)))
     assert of_rows(rows).tolist() == [False] * len(inside) + [True] * len(outside)
-    [line] = codes(split)
-    assert line.startswith("site 'y': ") and words in line
+    lines = codes(split)
+    assert not lines if words is None else len(lines) == 1 and lines[0].startswith("site 'y': ") and words in lines[0]

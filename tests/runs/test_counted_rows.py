@@ -52,7 +52,7 @@ CLIPPED = ClippedRows(share=0.9, error=0.01, num_rows=400)
 
 FIRST = {  # a verdict, what was measured of the rows, what comes first, how many findings follow
     "short": (partial(chains, SHORT), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have responses outside", 1),
-    "moving": (partial(chains, MOVING), ANY, "do not read: 100.0% ± 1.0% of the rows are ignored: their", 1),
+    "moving": (partial(chains, MOVING), ANY, "do not read: 100.0% ± 1.0% of the rows are ignored: they", 1),
     "mean": (partial(chains, MEAN), {"missing": 0.1}, "do not read: 10.0% ± 1.0% of the rows are ignored", 1),
     "clipped": (partial(chains, IGNORED, clipped=CLIPPED), OUTSIDE, "do not read: 33.0% ± 1.0% of the rows have", 0),
     "short, silent": (partial(chains, SHORT), {"silent": 0.9}, "do not read: 90.0% ± 1.0% of the rows have a grad", 1),
