@@ -1,13 +1,16 @@
 """Record and replay of every method: with the same releases a row changes nothing else, and planted faults are found."""
 
 import functools
+import itertools
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
+from benchmarks import hostile_entries
 from benchmarks.audits import FAULTS
+from benchmarks.hostile_entries import ENTRIES, PLACES
 from benchmarks.replays import HOSTILE, RUNNERS, chains, data, key, neighbour, query, replayed
 from dpppl.audit import replay
 from dpppl.errors import ConfigurationError
@@ -29,6 +32,18 @@ def test_a_row_changes_nothing_but_releases(name):
     assert found.consistent, found.differences
     assert found.num_accesses >= 1 and found.num_programs >= 1 and found.num_results > 3
     assert 1e-3 < found.moved <= 1.0 + 2e-4  # rows did take part
+
+
+@pytest.mark.parametrize(
+    ("entry", "place"),
+    [('"?"', "first"), *(pytest.param(*case, marks=pytest.mark.slow) for case in itertools.product(ENTRIES, PLACES))],
+)
+@pytest.mark.thinned(4)
+def test_an_entry_changes_nothing_but_releases(entry, place):
+    """In tables of all kinds at once."""
+    found = hostile_entries.replayed(entry, place)
+    assert found.consistent, found.differences
+    assert found.num_results > 20 and found.moved < 1.0 + 2e-4
 
 
 @pytest.mark.slow

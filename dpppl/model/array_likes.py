@@ -55,7 +55,7 @@ def is_list(value: object) -> bool:
 
 
 def _length(value: Any, depth: int = 0) -> float:
-    """The length of a column, or of the shortest in a dict; 0 for what is none. None, and a value that is marked, are as long as any."""
+    """The length of a column, or of the shortest in a dict; 0 for what is none. None and marked values are as long as any."""
     try:
         if value is None or hasattr(value, "tree_flatten"):
             return np.inf

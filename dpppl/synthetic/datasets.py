@@ -1,5 +1,6 @@
 """Synthetic tables from a private posterior: post-processing, at no cost."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ def datasets(
     - **num_datasets** - number of tables; `combine` needs several.
 
     Guarantee: post-processing of the private run; no further cost in epsilon. A synthetic row may equal a real one by chance.
-    Raises ConfigurationError where there are fewer posterior draws than tables.
+    Raises ConfigurationError where there are fewer posterior draws than tables, and for arguments of other kinds.
 
     >>> import jax
     >>> from dpppl.synthetic import Category, table_model
@@ -41,7 +42,14 @@ def datasets(
 
     num_rows = positive_integer(num_rows, name="num_rows")
     num_datasets = positive_integer(num_datasets, name="num_datasets")
-    draws = min((np.shape(value)[0] for value in samples.values()), default=0)
+    if not (isinstance(samples, Mapping) and samples and all(np.ndim(value) for value in samples.values())):
+        raise ConfigurationError(
+            f"samples are a dict of arrays (draws, ...) by site, not a {type(samples).__name__}: pass private.get_samples()."
+        )
+    if not isinstance(schema, Schema):
+        raise ConfigurationError(f"schema is a synthetic.Schema, not a {type(schema).__name__}.")
+    rng_key = keys.as_key(rng_key)
+    draws = min(np.shape(value)[0] for value in samples.values())
     if draws < num_datasets:
         raise ConfigurationError(
             f"{num_datasets} tables need as many posterior draws, and samples hold {draws}: give num_samples={num_datasets} or "

@@ -163,6 +163,15 @@ def test_tables_have_the_schemas_columns_and_relations():
     assert not tables[0].equals(tables[1])
     with pytest.raises(ConfigurationError, match="fewer tables"):
         synthetic.datasets(model, samples, SCHEMA, jax.random.key(1), num_rows=50, num_datasets=9)
+    for wrong in (7, object(), None, {}, [1.0], {"a": 1.0}):
+        with pytest.raises(ConfigurationError, match=r"pass private\.get_samples\(\)"):
+            synthetic.datasets(model, wrong, SCHEMA, jax.random.key(1), num_rows=50)
+    for schema, key, words in (
+        (SCHEMA, 7, "rng_key"),
+        (Schema, jax.random.key(1), "schema is a synthetic.Schema, not a type"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            synthetic.datasets(model, samples, schema, key, num_rows=50)
 
 
 def cells(noise, **columns):
@@ -178,6 +187,9 @@ def test_cells_are_counted_and_incomplete_rows_apart():
     )
     found = cells(1e-4, a=first, b=second)
     np.testing.assert_allclose(found.counts, [7, 20, 30, 40, 3], atol=1e-2)
+    assert found.details.line().startswith(
+        "read with care: 3.0% of the rows are left out: an entry is missing, or not in"
+    )
     assert found.details.noise_sd == 1e-4 and found.report.num_accesses == 1
     assert found.report.num_rows == 100 and not any("clipped" in line for line in found.report.not_covered())
 
