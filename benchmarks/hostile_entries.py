@@ -86,7 +86,7 @@ def of_csv(rows):
 
 def one_column(rows):
     source = dpppl.from_disk(written("t.tsv", "t\n" + "".join(f"{text(entry)}\n" for entry in rows)))
-    return source, source.shape
+    return source["t"], source.shape
 
 
 def no_names(rows):

@@ -231,14 +231,12 @@ class TextSource(Source):
 
     @classmethod
     def of(cls, path: Any) -> Source:
-        """The columns of a file as floats, NaN where an entry is no number; or its only column."""
+        """The columns of a file as floats, NaN where an entry is no number. Its only column is chosen by name, too."""
         names, rows, count = text_rows(path)
         if not count:
             raise ConfigurationError("this file has no rows: its first line names its columns.")
         missing = (None,) * len(names)
         array = numbers_of((entry for row in rows for entry in row or missing), float).reshape(count, len(names))
-        if len(names) == 1:
-            return InMemory.source(array[:, 0])
         return cls(InMemory(array), None, (count,), np.dtype(object), tuple(names))
 
     def __getitem__(self, key: object) -> Source:

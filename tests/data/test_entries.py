@@ -41,7 +41,7 @@ def of_csv(rows, folder):
 def one_column(rows, folder):
     lines = ["t", *map(text, rows)]
     (folder / "t.tsv").write_bytes("\r\n".join([*lines, ""]).encode("utf-8", "surrogateescape"))
-    return from_disk(folder / "t.tsv").read(0, N), len(from_disk(folder / "t.tsv"))
+    return from_disk(folder / "t.tsv", "t").read(0, N), len(from_disk(folder / "t.tsv"))
 
 
 def items(rows, folder):
@@ -140,7 +140,7 @@ def test_the_lines_of_a_text_file_are_its_rows(tmp_path):
         with pytest.raises(ConfigurationError, match=words):
             from_disk(path)[name]
     path.write_bytes(b"a\n1\n\n2\n")
-    np.testing.assert_array_equal(from_disk(path).read(0, 3), [1, np.nan, 2])
+    np.testing.assert_array_equal(from_disk(path, "a").read(0, 3), [1, np.nan, 2])
     path.write_bytes(b"77123,secret\n77123,secret\n")
     with pytest.raises(ConfigurationError) as caught:
         from_disk(path, "age")
