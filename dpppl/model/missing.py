@@ -43,7 +43,7 @@ def completions(split: Any, z: Arrays, row: Arrays, public: Arrays) -> tuple[Arr
 
 def log_density(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> jax.Array:
     """Log density of a row whose latents that are summed out have the values `given`. Latents that it does not use count 0."""
-    trace = _at(split, z, row, public, given)
+    trace = trace_of(split, z, row, public, given)
     total = _total(split, trace, dict(split.summed))
     for name, is_used in _in_use(split, z, row, public, given, trace).items():
         total += jnp.where(is_used, jnp.sum(unwrapped(trace[name]["fn"]).log_prob(trace[name]["value"])), 0.0)
@@ -84,9 +84,10 @@ def stand_ins(split: Any, latents: Arrays) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _at(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> Trace:
-    """A run on one row with the values `given`, those of its latents that are summed out among them."""
-    choices = {name: lambda site: given[site["name"]] for name, _ in split.summed}
+def trace_of(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> Trace:
+    """A run on one row with the values `given`; latents that are summed out and not among them have the first of theirs."""
+    of = lambda site: given[site["name"]]  # noqa: E731
+    choices = {name: of if name in given else np.zeros((), int) for name, _ in split.summed}
     found: Trace = split.visit_observed(lambda site: given.get(site["name"]), z, row, public, choices)
     return found
 
@@ -114,7 +115,7 @@ def _in_use(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays, t
 
 def _uses(split: object, name: str, z: Arrays, row: Arrays, public: Arrays, given: Arrays, trace: Trace) -> jax.Array:
     """Whether parameters of another site of a row become NaN where a latent is NaN; `trace` is that of the values `given`."""
-    tainted = _at(split, z, row, public, given | {name: jnp.full(jnp.shape(trace[name]["value"]), jnp.nan)})
+    tainted = trace_of(split, z, row, public, given | {name: jnp.full(jnp.shape(trace[name]["value"]), jnp.nan)})
     others = _of_row(split, trace, [name])
     return jnp.any(jnp.stack([_has_new_nan(s["fn"], tainted[s["name"]]["fn"]) for s in others]))
 
@@ -134,10 +135,10 @@ def _of_made_up(split: Any, name: str, z: Arrays, public: Arrays, row: Arrays) -
     given |= {other: value[0] for other, value in values.items()}
 
     def without_law(value: jax.Array) -> jax.Array:
-        return _total(split, _at(split, z, row, public, given | {name: value}), [name])
+        return _total(split, trace_of(split, z, row, public, given | {name: value}), [name])
 
     found = jax.vmap(without_law)(values[name])
-    uses = _uses(split, name, z, row, public, given, _at(split, z, row, public, given))
+    uses = _uses(split, name, z, row, public, given, trace_of(split, z, row, public, given))
     return uses, ~uses & jnp.any(found != found[0]) & jnp.all(jnp.isfinite(found))
 
 

@@ -155,6 +155,15 @@ class Responses:
         grid = np.meshgrid(*self.supports.values(), indexing="ij")
         values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
         log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
+        firsts = {n: jnp.asarray(v[0]) for n, v in self.supports.items()}
+
+        def is_repeated(given: Arrays) -> jax.Array:
+            """Whether the values differ from others in masked entries alone."""
+            masked = self._counted(z, row, public, given)
+            return jnp.any(jnp.stack([jnp.any(~jnp.asarray(masked[n]) & (given[n] != firsts[n])) for n in masked]))
+
+        if self.has_gaps:
+            log_probs = jnp.where(jax.vmap(is_repeated)(values), -jnp.inf, log_probs)
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
 
     def shared(self, z: Arrays, public: Arrays, key: jax.Array) -> tuple[Arrays, jax.Array, Arrays]:
@@ -200,19 +209,28 @@ class Responses:
 
     def totals(self, z: Arrays, row: Arrays, public: Arrays, values: Arrays) -> jax.Array:
         """The sum of a row's observed values, and m sums of `values` by site, (m, ...) each: (1 + m,). Masked entries are left
-        out. For rows with missing values, only the sums of `values`: (m,)."""
-        total: Any = 0.0
+        out, by the mask that goes with the same values. For rows with missing values, only the sums of `values`: (m,)."""
+        if not self.missing:
+            own = self.own(z, row, public) or {}
+            joined = lambda one, more: jnp.concatenate([jnp.asarray(one, jnp.result_type(more))[None], more])  # noqa: E731
+            values = jax.tree.map(joined, {name: own[name] for name in values}, values)
         in_use = missing.in_use(self.split, z, row, public) if self.missing else {}
-        others = {name: _number(value) for name, value in values.items()}
-        counts: dict[str, Tree] = in_use
-        for site in supports.observed(self.split, z, row, public):
-            name, counts[site["name"]] = site["name"], counted(site["fn"])
-            if not self.missing:
-                others[name] = jnp.concatenate([_number(censoring.own(site))[None], others[name]])
-        for name, value in others.items():
-            both = jnp.where(counts[name], value, 0.0)
-            total += jnp.sum(both, axis=tuple(range(1, both.ndim)))
-        return total
+
+        def total(given: Arrays) -> jax.Array:
+            counts = in_use | self._counted(z, row, public, given)
+            return sum((jnp.sum(jnp.where(counts[n], _number(v), 0.0)) for n, v in given.items()), start=jnp.zeros(()))
+
+        found: jax.Array = jax.vmap(total)(values)
+        return found
+
+    def _counted(self, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> Arrays:
+        """Which entries of a row's values count where it has the values `given`, by site: those that no mask takes out, such as
+        that of an amount that is positive only where another response says so. Not of latents without a mask."""
+        if not self.has_gaps:
+            return dict.fromkeys(given, True)
+        trace = missing.trace_of(self.split, z, row, public, given)
+        unmasked = set(self.missing) - set(self.split.masked)
+        return {name: counted(trace[name]["fn"]) for name in given if name not in unmasked}
 
     def _draws(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array) -> Arrays:
         """`num_draws` of a row's responses; of a single site all from one key, which is several times as fast."""

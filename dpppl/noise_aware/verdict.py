@@ -279,10 +279,14 @@ class Verdict(verdict.Verdict):
         lines = self._against()
         if not lines or self.widths.is_sandwich:
             return None
-        return (
-            f"the model is wrong: {'; '.join(lines)}; clipping is centred on what the model expects, so estimates move, by up "
-            f"to {max(self.harm):.1f} posterior sd; use a richer model."
-        )
+        moved = f"clipping is centred on what the model expects, so estimates move, by up to {max(self.harm):.1f} posterior sd"
+        if self.symmetric:
+            return (
+                f"the model does not fit where the run ended: {'; '.join(lines)}; the model stays the same when "
+                f"{'; or '.join(self.symmetric)}, so this may be between its modes; {moved}; order the latents in the prior "
+                "(dist.transforms.OrderedTransform), and use a richer model if that fits no better."
+            )
+        return f"the model is wrong: {'; '.join(lines)}; {moved}; use a richer model."
 
     def _against(self) -> list[str]:
         """Findings against the model from the responses' ranks, as parts of a sentence; by chance in less than 2 % of runs."""

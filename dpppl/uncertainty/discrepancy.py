@@ -23,7 +23,7 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
     - **bounds** - (low, high) of the statistic, chosen without looking at the rows. It is clipped to them.
 
     The score takes (samples, the model's arguments), samples as `dpppl.Public`, and is at most high - low from 0. It averages
-    over 50 posterior draws at most, with one replicate each; a site is replicated given the row's values of the sites before it.
+    over 50 posterior draws at most, with one replicate each, whose later responses are drawn given its earlier ones.
     Its mean is near 0 where the model is right: see `PrivateScore.p_value` (Gelman, Meng, Stern 1996). The interval counts
     noise and sampling. It leaves out the privacy noise in the posterior itself, which matters where this is much wider than
     without privacy.
@@ -72,19 +72,27 @@ def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float
 
 
 def _responses(model: Function, draw: Tree, key: jax.Array, args: Tree, kwargs: Tree) -> tuple[Tree, Tree]:
-    """By observed site, what a row observed and what the model draws in its place."""
+    """By observed site, what a row observed and what the model draws in its place, later responses given the drawn ones."""
+    observed, draws, censored = dict[str, Tree](), dict[str, Tree](), dict[str, Any]()
+
+    def redraw(site: Any) -> Tree:
+        if site["type"] != "sample" or not site["is_observed"]:
+            return None
+        name, site_key = site["name"], jax.random.fold_in(jax.random.fold_in(key, 1), len(draws))
+        observed[name] = jnp.asarray(site["value"])[0]
+        if not censoring.is_censored(site["fn"]):
+            draws[name] = site["fn"].sample(site_key)
+            return draws[name]
+        if not censoring.declared(site):
+            raise UnsupportedModelError(
+                f"site '{name}' does not say when rows are censored, so that replicates would not be; write "
+                'infer={"censored_by": end} in its numpyro.sample (docs/survival.md).'
+            )
+        draws[name], censored[name] = censoring.draw(site, site_key), dict(site)
+        return censoring.provisional(site, draws).value
+
     args, kwargs = jax.tree.map(lambda x: jnp.asarray(x)[None], (args, kwargs))
-    trace = handlers.trace(handlers.substitute(handlers.seed(model, key), data=draw)).get_trace(*args, **kwargs)
-    sites = [s for s in trace.values() if s["type"] == "sample" and s["is_observed"]]
-    keys = jax.random.split(jax.random.fold_in(key, 1), len(sites))
-    observed = {s["name"]: jnp.asarray(s["value"])[0] for s in sites}
-    censored = {s["name"]: s for s in sites if censoring.is_censored(s["fn"])}
-    if undeclared := [name for name, site in censored.items() if not censoring.declared(site)]:
-        raise UnsupportedModelError(
-            f"site '{undeclared[0]}' does not say when rows are censored, so that replicates would not be; write "
-            'infer={"censored_by": end} in its numpyro.sample (docs/survival.md).'
-        )
-    draw_site = lambda s, k: censoring.draw(s, k) if s["name"] in censored else s["fn"].sample(k)  # noqa: E731
-    draws = {s["name"]: draw_site(s, k) for s, k in zip(sites, keys)}
-    draws |= {name: censoring.observed(site, draws).value for name, site in censored.items()}
-    return observed, {name: value[0] for name, value in draws.items()}
+    latents = handlers.substitute(handlers.seed(model, key), data=draw)
+    handlers.trace(handlers.substitute(latents, substitute_fn=redraw)).get_trace(*args, **kwargs)
+    found = draws | {name: censoring.observed(site, draws).value for name, site in censored.items()}
+    return observed, {name: value[0] for name, value in found.items()}

@@ -16,6 +16,7 @@ UNLIKELY, CERTAIN = (
 )
 SUMS = "test_verdict:test_sums_are_read_in_units_of_what_their_rows_released"
 WRONG = {"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}
+ENDED = "do not read: the model does not fit where the run ended"
 SIDES, RELEASE = "dpppl.noise_aware.recipe:", "dpppl.noise_aware.sketch:Release."
 CURVATURE, PARAMETERS = "dpppl.noise_aware.curvature:", "dpppl.row_program.parameters:_narrowest"
 LIGHT = "test_sandwich:test_ranks_count_by_the_weight_and_their_variances_by_its_square"
@@ -26,13 +27,15 @@ SCORES, NONE = (
 )
 WIDTHS = "test_one_sided:test_widths_are_those_of_the_likelihood_and_the_prior"
 NOISE = "test_one_sided:test_noise_is_not_taken_for_one_side"
+RESPONSES = "dpppl.model.responses:Responses."
+TWO_PARTS = "test_two_parts:test_what_rows_of_a_right_model_release_has_mean_zero"
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
     bug("a wrong model is not refused", f"{VERDICT}findings", "else None, misfit)", "else None)",
-        FOUND, (lambda: WRONG, "do not read: the model is wrong")),
+        FOUND, (lambda: WRONG, ENDED)),
     bug("the mildest finding comes first", "dpppl.report.verdict:ranked", "(finding.level,", "(-finding.level,",
-        FOUND, (lambda: WRONG, "do not read: the model is wrong")),
+        FOUND, (lambda: WRONG, ENDED)),
     bug("a departure that harms nothing", f"{VERDICT}_against", "self.harm[0] >= HARM and", "",
         CHANCE, (lambda: {"fit": (0.01, 50.0), "harm": (0.9, 0.0, 0.0)},)),
     bug("a departure by value that harms nothing", f"{VERDICT}_against", "self.harm[1] >= HARM and", "",
@@ -95,11 +98,15 @@ MUTATIONS = [
     bug("parameters that a response enters", PARAMETERS, "np.inf if v in of_response else max", "max", SCORES, ("mixture",)),
     bug("vectors as wide as numbers", PARAMETERS, "max(1, v.aval.size)", "1", NONE),
     bug("more parameters than pay", PARAMETERS, "size <= _MOST", "True", NONE),
+    bug("masks of what was observed on what is drawn", f"{RESPONSES}_counted", "row, public, given)", "row, public, {})",
+        TWO_PARTS, ("hurdle",)),
+    bug("masked answers count once for each value", f"{RESPONSES}__call__", "if self.has_gaps:", "if False:",
+        TWO_PARTS, ("two answers",)),
     bug("as if at the truth", f"{FIT}Fit.of", "(1.0 + excess)", "1.0", SUMS),
 ]  # fmt: skip
 
 
-SLOW = [m for m in MUTATIONS if m.test == LIGHT or "as long as their blocks" in m.bug]
+SLOW = [m for m in MUTATIONS if m.test in (LIGHT, TWO_PARTS) or "as long as their blocks" in m.bug]
 
 
 @pytest.mark.parametrize(

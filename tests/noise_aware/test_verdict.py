@@ -40,7 +40,8 @@ def test_what_is_good_is_read():
     ("finding", "words"),
     [
         ({"fit": (0.4, 1079.0), "rank": (0.9, 0.01)}, "do not read: the model is wrong: by surprise, responses rank 0.900"),
-        ({"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}, "do not read: the model is wrong"),
+        ({"fit": (0.4, 1079.0), "symmetric": ("entries of 'locs' change places",)}, "do not read: the model does not fit where the run ended: "
+         "by surprise, responses rank 0.500 ± 0.010"),
         ({"fit": (0.1, 8.2), "impossible": (0.067, 0.021)}, "18 of 3 with responses that are next to impossible"),
         ({"link": ("w[0]", 0.1, 60.0, 4)}, "do not read: the model is wrong: where 'w[0]' matters most, responses are too high"),
         ({"link": ("", -0.1, 60.0, 4)}, "where fitted values are most extreme, responses are too low"),
