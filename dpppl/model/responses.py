@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -155,21 +156,14 @@ class Responses:
         grid = np.meshgrid(*self.supports.values(), indexing="ij")
         values = {n: jnp.asarray(g).reshape(-1, *shapes[n]) for n, g in zip(self.supports, grid)}
         log_probs = jax.vmap(lambda r: self.split.log_likelihood(z, row, public, r))(values)
-        firsts = {n: jnp.asarray(v[0]) for n, v in self.supports.items()}
-
-        def is_repeated(given: Arrays) -> jax.Array:
-            """Whether the values differ from others in masked entries alone."""
-            masked = self._counted(z, row, public, given)
-            return jnp.any(jnp.stack([jnp.any(~jnp.asarray(masked[n]) & (given[n] != firsts[n])) for n in masked]))
-
-        if self.has_gaps:
-            log_probs = jnp.where(jax.vmap(is_repeated)(values), -jnp.inf, log_probs)
+        if self.has_gaps:  # values that differ in masked entries alone are one response
+            counts, firsts = partial(self._counted, z, row, public), {n: v[0] for n, v in self.supports.items()}
+            masked = lambda r: [jnp.any(~jnp.asarray(c) & (r[n] != firsts[n])) for n, c in counts(r).items()]  # noqa: E731
+            log_probs = jnp.where(jax.vmap(lambda r: jnp.any(jnp.stack(masked(r))))(values), -jnp.inf, log_probs)
         return values, jnp.append(jnp.zeros(1), jax.nn.softmax(log_probs))
 
     def shared(self, z: Arrays, public: Arrays, key: jax.Array) -> tuple[Arrays, jax.Array, Arrays]:
-        """Responses of the law that all rows have, by site, (m, ...), their weights (m,), and a row that stands for all.
-
-        All that are possible, or half as many draws as there are rows."""
+        """All responses of the law that all rows have, or half as many draws as rows, by site; weights (m,); a row for all."""
         row = {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in self.split.row.items()}
         values, weights = replace(self, num_draws=self._num_shared)(z, row, public, key)
         return values, weights[1:], row
@@ -216,29 +210,24 @@ class Responses:
             values = jax.tree.map(joined, {name: own[name] for name in values}, values)
         in_use = missing.in_use(self.split, z, row, public) if self.missing else {}
 
-        def total(given: Arrays) -> jax.Array:
+        def total(given: Arrays) -> Any:
             counts = in_use | self._counted(z, row, public, given)
-            return sum((jnp.sum(jnp.where(counts[n], _number(v), 0.0)) for n, v in given.items()), start=jnp.zeros(()))
+            return sum(jnp.sum(jnp.where(counts[name], _number(value), 0.0)) for name, value in given.items())
 
-        found: jax.Array = jax.vmap(total)(values)
-        return found
+        return jnp.asarray(jax.vmap(total)(values))
 
     def _counted(self, z: Arrays, row: Arrays, public: Arrays, given: Arrays) -> Arrays:
-        """Which entries of a row's values count where it has the values `given`, by site: those that no mask takes out, such as
-        that of an amount that is positive only where another response says so. Not of latents without a mask."""
+        """Which entries of the values `given` no mask takes out where a row has these, by site; not of latents without a mask."""
         if not self.has_gaps:
             return dict.fromkeys(given, True)
-        trace = missing.trace_of(self.split, z, row, public, given)
-        unmasked = set(self.missing) - set(self.split.masked)
+        trace, unmasked = missing.trace_of(self.split, z, row, public, given), {*self.missing} - {*self.split.masked}
         return {name: counted(trace[name]["fn"]) for name in given if name not in unmasked}
 
     def _draws(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array) -> Arrays:
         """`num_draws` of a row's responses; of a single site all from one key, which is several times as fast."""
         if self.from_one_key:
             return self._draw(z, row, public, key, (self.num_draws,))
-        keys = jax.random.split(key, self.num_draws)
-        found: Arrays = jax.vmap(lambda key: self._draw(z, row, public, key))(keys)
-        return found
+        return dict(jax.vmap(lambda key: self._draw(z, row, public, key))(jax.random.split(key, self.num_draws)))
 
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         """One of a row's responses; with a `count`, of the last site so many."""

@@ -98,9 +98,9 @@ MUTATIONS = [
     bug("parameters that a response enters", PARAMETERS, "np.inf if v in of_response else max", "max", SCORES, ("mixture",)),
     bug("vectors as wide as numbers", PARAMETERS, "max(1, v.aval.size)", "1", NONE),
     bug("more parameters than pay", PARAMETERS, "size <= _MOST", "True", NONE),
-    bug("masks of what was observed on what is drawn", f"{RESPONSES}_counted", "row, public, given)", "row, public, {})",
+    bug("masks of what was observed on what is drawn", f"{RESPONSES}_counted", "row, public, given), {*", "row, public, {}), {*",
         TWO_PARTS, ("hurdle",)),
-    bug("masked answers count once for each value", f"{RESPONSES}__call__", "if self.has_gaps:", "if False:",
+    bug("masked answers count once for each value", f"{RESPONSES}__call__", "if self.has_gaps:", "if not self.has_gaps:",
         TWO_PARTS, ("two answers",)),
     bug("as if at the truth", f"{FIT}Fit.of", "(1.0 + excess)", "1.0", SUMS),
 ]  # fmt: skip
