@@ -123,7 +123,8 @@ def censored(x, time, censored, end):
 
 def survival(key, x, y, **settings):
     """Times, whether they are censored, and the ends of follow-up all follow the row that differs."""
-    life, end = np.exp(x[:, 0]) * (0.5 + y), np.exp(x[:, 1])
+    with np.errstate(over="ignore"):  # of this line, not of a run
+        life, end = np.exp(x[:, 0]) * (0.5 + y), np.exp(x[:, 1])
     method = dpppl.NoiseAware(censored, noise_multiplier=0.5, num_samples=20, **settings)
     method.run(key, x[:, 0], np.minimum(life, end), life > end, end)
     return method

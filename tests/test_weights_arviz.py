@@ -1,13 +1,16 @@
 """Weights of samples under decreasing steps, the summary table, and what goes to ArviZ."""
 
+import copy
 import json
 
 import arviz
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
 
@@ -134,3 +137,64 @@ def test_arviz_computes_its_diagnostics():
     for diagnostic in (arviz.rhat, arviz.ess):
         result = diagnostic(data)
         assert result["mean"].shape == (2,) and np.all(np.isfinite(result["mean"]))
+
+
+def grouped(g, y):
+    numpyro.sample("mean", dist.Normal(0.0, 1.0))
+    with numpyro.plate("groups", 3):
+        effect = numpyro.sample("effect", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+        with numpyro.plate("times", 4):
+            numpyro.sample("pulse", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", y.shape[0]):
+        numpyro.sample("y", dist.Normal(effect[g, 0], 1.0), obs=y)
+
+
+G, V = np.arange(30) % 3, np.zeros(30, np.float32)
+
+
+def of_chains(model=grouped):
+    kernel = dpppl.DPSGLD(model, clipping_norm=3.0, noise_multiplier=5.0)
+    mcmc = dpppl.MCMC(kernel, num_warmup=0, num_samples=8, num_chains=2, chain_method="vectorized", progress_bar=False)
+    mcmc.run(dpppl.secret_key(), G, V)
+    return lambda **options: mcmc.to_arviz(allow_unconverged=True, **options)
+
+
+def of_guide():
+    svi = dpppl.SVI(grouped, AutoNormal(grouped), clipping_norm=1.0, noise_multiplier=5.0)
+    result = svi.run(dpppl.secret_key(), 4, G, V, progress_bar=False)
+    return lambda **options: result.to_arviz(jax.random.key(0), 5, result.last_params, **options)
+
+
+@pytest.mark.parametrize("to_arviz", [of_chains, of_guide])
+def test_arviz_takes_names_of_axes_and_those_of_plates_are_kept(to_arviz):
+    made = to_arviz()
+    plain, named = made(), made(coords={"groups": ["a", "b", "c"]}, dims={"effect": ["groups", "part"]})
+    assert plain.posterior["pulse"].dims[2:] == ("times", "groups") == named.posterior["pulse"].dims[2:]
+    assert plain.posterior["effect"].dims[2] == "groups" and named.posterior["effect"].dims[2:] == ("groups", "part")
+    assert plain.posterior["mean"].ndim == 2 and named.posterior.sel(groups="b")["effect"].shape[-1] == 2
+    for options in (dict(coords={"groups": ["a"]}), dict(dims=["groups"]), dict(dims={"mean": ["groups"]})):
+        with pytest.raises(dpppl.ConfigurationError, match="coords"):
+            made(**options)
+
+
+def test_arviz_says_why_there_are_no_rows_and_takes_public_ones():
+    data = of_chains()()
+    calls = {
+        "log likelihood": (arviz.loo, arviz.waic, lambda d: arviz.compare({"a": d, "b": d})),
+        "observed rows": (arviz.plot_ppc, arviz.plot_bpv, lambda d: arviz.plot_loo_pit(d, y="y")),
+    }
+    for words, functions in calls.items():
+        for function in functions:
+            with pytest.raises(dpppl.ConfigurationError, match=f"{words}.*private and not stored"):
+                function(data)
+    assert not hasattr(data, "prior") and copy.deepcopy(data).posterior.equals(data.posterior)
+    made_up = {"y": np.zeros((2, 8, 30))}
+    data.extend(arviz.from_dict(posterior_predictive=made_up, observed_data={"y": V}, log_likelihood=made_up))
+    assert data.log_likelihood["y"].shape == (2, 8, 30) and type(data).__name__ == "PrivateInferenceData"
+    assert sorted(data.groups()) == [
+        "log_likelihood",
+        "observed_data",
+        "posterior",
+        "posterior_predictive",
+        "sample_stats",
+    ]

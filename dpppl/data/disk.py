@@ -16,12 +16,17 @@ import numpy as np
 
 from dpppl.data.files import of_memmap
 from dpppl.data.rows import Rows, placement_of
-from dpppl.data.sources import Array, InMemory, Source, fitted
+from dpppl.data.sources import Array, InMemory, Items, Source, fitted
 from dpppl.errors import ConfigurationError, DataReadError
 from dpppl.types import Foreign, Function, Tree
 
 MOST_ROWS = 2**31 - 2**20
 """Numbers of rows are 32-bit integers."""
+OWN_CODE = (
+    "the data set's own code raised an error, or gave another number of items than it was asked for (what it says may tell of a "
+    "row, so it is left out; to see it, ask it for each item: for number in range(len(dataset)): dataset[number])"
+)
+"""The cause of every error of a data set that gives items by number."""
 AHEAD = 2
 """How many blocks are read before they are asked for."""
 _BLOCK_BYTES, _BLOCK_ROWS = 2**22, 2**16
@@ -164,11 +169,11 @@ class Reading:
         for label, source, _ in placement.sources:
             tables.setdefault(source.table, []).append((label, source))
         self._types = {label: dtype for label, _, dtype in placement.sources}
-        self._tables: list[tuple[list[str], Foreign]] = []
+        self._tables: list[tuple[list[str], Foreign, bool]] = []
         try:
             for table, parts in tables.items():
                 opened = table.opened([source for _, source in parts])
-                self._tables.append(([label for label, _ in parts], opened))
+                self._tables.append(([label for label, _ in parts], opened, isinstance(table, Items)))
         except BaseException:
             self.close()
             raise
@@ -196,8 +201,8 @@ class Reading:
     def _all(self, act: Function) -> dict[str, Array]:
         found = {}
         with np.errstate(all="ignore"):
-            for labels, table in self._tables:
-                for label, rows in zip(labels, act(table)):
+            for labels, table, runs_code in self._tables:
+                for label, rows in zip(labels, _without_its_words(act, table) if runs_code else act(table)):
                     found[label] = fitted(rows, self._types[label])  # a view, which JAX copies
         return found
 
@@ -206,7 +211,7 @@ class Reading:
         if hasattr(self, "_thread"):
             self._thread.shutdown(wait=True, cancel_futures=True)
         self._blocks.clear()
-        for _, table in self._tables:
+        for _, table, _ in self._tables:
             table.close()
 
 
@@ -235,9 +240,19 @@ def reading(placement: OnDisk) -> Iterator[None]:
         raise DataReadError(found.error) from None
 
 
+def _without_its_words(act: Function, table: Foreign) -> Any:
+    """`act(table)` of a data set's own code: its errors may hold a row's values, in words, kinds, notes and causes."""
+    try:
+        return act(table)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt from None
+    except BaseException:  # also SystemExit, whose words JAX would print
+        raise DataReadError(OWN_CODE) from None
+
+
 def _told(error: BaseException) -> str:
     """The cause of an error, without any value: the text of another library's error may hold some."""
-    what = str(error) if isinstance(error, OSError) else f"a {type(error).__name__}"
+    what = str(error) if isinstance(error, OSError) else "the files are damaged"
     return (
         f"rows could not be read: {what}. Earlier charges stay, nothing of what was then computed is "
         "returned. Mend the data and run again; a run with checkpoint= goes on where it was."

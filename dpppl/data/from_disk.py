@@ -62,7 +62,16 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
     if _is_hugging_face(what):
         return _of_hugging_face(what)
     if hasattr(what, "__len__") and hasattr(what, "__getitem__") and not isinstance(what, np.ndarray | dict):
-        return _of_table(Items(what, _declared(dtype)))
+        items = Items(what, _declared(dtype))
+        try:
+            return _of_table(items)
+        except ConfigurationError:
+            raise
+        except Exception:  # what it says may hold values
+            raise DataReadError(
+                "the data set's own code raised an error for its length (what it says may tell of a row, so it is left out): "
+                "call len(dataset) to see it."
+            ) from None
     cure = "; an array in memory, a dict of arrays or a data frame is passed to the model itself"
     raise ConfigurationError(f"from_disk takes a path or a data set, not a {type(what).__name__}{cure}.")
 

@@ -164,6 +164,7 @@ class MCMC(MCMCSettings):
         """Note that a run begins; the report of its charges alone."""
         split = chains.bound.split
         self._ran_on, self._placement = (split.num_rows, split.assumed_public), described(chains.rows)
+        self._dims = split.dims
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, chains.start_values)
         cleared: Any = None
         self._outcome = self._states = self._states_flat = self._last_state = cleared

@@ -69,6 +69,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
         self._ran_on: tuple[int | None, tuple[str, ...]] = (None, ())
+        self._dims: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
         steps = f"{self.num_chains} x ({self.num_warmup} + {self.num_samples}) steps"
@@ -171,13 +172,15 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
     def _args(self) -> Any:  # arviz.from_numpyro reads it
         raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
 
-    def to_arviz(self, *, allow_unconverged: bool = False) -> Any:
+    def to_arviz(self, *, allow_unconverged: bool = False, coords: Any = None, dims: Any = None) -> Any:
         """InferenceData (ArviZ 1: a DataTree) of the samples and their weights, with the privacy report as attributes.
 
         It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra.
 
         - **allow_unconverged** - as for `get_samples`.
+        - **coords**, **dims** - labels of axes, and names of each site's axes, as ArviZ takes them; a plate's axis has its name.
         """
         self._ended("to_arviz")
         samples = jax.tree.map(np.asarray, self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged))
-        return to_inference_data(samples, self.privacy_report(), sample_stats={"weight": self.get_weights()})
+        stats = {"weight": self.get_weights()}
+        return to_inference_data(samples, self.privacy_report(), self._dims, coords, dims, sample_stats=stats)

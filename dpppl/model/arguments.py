@@ -75,9 +75,10 @@ class Arguments:
         Raises ConfigurationError for arrays that are neither rows nor `Public`, and for other objects that are neither settings
         nor `Public`. Raises UnsupportedModelError where there is no private array."""
         names, values = _named(model, args, kwargs)
-        for name, value in zip(names, values):
-            public_values.check_marked(name, value, lambda leaf: isinstance(leaf, _ARRAYS), _is_public)
-        leaves, treedef = _flatten(names, values)
+        with _without_values():
+            for name, value in zip(names, values):
+                public_values.check_marked(name, value, lambda leaf: isinstance(leaf, _ARRAYS), _is_public)
+            leaves, treedef = _flatten(names, values)
         rows: Shapes = {}
         public: Shapes = {}
         static = {}
@@ -118,7 +119,8 @@ class Arguments:
     @property
     def assumed_public(self) -> tuple[str, ...]:
         """Name and type of each argument that is not private."""
-        return public_values.described(self.names, [*self.static.items(), *self.public.items()])
+        leaves = [*self.static.items(), *self.public.items()]
+        return public_values.described(self.names, leaves, self.treedef.children())
 
     def shapes(self, num_rows: int) -> Shapes:
         """Shapes and dtypes of the private arrays, if they had this many rows."""
@@ -208,10 +210,9 @@ def _without_values() -> Iterator[None]:
         yield
     except DPPPLError:
         raise
-    except Exception as error:
+    except Exception:
         raise ConfigurationError(
-            f"an argument of the model cannot be read as arrays (a {type(error).__name__}); pass NumPy or JAX arrays of "
-            "numbers, or a dict of them by name."
+            "an argument of the model cannot be read as arrays of numbers; pass NumPy or JAX arrays, or a dict of them by name."
         ) from None
 
 

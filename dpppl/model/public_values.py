@@ -1,15 +1,21 @@
 """Which arguments are public without a mark, and the words for those that are public in the report."""
 
+import contextlib
 import datetime
+import functools
+import inspect
+import os
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from types import CodeType
 from typing import Any
 
 import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
+from dpppl.jaxprs import is_key
 from dpppl.model.array_likes import is_list
 from dpppl.types import Tree
 
@@ -18,6 +24,13 @@ _LONGEST = 40
 _MOST_SETTINGS = 32
 _FEW_ARRAYS = 6
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)
+_DEEPEST = 10
+_LIBRARIES = (
+    os.path.dirname(os.__file__) + os.sep,
+    os.path.dirname(np.__path__[0]) + os.sep,
+    os.path.dirname(jax.__path__[0]),
+)
+"""Where functions are no user's: their numbers are public with their code."""
 _RULE = (
     "Arrays and data frames of numbers are private rows. Only a number, True, False, None or a string of at most "
     f"{_LONGEST} characters is public without a mark"
@@ -82,9 +95,10 @@ def check_number(names: Sequence[str], num_rows: int, least: int) -> None:
         )
 
 
-def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
-    """Name and type of each argument that is not private, from the labels of its leaves and their values or shapes."""
-    found: dict[str, Counter[str]] = {name: Counter() for name in names}
+def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]], trees: Iterable[Any]) -> tuple[str, ...]:
+    """Name and type of all that arguments hold and that is not private: from the labels of leaves and their values or shapes,
+    and from the arguments' structures, whose keys and static fields are public."""
+    found = {name: Counter(_static(tree)) for name, tree in zip(names, trees)}
     for label, leaf in leaves:
         name = max((name for name in names if label.startswith(name)), key=len)
         is_array = hasattr(leaf, "shape") and hasattr(leaf, "dtype")
@@ -96,6 +110,80 @@ def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]]) -> tuple[
         if types
     }
     return tuple(f"argument '{name}' ({words})" for name, words in each.items())
+
+
+def captured(model: Any, given: Sequence[str], above: tuple[int, ...] = ()) -> tuple[str, ...]:
+    """Name and type of the numbers that a model takes from outside its call: closures, globals, defaults, functools.partial,
+    attributes of an object that is called, and the same of the user's functions that it calls.
+
+    - **given** - names of the call's arguments."""
+    found: dict[str, Any] = {}
+    if id(model) in above or len(above) > _DEEPEST:
+        return ()
+    inner = getattr(model, "__wrapped__", None) or getattr(model, "__func__", None)
+    if isinstance(model, functools.partial):
+        found |= {f"args[{number}]": value for number, value in enumerate(model.args)} | model.keywords
+        inner = model.func
+    if inspect.isfunction(model):
+        if model.__code__.co_filename.startswith(_LIBRARIES):
+            return ()
+        for name, cell in zip(model.__code__.co_freevars, model.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                found[name] = cell.cell_contents
+        found |= {name: model.__globals__[name] for name in _names(model.__code__) if name in model.__globals__}
+        found |= {p.name: p.default for p in inspect.signature(model).parameters.values() if p.default is not p.empty}
+    elif inner is None and callable(model) and not inspect.isclass(model):
+        found |= getattr(model, "__dict__", {})
+    owner = getattr(model, "__self__", None)
+    found |= {} if owner is None or inspect.ismodule(owner) else {"self": owner}
+    words = [
+        f"captured '{name}' ({kind})"
+        for name, value in found.items()
+        if name not in given and (kind := _numbers(value))
+    ]
+    for value in (inner, *found.values()):
+        if callable(value) and not inspect.isclass(value):
+            words += captured(value, (), (*above, id(model)))
+    return tuple(dict.fromkeys(words))
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names that a function's code looks up, those of functions in it included."""
+    return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
+def _numbers(value: Any) -> str:
+    """The type of a value that is, or holds, single numbers; nothing for others, and for arrays, whose shapes are listed."""
+    if isinstance(value, _NUMBERS) or (hasattr(value, "dtype") and np.size(value) == 1 and not is_key(value)):
+        return str(getattr(value, "dtype", type(value).__name__))
+    if callable(value) or inspect.ismodule(value) or hasattr(value, "dtype"):
+        return ""
+    plain = isinstance(value, (*_CONTAINERS, set, frozenset))
+    held = list(value) if isinstance(value, set | frozenset) else value if plain else getattr(value, "__dict__", None)
+    try:
+        count = sum(
+            bool(_numbers(leaf))
+            for leaf in jax.tree.leaves(held)
+            if hasattr(leaf, "dtype") or not hasattr(leaf, "__dict__")
+        )
+    except Exception:
+        return type(value).__name__
+    return f"{type(value).__name__} of {count} number{'s' * (count > 1)}" if count else ""
+
+
+def _static(tree: Any) -> Iterable[str]:
+    """Words for what a structure holds besides leaves: keys of dicts, and static fields and aux data of other nodes."""
+    found = tree.node_data()
+    if found is None:
+        return
+    kind, static = found
+    if kind not in (list, tuple, type(None)):
+        where = "the keys of a dict" if kind in _CONTAINERS else f"a {kind.__name__}"
+        for each in jax.tree.leaves(static, is_leaf=lambda leaf: leaf is None):
+            if each is not None and not isinstance(each, type):
+                yield f"{type(each).__name__} in {where}"
+    for child in tree.children():
+        yield from _static(child)
 
 
 def _has_plain_structure(tree: Tree) -> bool:

@@ -32,6 +32,7 @@ from dpppl.model.handlers import (
     trace_of,
 )
 from dpppl.model.indices import Table, followed
+from dpppl.model.public_values import captured
 from dpppl.model.refusals import MASK_CURE
 from dpppl.model.row_independence import check_coupling, check_dependence
 from dpppl.model.structure import (
@@ -65,6 +66,7 @@ class SplitModel:
     - **masked** - summed latents that have a mask.
     - **missing** - summed latents that stand for missing values: masked ones, and continuous ones that some rows do not use.
     - **notes** - sentences about declarations of the model that a run leaves out; they contain no information about rows.
+    - **dims** - names of the axes of latents in plates: those of the plates.
 
     `rows` and `public` are as `arrays` returns them: dicts by argument. `row` is `rows` without the leading axis. `z` maps each
     latent site to its unconstrained value; it may also map deterministic sites to values, which then replace those that the model
@@ -83,6 +85,7 @@ class SplitModel:
     masked: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: object = None) -> tuple[Any, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers. `mesh`: devices to
@@ -312,7 +315,7 @@ def _split(
     lengths = {arguments.num_rows, structure.plates[data_plate][0]}
     by_site(refusals.check_effects, *program)
     assumed_public = by_site(partial(refusals.check_captured, lengths=lengths), *program)
-    assumed_public = (*assumed_public, *arguments.assumed_public)
+    assumed_public = (*assumed_public, *captured(model, arguments.names), *arguments.assumed_public)
     of_rows = {*local, *dict(summed)}
     latents = {n: latent for n, latent in structure.latents.items() if latent is not None and n not in of_rows}
     masked = tuple(name for name in dict(summed) if name in structure.masked)
@@ -332,7 +335,11 @@ def _split(
         lambda name, what: refusals.coupled_message(name, what, structure, more()) + split._imputed(),
     )
     return replace(
-        split, deterministic=deterministic, missing=stand_ins, notes=structure.notes(data_plate, deterministic)
+        split,
+        deterministic=deterministic,
+        missing=stand_ins,
+        notes=structure.notes(data_plate, deterministic),
+        dims=structure.dims,
     )
 
 

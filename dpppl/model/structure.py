@@ -55,7 +55,8 @@ class Structure:
     - **factors**, **deterministic** - names of such sites.
     - **params** - parameters by name.
     - **mutable** - mutable states by name, and whether they hold a random generator.
-    - **plates_of** - the plates around each sample site."""
+    - **plates_of** - the plates around each sample site.
+    - **dims** - names of the batch axes of latents in plates."""
 
     plates: dict[str, tuple[int, int]] = field(default_factory=dict)
     latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Structure:
     params: dict[str, object] = field(default_factory=dict)
     mutable: dict[str, bool] = field(default_factory=dict)
     plates_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, trace: Trace) -> "Structure":
@@ -80,6 +82,7 @@ class Structure:
             elif site["type"] == "sample":
                 structure.plates_of[name] = tuple(plates_of(site))
                 if not site["is_observed"]:
+                    structure.dims |= {name: dims_of(site)} if site["cond_indep_stack"] else {}
                     structure.latents[name] = _unconstrained(site)
                     structure.masked += [name] if is_masked(site) else []
                     structure.supports[name] = _num_values(site)
@@ -131,6 +134,13 @@ class Structure:
 def plates_of(site: Site) -> list[str]:
     """The plates around a site."""
     return [frame.name for frame in site["cond_indep_stack"]]
+
+
+def dims_of(site: Site) -> tuple[str, ...]:
+    """Names of the batch axes of a site's value: those of their plates."""
+    names = {int(frame.dim): frame.name for frame in site["cond_indep_stack"]}
+    count = len(jnp.shape(site["value"])) - site["fn"].event_dim
+    return tuple(names.get(axis - count, f"{site['name']}_dim_{axis}") for axis in range(count))
 
 
 def plate_dim(site: Site, plate: str) -> int:

@@ -199,14 +199,17 @@ class NoiseAware(NoiseAwareSettings):
         kept = [name for name in found if not exclude_deterministic or name in latents]
         conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
-    def to_arviz(self, *, allow_unconverged: bool = False) -> Tree:
+    def to_arviz(self, *, allow_unconverged: bool = False, coords: Any = None, dims: Any = None) -> Tree:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
         log likelihood, which would be private rows. Needs the [arviz] extra.
 
-        - **allow_unconverged** - whether to take samples that the verdict refuses without an UnconvergedWarning."""
+        - **allow_unconverged** - whether to take samples that the verdict refuses without an UnconvergedWarning.
+        - **coords**, **dims** - labels of axes, and names of each site's axes, as ArviZ takes them; a plate's axis has its name.
+        """
         _found(self._samples, "to_arviz")
         found = self.get_samples(group_by_chain=True, allow_unconverged=allow_unconverged)
-        return to_inference_data(jax.tree.map(np.asarray, found), self.privacy_report())
+        plates = {} if self._coordinates is None else self._coordinates.split.dims
+        return to_inference_data(jax.tree.map(np.asarray, found), self.privacy_report(), plates, coords, dims)
 
 
 def _found(result: T | None, name: str) -> T:

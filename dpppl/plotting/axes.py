@@ -1,5 +1,6 @@
 """Axes to draw on, and colours that the colour-blind tell apart (Okabe and Ito's)."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpppl.errors import ConfigurationError
@@ -9,6 +10,12 @@ if TYPE_CHECKING:
 
 BLUE, ORANGE, SKY, GREY = "#0072B2", "#E69F00", "#56B4E9", "#7F7F7F"
 STYLES = ((BLUE, "o", "-"), (ORANGE, "s", "--"), (GREY, "^", "-."), (SKY, "D", ":"))
+
+
+def check_parts(value: object, parts: Sequence[str], name: str, cure: str) -> None:
+    """Raise ConfigurationError for an object of another kind, which lacks some of these attributes."""
+    if not all(hasattr(value, part) for part in parts):
+        raise ConfigurationError(f"{name} is a {type(value).__name__}; give {cure}.")
 
 
 def new_axes(axes: "Axes | None", **size: Any) -> "Axes":

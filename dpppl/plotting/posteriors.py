@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
-from dpppl.plotting.axes import BLUE, GREY, ORANGE, STYLES, new_axes
+from dpppl.plotting.axes import BLUE, GREY, ORANGE, STYLES, check_parts, new_axes
 from dpppl.types import BySite
 from dpppl.uncertainty.decomposition import by_element
+from dpppl.uncertainty.inputs import as_array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,8 +25,12 @@ def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) ->
     Shares below 0, where the posterior is wider, are drawn as 0 and written out. Returns the Axes. Raises
     ConfigurationError where there is no latent.
     """
+    cure = "a dict of one number for each latent, NoiseAware.verdict.learned or uncertainty.learned_shares(posterior, prior)"
+    check_parts(shares, ("items", "values"), "shares", cure)
     if not shares:
         raise ConfigurationError("there is no latent to draw: shares is empty.")
+    if any(as_array(share, f"the share of {name!r}").ndim for name, share in shares.items()):
+        raise ConfigurationError(f"shares are not numbers; give {cure}.")
     axes = new_axes(axes, figsize=(5.5, 0.9 + 0.32 * len(shares)))
     values, places = np.array(list(shares.values()), float), np.arange(len(shares))
     axes.barh(
@@ -102,8 +107,9 @@ def mixing(
     """
     paths: dict[str, Any] = {}
     words: dict[str, str] = {}
+    check_parts(samples, ("items", "values"), "samples", "a dict by site, mcmc.get_samples(group_by_chain=True)")
     for site, value in samples.items():
-        value = np.asarray(value, float)
+        value = as_array(np.asarray(value), f"samples of '{site}'")
         if value.ndim < 2 or value.shape[1] < 2:
             raise ConfigurationError(f"samples of '{site}' must have shape (chains, draws, ...), two draws at least.")
         for place in np.ndindex(value.shape[2:]):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
-from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
+from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, check_parts, new_axes
 from dpppl.uncertainty.calibration import reliability_bins
 from dpppl.uncertainty.decomposition import decompose_variance
 from dpppl.uncertainty.inputs import as_array
@@ -160,6 +160,8 @@ def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, 
     >>> survival_plot(SurvivalCurve(np.arange(3.0), line, 0.9 * line, line, 0.9)).get_ylabel()
     'probability of no event'
     """
+    cure = "what dpppl.uncertainty.survival_curve(...) returns"
+    check_parts(curve, ("times", "mean", "lower", "upper"), "curve", cure)
     axes = new_axes(axes, figsize=(5.0, 3.5))
     for row, mean in enumerate(curve.mean):
         colour, _, line = STYLES[row % len(STYLES)]

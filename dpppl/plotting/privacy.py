@@ -8,7 +8,7 @@ import numpy as np
 from dpppl.accounting import Plan
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
-from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, new_axes
+from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, check_parts, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +28,7 @@ def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
     >>> axes.get_xscale()
     'log'
     """
+    check_parts(plan, ("row_curvature", "width_at", "options"), "plan", "what dpppl.accounting.plan(...) returns")
     axes = new_axes(axes, figsize=(6.0, 4.0))
     curvatures = plan.row_curvature * 10.0 ** np.linspace(-4, 2, 121)
     axes.plot(curvatures, [plan.width_at(c) for c in curvatures], color="black", linewidth=1.2, label="without privacy")
@@ -67,6 +68,9 @@ def epsilon_against_utility(
     >>> axes.get_xscale()
     'log'
     """
+    cure = 'a dict by method of dicts by epsilon: {"NoiseAware": {0.1: [0.80, 0.81], 1.0: 0.84}}'
+    for each in (results, *(results.values() if isinstance(results, Mapping) else ())):
+        check_parts(each, ("items", "values"), "results", cure)
     if not any(results.values()):
         raise ConfigurationError("there is nothing to draw: results is empty.")
     if any(not epsilon > 0 for scores in results.values() for epsilon in scores):
@@ -112,6 +116,7 @@ def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes"
     """
     from dpppl import accounting
 
+    check_parts(ledger, ("report", "events_of"), "ledger", "a ledger, dpppl.PrivacyLedger.open(path)")
     report = ledger.report()
     runs = [run for run in report.runs if run.num_accesses]
     if not runs:
@@ -146,6 +151,7 @@ def attack_picture(result: Any, *, axes: "Axes | None" = None) -> "Axes":
     >>> attack_picture(SimpleNamespace(curve=curve, points=[(0.1, 0.3)], attack="white_box")).get_xlabel()
     'false positive rate'
     """
+    check_parts(result, ("curve", "points", "attack"), "result", "what dpppl.audit.audit(...) returns")
     axes, rates = new_axes(axes, figsize=(4.5, 4.0)), np.linspace(0.0, 1.0, 201)
     axes.plot(rates, 1.0 - result.curve.false_negative_rate(rates), color=BLUE, label="account")
     axes.plot(

@@ -1,21 +1,43 @@
 """Samples and report for ArviZ."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dpppl.errors import ConfigurationError
 from dpppl.report.report import PrivacyReport
 
 
-def to_inference_data(posterior: Mapping[str, object], report: PrivacyReport, **groups: Any) -> Any:
-    """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows."""
+def to_inference_data(
+    posterior: Mapping[str, object], report: PrivacyReport, plates: Mapping[str, Sequence[str]], coords: Any, dims: Any,
+    **groups: Any,
+) -> Any:  # fmt: skip
+    """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows.
+
+    - **plates** - by site, names of its leading axes.
+    - **coords**, **dims** - as ArviZ takes them; `dims` replaces the names of plates, site by site.
+
+    Raises ConfigurationError where these do not fit the samples."""
     import arviz
 
     attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
     groups = {"posterior": dict(posterior)} | groups
-    if arviz.__version__.startswith("0."):
+    if not all(given is None or isinstance(given, Mapping) for given in (coords, dims)):
+        raise ConfigurationError('coords and dims are dicts: coords={"group": labels}, dims={"effect": ["group"]}.')
+    axes = {site: list(names) for site, names in plates.items() if site in posterior} | dict(dims or {})
+    shapes = {site: getattr(value, "shape", ())[2:] for site, value in posterior.items()}
+    try:
+        if any(len(axes[site]) > len(shapes[site]) for site in axes):
+            raise ValueError("there are more names than axes")
+        if not arviz.__version__.startswith("0."):
+            attrs = {"/": attributes} | dict.fromkeys(groups, attributes)
+            return arviz.from_dict(groups, coords=coords, dims=axes, attrs=attrs)
         from dpppl.report.inference_data import PrivateInferenceData
 
-        found = arviz.from_dict(**groups, attrs=attributes)
-        found.__class__ = PrivateInferenceData
-        return found
-    return arviz.from_dict(groups, attrs={"/": attributes} | dict.fromkeys(groups, attributes))
+        found = arviz.from_dict(**groups, coords=coords, dims=axes, attrs=attributes)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"coords and dims do not fit the samples, whose elements have the shapes {shapes}: {error}. Give one name for each "
+            "axis in dims, and as many labels for each name in coords as that axis is long."
+        ) from None
+    found.__class__ = PrivateInferenceData
+    return found

@@ -174,16 +174,20 @@ class SVIResult:
             found: dict[str, Tree] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
             return found
 
-    def to_arviz(self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None) -> Any:
+    def to_arviz(
+        self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None, *, coords: Any = None,
+        dims: Any = None,
+    ) -> Any:  # fmt: skip
         """InferenceData (ArviZ 1: a DataTree) of posterior draws, with the privacy report as attributes. Needs `dpppl[arviz]`.
 
         - **rng_key** - a key of the draws.
         - **num_samples** - number of draws.
         - **params** - constrained parameters by name; None: the averaged ones.
+        - **coords**, **dims** - labels of axes, and names of each site's axes, as ArviZ takes them; a plate's axis has its name.
 
         It holds no observed data and no log likelihood: both would be private rows."""
         draws = {name: np.asarray(x)[None] for name, x in self.sample_posterior(rng_key, num_samples, params).items()}
-        return to_inference_data(draws, self.report)
+        return to_inference_data(draws, self.report, self._with_functions("to_arviz").split.dims, coords, dims)
 
     def __repr__(self) -> str:
         cost = (

@@ -1,5 +1,6 @@
 """Parts of a predictive variance, and the share of a prior's variance that the data removed."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,12 @@ def by_element(samples: BySite, like: BySite) -> dict[str, np.ndarray]:
 
     Raises ConfigurationError for a site that is missing or whose elements have another shape than in `like`."""
     found: dict[str, np.ndarray] = {}
+    for given in (samples, like):
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"samples are a {type(given).__name__}; give a dict by site, as get_samples() of a posterior and "
+                "Predictive(model, num_samples=...) of a prior return it."
+            )
     for site in like:
         if site not in samples:
             raise ConfigurationError(f"site {site!r} of the posterior is not among the other samples.")

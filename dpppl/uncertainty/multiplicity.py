@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
+from dpppl.uncertainty.inputs import as_array
+from dpppl.validation import positive
 
 Array = np.ndarray
 
@@ -21,11 +23,11 @@ def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_disc
     >>> discoveries([0.001, 0.01, 0.5, 20.0]).tolist()
     [True, True, False, False]
     """
-    factors = np.asarray(bayes_factors, float)
+    factors = as_array(bayes_factors, "bayes_factors")
     if factors.ndim != 1 or not np.all(factors >= 0.0):
         raise ConfigurationError("bayes_factors must be numbers of shape (K,), none negative.")
     for name, value in (("prior_null", prior_null), ("false_discovery_rate", false_discovery_rate)):
-        if not 0.0 < value < 1.0:
+        if not positive(value, name=name) < 1.0:
             raise ConfigurationError(f"{name} {value} must be in (0, 1).")
     odds = factors * prior_null / (1.0 - prior_null)
     null = np.where(np.isinf(odds), 1.0, odds / (1.0 + np.where(np.isinf(odds), 0.0, odds)))

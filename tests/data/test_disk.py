@@ -3,6 +3,8 @@
 import os
 import re
 import threading
+import traceback
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -325,13 +327,113 @@ def test_a_read_error_ends_a_run_and_what_was_charged_stays_charged(asked, caplo
         dpppl.DPSGLD(model, clipping_norm=2.0), num_warmup=0, num_samples=40, target_epsilon=2.0, target_delta=1e-5,
         progress_bar=False, print_cost=False,
     )  # fmt: skip
-    with pytest.raises(DataReadError, match="rows could not be read: a ValueError") as error, same_key() as key:
+    with pytest.raises(DataReadError, match="the data set's own code raised an error") as error, same_key() as key:
         mcmc.run(key, **counted.sources())
     assert mcmc.privacy_report().num_accesses == 6  # two steps a chunk; the third was begun
     with pytest.raises(ConfigurationError):
         mcmc.get_samples()
     assert "123456" not in caplog.text + str(error.value) and error.value.__cause__ is None
     assert not reader_threads() and not disk._open
+
+
+def raising(error, cause=None, note=None):
+    def act():
+        if note is not None:
+            error.add_note(note)
+        raise error from cause
+
+    return act
+
+
+TOLD = "the row with the salary 123456"
+SPEAKING = {
+    "a file's name": lambda: raising(OSError(2, TOLD, "/rows/123456.png"))(),
+    "no such file": lambda: open("/nowhere/123456.png"),
+    "a cause": lambda: raising(OSError("no"), ValueError(TOLD))(),
+    "a note": lambda: raising(RuntimeError("no"), note=TOLD)(),
+    "an error of ours": lambda: raising(DataReadError(TOLD))(),
+    "a key": lambda: {}[TOLD],
+    "a kind of error": lambda: raising(type("Salary123456", (Exception,), {})())(),
+    "a group": lambda: raising(ExceptionGroup(TOLD, [OSError(TOLD)]))(),
+    "an exit": lambda: raising(SystemExit(TOLD))(),
+    "an interrupt of a generator": lambda: raising(GeneratorExit(TOLD))(),
+    "a warning": lambda: warnings.warn(TOLD, stacklevel=1),  # an error here
+    "another length": lambda: [0] * 3,
+}
+
+
+class Speaking:
+    """Items whose code says of one row, or where it has no number of its length, what it should not."""
+
+    def __init__(self, say, at=7):
+        self.say, self.at = say, at
+
+    def __len__(self):
+        if self.at is None:
+            self.say()
+        return 20
+
+    def __getitems__(self, numbers):
+        if self.at in numbers:
+            return self.say()
+        return [np.float32(0.5)] * len(numbers)
+
+    def __getitem__(self, number):
+        return self.__getitems__([number])[0]
+
+
+def said(error):
+    """All that an exception shows or holds."""
+    seen, left = [], [error]
+    while left:
+        each = left.pop()
+        seen += [repr(each), str(each), *getattr(each, "__notes__", ())]
+        left += [e for e in (each.__cause__, each.__context__, *getattr(each, "exceptions", ())) if e is not None]
+    return "".join([*seen, *traceback.format_exception(error)])
+
+
+@pytest.mark.parametrize("way", SPEAKING)
+def test_what_a_data_sets_code_says_of_a_row_is_left_out(way, caplog, capfd):
+    """Of every kind of exception: its words, kind, causes, contexts and notes, in errors, logs and printed text. All are one error."""
+    source = dpppl.from_disk(Speaking(SPEAKING[way]), dtype="float32")
+    with pytest.raises(DataReadError) as error:
+        dpppl.private_score(dpppl.secret_key(), lambda x: x, source, bounds=(0.0, 1.0), noise_multiplier=3.0)
+    assert str(error.value).startswith(f"rows could not be read: {disk.OWN_CODE}")
+    assert "123456" not in said(error.value) + caplog.text + "".join(capfd.readouterr())
+    if way not in ("an exit", "an interrupt of a generator", "another length"):
+        with pytest.raises(DataReadError, match="for its length") as error:
+            dpppl.from_disk(Speaking(SPEAKING[way], at=None), dtype="float32")
+        assert "123456" not in said(error.value)
+
+
+class Telling:
+    """An array-like whose conversion says what a row holds."""
+
+    shape, dtype, ndim = (20,), np.dtype(np.float32), 1
+
+    def __len__(self):
+        return 20
+
+    def __array__(self, *_, **__):
+        raise OSError(TOLD)
+
+
+def test_what_an_array_likes_code_says_is_left_out():
+    @jax.tree_util.register_pytree_node_class
+    class Tree:
+        def tree_flatten(self):
+            raise ValueError(TOLD)
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls()
+
+    for given in (Telling(), Tree(), [Telling()], {"a": Tree()}, dpppl.Public(Tree())):
+        with pytest.raises(ConfigurationError) as error:
+            dpppl.private_score(
+                dpppl.secret_key(), lambda x, y: x, np.ones(20), given, bounds=(0.0, 1.0), noise_multiplier=3.0
+            )
+        assert "123456" not in said(error.value)
 
 
 def test_files_that_change_are_noticed(tmp_path):

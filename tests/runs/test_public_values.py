@@ -1,7 +1,10 @@
 """What is public is said: numbers that a model captured one by one, and arguments by name and type."""
 
+import functools
 import warnings
+from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -54,7 +57,7 @@ def test_numbers_that_a_model_captured_are_counted_and_warned_of(method):
     assert report.assumed_public == (
         "12 numbers",
         "argument 'scale' (float)",
-        "argument 'table' (int, 2 str, float32[2, 3])",
+        "argument 'table' (3 str in the keys of a dict, int, 2 str, float32[2, 3])",
         "argument 'switch' (bool)",
         "argument 'word' (str)",
     )
@@ -73,7 +76,7 @@ def test_fifty_of_fifty():
     many = np.linspace(-1.0, 1.0, 50).astype(np.float32)
     with pytest.warns(dpppl.PrivacyWarning, match="50 single numbers"):
         model = copying(lambda w: numpyro.deterministic("copy", jnp.stack([jnp.asarray(float(y) + 2.0) for y in many])))
-        assert split_model(model, (many,), {}).assumed_public == ("50 numbers",)
+        assert split_model(model, (many,), {}).assumed_public == ("50 numbers", "captured 'scale' (float)")
 
 
 @pytest.mark.parametrize("shape", [(2, 6), (3, 4), (1, 2, 6)])
@@ -92,7 +95,95 @@ def test_a_few_numbers_are_counted_and_not_warned_of():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "3 numbers" in split_model(few, (Y,), {}).assumed_public
-        assert split_model(copying(lambda w: None), (Y,), {}).assumed_public == ()
+        assert split_model(copying(lambda w: None), (Y,), {}).assumed_public == ("captured 'scale' (float)",)
+
+
+MEAN = 0.5
+
+
+@dataclass(frozen=True)
+class Config:
+    mean: float
+
+
+def of_prior(mean):
+    """A model whose prior has the mean that `mean()` gives."""
+
+    def model(x, scale=1.0):
+        w = numpyro.sample("w", dist.Normal(mean(), 1.0))
+        with numpyro.plate("data", len(jax.tree.leaves(x)[0])):
+            numpyro.sample("y", dist.Normal(w, scale), obs=jax.tree.leaves(x)[0])
+
+    return model
+
+
+class Called:
+    def __init__(self):
+        self.mean = 0.5
+
+    def __call__(self, x):
+        of_prior(lambda: self.mean)(x)
+
+
+def closed_over(value, read=lambda value: value):
+    return of_prior(lambda: read(value))
+
+
+def with_default(mean=0.5):
+    return mean
+
+
+CAPTURED = {
+    "a closure": (closed_over(0.5), "captured 'value' (float)"),
+    "a global": (of_prior(lambda: MEAN), "captured 'MEAN' (float)"),
+    "a default of a helper": (of_prior(with_default), "captured 'mean' (float)"),
+    "a partial": (of_prior(functools.partial(with_default, mean=0.25)), "captured 'mean' (float)"),
+    "NumPy's number": (closed_over(np.float32(0.5)), "captured 'value' (float32)"),
+    "an array of one": (closed_over(np.ones(1), lambda value: value[0]), "captured 'value' (float64)"),
+    "a list": (closed_over([0.5, 1.5], lambda value: value[0]), "captured 'value' (list of 2 numbers)"),
+    "a dict": (closed_over({"mean": 0.5}, lambda value: value["mean"]), "captured 'value' (dict of 1 number)"),
+    "an object": (closed_over(Config(0.5), lambda value: value.mean), "captured 'value' (Config of 1 number)"),
+    "an object that is called": (Called(), "captured 'mean' (float)"),
+    "a method": (Called().__call__, "captured 'mean' (float)"),
+}
+
+
+@pytest.mark.parametrize("way", CAPTURED)
+def test_a_number_that_is_captured_in_a_prior_is_named_with_its_type(way):
+    model, words = CAPTURED[way]
+    listed = split_model(model, (Y.astype(np.float32),), {}).assumed_public
+    assert words in listed and not any("0.5" in each for each in listed)
+
+
+def test_what_structures_of_arguments_hold_is_named_with_its_type():
+    """Keys of dicts, aux data of a pytree and meta fields of a dataclass, of private arguments, too."""
+
+    @jax.tree_util.register_pytree_node_class
+    @dataclass
+    class Rows:
+        y: object
+        weight: float
+
+        def tree_flatten(self):
+            return (self.y,), (self.weight, "name")
+
+        @classmethod
+        def tree_unflatten(cls, aux, children):
+            return cls(children[0], aux[0])
+
+    @dataclass
+    class Meta:
+        y: object
+        weight: float
+
+    meta = jax.tree_util.register_dataclass(Meta, ["y"], ["weight"])
+    y, model = Y.astype(np.float32), of_prior(lambda: jnp.zeros(()))
+    listed = lambda x: split_model(model, (x,), {}).assumed_public[-1]  # noqa: E731
+    assert listed({7.5: y}) == "argument 'x' (float in the keys of a dict)"
+    assert listed({"a": y, "b": y}) == "argument 'x' (2 str in the keys of a dict)"
+    assert listed([{"a": y}]) == "argument 'x' (str in the keys of a dict)"
+    assert listed(Rows(y, 7.5)) == "argument 'x' (float in a Rows, str in a Rows)"
+    assert listed(meta(y, 7.5)) == "argument 'x' (float in a Meta)"
 
 
 def test_queries_name_them_too():
