@@ -320,7 +320,8 @@ def _not_an_integer(x: jax.Array, dtype: Any) -> jax.Array:
 
 def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Sequence[int]) -> None:
     outermost = source_of(next(iter(place.inside), equation))  # JAX traces the inside of a call once for all callers
-    if not outermost.startswith(_NUMPYRO):
+    is_search = any(around.params.get("name") == "searchsorted" for around in place.inside)
+    if not outermost.startswith(_NUMPYRO) and not is_search:
         place.found.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
 
 
