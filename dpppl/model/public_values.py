@@ -154,9 +154,11 @@ def _names(code: CodeType) -> set[str]:
 
 def _numbers(value: Any) -> str:
     """The type of a value that is, or holds, single numbers; nothing for others, and for arrays, whose shapes are listed."""
+    if callable(value) or inspect.ismodule(value):  # the module jax.lax has a function `dtype`
+        return ""
     if isinstance(value, _NUMBERS) or (hasattr(value, "dtype") and np.size(value) == 1 and not is_key(value)):
         return str(getattr(value, "dtype", type(value).__name__))
-    if callable(value) or inspect.ismodule(value) or hasattr(value, "dtype"):
+    if hasattr(value, "dtype"):
         return ""
     plain = isinstance(value, (*_CONTAINERS, set, frozenset))
     held = list(value) if isinstance(value, set | frozenset) else value if plain else getattr(value, "__dict__", None)
