@@ -22,6 +22,7 @@ from dpppl.runs.driver import TRACING, on_host
 from dpppl.svi.binding import bind_objective
 from dpppl.svi.runner import SVI
 from dpppl.types import Document, Function, Tree
+from dpppl.validation import checked
 
 _TIMED_ROWS = 4_096
 
@@ -61,6 +62,7 @@ _HEADLINE = "Nothing was run and nothing was charged."
 
 
 @on_host
+@checked
 def check(
     model: Function, *args: object, target_epsilon: float = 1.0, target_delta: float = 1e-6, **kwargs: object
 ) -> Checked:

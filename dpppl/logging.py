@@ -20,6 +20,7 @@ from dpppl.report.risk import risk_numbers
 from dpppl.svi.result import SVIResult
 from dpppl.svi.runner import SVI
 from dpppl.uncertainty.decomposition import by_element
+from dpppl.validation import checked
 
 Loggable = MCMC | NoiseAware | SVI | SVIResult
 _MOST_METRICS = 200
@@ -60,6 +61,7 @@ class Record:
     step: int
 
 
+@checked
 def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record:
     """All that may be logged of a run, or of one that still runs or was interrupted.
 
@@ -106,6 +108,7 @@ def record(finished: Loggable, about: Mapping[str, str] | None = None) -> Record
     )
 
 
+@checked
 def mlflow(finished: Loggable, tracker: Tracker | None = None, about: Mapping[str, str] | None = None) -> Record:
     """Log `record(finished, about)` to the active MLflow run; call it again for progress, while a run goes on.
 

@@ -5,14 +5,16 @@ import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from dpppl.errors import ConfigurationError, forgetting
 
 T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def plain(value: Any) -> Any:
@@ -24,7 +26,7 @@ def plain(value: Any) -> Any:
     jax = sys.modules.get("jax")  # a ledger does without it
     is_array = isinstance(value, np.generic | np.ndarray)
     if jax is not None and isinstance(value, jax.Array):
-        is_array = not isinstance(value, jax.core.Tracer)
+        is_array = not isinstance(value, jax.core.Tracer) and isinstance(value.dtype, np.dtype)  # no key
     return value.item() if is_array and np.shape(value) == () else value
 
 
@@ -93,10 +95,16 @@ def check_target(epsilon: Any, delta: Any) -> None:
     positive(epsilon, name="target_epsilon")
     if delta is None:
         raise ConfigurationError("target_epsilon needs target_delta.")
+    check_not_swapped(epsilon, delta, "target_")
+
+
+def check_not_swapped(epsilon: float, delta: float, prefix: str = "") -> None:
+    """Raise ConfigurationError for a delta above epsilon; `prefix` is that of the arguments' names."""
     if delta > epsilon:
         raise ConfigurationError(
-            f"target_delta {float(delta):g} is larger than target_epsilon {float(epsilon):g}, so they seem to be swapped: write "
-            f"target_epsilon={float(delta):g}, target_delta={float(epsilon):g}. A mechanism with such a delta may publish rows."
+            f"{prefix}delta {float(delta):g} is larger than {prefix}epsilon {float(epsilon):g}, so they seem to be swapped: "
+            f"write {prefix}epsilon={float(delta):g}, {prefix}delta={float(epsilon):g}. A mechanism with such a delta may "
+            "publish rows."
         )
 
 
@@ -122,18 +130,9 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
     @forgetting
     @functools.wraps(init)
     def checked(self: object, *args: object, **kwargs: object) -> None:
-        try:
-            signature.bind(self, *args, **kwargs)
-        except TypeError as error:
-            names = [name for name in inspect.signature(type(self)).parameters if name not in kwargs]
-            wrong = [name for name in kwargs if f"'{name}'" in str(error)]
-            close = [known for known in names if wrong and wrong[0] in known]
-            close = close or difflib.get_close_matches("".join(wrong[:1]), names, 1, 0.65)
-            reason = getattr(type(self), "_NO_ARGUMENT", {}).get("".join(wrong[:1]))
-            if reason is not None:
-                raise ConfigurationError(f"{type(self).__name__} has no argument {wrong[0]}: {reason}") from None
-            meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names)}."
-            raise ConfigurationError(f"{type(self).__name__}: {error}; {meant}") from None
+        cls = type(self)
+        names = list(inspect.signature(cls).parameters)
+        check_bound(signature, (self, *args), kwargs, cls.__name__, names, getattr(cls, "_NO_ARGUMENT", {}))
         init(self, *args, **kwargs)
 
     return checked
@@ -143,6 +142,104 @@ def checked_type(cls: type[T]) -> type[T]:
     """A class whose `__init__` is checked, as by `checked_call`."""
     setattr(cls, "__init__", checked_call(vars(cls)["__init__"]))  # noqa: B010
     return cls
+
+
+def checked_fields(cls: type[T]) -> type[T]:
+    """A data class whose `__init__` is checked, as by `checked`."""
+    setattr(cls, "__init__", checked(vars(cls)["__init__"], cls.__name__))  # noqa: B010
+    return cls
+
+
+def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
+    """A function whose arguments are checked by its signature: their names and number, and the types of those that it declares as
+    a number, text, a truth value, a function, a sequence or a mapping. A wrong call raises ConfigurationError."""
+    signature = inspect.signature(function)
+    names = [parameter for parameter in signature.parameters if parameter != "self"]
+    told = function.__name__ if name is None else name
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = check_bound(signature, args, kwargs, told, names, {})
+        for parameter, value in bound.arguments.items():
+            _check_declared(parameter, value, signature.parameters[parameter])
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+def check_bound(
+    signature: inspect.Signature,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    what: str,
+    names: Sequence[str],
+    reasons: Mapping[str, str],
+) -> inspect.BoundArguments:
+    """The call's arguments, by name. Raises ConfigurationError for a call that a signature does not take.
+
+    - **what**, **names** - the words for what is called, and the arguments that it has.
+    - **reasons** - why it does not have an argument, by name."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        wrong = "".join([name for name in kwargs if f"'{name}'" in str(error)][:1])
+        if wrong in reasons:
+            raise ConfigurationError(f"{what} has no argument {wrong}: {reasons[wrong]}") from None
+        free = [name for name in names if name not in kwargs]
+        close = [known for known in free if wrong and wrong.lower() in known.lower()]
+        close = close or difflib.get_close_matches(wrong, free, 1, 0.65)
+        meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names) or 'none'}."
+        raise ConfigurationError(f"{what}: {error}; {meant}") from None
+
+
+_DECLARED: dict[str, tuple[Any, str]] = {
+    "float": ((int, float), "a number"),
+    "int": (int, "a whole number"),
+    "str": (str, "text"),
+    "bool": (bool, "True or False"),
+    "Callable": (Callable, "a function"),
+    "Mapping": (Mapping, "a dict"),
+    "Sequence": (Iterable, "a list"),
+}
+
+
+def _check_declared(name: str, value: object, parameter: inspect.Parameter) -> None:
+    """Raise ConfigurationError where an argument is not of the type that its annotation declares, as far as this knows it."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or value is parameter.default:
+        return
+    declared, value = parameter.annotation, plain(value)
+    words = declared if isinstance(declared, str) else str(declared).replace("collections.abc.", "")
+    words = declared.__name__ if isinstance(declared, type) and "[" not in words else words
+    if words.endswith(" | None") and value is None:
+        return
+    kind, _, inner = words.removesuffix(" | None").partition("[")
+    if "|" in inner.rpartition("]")[2] or "|" in kind:
+        return
+    types, what = _DECLARED.get(kind, (object, ""))
+    if isinstance(declared, type) and declared.__module__.startswith("dpppl."):
+        types, what = declared, a(declared.__name__)
+    is_text = kind == "Sequence" and isinstance(value, str)
+    if isinstance(value, types) and not is_text and (kind not in ("int", "float") or not isinstance(value, bool)):
+        return
+    given, inner, cure = type(value).__name__, inner.removesuffix("]"), ""
+    if kind == "int" and isinstance(value, float):
+        cure = f"; round it, int({name})"
+    elif kind == "int" and isinstance(value, list | np.ndarray):
+        cure = f"; for their number write len({name})"
+    elif kind == "Sequence" and given in (inner, "int" if inner == "float" else ""):
+        cure = f"; write [{name}]"
+    elif kind in ("Sequence", "Mapping") and hasattr(value, name):
+        cure = f"; give its .{name}"
+    raise ConfigurationError(f"{name} must be {what}, got {'None' if value is None else a(given)}{cure}.")
+
+
+def a(name: str) -> str:
+    """A word with its article.
+
+    >>> a("int"), a("dict")
+    ('an int', 'a dict')
+    """
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
 def full_signature(cls: type) -> inspect.Signature:

@@ -26,6 +26,7 @@ N = 12
 SECRET = 98765.25
 X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int32)
+OK_TABLE = np.ones(3, bool)
 
 
 def latent(name="w", *shape):
@@ -231,7 +232,29 @@ def test_series_are_refused_once_with_a_cure():
     found = split(many_sequences, states.reshape(5, 4), words.reshape(5, 4), more.reshape(5, 10))
     assert found.num_rows == 5 and set(found.latents) == {"transition", "emission"}
     message = refused(logistic, X, Y[:-1], kind=ConfigurationError)
-    assert "arguments 'x' of shape (12, 3) and 'y' of shape (11,) have leading axes of different length" in message
+    assert "different numbers of rows: 'x' has 12, 'y' has 11. Entry i of each array belongs to row i" in message
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("rows.npy",), "argument 'y' is a file's path; pass its rows, dpppl.from_disk(y)"),
+        ((None,), "'y' is None"),
+        (
+            (X[:, 0], OK_TABLE),
+            "'y' has 12, 'ok' has 3. Entry i of each array belongs to row i: pass the same rows of each",
+        ),
+        ((X[:, 0], OK_TABLE), "If 'ok' is the same for all rows, as a table by group, pass dpppl.Public(ok)"),
+        (((X[:, 0], Y),), "a tuple is taken for an array; pass its arrays as arguments of their own"),
+        ((np.zeros((N, 0)),), "argument 'y' has shape (12, 0)"),
+        ((jax.random.key,), "argument 'y' is a random key"),
+    ],
+)
+def test_arguments_that_are_no_rows(args, words):
+    args = [jax.random.key(0) if arg is jax.random.key else arg for arg in args]
+    with pytest.raises((ConfigurationError, UnsupportedModelError)) as caught:
+        split(normal, *args)
+    assert words in str(caught.value) and "every other array" not in str(caught.value)
 
 
 def test_rows_that_sum_up_groups():
@@ -280,7 +303,7 @@ def test_standardising_inside_the_model():
 
 
 def test_a_model_that_is_no_function():
-    assert "the model is a NoneType; pass the function" in refused(None, X, kind=ConfigurationError)
+    assert "the model is None; pass the function" in refused(None, X, kind=ConfigurationError)
 
 
 # Arguments
@@ -292,8 +315,9 @@ def test_calls_that_do_not_fit_the_model():
         ((X, Y, Y), {}, "too many positional arguments"),
         ((X,), {"stable_update": True}, "got an unexpected keyword argument 'stable_update'"),
     ):
-        assert f"the model does not take these arguments (those of the call that are the model's): {cause}." in refused(
-            logistic, *args, **kwargs, kind=ConfigurationError
+        assert (
+            f"the model does not take these arguments (those of the call that are the model's): {cause}; "
+            in refused(logistic, *args, **kwargs, kind=ConfigurationError)
         )
 
 
@@ -602,9 +626,7 @@ def test_draws_from_a_fit(fitted):
         assert Predictive(fit.guide, params=result.params, num_samples=3)(key, *args)["mu"].shape == (3,)
     drawn = Predictive(mean, guide=fit.guide, params=result.params, num_samples=3)(key, np.zeros(4))
     assert drawn["y"].shape == (3, 4) and result.sample_posterior(key, 3)["mu"].shape == (3,)
-    with pytest.raises(
-        ConfigurationError, match=r"sample_posterior\(rng_key, num_samples\): num_samples must be a positive"
-    ):
+    with pytest.raises(ConfigurationError, match="num_samples must be a whole number, got a tuple"):
         result.sample_posterior(key, (3,))
 
 

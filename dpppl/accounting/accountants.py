@@ -11,6 +11,7 @@ from dpppl.accounting.curves import Curve
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked
 
 LARGEST_MEANINGFUL_EPSILON = curves.LARGEST_MEANINGFUL_EPSILON
 
@@ -33,6 +34,7 @@ class PrivacySpent:
     meaningful: bool
 
 
+@checked
 def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
     """Smallest epsilon found for which the accesses together are (epsilon, delta)-DP; inf if there is none.
 
@@ -60,6 +62,7 @@ def epsilon(event: Events, delta: float, accountant: str = "auto", *, neighborin
     return spent(event, delta, accountant, neighboring_relation=neighboring_relation).epsilon
 
 
+@checked
 def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighboring_relation: str | None = None) -> float:
     """Smallest delta found for which the accesses together are (epsilon, delta)-DP, at most 1.
 
@@ -79,6 +82,7 @@ def delta(event: Events, epsilon: float, accountant: str = "auto", *, neighborin
     return min(1.0, exact_sampling * curves.ROUND_UP + slack)
 
 
+@checked
 def spent(
     event: Events,
     delta: float,
@@ -102,6 +106,7 @@ def spent(
     return _best(curves.build(events, accountant, int(group_size)), delta, _failure_probability(events))
 
 
+@checked
 def group_epsilon(
     event: Events, delta: float, group_size: int, accountant: str = "auto", *, neighboring_relation: str | None = None
 ) -> float:

@@ -16,10 +16,12 @@ from dpppl.accounting.dp_events import Events, as_events, to_dp_event
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked
 
 Array = NDArray[np.float64]
 
 
+@checked
 def rdp(events: Events, orders: ArrayLike, *, neighboring_relation: str | None = None) -> Array:
     """Upper bound on the Renyi divergence of all accesses together at each of `orders` (n,), all above 1: shape (n,).
 
@@ -40,9 +42,12 @@ def rdp(events: Events, orders: ArrayLike, *, neighboring_relation: str | None =
     >>> rdp(GaussianEvent(noise_multipliers=((10.0, 100),)), [2, 8]).round(6)
     array([1., 4.])
     """
-    alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    try:
+        alpha = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    except (TypeError, ValueError):
+        raise ConfigurationError("orders must be numbers above 1, such as [2.0, 8.0].") from None
     if not np.all(np.isfinite(alpha) & (alpha > 1)):
-        raise ConfigurationError("every order must be finite and above 1.")
+        raise ConfigurationError("orders must be finite, each above 1.")
     accesses = as_events(events, neighboring_relation)
     check_scheme(accesses)
     if any(e.discrete and not e.is_full_batch for e in accesses) and np.any(alpha != np.round(alpha)):
@@ -64,6 +69,7 @@ def rdp(events: Events, orders: ArrayLike, *, neighboring_relation: str | None =
     return total
 
 
+@checked
 def gaussian_mu_squared(events: Events, *, neighboring_relation: str | None = None) -> float:
     """mu^2 of the Gaussian differential privacy of full-batch accesses together: exact, and it adds up.
 

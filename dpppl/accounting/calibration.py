@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 
 from dpppl.accounting import accountants
 from dpppl.accounting.dp_events import Events
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked
 
 _TOLERANCE = 1e-3  # of the target epsilon
 _RATES_PER_DECADE = 3
 
 
+@checked
 def calibrate_noise_multiplier(
     make_event: Callable[[float], Events],
     target_epsilon: float,
@@ -43,6 +46,7 @@ def calibrate_noise_multiplier(
     return _search(cost, target_epsilon, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12)
 
 
+@checked
 def calibrate_advantage(
     make_event: Callable[[float], Events], target_advantage: float, accountant: str = "auto"
 ) -> float:
@@ -68,6 +72,7 @@ def calibrate_advantage(
     )
 
 
+@checked
 def calibrate_num_steps(
     make_event: Callable[[int], Events],
     target_epsilon: float,
@@ -98,6 +103,7 @@ def calibrate_num_steps(
     return round(steps)
 
 
+@checked
 def calibrate_step_size(
     make_event: Callable[[float], Events],
     target_epsilon: float,
@@ -124,6 +130,7 @@ def calibrate_step_size(
     return _search(cost, target_epsilon, "step size", start=1e-4, cheaper=-1, low=1e-18, high=1e6)
 
 
+@checked
 def calibrate_sampling_rate(
     make_event: Callable[[float], Events],
     target_epsilon: float,
@@ -186,6 +193,14 @@ def _cost(
             f"make_event is a {type(make_event).__name__}; give a function of the number that is looked for: "
             "lambda sigma: GaussianEvent(noise_multipliers=((sigma, 400),))."
         )
+    try:
+        inspect.signature(make_event).bind(1.0)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"make_event is called with one argument, the number that is looked for: {error}."
+        ) from None
+    except ValueError:  # a built-in function, which has no signature
+        pass
     if not (math.isfinite(target_epsilon) and target_epsilon > 0):
         raise ConfigurationError(f"target_epsilon {target_epsilon} must be positive and finite.")
     return lambda value: accountants.group_epsilon(
@@ -206,10 +221,11 @@ def _search(
     what: str = "epsilon",
 ) -> float:
     """Walk from `start` until both a value that meets the target and one that does not are known, then refine."""
-    good = bad = None
+    good = bad = first = None
     value = start
     while good is None or bad is None:
         spent = cost(value)
+        first = spent if first is None else first
         if spent <= target:
             good = (value, spent)
         else:
@@ -218,7 +234,12 @@ def _search(
         if value == end and good is None:
             raise ConfigurationError(
                 f"target {what} {target} cannot be met: at {name} {value:g} {what} is still {spent:g}. "
-                f"Use a larger {what} or delta, fewer accesses, or sampling with a smaller failure probability."
+                + (
+                    f"It is the same at {start:g}: make_event must use its argument."
+                    if first == spent < math.inf and value != start
+                    else f"Use a larger {what} or delta, fewer accesses, more noise, or sampling with a smaller failure "
+                    "probability."
+                )
             )
         if value == end and bad is None:
             return value

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dpppl.accounting.events import GaussianEvent, gaussian_mu
+from dpppl.accounting.relations import relation_of
 from dpppl.accounting.selection import SelectionEvent
 from dpppl.errors import ConfigurationError
+from dpppl.validation import a, checked, positive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -31,6 +33,7 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
         e.neighboring_relation for e in given if isinstance(e, GaussianEvent | SelectionEvent) and e.noise_multipliers
     }
     if neighboring_relation is not None:
+        relation_of(neighboring_relation)
         relations.add(neighboring_relation)
     if len(relations) > 1:
         raise ConfigurationError(
@@ -44,6 +47,7 @@ def as_events(events: Events, neighboring_relation: str | None = None) -> tuple[
     return tuple(e for group in ours for e in group if e.noise_multipliers)
 
 
+@checked
 def from_dp_event(event: DpEvent, neighboring_relation: str = "zero_out") -> tuple[GaussianEvent, ...]:
     """The accesses of a dp_accounting DpEvent, as GaussianEvents; none for a NoOpDpEvent.
 
@@ -89,6 +93,17 @@ def _accesses(event: DpEvent, count: int, relation: str) -> tuple[GaussianEvent,
                 if size
                 else ()
             )
+    for name in ("events", "privacy_report"):
+        if hasattr(event, name):
+            raise ConfigurationError(
+                f"{a(type(event).__name__)} is given in place of events; give its "
+                f"{'events' if name == 'events' else 'privacy_report().events'}."
+            )
+    if not isinstance(event, theirs.DpEvent):
+        raise ConfigurationError(
+            f"events are GaussianEvents, and {a(type(event).__name__)} is given; write "
+            "accounting.GaussianEvent(noise_multipliers=((10.0, 400),)) for 400 accesses with a noise multiplier of 10."
+        )
     raise ConfigurationError(
         f"{type(event).__name__} is neither a GaussianEvent nor a DpEvent of Gaussian accesses to all rows, to Poisson "
         "batches or to batches without replacement; account for it with dp_accounting."
@@ -108,6 +123,7 @@ def _sampled(inner: DpEvent, count: int, neighboring_relation: str, **batches: A
     return (GaussianEvent(noise_multipliers=((sigma, count),), neighboring_relation=neighboring_relation, **batches),)
 
 
+@checked
 def to_dp_event(events: Events, *, divisor: float = 1.0) -> DpEvent:
     """The same accesses as a dp_accounting DpEvent, noise multipliers divided by `divisor`.
 
@@ -118,6 +134,7 @@ def to_dp_event(events: Events, *, divisor: float = 1.0) -> DpEvent:
     """
     import dp_accounting
 
+    positive(divisor, name="divisor")
     parts: list[DpEvent] = []
     for e in as_events(events):
         if min(e.noise_multipliers)[0] == 0:

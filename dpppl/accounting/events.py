@@ -10,8 +10,10 @@ import numpy as np
 
 from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked, checked_fields
 
 
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
 class GaussianEvent:
     """Many accesses of a (sub)sampled Gaussian mechanism, as plain numbers.
@@ -86,6 +88,7 @@ class GaussianEvent:
         return self.batch_size == self.num_data and (self.batch_size is not None or self.sampling_rate == 1)
 
 
+@checked
 def round_down(noise_multipliers: np.ndarray, max_values: int = 64) -> tuple[tuple[float, int], ...]:
     """Noise multipliers of all accesses, shape (T,), as at most `max_values` pairs (multiplier, count), ascending.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from dpppl.accounting import accountants, calibration
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
+from dpppl.validation import a, checked, positive, positive_integer
 
 CHARGED = 1.00011
 """A run charges a little more than its noise multiplier says, for floating-point sums: planned noise is larger by this."""
@@ -84,8 +85,13 @@ class Plan:
     reason: str
     warnings: tuple[str, ...] = ()
 
+    @checked
     def width_at(self, row_curvature: float, option: Option | None = None) -> float:
         """Width of an honest 90 % interval along a direction of another curvature a row; None: without privacy."""
+        if not isinstance(option, Option | None):
+            raise ConfigurationError(
+                f"option is {a(type(option).__name__)}; give one of plan.options, as plan.options[0]."
+            )
         noise = 0.0 if option is None else option.learned_above * self.num_data
         return _width(self.num_data * row_curvature, self.prior_sd, noise)
 
@@ -119,6 +125,7 @@ class Plan:
         ])  # fmt: skip
 
 
+@checked
 def plan(
     *,
     num_data: int,
@@ -164,7 +171,11 @@ def plan(
         raise ConfigurationError("give target_epsilon or target_advantage, not both.")
     given = {"num_data": num_data, "num_latents": num_latents, "row_curvature": row_curvature, "prior_sd": prior_sd}
     given |= {"rows_per_second": rows_per_second, "clipping_norm": 1.0 if clipping_norm is None else clipping_norm}
-    given |= {f"num_steps {n}": n for n in num_steps}
+    for n in num_steps:
+        positive_integer(n, name="num_steps")
+    for rate in rates:
+        if not 0 < positive(rate, name="rates") <= 1:
+            raise ConfigurationError("rates must be sampling rates in (0, 1], such as (1.0, 0.1).")
     for name, value in given.items():
         if not 0 < value < math.inf:
             raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from dpppl.accounting import accountants
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class Priced:
     total_epsilon: float
 
 
+@checked
 def compare(runs: Mapping[str, Events], delta: float, before: Events = ()) -> list[Priced]:
     """Price runs, each alone and composed, as one plan made in advance. Nothing is charged.
 

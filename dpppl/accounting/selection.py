@@ -19,10 +19,12 @@ import numpy as np
 
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked_fields
 
 _LEAST_GAMMA = 1e-12
 
 
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
 class SelectionEvent:
     """The best of a random number of runs, as plain numbers.
@@ -46,13 +48,15 @@ class SelectionEvent:
     shape: float | None = 1.0
 
     def __post_init__(self) -> None:
-        if not self.candidates or not all(self.candidates):
-            raise ConfigurationError("a selection has at least one candidate, each with at least one event.")
+        if not self.candidates or not all(isinstance(each, list | tuple) and each for each in self.candidates):
+            raise ConfigurationError(
+                "a selection has at least one candidate, each with at least one GaussianEvent: candidates=((event,),)."
+            )
         if len({e.neighboring_relation for c in self.candidates for e in c}) > 1:
             raise ConfigurationError("all candidates of a selection must have the same neighbouring relation.")
         if not 1 <= self.mean < math.inf or (self.shape is not None and not 0 <= self.shape < math.inf):
             raise ConfigurationError(
-                "a selection's mean is a number from 1 on, its shape one from 0 on, or None for Poisson."
+                "a selection's mean (mean_runs) is a number from 1 on, its shape one from 0 on, or None for Poisson."
             )
 
     @property

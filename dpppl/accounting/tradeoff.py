@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpppl.accounting import additive, curves
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked
 
 Array = NDArray[np.float64]
 
@@ -107,12 +108,14 @@ class TradeOff:
         x = np.exp(np.minimum(np.append(self.epsilons, epsilon), _LARGEST_EPSILON) - self.epsilons[-1])
         return float(np.interp(x[-1], x[:-1], self.deltas))
 
+    @checked
     def bayes_risk(self, prior: float) -> float:
         """Least probability of being wrong about a row that was used with probability `prior` in (0, 1)."""
         _check_prior(prior)
         rarer = min(prior, 1 - prior)
         return rarer * (1 - self.delta(math.log1p(-rarer) - math.log(rarer)))
 
+    @checked
     def positive_predictive_value(self, prior: float, false_positive_rate: float) -> float:
         """Largest probability that an attack's "it was used" is true, at a prior in (0, 1) and a false positive rate > 0."""
         _check_prior(prior)
@@ -121,13 +124,14 @@ class TradeOff:
         hits = prior * self.true_positive_rate(float(false_positive_rate))
         return hits / (hits + (1 - prior) * false_positive_rate)
 
+    @checked
     def inference_success(self, baseline: float) -> float:
         """Largest probability of guessing a secret of the row that is guessed with `baseline` from all else.
 
         The secret is whatever is drawn at random for the row: the whole of it (reconstruction), or an attribute. `baseline`
         in [0, 1] is the success of the best guess that ignores the release, 1/2 for a fair bit.
         """
-        return self.true_positive_rate(float(baseline))
+        return self.true_positive_rate(float(_rates(baseline, "baseline")))
 
     @property
     def gaussian(self) -> GaussianSummary:
@@ -151,6 +155,7 @@ class TradeOff:
         return GaussianSummary(mu=mu, regret=regret, exact=False)
 
 
+@checked
 def trade_off(
     event: Events, accountant: str = "auto", *, neighboring_relation: str | None = None, group_size: int = 1
 ) -> TradeOff:
@@ -206,7 +211,10 @@ def _lower_hull(x: Array, y: Array) -> list[int]:
 
 
 def _rates(values: ArrayLike, name: str) -> Array:
-    rates = np.asarray(values, dtype=np.float64)
+    try:
+        rates = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name} must be a number in [0, 1], or an array of these.") from None
     if not np.all((rates >= 0) & (rates <= 1)):
         raise ConfigurationError(f"{name} must be in [0, 1].")
     return rates

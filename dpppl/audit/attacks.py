@@ -27,9 +27,11 @@ from dpppl.runs.driver import clears_tracebacks
 from dpppl.runs.watching import watched_by
 from dpppl.svi.runner import SVI
 from dpppl.types import Function, Tree
+from dpppl.validation import checked, optional, positive_integer
 
 
 @clears_tracebacks
+@checked
 def audit(
     audited: DPKernel | SVI | MCMC | NoiseAware | Function,
     *args: object,
@@ -122,12 +124,20 @@ def _check(audited: Any, attack: str, canaries: str, num_trials: int, confidence
         )
     if canaries == "row" and attack != "one_run":
         raise ConfigurationError('canaries="row" is for attack="one_run".')
-    if not 0.5 < confidence < 1.0 or num_trials < 100 or not (num_steps is None or num_steps >= 1):
-        raise ConfigurationError("audit needs confidence in (0.5, 1), at least 100 trials and at least one step.")
+    if not 0.5 < confidence < 1.0:
+        raise ConfigurationError("confidence must be in (0.5, 1), such as 0.95.")
+    if num_trials < 100:
+        raise ConfigurationError("num_trials must be at least 100.")
+    optional(positive_integer, num_steps, name="num_steps")
     is_stepped = isinstance(audited, DPKernel | SVI)
     if not (is_stepped or isinstance(audited, MCMC | NoiseAware) or callable(audited)):
         raise ConfigurationError(
             "audit attacks dpppl's kernels, SVI, MCMC, NoiseAware, and a function runner(rng_key, *args)."
+        )
+    if not is_stepped and num_steps is not None and inspect.isfunction(audited):
+        raise ConfigurationError(
+            "num_steps is for a kernel or an SVI, and a function is taken as runner(rng_key, *args): for a NumPyro model give "
+            "its kernel, audit(dpppl.DPSGLD(model, noise_multiplier=3.0), y, num_steps=10, delta=1e-5)."
         )
     if is_stepped != (num_steps is not None):
         raise ConfigurationError(

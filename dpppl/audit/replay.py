@@ -25,6 +25,7 @@ from dpppl.randomness.keys import as_key, claims_apart, secret_key
 from dpppl.runs.watching import watched_by
 from dpppl.svi.result import SVIResult
 from dpppl.types import Function
+from dpppl.validation import checked
 
 _MOST = 20
 _TIMED = re.compile(r"\r[^\r\n]*|[\d.]+ [sh] of reading")
@@ -56,6 +57,7 @@ class Replayed:
         return not self.differences
 
 
+@checked
 def replay(
     runner: Function,
     args: tuple[object, ...],
@@ -100,6 +102,9 @@ def replay(
     >>> replay(lambda key, y: (runner(key, y), y.max()), (y,), (np.append(y[:-1], np.float32(1e30)),)).differences
     ('results: [1] differs',)
     """
+    for name, value in (("args", args), ("neighbour_args", neighbour_args)):
+        if not isinstance(value, tuple | list):
+            raise ConfigurationError(f"{name} must be a tuple of the runner's arguments, such as (y,).")
     key, allowed = secret_key() if rng_key is None else as_key(rng_key), relation_of(neighboring_relation).sensitivity
     first = _run(runner, key, args, Tape())
     if first.error is not None:

@@ -16,6 +16,7 @@ from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
 from dpppl.types import Function, Traced, Tree
+from dpppl.validation import a, checked
 
 _FEW_NUMBERS = 100
 """Largest number of single numbers in a program, however few rows there are."""
@@ -76,8 +77,9 @@ class ProofReport:
         return "\n".join([*lines, f"Not proved: {'; '.join(NOT_PROVED)}."])
 
 
+@checked
 def verify(
-    function: Function,
+    function: Function | jax.stages.Traced,
     *example_args: Tree,
     private: int | str | Sequence[int | str],
     secret_outputs: Sequence[str] = (),
@@ -113,6 +115,8 @@ def verify(
         tree: Tree = function.in_tree
         example_args, example_kwargs = jax.tree.unflatten(tree, range(tree.num_leaves))
     else:
+        if not callable(function):
+            raise ConfigurationError(f"verify takes a function of JAX, and {a(type(function).__name__)} is given.")
         closed, outputs = _trace(function, example_args, example_kwargs)
     inputs = _inputs(function, example_args, example_kwargs)
     captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
@@ -128,6 +132,7 @@ def verify(
     )
 
 
+@checked
 def verify_jaxpr(
     closed_jaxpr: Traced,
     private_inputs: Sequence[int],
@@ -151,11 +156,22 @@ def verify_jaxpr(
     """
     if any(not name for name in secret_outputs):
         raise ConfigurationError("secret_outputs: an empty name would be the end of every output's path.")
+    if not hasattr(closed_jaxpr, "jaxpr"):
+        raise ConfigurationError(
+            f"closed_jaxpr is {a(type(closed_jaxpr).__name__)}; give jax.make_jaxpr(function)(*args), or use verify."
+        )
     jaxpr = closed_jaxpr.jaxpr
+    if any(k not in range(len(jaxpr.invars)) for k in private_inputs):
+        raise ConfigurationError(
+            f"private_inputs are numbers of the program's inputs, from 0 to {len(jaxpr.invars) - 1}."
+        )
     inputs = input_names or [f"input {k}" for k in range(len(jaxpr.invars))]
     outputs = output_names or [f"output {k}" for k in range(len(jaxpr.outvars))]
     if len(inputs) != len(jaxpr.invars) or len(outputs) != len(jaxpr.outvars):
-        raise ConfigurationError("input_names and output_names must name every input and output of the program.")
+        raise ConfigurationError(
+            f"input_names and output_names must name each of the {len(jaxpr.invars)} inputs and "
+            f"{len(jaxpr.outvars)} outputs."
+        )
     lengths = {
         variable.aval.shape[0] for k, variable in enumerate(jaxpr.invars) if k in private_inputs and variable.aval.shape
     }
@@ -226,6 +242,12 @@ def _trace(function: Function, args: Tree, kwargs: Tree) -> Any:
     """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
     errors = jax.errors
     try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigurationError(f"the function does not take these example arguments: {error}.") from None
+    except ValueError:  # a built-in function, which has no signature
+        pass
+    try:
         return jax.make_jaxpr(function, return_shape=True)(*args, **kwargs)
     except (
         errors.ConcretizationTypeError,
@@ -264,5 +286,8 @@ def _chosen(inputs: Tree, which: Any) -> list[int]:
     wanted = (which,) if isinstance(which, int | str) else tuple(which)
     for one in wanted:
         if not any(one in known for _, known in inputs):
-            raise ConfigurationError(f"the function has no array argument {one!r}.")
+            known = ", ".join(f"'{name}'" for name, _ in inputs)
+            raise ConfigurationError(
+                f"private names arrays among the arguments, by name or position, and one is neither; the arrays are {known}."
+            )
     return [k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)]

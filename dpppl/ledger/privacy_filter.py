@@ -38,7 +38,7 @@ from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import gaussian_mu
 from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
-from dpppl.validation import plain
+from dpppl.validation import check_not_swapped, plain
 
 Costs = NDArray[np.float64]
 GAUSSIAN, FAILURE = 0, -1
@@ -77,6 +77,7 @@ class PrivacyFilter:
         """The rule for a budget. Raises ConfigurationError for an invalid budget."""
         epsilon, delta = plain(epsilon), plain(delta)
         check_delta(delta)
+        check_not_swapped(epsilon, delta)
         number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool)
         if not (number and 0 < epsilon <= LARGEST_MEANINGFUL_EPSILON):
             raise ConfigurationError(

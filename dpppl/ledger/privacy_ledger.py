@@ -19,11 +19,12 @@ from dpppl.ledger.book import PROCESS_GONE, VERSION, Book, Events, as_json, numb
 from dpppl.ledger.privacy_filter import Costs, PrivacyFilter
 from dpppl.ledger.report import LedgerReport, epsilon_of_plan, report_of
 from dpppl.ledger.store import Session
-from dpppl.validation import checked_call
+from dpppl.validation import checked, checked_fields
 
 _MOVED_BY_ROUNDING = 0.01  # what rounding noise multipliers down to a few values may move in the cost of part of a run
 
 
+@checked_fields
 class PrivacyLedger:
     """A budget (epsilon, delta) in a file: whatever looks at the data is admitted and charged there before it looks.
 
@@ -62,7 +63,6 @@ class PrivacyLedger:
     >>> folder.cleanup()
     """
 
-    @checked_call
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -140,6 +140,7 @@ class PrivacyLedger:
         """The largest sum of failure probabilities of all events. Let a run take a thousandth of it."""
         return self._book.rule.failure_allowance
 
+    @checked
     def reserve(self, run_id: str, events: Sequence[GaussianEvent], what: str) -> None:
         """Admit a run with all that it is planned to ask of the data, before it asks anything.
 
@@ -167,6 +168,7 @@ class PrivacyLedger:
             owner = dataclasses.asdict(this_process())
             entry.add("reserve", run_id, what=what, events=as_json(planned), owner=owner)
 
+    @checked
     def charge(self, run_id: str, events: Sequence[GaussianEvent], first: int, count: int) -> None:
         """Charge a run for what it is about to do: look at the data only after this has returned.
 
@@ -206,6 +208,7 @@ class PrivacyLedger:
             self._admit(entry.book, run_id, np.maximum(run.taken, cost), "charge")
             entry.add("charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
 
+    @checked
     def release(self, run_id: str, status: str = "released") -> None:
         """The run ended, as `status` says: what it reserved and was not charged is free again.
 
@@ -218,6 +221,7 @@ class PrivacyLedger:
             if entry.book.run(run_id).owner is not None:
                 entry.add("release", run_id, status=status)
 
+    @checked
     def admits(self, events: Sequence[GaussianEvent]) -> bool:
         """Whether a run with this plan would be admitted now; nothing is reserved. To calibrate a run to what is left.
 
@@ -232,6 +236,7 @@ class PrivacyLedger:
         book = self._read().without_the_gone()
         return book.rule.remaining(book.committed())
 
+    @checked
     def charged_steps(self, run_id: str) -> range:
         """The steps that a run was charged for, as numbered in `charge`; none for a run that is not known.
 
@@ -244,6 +249,7 @@ class PrivacyLedger:
         """All that was charged."""
         return self._read().events
 
+    @checked
     def events_of(self, run_id: str) -> Events:
         """One run's charges, for the accountant; none for an unknown run.
 

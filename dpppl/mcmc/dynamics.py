@@ -17,7 +17,7 @@ from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.report.provenance import Start
 from dpppl.runs.budget import Charge
 from dpppl.types import BySite, Function, Numbers, Scalar, Tree
-from dpppl.validation import Fixed
+from dpppl.validation import Fixed, checked
 
 
 class Dynamics(Fixed, ABC):
@@ -175,6 +175,8 @@ class Dynamics(Fixed, ABC):
         compute = self._compiled_schedule if callable(self.step_size) else self.step_and_noise
         try:
             steps, multipliers = (np.broadcast_to(np.asarray(x, np.float64), count) for x in compute(counts))
+        except ConfigurationError:
+            raise
         except (TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"step_size, called with the number of a step, gives no number: {error}; give a function such as "
@@ -212,6 +214,7 @@ class Dynamics(Fixed, ABC):
         return Charge(self.mechanism, self.schedule(first, count)[1], first, chains)
 
 
+@checked
 def polynomial_decay(initial_step_size: float, power: float = 1.0 / 3.0) -> Function:
     """The schedule h_t = initial_step_size * t^(-power), where t = count + 1 counts from 1.
 

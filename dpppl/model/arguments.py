@@ -2,7 +2,7 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +18,20 @@ from dpppl.jaxprs import abstract
 from dpppl.model import public_values
 from dpppl.model.array_likes import with_arrays
 from dpppl.types import Function, Tree
+from dpppl.validation import a, check_bound, checked_fields
 
 Arrays = dict[str, Tree]
 Shapes = dict[str, jax.ShapeDtypeStruct]
 Model = Function
 _ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
+_NOT_TAKEN = "the model does not take these arguments (those of the call that are the model's)"
+_MOST_TOLD = 12
 _MOST_NUMBERS = 6
 """Largest number of arguments that may be single numbers, however few rows there are."""
 
 
 @jax.tree_util.register_pytree_node_class
+@checked_fields
 @dataclass(frozen=True)
 class Public:
     """Marks a model argument as not private.
@@ -40,6 +44,10 @@ class Public:
     """
 
     value: Tree
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, Public):
+            object.__setattr__(self, "value", self.value.value)
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         return (self.value,), None
@@ -58,7 +66,8 @@ class Arguments:
     - **treedef** - the structure of all arguments.
     - **leaves** - for each leaf its label, and whether it stands under Public.
     - **rows**, **public** - shapes of private and Public arrays, by label.
-    - **static** - arguments that are not arrays, by label: settings, and values marked as Public."""
+    - **static** - arguments that are not arrays, by label: settings, and values marked as Public.
+    - **missing** - arguments that are None, given or by default."""
 
     names: tuple[str, ...]
     num_positional: int
@@ -67,6 +76,7 @@ class Arguments:
     rows: Shapes
     public: Shapes
     static: dict[str, object] = field(repr=False)
+    missing: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: Model, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> "Arguments":
@@ -89,7 +99,8 @@ class Arguments:
                 static[label] = leaf
             else:
                 (public if is_public else rows)[label] = _shape_of(label, leaf)
-        _check_rows(rows, static)
+        missing = (*(n for n, value in zip(names, values) if value is None), *_left_out(model, names))
+        _check_rows(rows, static, missing)
         numbers = [
             n
             for n, value in zip(names, values)
@@ -97,7 +108,7 @@ class Arguments:
         ]
         public_values.check_number(numbers, int(next(iter(rows.values())).shape[0]), _MOST_NUMBERS)
         marks = tuple((label, is_public) for label, is_public, _ in leaves)
-        return cls(tuple(names), len(args), treedef, marks, rows, public, static)
+        return cls(tuple(names), len(args), treedef, marks, rows, public, static, missing)
 
     @property
     def num_rows(self) -> int:
@@ -106,15 +117,35 @@ class Arguments:
 
     @property
     def unequal(self) -> str | None:
-        """The error for private arrays whose leading axes differ in length; None if they agree."""
-        first, *others = self.rows
-        for label in others:
-            if self.rows[label].shape[0] != self.num_rows:
-                return (
-                    f"arguments '{first}' of shape {self.rows[first].shape} and '{label}' of shape {self.rows[label].shape} "
-                    "have leading axes of different length"
+        """The error for private arrays whose leading axes differ in length, with its cure; None if they agree."""
+        lengths = [shape.shape[0] for shape in self.rows.values()]
+        if len(set(lengths)) == 1:
+            return None
+        most = max(lengths, key=lambda length: (lengths.count(length), length))
+        found, cures = [], []
+        for length in dict.fromkeys(lengths):
+            labels = [label for label, shape in self.rows.items() if shape.shape[0] == length]
+            found.append(f"{quoted(labels)} {'has' if len(labels) == 1 else 'have'} {length}")
+        for label, shape in self.rows.items():
+            if shape.shape[0] != most and shape.shape[1:] == (most,):
+                cures.append(f" '{label}' has shape {shape.shape}: pass {label}.T.")
+            elif 2 * shape.shape[0] < most:
+                cures.append(
+                    f" If '{label}' is the same for all rows, as a table by group, pass dpppl.Public({label})."
                 )
-        return None
+        return (
+            f"the arguments have different numbers of rows: {', '.join(found)}. Entry i of each array belongs to row i: pass the "
+            f"same rows of each, in one order.{''.join(cures)}"
+        )
+
+    @property
+    def words(self) -> str:
+        """Names, types and shapes of the arguments, for errors."""
+        shapes = {**self.rows, **self.public}
+        found = [f"{label} {s.dtype}[{', '.join(map(str, s.shape))}]" for label, s in shapes.items()]
+        found += [f"{label} {type(value).__name__}, no array" for label, value in self.static.items()]
+        found += [f"{name} None" for name in self.missing]
+        return "; ".join([*found[:_MOST_TOLD], *["..."] * (len(found) > _MOST_TOLD)])
 
     @property
     def assumed_public(self) -> tuple[str, ...]:
@@ -168,6 +199,11 @@ class Arguments:
         )
 
 
+def quoted(names: Iterable[str]) -> str:
+    """Names in a sentence."""
+    return " and ".join(f"'{name}'" for name in names)
+
+
 def name_of(model: object) -> str:
     """The name of a model or a guide, for print."""
     return str(getattr(model, "__name__", type(model).__name__))
@@ -187,12 +223,8 @@ def _named(model: Model, args: tuple[object, ...], kwargs: dict[str, object]) ->
         signature = inspect.signature(model)
     except (TypeError, ValueError):
         signature = inspect.signature(lambda *args, **kwargs: None)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"the model does not take these arguments (those of the call that are the model's): {error}."
-        ) from None
+    known = list(signature.parameters)
+    check_bound(signature, args, kwargs, _NOT_TAKEN, known, {})
     parameters = signature.parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = names[: len(args)] + [f"args[{i}]" for i in range(len(names), len(args))] + sorted(kwargs)
@@ -254,14 +286,30 @@ def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
     return shape
 
 
-def _check_rows(rows: Shapes, static: dict[str, object]) -> None:
+def _left_out(model: Model, names: Sequence[str]) -> tuple[str, ...]:
+    """The arguments of a model that a call leaves at None."""
+    try:
+        parameters = inspect.signature(model).parameters
+    except (TypeError, ValueError):
+        return ()
+    return tuple(name for name, p in parameters.items() if p.default is None and name not in names)
+
+
+def _check_rows(rows: Shapes, static: dict[str, object], missing: Sequence[str]) -> None:
     if not rows:
-        kinds = ", ".join(f"'{label}' is a {type(value).__name__}" for label, value in static.items())
+        kinds = [f"'{label}' is {a(type(value).__name__)}" for label, value in static.items()]
+        kinds += [f"'{name}' is None" for name in missing]
         raise UnsupportedModelError(
             "the model has no private argument: pass the data as array arguments, not by closure and not all of them "
-            f"wrapped in dpppl.Public{f' (no array: {kinds})' if kinds else ''}."
+            f"wrapped in dpppl.Public{' (no array: ' + ', '.join(kinds) + ')' if kinds else ''}."
         )
     for label, shape in rows.items():
+        if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+            raise ConfigurationError(
+                f"argument '{label}' is a random key, and no data: run takes one key, before the data."
+            )
+        if 0 in shape.shape[1:]:
+            raise ConfigurationError(f"argument '{label}' has shape {shape.shape}: rows without a number, no columns.")
         if not shape.shape:
             raise ConfigurationError(
                 f"argument '{label}' is an array without rows; wrap it in dpppl.Public, or pass a Python number."

@@ -21,9 +21,10 @@ from numpyro.primitives import Messenger
 from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
-from dpppl.model.refusals import check_shape, control_flow_message, nested_message, random_message
+from dpppl.model.refusals import check_parameters, check_shape, control_flow_message, nested_message, random_message
 from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of, value_at
 from dpppl.types import Distribution, Tree
+from dpppl.validation import a
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
 Latent = Callable[[Site, Any], Any]
@@ -45,6 +46,8 @@ _CURES = {
     "string indexing": "; a data frame arrives as an array: for columns by name pass a dict of them.",
     "[Ii]nd(ex|ices).*integer": "; ids are integers: drop rows without one (NaN, NA), or give these an id of their own, and pass "
     'ids.astype("int32"), counted from 0.',
+    "`mask` should be a bool": " Write mask.astype(bool).",
+    "Invalid type for 'fn'": " Write numpyro.sample('mu', dist.Normal(0, 1)).",
 }
 """Cures, by words of the error."""
 
@@ -54,6 +57,11 @@ def explained(what: str = "model") -> Iterator[None]:
     """Re-raise what JAX and NumPyro say about a model or a score that cannot be traced, with the user's line and the cure."""
     try:
         yield
+    except jax.errors.NonConcreteBooleanIndexError as error:
+        raise UnsupportedModelError(
+            f"the {what} chooses entries of an array by truth values{user_line(error)}, so that their number depends on rows; "
+            "keep all rows, and mask those that do not count: with numpyro.handlers.mask(mask=ok)."
+        ) from None
     except VALUE_ERRORS as error:
         raise UnsupportedModelError(
             f"the {what} branches on, or converts to Python or NumPy, the value of an array{user_line(error)}; use jnp.where, "
@@ -67,8 +75,10 @@ def explained(what: str = "model") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def failing_explained(what: str = "model") -> Iterator[None]:
-    """Re-raise what else a model or a score that is traced fails with: it tells shapes and dtypes, since rows are abstract."""
+def failing_explained(words: str, what: str = "model") -> Iterator[None]:
+    """Re-raise what else a model or a score that is traced fails with: it tells shapes and dtypes, since rows are abstract.
+
+    - **words** - names, types and shapes of the arguments."""
     try:
         yield
     except DPPPLError:
@@ -76,10 +86,14 @@ def failing_explained(what: str = "model") -> Iterator[None]:
     except Exception as error:
         if isinstance(error, VALUE_ERRORS) or "control flow" in str(error):  # `explained` says it
             raise
-        cure = next((cure for words, cure in _CURES.items() if re.search(words, str(error))), "")
-        raise UnsupportedModelError(
-            f"the {what} fails on arguments of these shapes and dtypes{user_line(error)}: {error}{cure}"
-        ) from None
+        cure = next((cure for pattern, cure in _CURES.items() if re.search(pattern, str(error))), "")
+        said = str(error)
+        if isinstance(error, AttributeError) and isinstance(error.obj, str | tuple | list | dict | None):
+            said = f"{a(type(error.obj).__name__)} is taken for an array"
+            cure = "; pass an array."
+            if isinstance(error.obj, tuple | list):
+                cure = "; pass its arrays as arguments of their own, those of batches joined by numpy.concatenate."
+        raise UnsupportedModelError(f"the {what} fails on {words}{user_line(error)}: {said}{cure}") from None
 
 
 def user_line(error: BaseException) -> str:
@@ -92,7 +106,11 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
     """NumPyro's trace of one run, with its checks of values off."""
     args, kwargs = arguments.join(rows, public)
     with numpyro.validation_enabled(False), handlers.trace() as trace, bind:
-        model(*args, **kwargs)
+        returned = model(*args, **kwargs)
+    if callable(returned) and not trace:
+        raise UnsupportedModelError(
+            "the model has no site and returns a function: pass the function that it returns, model() in place of model."
+        )
     found: Trace = trace
     return found
 
@@ -106,6 +124,7 @@ def log_prob_of(site: Site) -> jax.Array:
 def explained_log_prob(site: Site) -> jax.Array:
     """The same. Raises UnsupportedModelError, with the cure, where shapes or types do not go together."""
     check_shape(site)
+    check_parameters(site)
     try:
         log_prob = log_prob_of(site)
     except (TypeError, ValueError) as error:

@@ -21,6 +21,21 @@ from dpppl.types import Tree
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 _LONGEST = 40
+_FILES = (
+    ".npy",
+    ".npz",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".arrow",
+    ".feather",
+    ".h5",
+    ".hdf5",
+    ".xlsx",
+    ".json",
+    ".txt",
+    ".gz",
+)
 _MOST_SETTINGS = 32
 _FEW_ARRAYS = 6
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)
@@ -74,6 +89,8 @@ def check_marked(name: str, value: jax.Array, is_array: Test, is_public: Test) -
 
     - **name**, **value** - the argument, with arrays in place of array-likes.
     - **is_array**, **is_public** - whether a leaf is an array, and whether it is marked."""
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and value.lower().endswith(_FILES)):
+        raise ConfigurationError(f"argument '{name}' is a file's path; pass its rows, dpppl.from_disk({name}).")
     leaves, tree = jax.tree.flatten(value, is_leaf=is_public)
     if jax.tree_util.treedef_is_leaf(tree):
         if not (is_setting(value) or is_array(value) or is_public(value)):

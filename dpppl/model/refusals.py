@@ -1,16 +1,18 @@
 """Errors for models that cannot be split by rows. Each names the site, the cause and the cure, never a value."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from numpyro.distributions import constraints
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.rules import Kind, kind_of
-from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, unwrapped
+from dpppl.model.arguments import quoted as quoted
+from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, layers, unwrapped
 
 MANY = (
     'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
@@ -55,11 +57,6 @@ More = Callable[[], Structure | None]
 """The structure of the same model called with one more row; None where it cannot be."""
 
 
-def quoted(names: Any) -> str:
-    """Names in a sentence."""
-    return " and ".join(f"'{name}'" for name in names)
-
-
 def coupled_message(name: str, what: str, structure: Structure, more: Structure | None) -> str:
     """Message for a site whose log likelihood, or observed value, on a batch is not that of each row by itself."""
     if what == "likelihood" and name in structure.observed and more is not None:
@@ -74,8 +71,8 @@ def coupled_message(name: str, what: str, structure: Structure, more: Structure 
     subject = "its log likelihood is" if what == "likelihood" else "its observed value is"
     return (
         f"site '{name}' couples the rows, or depends on their number or position (a mean or a standard deviation over "
-        f"rows, x.shape[0], the row before, an array indexed by the plate): on a batch {subject} not that of each "
-        "row by itself; pass what belongs to one row as an unmarked argument and what is publicly known of all rows as "
+        f"rows, random numbers, x.shape[0], the row before, an array indexed by the plate): on a batch {subject} not that of "
+        "each row by itself; pass what belongs to one row as an unmarked argument and what is publicly known of all rows as "
         f"a dpppl.Public one. {_HINT}"
     )
 
@@ -132,16 +129,17 @@ def check_lengths(unequal: str | None, explore: Callable[[], Structure]) -> None
         alone = []
     if alone:
         raise UnsupportedModelError(
-            f"site '{alone[0]}' is observed outside any numpyro.plate, and {unequal}: {_SERIES} What is not private is wrapped "
-            "in dpppl.Public."
+            f"site '{alone[0]}' is observed outside any numpyro.plate: {_SERIES} {unequal[0].upper()}{unequal[1:]}"
         )
-    raise ConfigurationError(
-        f"{unequal}; the leading axis of a private array is the data axis, and every other array is wrapped in dpppl.Public."
-    )
+    raise ConfigurationError(unequal)
 
 
-def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None, more: More) -> str:
-    """The one plate as long as the private arrays and around every observed site, or the error that says why not."""
+def find_data_plate(
+    structure: Structure, num_rows: int, data_plate: str | None, more: More, missing: Sequence[str]
+) -> str:
+    """The one plate as long as the private arrays and around every observed site, or the error that says why not.
+
+    - **missing** - arguments that are None."""
     sites, fits = structure.likelihood_sites(), structure.data_plates(num_rows)
     if not sites and structure.factors:
         raise UnsupportedModelError(
@@ -149,8 +147,11 @@ def find_data_plate(structure: Structure, num_rows: int, data_plate: str | None,
             'numpyro.plate("data", x.shape[0]), one value a row.'
         )
     if not sites:
+        free = [name for name in structure.latents if set(fits) & set(structure.plates_of[name])]
+        what = f"{quoted(missing)} {'is' if len(missing) == 1 else 'are'} None; " if missing else ""
+        where = f" in site {quoted(free[:1])}" if free and not missing else ""
         raise UnsupportedModelError(
-            "the model has no observed site: pass the private array that it observes (obs=y inside the data plate)."
+            f"the model has no observed site: {what}pass the private array that it observes{where} (obs=y inside the data plate)."
         )
     if data_plate is not None:
         if data_plate not in fits:
@@ -204,10 +205,11 @@ def _outside_message(structure: Structure, name: str, num_rows: int, more: More)
             f"{where}: one number, of one row or of all; observe an array with one value a row, once, in "
             'numpyro.plate("data", x.shape[0]).'
         )
+    opened = ', opened by "with"' if structure.data_plates(num_rows) else ""
     single = ", without .to_event" if site is not None and num_rows in site.event else ""
     return (
-        f'{where}; wrap it in numpyro.plate("data", x.shape[0]){single}, the plate as long as the private arrays, whose '
-        "rows must be independent (the steps of one time series are not)."
+        f'{where}; wrap it in numpyro.plate("data", x.shape[0]){opened}{single}, the plate as long as the private arrays, '
+        "whose rows must be independent (the steps of one time series are not)."
     )
 
 
@@ -218,6 +220,23 @@ def _lag(site: Observed, longer: Observed | None, num_rows: int) -> int:
     return max(
         (num_rows - a if b == a + 1 and a < num_rows else 0 for a, b in zip(site.value, longer.value)), default=0
     )
+
+
+def check_parameters(site: Site) -> None:
+    """Refuse a distribution with a parameter that is written in the model and outside of its range, as a scale below 0."""
+    for fn in layers(site["fn"]):
+        for name, constraint in fn.arg_constraints.items():
+            value = vars(fn).get(name)
+            is_bounded = isinstance(constraint, type(constraints.positive) | type(constraints.unit_interval))
+            if (
+                is_bounded
+                and isinstance(value, int | float | np.ndarray | np.generic)
+                and not np.all(constraint(value))
+            ):
+                words = "between 0 and 1" if constraint is constraints.unit_interval else "positive"
+                raise UnsupportedModelError(
+                    f"the {type(fn).__name__} of site '{site['name']}' has a {name} that is not {words}; correct it."
+                )
 
 
 def check_shape(site: Site) -> None:
@@ -251,6 +270,8 @@ def _check_observed_axis(name: str, site: Observed, data_plate: str, length: int
         cure = "observe y[:, 0], of shape (n,), instead of y of shape (n, 1)"
         if site.batch == (length, length):
             cure = "make the last axis part of a row's event, with .to_event(1) on the distribution, or " + cure
+    if length in site.event:
+        cure = "leave out .to_event, which makes one event of all rows"
     if site.value == (length,) and site.event == (1,):
         cure = "observe y[:, None], of shape (n, 1), instead of y of shape (n,)"
     raise UnsupportedModelError(
@@ -298,6 +319,12 @@ def of_row_message(name: str, is_discrete: bool, data_plate: str) -> str:
     """Why a latent of each row cannot be summed out, and the cures."""
     base = name.removesuffix("_unobserved")
     masked = f" If nothing depends on '{base}', {MASK_CURE}" if base != name else ""
+    if base != name and not is_discrete:
+        return (
+            f"site '{name}' stands for missing values of '{base}' and cannot be summed out: it needs one number a row, a finite "
+            f"support or a normal law or a transform of one (dist.LogNormal), and the data plate '{data_plate}' as its only "
+            f"plate; give '{base}' such a law.{masked}"
+        )
     if is_discrete:
         return (
             f"site '{name}' is a discrete latent of each row that cannot be summed out: it needs a finite "
@@ -310,7 +337,7 @@ def of_row_message(name: str, is_discrete: bool, data_plate: str) -> str:
         "with a guide that computes it from the row. If each row sums up a group, as a school or a player, pass what was "
         "summed up, one observation a row, and the groups' latents outside of the data plate: theta[group]. If it stands "
         f"for missing values, it is summed out where it is one number a row under a normal law, or a transform of one "
-        f"(dist.LogNormal), and the data plate '{data_plate}' is its only plate: {MISSING_CURE}{masked}"
+        f"(dist.LogNormal), and the data plate '{data_plate}' is its only plate: {MISSING_CURE}"
     )
 
 
@@ -335,8 +362,8 @@ def check_captured(program: object, lengths: set[int], what: str = "model") -> t
         description = f"{value.dtype}[{', '.join(axes)}]"
         if "N" in axes:
             raise UnsupportedModelError(
-                f"the {what} captures an array {description} with an axis as long as the data plate (a closure, "
-                "functools.partial, numpyro.handlers.condition); pass it as an argument of the model, wrapped in "
+                f"the {what} captures an array {description} with an axis as long as the data plate (a closure, a "
+                "default, functools.partial, numpyro.handlers.condition); pass it as an argument of the model, wrapped in "
                 "dpppl.Public if it is not private. If the model makes it itself, use jax.numpy instead of NumPy."
             )
         described.append(description)

@@ -47,6 +47,7 @@ from dpppl.model.structure import (
     unconstrained_shape,
 )
 from dpppl.types import BySite, Distribution, Function, Tree
+from dpppl.validation import a
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,11 +281,11 @@ def split_model(
     rows; ConfigurationError for arguments that do not fit together. Neither shows a data value."""
     if not callable(model):
         raise ConfigurationError(
-            f"the model is a {type(model).__name__}; pass the function that has the NumPyro sites."
+            f"the model is {'None' if model is None else a(type(model).__name__)}; pass the function that has the NumPyro sites."
         )
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
-    with failing_explained(), explained():
+    with failing_explained(arguments.words), explained():
         structure, *program = _explore(model, arguments)
 
     try:
@@ -310,7 +311,7 @@ def _split(
             return None
 
     refusals.check_structure(structure, variational)
-    data_plate = refusals.find_data_plate(structure, arguments.num_rows, data_plate, more)
+    data_plate = refusals.find_data_plate(structure, arguments.num_rows, data_plate, more, arguments.missing)
     local, summed = refusals.check_sites(structure, data_plate, variational)
     lengths = {arguments.num_rows, structure.plates[data_plate][0]}
     by_site(refusals.check_effects, *program)

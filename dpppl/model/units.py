@@ -197,7 +197,9 @@ def grouped(
     words = np.asarray(jax.random.bits(jax.random.wrap_key_data(_two_words(key), impl="threefry2x32"), (8,), np.uint32))
     index, mask = _places(codes, max_rows, np.random.default_rng(words).random(len(codes)))
     if not len(mask):
-        raise ConfigurationError(f"no row has a {ids}.")
+        raise ConfigurationError(
+            f"no row has a {ids}: give a number, a string or a tuple for each row; None and NaN are none."
+        )
     taken = {n: np.take(np.asarray(x), index.ravel(), axis=0) for n, x in rows.items()}
     new_args, new_kwargs = arguments.join(taken, {n: Public(x) for n, x in public.items()})
     return tuple(new_args), new_kwargs | {MASK: mask}

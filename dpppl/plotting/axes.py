@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpppl.errors import ConfigurationError
+from dpppl.validation import a
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,10 @@ def check_parts(value: object, parts: Sequence[str], name: str, cure: str) -> No
 def new_axes(axes: "Axes | None", **size: Any) -> "Axes":
     """The axes given, or those of a new figure."""
     if axes is not None:
+        if not hasattr(axes, "plot"):
+            raise ConfigurationError(
+                f"axes must be Axes of matplotlib, got {a(type(axes).__name__)}; write plt.subplots()[1]."
+            )
         return axes
     try:
         import matplotlib.pyplot as plt

@@ -12,11 +12,13 @@ from dpppl.uncertainty.calibration import reliability_bins
 from dpppl.uncertainty.decomposition import decompose_variance
 from dpppl.uncertainty.inputs import as_array
 from dpppl.uncertainty.survival import SurvivalCurve
+from dpppl.validation import checked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+@checked
 def reliability_diagram(
     probabilities: ArrayLike, labels: ArrayLike, *, num_bins: int = 10, bins: str = "width",
     weights: ArrayLike | None = None, mask: ArrayLike | None = None, label: str | None = None, axes: "Axes | None" = None,
@@ -55,6 +57,7 @@ def reliability_diagram(
     return axes
 
 
+@checked
 def predictive_band(
     inputs: ArrayLike, means: ArrayLike, variances: ArrayLike, *, weights: ArrayLike | None = None,
     num_sd: float = 2.0, observed: Any = None,
@@ -106,6 +109,7 @@ def predictive_band(
     return axes
 
 
+@checked
 def input_probability(
     probabilities: ArrayLike, *, prior: Any = None, level: float = 0.9, label: str = "private posterior",
     axes: "Axes | None" = None,
@@ -162,6 +166,10 @@ def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, 
     """
     cure = "what dpppl.uncertainty.survival_curve(...) returns"
     check_parts(curve, ("times", "mean", "lower", "upper"), "curve", cure)
+    if labels is not None and len(labels) != len(curve.mean):
+        raise ConfigurationError(
+            f"labels has {len(labels)} names, and the curve {len(curve.mean)} rows: give one for each."
+        )
     axes = new_axes(axes, figsize=(5.0, 3.5))
     for row, mean in enumerate(curve.mean):
         colour, _, line = STYLES[row % len(STYLES)]

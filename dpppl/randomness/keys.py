@@ -15,6 +15,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.processes import messages
 from dpppl.randomness import chacha
+from dpppl.validation import checked
 
 _GENERATORS = {8: "256-bit ChaCha20", 2: "64-bit threefry"}
 _issued: set[str] = set()
@@ -23,6 +24,7 @@ _claims = threading.Lock()
 _apart: ContextVar[set[str] | None] = ContextVar("claims apart", default=None)
 
 
+@checked
 def secret_key(generator: str = "chacha20") -> jax.Array:
     """A new key from the operating system's entropy, for privacy noise and subsampling.
 

@@ -15,6 +15,12 @@ SHARE, STANDS_OUT = 0.01, 4.0
 By chance three counts of which all are 0 exceed 4 sd in 1 of 10,000 runs."""
 
 
+_MISSING = (
+    "model missing covariates by obs_mask=ok, mask missing responses (page Missing values), and correct other rows. Dropping "
+    "rows biases estimates where the response decides what is missing."
+)
+
+
 def stands_out(share: float, std: float) -> bool:
     """Whether a noised share of rows is large enough to report, and larger than noise explains.
 
@@ -59,7 +65,7 @@ class CountedRows(Verdict):
                     f"{self._share(self.missing)} of the rows are ignored: "
                     f"{f'they have {self._wrong} ({codes}), or ' if codes else ''}"
                     "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0",
-                    "correct these rows, drop them before the run, or model the missing values.",
+                    _MISSING,
                 )
             )
         elif stands_out(self.missing, self.std):
@@ -67,7 +73,7 @@ class CountedRows(Verdict):
                 refused(
                     f"{self._share(self.missing)} of the rows are ignored: they hold missing values (NaN), or their gradient is "
                     "not finite, as at an exposure of 0",
-                    "drop these rows before the run, or model the missing values.",
+                    _MISSING,
                 )
             )
         if stands_out(self.silent, self.std):

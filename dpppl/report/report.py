@@ -17,6 +17,7 @@ from dpppl.ledger.book import Events
 from dpppl.report import registry, render, risk
 from dpppl.report.provenance import KeySource, Provenance, Status
 from dpppl.report.version import VERSION
+from dpppl.validation import checked
 
 _LATTICE = "floating-point lattice attacks on continuous noise"
 _CLIPPED = "utility: clipping changes the likelihood, so inference targets a clipped pseudo-posterior"
@@ -137,10 +138,12 @@ class PrivacyReport:
         """Epsilon at the chosen delta; None where no delta was chosen."""
         return None if self.spent is None else self.spent.epsilon
 
+    @checked
     def epsilon_at(self, delta: float) -> float:
         """Epsilon at another delta in (0, 1)."""
         return self._spent(delta).epsilon
 
+    @checked
     def epsilon_for_group(self, group_size: int, delta: float | None = None) -> float:
         """Epsilon for `group_size` rows of one person, at `delta` or the chosen one; of units, in a run with ids."""
         delta = self.delta if delta is None else delta
@@ -268,6 +271,7 @@ class PrivacyReport:
 
     __repr__ = __str__
 
+    @checked
     def to_html(self, about: Mapping[str, str] | None = None) -> str:
         """A page of HTML that needs nothing else: for screens in light and dark, for phones, and for paper.
 
@@ -278,6 +282,7 @@ class PrivacyReport:
     def _repr_html_(self) -> str:
         return render.summary(self.headline, self.rows(), self.sections())
 
+    @checked
     def to_dict(self, about: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Every field and every number, as plain JSON values; docs/report-schema.json describes them.
 
@@ -312,6 +317,7 @@ class PrivacyReport:
         }
         return render.plain(document)
 
+    @checked
     def to_registry(
         self, about: Mapping[str, str], *, curators: Sequence[str] = (), region: str | None = None
     ) -> dict[str, Any]:
@@ -324,6 +330,7 @@ class PrivacyReport:
         """
         return registry.card(self.to_dict(about), curators, region)
 
+    @checked
     def to_json(self, about: Mapping[str, str] | None = None) -> str:
         """`to_dict` as JSON text."""
         return json.dumps(self.to_dict(about), indent=2, allow_nan=False)

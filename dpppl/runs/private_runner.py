@@ -15,10 +15,10 @@ from dpppl.report.provenance import Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
-from dpppl.validation import checked_call, checked_type, full_signature, optional, positive, positive_integer
+from dpppl.validation import checked_call, checked_fields, full_signature, optional, positive, positive_integer
 
 
-@checked_type
+@checked_fields
 @dataclass(frozen=True, kw_only=True)
 class Privacy:
     """The privacy of all that one object runs: `privacy=dpppl.Privacy(...)` of `MCMC`, `SVI` and `NoiseAware`.

@@ -21,7 +21,7 @@ from dpppl.svi.binding import bind
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, check_state
 from dpppl.types import Function, Tree
-from dpppl.validation import check_num_data
+from dpppl.validation import check_num_data, checked
 
 
 @clears_tracebacks
@@ -117,6 +117,7 @@ def noisy_sum_of(
 
 
 @on_host
+@checked
 def estimate_elbo(
     svi: SVISettings, rng_key: jax.Array, params: Tree, *args: object, bound: float, noise_multiplier: float | None = None,
     num_particles: int = 16, **kwargs: object,
@@ -148,6 +149,7 @@ def estimate_elbo(
 
 
 @on_host
+@checked
 def estimate_accuracy(
     svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Function, *args: Tree,
     noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Tree,

@@ -24,7 +24,7 @@ from dpppl.svi.convergence import TAIL, Convergence, convergence, learned_latent
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import parts_of
 from dpppl.types import BySite, Tree
-from dpppl.validation import positive_integer
+from dpppl.validation import checked, positive_integer
 
 Array = np.ndarray
 _MIN_LENGTH, _PRIOR_DRAWS, _IMPROPER, _WANDERING = 40, 1000, 1e12, 0.25
@@ -108,6 +108,7 @@ class SVIResult:
         """The cost of everything that its SVI object had run when this run ended."""
         return self.report
 
+    @checked
     def averaged_params(self, tail: float = 0.5, *, allow_unconverged: bool = False) -> dict[str, jax.Array]:
         """Constrained parameters, averaged unconstrained over the last share `tail` of the trajectory.
 
@@ -126,6 +127,7 @@ class SVIResult:
         found: dict[str, Tree] = constrain(averages)
         return found
 
+    @checked
     def noise_aware_params(self, tail: float = 0.5) -> dict[str, jax.Array]:
         """Parameters of a Gaussian guide whose location is corrected, and whose spread widened, for the noise it saw.
 
@@ -154,6 +156,7 @@ class SVIResult:
                 objective, self.public or {}, tail_of(self.trajectory, tail), tail_of(self.gradients, tail)
             )
 
+    @checked
     def sample_posterior(
         self, rng_key: jax.Array, num_samples: int, params: BySite | None = None
     ) -> dict[str, jax.Array]:
@@ -174,6 +177,7 @@ class SVIResult:
             found: dict[str, Tree] = proved(draws, rng_key, params, num_rows=None)(rng_key, params)
             return found
 
+    @checked
     def to_arviz(
         self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None, *, coords: Any = None,
         dims: Any = None,

@@ -27,7 +27,7 @@ from dpppl.svi.result import SVIResult
 from dpppl.svi.settings import SVISettings, counted_rows
 from dpppl.svi.step import SVIState, check_state, continued, method_of, thinning_for
 from dpppl.types import Tree
-from dpppl.validation import check_num_data, positive_integer
+from dpppl.validation import check_num_data, checked, positive_integer
 
 
 class SVI(SVISettings):
@@ -85,6 +85,7 @@ class SVI(SVISettings):
     init, update = by_hand.init, by_hand.update
     estimate_elbo, estimate_accuracy = by_hand.estimate_elbo, by_hand.estimate_accuracy
 
+    @checked
     def privacy_plan(self, num_steps: int = optimizers.NUM_STEPS) -> PrivacyReport:
         """The report that a `run` of `num_steps` more steps would add up to, without data.
 

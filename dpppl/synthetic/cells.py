@@ -25,6 +25,7 @@ from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.synthetic.schema import LEFT_OUT, Number, Schema
 from dpppl.types import Function, Tree
+from dpppl.validation import checked
 
 Array = np.ndarray
 
@@ -122,6 +123,7 @@ def num_cells(schema: Schema) -> int | None:
 
 
 @on_host
+@checked
 def fit_cells(
     rng_key: jax.Array, model: Function, schema: Schema, table: object, *, target_epsilon: float | None = None,
     target_delta: float | None = None, noise_multiplier: float | None = None, num_samples: int = 1_000,

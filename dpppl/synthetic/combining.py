@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
+from dpppl.validation import checked
 
 Array = np.ndarray
 
@@ -45,6 +46,7 @@ class Combined:
     was_negative: Array
     components: tuple[Array, Array]
 
+    @checked
     def interval(self, probability: float = 0.95) -> tuple[Array, Array]:
         """Lower and upper ends of a central interval, (...,) each."""
         from scipy import optimize, stats
@@ -66,6 +68,7 @@ class Combined:
         return ends[0], ends[1]
 
 
+@checked
 def combine(
     estimates: ArrayLike, variances: ArrayLike, *, rule: str = "fully_synthetic", size_ratio: float = 1.0
 ) -> Combined:

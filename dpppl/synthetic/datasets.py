@@ -11,9 +11,10 @@ from dpppl.errors import ConfigurationError
 from dpppl.randomness import keys
 from dpppl.synthetic.schema import Schema
 from dpppl.types import BySite, Function
-from dpppl.validation import positive_integer
+from dpppl.validation import checked, positive_integer
 
 
+@checked
 def datasets(
     model: Function, samples: BySite, schema: Schema, rng_key: jax.Array, *, num_rows: int,
     num_datasets: int = 20,

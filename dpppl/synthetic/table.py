@@ -9,8 +9,10 @@ import numpyro.distributions as dist
 
 from dpppl.synthetic.schema import LEFT_OUT, Category, Column, Intervals, Number, Schema
 from dpppl.types import Tree
+from dpppl.validation import checked
 
 
+@checked
 def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.5) -> Callable[..., None]:
     """Build a model of a table from its schema: regressions of each column on the columns before it.
 

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.uncertainty.inputs import class_predictions
-from dpppl.validation import positive_integer
+from dpppl.validation import checked, positive_integer
 
 
 class ReliabilityBins(NamedTuple):
@@ -26,6 +26,7 @@ class ReliabilityBins(NamedTuple):
     share: np.ndarray
 
 
+@checked
 def reliability_bins(
     probabilities: ArrayLike,
     labels: ArrayLike,
@@ -78,6 +79,7 @@ def reliability_bins(
     return ReliabilityBins(predicted[held] / total[held], observed[held] / total[held], total[held])
 
 
+@checked
 def expected_calibration_error(
     probabilities: ArrayLike,
     labels: ArrayLike,
@@ -103,6 +105,7 @@ def expected_calibration_error(
     return float(np.sum(found.share * np.abs(found.predicted - found.observed)))
 
 
+@checked
 def maximum_calibration_error(
     probabilities: ArrayLike,
     labels: ArrayLike,

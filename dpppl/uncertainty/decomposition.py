@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite
 from dpppl.uncertainty.inputs import as_array, row_weights
+from dpppl.validation import checked
 
 
 class VarianceParts(NamedTuple):
@@ -30,6 +31,7 @@ class VarianceParts(NamedTuple):
         return self.epistemic + self.aleatoric
 
 
+@checked
 def decompose_variance(
     means: ArrayLike, variances: ArrayLike | None = None, *, weights: ArrayLike | None = None
 ) -> VarianceParts:
@@ -67,6 +69,7 @@ def decompose_variance(
     return VarianceParts(np.tensordot(share, (centre - mean) ** 2, 1), np.tensordot(share, within, 1))
 
 
+@checked
 def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:
     """By latent, 1 - posterior variance / prior variance: 1 where the data decide, 0 where the prior does.
 

@@ -10,10 +10,12 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import censoring
 from dpppl.types import Function, Tree
 from dpppl.uncertainty.private_score import Numbered, checked_range
+from dpppl.validation import checked
 
 _MOST_DRAWS = 50
 
 
+@checked
 def discrepancy(model: Function, statistic: Function, bounds: tuple[float, float]) -> Function:
     """Build the score of a row for `private_score`: a statistic of its responses less the same of replicated responses.
 

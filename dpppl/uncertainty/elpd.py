@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from numpyro.infer import log_likelihood
 
 from dpppl.types import BySite, Function, Tree
+from dpppl.validation import checked
 
 
+@checked
 def elpd_difference(first: Function, second: Function) -> Function:
     """Build the score of a row for `private_score`: log predictive density under `first` less that under `second`.
 

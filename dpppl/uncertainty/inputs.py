@@ -57,7 +57,9 @@ def class_predictions(
         raise ConfigurationError("the probabilities of each row must sum to 1.")
     num_classes = 2 if chances.ndim == 1 else chances.shape[1]
     if not np.all((classes >= 0) & (classes < num_classes) & (classes == np.round(classes))):
-        raise ConfigurationError(f"labels must be whole numbers from 0 to {num_classes - 1}.")
+        raise ConfigurationError(
+            f"labels must be whole numbers from 0 to {num_classes - 1}: pass (y + 1) / 2 for labels -1 and 1, y - 1 for 1 to K."
+        )
     return np.minimum(chances, 1.0), classes.astype(int), share
 
 
@@ -70,6 +72,11 @@ def real_predictions(
     draws, observed = as_array(samples, "samples"), as_array(responses, "responses")
     if draws.ndim != 2 or draws.shape[0] < 1:
         raise ConfigurationError(f"samples must have shape (S, N), S draws for each of N rows, got {draws.shape}.")
+    if observed.shape == draws.shape[:1] != draws.shape[1:]:
+        raise ConfigurationError(
+            f"samples must have shape (S, N), S draws for each of N rows, got {draws.shape} for {len(observed)} responses; pass "
+            "samples.T."
+        )
     if observed.shape != draws.shape[1:]:
         raise ConfigurationError(f"responses must have shape {draws.shape[1:]}, got {observed.shape}.")
     share = row_weights(draws.shape[1], weights, mask)

@@ -25,7 +25,7 @@ from dpppl.runs.driver import TRACING, clears_tracebacks, prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
 from dpppl.types import Tree
-from dpppl.validation import positive
+from dpppl.validation import checked, positive
 
 _LARGE, _FAR = (
     0.99,
@@ -57,12 +57,14 @@ class PrivateScale:
     is_resolved: np.ndarray
     events: tuple[GaussianEvent, ...] = field(repr=False)
 
+    @checked
     def epsilon_at(self, delta: float) -> float:
         """Epsilon of this query alone at a delta in (0, 1)."""
         return accounting.epsilon(self.events, delta)
 
 
 @clears_tracebacks
+@checked
 def private_scale(
     rng_key: jax.Array, x: jax.Array, *, target_epsilon: float | None = None, target_delta: float | None = None,
     noise_multiplier: float | None = None, ledger: PrivacyLedger | str | os.PathLike[str] | None = None,

@@ -25,7 +25,7 @@ from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.types import Function, Tree
-from dpppl.validation import plain
+from dpppl.validation import checked, plain
 
 _SQUARES = 0.5
 """Weight of a row's squared score relative to its score in one access."""
@@ -54,10 +54,12 @@ class PrivateScore:
     events: tuple[GaussianEvent, ...] = field(repr=False)
     assumed_public: tuple[str, ...] = ()
 
+    @checked
     def epsilon_at(self, delta: float) -> float:
         """Epsilon of this query alone at a delta in (0, 1)."""
         return accounting.epsilon(self.events, delta)
 
+    @checked
     def interval(self, probability: float = 0.9) -> tuple[float, float]:
         """Compute a normal interval of the population's mean score, which counts noise and sampling.
 
@@ -70,6 +72,7 @@ class PrivateScore:
         half = float(ndtri(0.5 + 0.5 * probability)) * error
         return self.mean - half, self.mean + half
 
+    @checked
     def p_value(self, mean: float = 0.0) -> float:
         """Compute the two-sided normal p-value of a population mean, which counts noise and sampling; see `interval`."""
         from scipy.special import ndtr
@@ -104,6 +107,7 @@ class Numbered:
 
 
 @on_host
+@checked
 def private_score(
     rng_key: jax.Array, score: Function, *args: object, bounds: tuple[float, float],
     target_epsilon: float | None = None, target_delta: float | None = None, noise_multiplier: float | None = None,
@@ -145,14 +149,14 @@ def private_score(
         raise ConfigurationError(f"the score is a {type(score).__name__}; pass the function of one row, score(*args).")
     arguments = Arguments.of(score, args, kwargs)
     if arguments.unequal:
-        raise ConfigurationError(f"{arguments.unequal}; wrap those that are no private rows in dpppl.Public.")
+        raise ConfigurationError(arguments.unequal)
     budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
     statistic = _statistic(score, arguments, low, high, measure_spread)
     rows, public = arguments.arrays(score, args, kwargs, checked_mesh(mesh))
     with TRACING:
         one = {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in arguments.rows.items()}
         one[ROW_NUMBER] = jax.ShapeDtypeStruct((), np.int32)
-        with failing_explained("score"), explained("score"):
+        with failing_explained(arguments.words, "score of one row"), explained("score"):
             program = jax.make_jaxpr(statistic)(one, public)
         captured = check_captured(program, {arguments.num_rows}, "score")
     if noise_multiplier is None and target_epsilon is None:

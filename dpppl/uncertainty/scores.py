@@ -6,8 +6,10 @@ from scipy.special import logsumexp
 
 from dpppl.errors import ConfigurationError
 from dpppl.uncertainty.inputs import as_array, class_predictions, real_predictions, row_weights
+from dpppl.validation import checked
 
 
+@checked
 def brier_score(
     probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, mask: ArrayLike | None = None
 ) -> float:
@@ -31,6 +33,7 @@ def brier_score(
     return float(share @ np.sum((chances - np.eye(chances.shape[1])[classes]) ** 2, axis=1))
 
 
+@checked
 def log_score(
     probabilities: ArrayLike, labels: ArrayLike, *, weights: ArrayLike | None = None, mask: ArrayLike | None = None
 ) -> float:
@@ -51,6 +54,7 @@ def log_score(
         return float(-(share @ np.log(chances[np.arange(len(classes)), classes])))
 
 
+@checked
 def predictive_log_score(
     log_likelihoods: ArrayLike, *, weights: ArrayLike | None = None, mask: ArrayLike | None = None
 ) -> float:
@@ -77,6 +81,7 @@ def predictive_log_score(
     return float(-(share @ (logsumexp(values, axis=0) - np.log(len(values)))))
 
 
+@checked
 def crps(
     samples: ArrayLike,
     responses: ArrayLike,
@@ -111,6 +116,7 @@ def crps(
     return float(share @ (np.mean(np.abs(draws - observed), axis=0) - spread))
 
 
+@checked
 def interval_coverage(
     samples: ArrayLike,
     responses: ArrayLike,

@@ -10,9 +10,10 @@ from numpyro import handlers
 
 from dpppl.errors import ConfigurationError
 from dpppl.model.censoring import is_censored
-from dpppl.model.structure import unwrapped
+from dpppl.model.structure import plates_of, unwrapped
 from dpppl.types import BySite, Function, Tree
 from dpppl.uncertainty.inputs import as_array
+from dpppl.validation import checked
 
 
 class SurvivalCurve(NamedTuple):
@@ -30,6 +31,7 @@ class SurvivalCurve(NamedTuple):
     level: float
 
 
+@checked
 def survival_curve(
     model: Function, samples: BySite, times: ArrayLike, *args: object, site: str = "time", level: float = 0.9,
     **kwargs: object,
@@ -67,6 +69,11 @@ def survival_curve(
         if site not in trace or trace[site]["type"] != "sample":
             known = [name for name, found in trace.items() if found["type"] == "sample" and name not in draw]
             raise ConfigurationError(f"the model has no site '{site}'; site= may be one of {known}.")
+        latents = [n for n, found in trace.items() if found["type"] == "sample" and not found["is_observed"]]
+        if left_out := [name for name in latents if name not in draw and not plates_of(trace[name])]:
+            raise ConfigurationError(
+                f"samples lack the latent '{left_out[0]}' of the model; give those of a run of this model."
+            )
         fn = unwrapped(trace[site]["fn"])
         fn = fn.base_dist if is_censored(fn) else fn
         try:

@@ -30,7 +30,7 @@ from dpppl.subsampling import FullBatch
 from dpppl.svi.runner import SVI
 from dpppl.types import Function, Tree
 from dpppl.uncertainty.private_score import private_score
-from dpppl.validation import positive
+from dpppl.validation import checked, positive
 
 Runner = MCMC | SVI | NoiseAware
 
@@ -92,6 +92,7 @@ class Tuned:
 
 
 @on_host
+@checked
 def tune(
     rng_key: jax.Array, candidates: Sequence[Any], make: Callable[[Any], Runner], score: Function, *args: object,
     bounds: tuple[float, float], score_noise: float, mean_runs: float = 10.0, shape: float | None = 1.0,

@@ -157,8 +157,8 @@ def test_coverage_is_that_of_intervals_without_the_noise():
         ({"target_advantage": 0.1}, "target_epsilon or target_advantage"),
         ({"num_data": 0}, "num_data"),
         ({"row_curvature": -1.0}, "row_curvature"),
-        ({"num_steps": (0,)}, "num_steps 0"),
-        ({"rates": (2.0,)}, "sampling_rate"),
+        ({"num_steps": (0,)}, "num_steps must be"),
+        ({"rates": (2.0,)}, "rates must be"),
         ({"target_delta": 0.0}, "delta"),
     ],
 )

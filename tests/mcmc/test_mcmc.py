@@ -418,7 +418,7 @@ REFUSED = {
     "steps that reach zero": refused("at every step; step 11", {"step_size": lambda count: 0.105 - 0.01 * count}),
     "infinite steps": refused("step 0 is not", {"step_size": lambda count: 1.0 / count}),
     "no rows": refused("size of plate should be positive|no rows", args=(X[:0], Y[:0]), error=Exception),
-    "lengths differ": refused("leading axes of different length", args=(X, Y[:5])),
+    "lengths differ": refused("different numbers of rows", args=(X, Y[:5])),
     "no private argument": refused(
         "no private argument", args=(dpppl.Public(X), dpppl.Public(Y)), error=UnsupportedModelError
     ),

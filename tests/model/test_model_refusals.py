@@ -96,7 +96,7 @@ def test_no_observed_site():
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
 
-    assert "no observed site: pass the private array" in refused(model, X)
+    assert "no observed site: 'y' is None; pass the private array" in refused(model, X)
 
 
 def test_more_than_one_data_plate():
@@ -443,7 +443,7 @@ def test_obs_mask():
 
     for law in (dist.Poisson, dist.Exponential):  # noqa: B007
         message = refused(model, X, Y, np.arange(N) > 2)
-        assert "site 'y_unobserved' is a" in message and "If nothing depends on 'y', leave them out" in message
+        assert "site 'y_unobserved'" in message and "If nothing depends on 'y', leave them out" in message
 
 
 def test_param_sites():
@@ -545,7 +545,8 @@ def revealing(x, y):
 )
 def test_a_model_that_branches_on_values(model, line):
     message = refused(model, X, Y)
-    assert "the model branches on, or converts to Python or NumPy, the value of an array" in message
+    cause = "chooses entries of an array by truth values" if model is selected else "the value of an array"
+    assert cause in message
     assert "test_model_refusals.py" in message and line in message
     with pytest.raises(UnsupportedModelError) as caught:
         split_model(model, (X, Y), {})
@@ -686,7 +687,7 @@ class Frame:
 @pytest.mark.parametrize(
     "extra, message",
     [
-        (np.full(N + 1, SECRET), "arguments 'x' of shape (7,) and 'extra' of shape (8,) have leading"),
+        (np.full(N + 1, SECRET), "different numbers of rows: 'x' and 'y' have 7, 'extra' has 8"),
         (np.asarray(SECRET), "argument 'extra' is an array without rows; wrap it in dpppl.Public"),
         (
             {"y": [(SECRET,), *[(SECRET, 1)] * N]},

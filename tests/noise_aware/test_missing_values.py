@@ -212,7 +212,7 @@ def test_a_mask_that_is_taken_as_public_is_refused():
         UnsupportedModelError, match=r"argument 'ok', which is marked dpppl\.Public, as one value for each row"
     ):
         split_model(model, (x1, x2, dpppl.Public(ok), y), {})
-    with pytest.raises(ConfigurationError, match="have leading axes of different length"):
+    with pytest.raises(ConfigurationError, match="different numbers of rows"):
         split_model(model, (x1, x2, ok[1:], y), {})
     captured = lambda x1, x2, y: model(x1, x2, ok, y)  # noqa: E731
     with pytest.raises(UnsupportedModelError, match="the model captures an array"):

@@ -27,7 +27,7 @@ def test_each_kind_is_reported_from_one_percent_on():
     assert SHARE == 0.01
     lines = list(map(str, counted(outside=0.011, missing=0.02, silent=0.5, std=0.002).findings))
     assert [line.split(" of the rows ")[0] for line in lines] == ["1.1% ± 0.2%", "2.0% ± 0.2%", "50.0% ± 0.2%"]
-    assert "outside the support: site 'y': counts." in lines[0] and "drop these rows" in lines[1] and "mask" in lines[2]
+    assert "outside the support: site 'y': counts." in lines[0] and "obs_mask=ok" in lines[1] and "mask" in lines[2]
     assert not counted(outside=0.0099, missing=0.0099, silent=0.0099, std=0.001).lines
     assert not counted(outside=0.03, missing=0.03, silent=0.03, std=0.01).lines
     assert len(counted(silent=0.5, std=0.01).refusals) == 0

@@ -79,7 +79,7 @@ def test_responses_of_a_row_are_replicated_jointly():
 def test_what_cannot_be_checked_is_refused():
     with pytest.raises(ConfigurationError, match="low below high"):
         discrepancy(model, zeros, bounds=(1.0, 0.0))
-    with pytest.raises(ConfigurationError, match="pass a function"):
+    with pytest.raises(ConfigurationError, match="statistic must be a function"):
         discrepancy(model, jax.numpy.zeros(3), bounds=(0.0, 1.0))
     plain = dpppl.private_score(
         dpppl.secret_key(), lambda y: y, np.ones(10, np.float32), bounds=(0.0, 1.0), noise_multiplier=1.0

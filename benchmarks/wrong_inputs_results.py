@@ -1,0 +1,174 @@
+"""Wrong queries, scores, reports, exports and pictures."""
+
+import jax.numpy as jnp
+import matplotlib
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from wrong_inputs_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
+
+import dpppl
+from dpppl import Public, plotting
+from dpppl import uncertainty as un
+from dpppl.accounting import plan
+
+matplotlib.use("Agg")
+# fmt: off
+
+
+def score(function=lambda y: jnp.clip(y, 0, 1), *args, **settings):
+    given = {"bounds": (0.0, 1.0), "noise_multiplier": 5.0} | settings
+    return dpppl.private_score(key(), function, *(args or (F,)), **given)
+
+
+def scale(x=X, **settings):
+    return dpppl.private_scale(key(), x, **({"noise_multiplier": 5.0} | settings))
+
+
+SAMPLES = {"mu": np.zeros(20, np.float32)}
+DRAWS = np.zeros((50, N))
+PROBABILITIES, LABELS = np.full(N, 0.3), Y
+
+
+def tuned(candidates=(1.0,), make=lambda c: mcmc(num_samples=2), rated=lambda samples, y: 0.0 * y, **settings):
+    given = {"bounds": (-1.0, 0.0), "score_noise": 9.0} | settings
+    return dpppl.tune(key(), list(candidates), make, rated, F, **given)
+
+
+def by_noise(c):
+    return mcmc(num_samples=2, target_epsilon=None, target_delta=None, noise_multiplier=50.0 * c)
+
+
+QUERIES = [
+    ("bounds exchanged", lambda: score(bounds=(1.0, 0.0)), "bounds|low", lambda: score(bounds=(0.0, 1.0))),
+    ("one bound", lambda: score(bounds=1.0), "bounds|(low, high)", lambda: score(bounds=(0.0, 1.0))),
+    ("samples without their mark", lambda: score(lambda s, y: y - s["mu"].mean(), SAMPLES, F), "s['mu']|20|40|dpppl.Public(s", lambda: score(lambda s, y: y - s["mu"].mean(), Public(SAMPLES), F)),
+    ("a probability of 90", lambda: score(measure_spread=True).interval(90), "probability|(0, 1)", lambda: score(measure_spread=True).interval(0.9)),
+    ("a probability by a word", lambda: score(measure_spread=True).interval("high"), "probability|number", lambda: score(measure_spread=True).interval(0.9)),
+    ("an interval without its spread", lambda: score().interval(0.9), "measure_spread=True", lambda: score(measure_spread=True).interval(0.9)),
+    ("a p-value of a word", lambda: score(measure_spread=True).p_value("zero"), "mean|number", lambda: score(measure_spread=True).p_value(0.0)),
+    ("epsilon at delta 0", lambda: score().epsilon_at(0), "delta|(0, 1)", lambda: score().epsilon_at(1e-5)),
+    ("a path as rows", lambda: score(lambda y: y, "rows.npy"), "'y'|path|from_disk", lambda: score(lambda y: y, F)),
+    ("a score of all rows", lambda: score(lambda y: y.mean(axis=0)[0]), "one row|y float32|tuple index", lambda: score(lambda y: y)),
+    ("no budget", lambda: score(noise_multiplier=None), "target_epsilon|noise_multiplier", lambda: score()),
+    ("the score after the data", lambda: dpppl.private_score(key(), F, lambda y: y, bounds=(0, 1), noise_multiplier=5.0), "score|function", lambda: score()),
+    ("a scale of one number", lambda: scale(3.0), "'x' is a float|array", lambda: scale(F)),
+    ("a scale of a cube", lambda: scale(np.zeros((N, 2, 2))), "x|(40, 2, 2)|(N, d)", lambda: scale(np.zeros((N, 2, 2)).reshape(N, -1))),
+    ("a scale of words", lambda: scale(np.array(["a"] * N)), "x|numbers", lambda: scale(F)),
+    ("a scale of a path", lambda: scale("rows.npy"), "x|from_disk", lambda: scale(F)),
+    ("a scale of Public", lambda: scale(Public(X)), "x|Public", lambda: scale(X)),
+    ("a scale without a budget", lambda: scale(noise_multiplier=None), "target_epsilon|noise_multiplier", lambda: scale()),
+    ("a model as the scale's data", lambda: scale(mean), "x|function", lambda: scale(X)),
+    ("nothing to choose", lambda: tuned(()), "candidates", lambda: tuned(make=by_noise)),
+    ("a kernel from make", lambda: tuned(make=lambda c: dpppl.DPSGLD(mean)), "make|MCMC|DPSGLD", lambda: tuned(make=by_noise)),
+    ("no function as make", lambda: tuned(make=mcmc()), "make|function", lambda: tuned(make=by_noise)),
+    ("score noise of -1", lambda: tuned(make=by_noise, score_noise=-1.0), "score_noise|positive", lambda: tuned(make=by_noise)),
+    ("no runs on average", lambda: tuned(make=by_noise, mean_runs=0), "mean_runs|from 1", lambda: tuned(make=by_noise, mean_runs=2.0)),
+    ("a discrepancy's bounds", lambda: un.discrepancy(mean, lambda y: y, (1.0, 0.0)), "bounds", lambda: un.discrepancy(mean, lambda y: y, (0.0, 1.0))),
+    ("a discrepancy of a word", lambda: un.discrepancy(mean, "mean", (0.0, 1.0)), "statistic|function", lambda: un.discrepancy(mean, lambda y: y, (0.0, 1.0))),
+    ("a difference of numbers", lambda: un.elpd_difference(1.0, 2.0), "function|float", lambda: un.elpd_difference(mean, mean)),
+]
+
+
+def survival_model(x, time=None):
+    place = normal("place")
+    with rows(x):
+        numpyro.sample("time", dist.Weibull(jnp.exp(place + x), 1.5), obs=time)
+
+
+PLACE = {"place": np.zeros(20, np.float32)}
+
+
+def curve(samples=PLACE, times=(0.5, 1.0), x=(0.0, 1.0), model=survival_model, **settings):
+    return un.survival_curve(model, samples, times, jnp.asarray(x), **settings)
+
+
+SCORES = [
+    ("labels of another length", lambda: un.brier_score(PROBABILITIES, LABELS[:-1]), "40|39|labels", lambda: un.brier_score(PROBABILITIES, LABELS)),
+    ("probabilities in percent", lambda: un.brier_score(100 * PROBABILITIES, LABELS), "probabilities|[0, 1]", lambda: un.brier_score(PROBABILITIES, LABELS)),
+    ("labels of -1 and 1", lambda: un.log_score(PROBABILITIES, 2 * LABELS - 1), "labels|from 0 to 1|(y + 1) / 2", lambda: un.log_score(PROBABILITIES, LABELS)),
+    ("labels by words", lambda: un.log_score(PROBABILITIES, np.where(LABELS, "yes", "no")), "labels|real numbers", lambda: un.log_score(PROBABILITIES, np.where(LABELS, "yes", "no") == "yes")),
+    ("a dict of probabilities", lambda: un.brier_score({"p": PROBABILITIES}, LABELS), "probabilities|dict", lambda: un.brier_score(PROBABILITIES, LABELS)),
+    ("0 bins", lambda: un.reliability_bins(PROBABILITIES, LABELS, num_bins=0), "num_bins|positive", lambda: un.reliability_bins(PROBABILITIES, LABELS, num_bins=5)),
+    ("bins by a wrong word", lambda: un.reliability_bins(PROBABILITIES, LABELS, bins="quantile"), "bins|mass", lambda: un.reliability_bins(PROBABILITIES, LABELS, bins="mass")),
+    ("weights of another length", lambda: un.expected_calibration_error(PROBABILITIES, LABELS, weights=np.ones(3)), "weights|40", lambda: un.expected_calibration_error(PROBABILITIES, LABELS, weights=np.ones(N))),
+    ("negative weights", lambda: un.brier_score(PROBABILITIES, LABELS, weights=-np.ones(N)), "weights|negative", lambda: un.brier_score(PROBABILITIES, LABELS, weights=np.ones(N))),
+    ("a vector of log likelihoods", lambda: un.predictive_log_score(np.zeros(N)), "log_likelihoods|(S, N)", lambda: un.predictive_log_score(np.zeros((20, N)))),
+    ("NaN among log likelihoods", lambda: un.predictive_log_score(np.full((20, N), np.nan)), "log_likelihoods|NaN|mask", lambda: un.predictive_log_score(np.zeros((20, N)))),
+    ("draws transposed", lambda: un.crps(DRAWS.T, F), "samples|(S, N)|.T", lambda: un.crps(DRAWS, F)),
+    ("draws without an axis", lambda: un.crps(DRAWS[0], F), "samples|(S,", lambda: un.crps(DRAWS, F)),
+    ("one draw, fair", lambda: un.crps(DRAWS[:1], F, fair=True), "2 draws", lambda: un.crps(DRAWS[:2], F, fair=True)),
+    ("a level of 90", lambda: un.interval_coverage(DRAWS, F, level=90), "level|(0, 1)", lambda: un.interval_coverage(DRAWS, F, level=0.9)),
+    ("a level by a word", lambda: un.interval_coverage(DRAWS, F, level="90%"), "level|number", lambda: un.interval_coverage(DRAWS, F, level=0.9)),
+    ("means that are no probabilities", lambda: un.decompose_variance(DRAWS + 5.0), "means|variances", lambda: un.decompose_variance(DRAWS + 5.0, DRAWS + 1.0)),
+    ("variances of another shape", lambda: un.decompose_variance(DRAWS, DRAWS[:3] + 1), "variances|(50, 40)", lambda: un.decompose_variance(DRAWS, DRAWS + 1)),
+    ("a prior without a site", lambda: un.learned_shares(SAMPLES, {"nu": np.zeros(20)}), "'mu'|other samples", lambda: un.learned_shares({"mu": F}, {"mu": 3 * F})),
+    ("an array for samples by site", lambda: un.learned_shares(F, F), "posterior|dict", lambda: un.learned_shares({"mu": F}, {"mu": 3 * F})),
+    ("negative Bayes factors", lambda: un.discoveries([-1.0, 2.0]), "bayes_factors|none negative", lambda: un.discoveries([1.0, 2.0])),
+    ("a false discovery rate of 5", lambda: un.discoveries([1.0, 2.0], false_discovery_rate=5), "false_discovery_rate|(0, 1)", lambda: un.discoveries([1.0, 2.0], false_discovery_rate=0.05)),
+    ("a survival curve of a list", lambda: curve(samples=[0.0]), "samples|dict", lambda: curve()),
+    ("a survival curve without a latent", lambda: curve(samples={"nu": np.zeros(20)}), "'place'", lambda: curve()),
+    ("times by words", lambda: curve(times=["1 year"]), "times|real numbers", lambda: curve()),
+    ("a matrix of times", lambda: curve(times=np.zeros((2, 2))), "times|(T,)", lambda: curve()),
+    ("a level of 95", lambda: curve(level=95), "level|level=0.9", lambda: curve(level=0.9)),
+    ("a site that is none", lambda: curve(site="death"), "'death'|'time'", lambda: curve(site="time")),
+    ("no model", lambda: curve(model="weibull"), "model|function", lambda: curve()),
+]
+
+REPORT = lambda: CHAIN().privacy_report()  # noqa: E731
+
+EXPORTS = [
+    ("an unknown entry about the run", lambda: REPORT().to_html({"author": "x"}), "author|purpose", lambda: REPORT().to_html()),
+    ("a list about the run", lambda: REPORT().to_json(["x"]), "about|dict", lambda: REPORT().to_json()),
+    ("a registry's card without about", lambda: REPORT().to_registry(None), "about|dict", lambda: REPORT().to_registry({"date": "2026-01-01"})),
+    ("one curator", lambda: REPORT().to_registry({"date": "2026-01-01"}, curators="Ann"), "curators|[curators]", lambda: REPORT().to_registry({"date": "2026-01-01"}, curators=["Ann"])),
+    ("a region by a number", lambda: REPORT().to_registry({"date": "2026-01-01"}, region=3), "region|text", lambda: REPORT().to_registry({"date": "2026-01-01"}, region="EU")),
+    ("a group of 0", lambda: REPORT().epsilon_for_group(0), "group_size|at least 1", lambda: REPORT().epsilon_for_group(2)),
+    ("delta of 1", lambda: REPORT().epsilon_at(1.0), "delta|(0, 1)", lambda: REPORT().epsilon_at(1e-5)),
+    ("a record of a report", lambda: dpppl.logging.record(REPORT()), "PrivacyReport|MCMC", lambda: dpppl.logging.record(CHAIN())),
+    ("a record of samples", lambda: dpppl.logging.record(SAMPLES), "dict|MCMC", lambda: dpppl.logging.record(CHAIN())),
+    ("a tracker by its address", lambda: dpppl.logging.mlflow(CHAIN(), tracker="http://localhost"), "tracker|set_tags", lambda: dpppl.logging.record(CHAIN())),
+    ("ArviZ before a run", lambda: mcmc().to_arviz(), "run", lambda: CHAIN().to_arviz(allow_unconverged=True)),
+    ("ArviZ with coords", lambda: CHAIN().to_arviz(coords={"a": [1]}), "coords|assign_coords", lambda: CHAIN().to_arviz(allow_unconverged=True).assign_coords(a=[1])),
+    ("ArviZ with dims", lambda: AWARE().to_arviz(dims={"mu": ["a"]}), "dims|rename_dims", lambda: AWARE().to_arviz(allow_unconverged=True)),
+    ("ArviZ of a guide without a key", lambda: FITTED().to_arviz(), "rng_key", lambda: FITTED().to_arviz(key(), 10)),
+]
+
+AXES = lambda: matplotlib.pyplot.subplots()[1]  # noqa: E731
+import matplotlib.pyplot  # noqa: E402
+
+PICTURES = [
+    ("samples for shares", lambda: plotting.learned_share(SAMPLES), "shares|learned_shares", lambda: plotting.learned_share(un.learned_shares({"mu": F}, {"mu": 3 * F}))),
+    ("an array for shares", lambda: plotting.learned_share(F), "shares|dict", lambda: plotting.learned_share({"mu": 0.5})),
+    ("a report for an attack", lambda: plotting.attack_picture(REPORT()), "audit", lambda: plotting.attack_picture(dpppl.audit.audit(dpppl.DPSGLD(mean, clipping_norm=1.0, noise_multiplier=3.0, measure_clipping=False), F, num_steps=1, delta=1e-5, num_trials=100))),
+    ("a report for a ledger", lambda: plotting.budget_spent(REPORT()), "PrivacyLedger", lambda: plotting.budget_spent(charged())),
+    ("a plan that is none", lambda: plotting.plan_picture(REPORT()), "plan|Plan|PrivacyReport", lambda: plotting.plan_picture(plan(num_data=1000, target_epsilon=1.0, target_delta=1e-5, simulates=False))),
+    ("a list of results", lambda: plotting.epsilon_against_utility([0.1, 0.2]), "results|dict", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8, 2.0: 0.9}})),
+    ("an epsilon of -1", lambda: plotting.epsilon_against_utility({"MCMC": {-1.0: 0.8}}), "epsilon|positive", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),
+    ("flat results", lambda: plotting.epsilon_against_utility({1.0: 0.8}), "results|{'MCMC': {1.0: 0.8, 2.0: 0.9}}", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),
+    ("a picture without chains", lambda: plotting.mixing({"mu": F}), "'mu'|(chains, draws", lambda: plotting.mixing({"mu": F[None]})),
+    ("an array to mix", lambda: plotting.mixing(F), "samples|dict", lambda: plotting.mixing({"mu": F[None]})),
+    ("no samples", lambda: plotting.mixing({}), "samples is empty", lambda: plotting.mixing({"mu": F[None]})),
+    ("a band of one draw", lambda: plotting.predictive_band(F, F, F), "means (S, N)", lambda: plotting.predictive_band(F, np.stack([F, F]), np.ones((2, N)))),
+    ("a band by words", lambda: plotting.predictive_band(["a"] * N, np.stack([F, F]), np.ones((2, N))), "inputs|numbers", lambda: plotting.predictive_band(F, np.stack([F, F]), np.ones((2, N)))),
+    ("an array beside a prior", lambda: plotting.private_beside_prior(F, F), "posterior|dict", lambda: plotting.private_beside_prior({"mu": F}, {"mu": 3 * F})),
+    ("a prior without the site", lambda: plotting.private_beside_prior({"mu": F}, {"nu": F}), "'mu'", lambda: plotting.private_beside_prior({"mu": F}, {"mu": 3 * F})),
+    ("a level of 90", lambda: plotting.private_beside_prior({"mu": F}, {"mu": F}, level=90), "level|(0, 1)", lambda: plotting.private_beside_prior({"mu": F}, {"mu": F}, level=0.9)),
+    ("labels that are probabilities", lambda: plotting.reliability_diagram(PROBABILITIES, PROBABILITIES), "labels|from 0 to 1", lambda: plotting.reliability_diagram(PROBABILITIES, LABELS)),
+    ("a figure for axes", lambda: plotting.learned_share({"mu": 0.5}, axes=matplotlib.pyplot.figure()), "axes|Figure", lambda: plotting.learned_share({"mu": 0.5}, axes=AXES())),
+    ("a probability above 1", lambda: plotting.input_probability([1.2, 0.3]), "[0, 1]", lambda: plotting.input_probability([0.2, 0.3])),
+    ("an array for a curve", lambda: plotting.survival_plot(F), "curve|SurvivalCurve|ndarray", lambda: plotting.survival_plot(curve())),
+    ("too few labels", lambda: plotting.survival_plot(curve(), labels=["a"]), "labels|2", lambda: plotting.survival_plot(curve(), labels=["a", "b"])),
+]
+
+
+def charged():
+    from wrong_inputs_numbers import EVENT, ledger
+
+    found = ledger()
+    found.reserve("run", (EVENT,), "a run")
+    found.charge("run", (EVENT,), 0, 100)
+    return found
+
+
+AREAS = {"queries": QUERIES, "scores": SCORES, "exports": EXPORTS, "pictures": PICTURES}

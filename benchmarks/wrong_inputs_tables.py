@@ -1,0 +1,161 @@
+"""Wrong files, schemas, synthetic tables and command lines."""
+
+import contextlib
+import io
+import json
+import shlex
+
+import jax
+import numpy as np
+import pandas as pd
+from wrong_inputs_common import CSV, FOLDER, GROUP, NPY, F, N, chain, key
+
+import dpppl
+from dpppl import from_disk, synthetic
+from dpppl.cli import main
+from dpppl.synthetic import Category, Intervals, Number, Schema
+
+# fmt: off
+np.savez(FOLDER / "two.npz", y=F)
+(FOLDER / "empty.csv").write_text("")
+(FOLDER / "book.xlsx").write_bytes(b"PK\x03\x04")
+PARQUET = FOLDER / "rows.parquet"
+pd.DataFrame({"age": F, "job": ["x"] * N}).to_parquet(PARQUET)
+
+DISK = [
+    ("a pattern of files", lambda: from_disk(str(FOLDER / "*.npy")), "*.npy|one file", lambda: from_disk(NPY)),
+    ("an address", lambda: from_disk("https://example.org/rows.npy"), "https|download", lambda: from_disk(NPY)),
+    ("an npz file", lambda: from_disk(FOLDER / "two.npz"), "two.npz|.npy", lambda: from_disk(NPY)),
+    ("a workbook", lambda: from_disk(FOLDER / "book.xlsx"), "book.xlsx|.csv", lambda: from_disk(CSV, "age")),
+    ("an empty file", lambda: from_disk(FOLDER / "empty.csv"), "empty", lambda: from_disk(CSV, "age")),
+    ("a list of paths", lambda: from_disk([str(NPY), str(NPY)]), "path|list", lambda: from_disk(NPY)),
+    ("a frame", lambda: from_disk(pd.DataFrame({"y": F})), "DataFrame|memory|model", lambda: chain(F)),
+    ("a misspelt column", lambda: from_disk(CSV, "Age"), "'Age'|'age'", lambda: from_disk(CSV, "age")),
+    ("a column by number", lambda: from_disk(CSV)[0], "'age'|name", lambda: from_disk(CSV)["age"]),
+    ("a column of text", lambda: from_disk(PARQUET, "job"), "'job'|numbers", lambda: from_disk(PARQUET, "age")),
+    ("a table in place of a column", lambda: chain(from_disk(CSV)), "'y'|['age']", lambda: chain(from_disk(CSV)["age"])),
+    ("arithmetic on a source", lambda: chain(from_disk(NPY) * 2.0), "source|model", lambda: chain(from_disk(NPY))),
+    ("a source made an array", lambda: chain(np.asarray(from_disk(NPY))), "source|np.load", lambda: chain(np.load(NPY))),
+    ("columns by a number", lambda: from_disk(CSV, 3), "columns|name", lambda: from_disk(CSV, "age")),
+    ("rows of a source", lambda: from_disk(NPY)[:10], "rows", lambda: from_disk(NPY)[:]),
+]
+
+SCHEMA = Schema((Category("group", ("a", "b")), Number("x", -4.0, 4.0)))
+CELLS = Schema((Category("group", ("a", "b")), Category("ill", (0, 1))))
+TABLE = {"group": np.where(GROUP > 1, "a", "b"), "x": F}
+COUNTED = {"group": np.where(GROUP > 1, "a", "b"), "ill": GROUP % 2}
+
+
+def cells(schema=CELLS, table=COUNTED, model=None, **settings):
+    model = synthetic.table_model(CELLS) if model is None else model
+    return synthetic.fit_cells(key(), model, schema, table, **({"num_samples": 50, "noise_multiplier": 5.0} | settings))
+
+
+POSTERIOR = []
+
+
+def draws():
+    if not POSTERIOR:
+        POSTERIOR.append(cells().samples)
+    return POSTERIOR[0]
+
+
+def tables(samples=None, schema=CELLS, rng_key=None, **settings):
+    rng_key = jax.random.key(0) if rng_key is None else rng_key
+    return synthetic.datasets(synthetic.table_model(CELLS), draws() if samples is None else samples, schema, rng_key, **({"num_rows": 20, "num_datasets": 3} | settings))
+
+
+def schema_of(document):
+    file = FOLDER / "schema.json"
+    file.write_text(document if isinstance(document, str) else json.dumps(document))
+    return Schema.from_json(file.read_text())
+
+
+SYNTHETIC = [
+    ("a category without values", lambda: Category("sex", ()), "'sex'|two", lambda: Category("sex", ("F", "M"))),
+    ("a category's values as one string", lambda: Category("sex", "FM"), "'sex'|('F', 'M')", lambda: Category("sex", ("F", "M"))),
+    ("a category twice", lambda: Category("sex", ("F", "F")), "'sex'|twice", lambda: Category("sex", ("F", "M"))),
+    ("a range exchanged", lambda: Number("age", 90, 17), "'age'|low|high", lambda: Number("age", 17, 90)),
+    ("bounds of text", lambda: Number("age", "17", "90"), "'age'|number|str", lambda: Number("age", 17, 90)),
+    ("bounds of dates", lambda: Number("day", pd.Timestamp("2020-01-01"), pd.Timestamp("2021-01-01")), "'day'|number|Timestamp", lambda: Number("day", 0.0, 366.0)),
+    ("an infinite bound", lambda: Number("wage", 0.0, float("inf")), "'wage'|finite", lambda: Number("wage", 0.0, 1e6)),
+    ("decimals of 1.5", lambda: Number("wage", 0.0, 1e6, decimals=1.5), "'wage'|decimals", lambda: Number("wage", 0.0, 1e6, decimals=1)),
+    ("a log of negative numbers", lambda: Number("wage", -5.0, 5.0, log=True), "'wage'|log", lambda: Number("wage", 0.0, 5.0, log=True)),
+    ("one edge", lambda: Intervals("age", (17,)), "'age'|edges", lambda: Intervals("age", (17, 40, 90))),
+    ("edges that fall", lambda: Intervals("age", (90, 40, 17)), "'age'|edges|increas", lambda: Intervals("age", (17, 40, 90))),
+    ("a name that is a number", lambda: Number(3, 0.0, 1.0), "name|text", lambda: Number("3", 0.0, 1.0)),
+    ("a schema of one column", lambda: Schema(Category("sex", ("F", "M"))), "columns|(", lambda: Schema((Category("sex", ("F", "M")),))),
+    ("a schema of names", lambda: Schema(("sex", "age")), "Category|Number", lambda: Schema((Category("sex", ("F", "M")),))),
+    ("a column twice", lambda: Schema((Number("x", 0.0, 1.0), Number("x", 0.0, 1.0))), "'x'|twice", lambda: Schema((Number("x", 0.0, 1.0), Number("z", 0.0, 1.0)))),
+    ("an empty schema", lambda: Schema(()), "columns", lambda: Schema((Number("x", 0.0, 1.0),))),
+    ("a table without a column", lambda: SCHEMA.encoded({"group": TABLE["group"]}), "'x'", lambda: SCHEMA.encoded(TABLE)),
+    ("columns of different length", lambda: SCHEMA.encoded({"group": TABLE["group"], "x": F[:3]}), "'group'|40|'x'|3", lambda: SCHEMA.encoded(TABLE)),
+    ("dates where numbers are declared", lambda: SCHEMA.encoded({"group": TABLE["group"], "x": pd.date_range("2020", periods=N)}), "'x'|datetime|numbers", lambda: SCHEMA.encoded(TABLE)),
+    ("an array for a table", lambda: SCHEMA.encoded(F), "table|ndarray", lambda: SCHEMA.encoded(TABLE)),
+    ("a path for a table", lambda: SCHEMA.encoded("table.csv"), "table|path|read_csv", lambda: SCHEMA.encoded(TABLE)),
+    ("JSON of nothing", lambda: schema_of("{"), "JSON", lambda: schema_of({"columns": [{"name": "x", "range": [0, 1]}]})),
+    ("JSON of another kind", lambda: schema_of({"columns": [{"name": "x", "kind": "number"}]}), "'x'|range", lambda: schema_of({"columns": [{"name": "x", "range": [0, 1]}]})),
+    ("a model of no schema", lambda: synthetic.table_model(TABLE), "Schema|dict", lambda: synthetic.table_model(SCHEMA)),
+    ("a scale of -1", lambda: synthetic.table_model(SCHEMA, scale=-1.0), "scale|positive", lambda: synthetic.table_model(SCHEMA, scale=1.0)),
+    ("cells of numbers", lambda: cells(SCHEMA, TABLE), "'x'|NoiseAware", lambda: cells()),
+    ("cells without a budget", lambda: cells(noise_multiplier=None), "target_epsilon", lambda: cells()),
+    ("cells by half a sample", lambda: cells(num_samples=0.5), "num_samples|integer", lambda: cells()),
+    ("a seed for tables", lambda: tables(rng_key=3), "rng_key|jax.random.key(3)", lambda: tables(rng_key=jax.random.key(3))),
+    ("a fit for its samples", lambda: tables(samples=cells()), "samples|.samples", lambda: tables(samples=cells().samples)),
+    ("no rows in tables", lambda: tables(num_rows=0), "num_rows|positive", lambda: tables(num_rows=10)),
+    ("half a data set", lambda: tables(num_datasets=1.5), "num_datasets|integer", lambda: tables(num_datasets=2)),
+    ("tables for estimates", lambda: synthetic.combine(tables(), [1.0, 1.0, 1.0]), "estimates|numbers", lambda: synthetic.combine([1.0, 2.0, 1.5], [1.0, 1.0, 1.0])),
+    ("variances of another length", lambda: synthetic.combine([1.0, 2.0, 1.5], [1.0]), "variances|3", lambda: synthetic.combine([1.0, 2.0, 1.5], [1.0, 1.0, 1.0])),
+    ("a rule that is none", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0], rule="rubin"), "'rubin'|mixture", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0], rule="mixture")),
+    ("negative variances", lambda: synthetic.combine([1.0, 2.0], [-1.0, 1.0]), "variances|negative", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0])),
+    ("one table", lambda: synthetic.combine([1.0], [1.0]), "2|tables", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0])),
+    ("an interval of 95", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0]).interval(95), "probability|(0, 1)", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0]).interval(0.95)),
+]
+
+
+class Failed(dpppl.DPPPLError):
+    """What a command prints when its exit status is not 0."""
+
+
+def command(line):
+    text = io.StringIO()
+    with contextlib.redirect_stderr(text), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            status = main(shlex.split(line))
+        except SystemExit as error:
+            status = error.code
+    if status:
+        raise Failed(text.getvalue())
+
+
+MODEL = FOLDER / "model.py"
+MODEL.write_text("import numpyro, numpyro.distributions as dist\n\ndef mean(y):\n    mu = numpyro.sample('mu', dist.Normal(0, 1))\n    with numpyro.plate('data', y.shape[0]):\n        numpyro.sample('y', dist.Normal(mu, 1), obs=y)\n")
+SCHEMA_FILE, TABLE_FILE = FOLDER / "cells.json", FOLDER / "cells.csv"
+SCHEMA_FILE.write_text(json.dumps({"columns": [{"name": "group", "categories": ["a", "b"]}, {"name": "ill", "categories": [0, 1]}]}))
+pd.DataFrame(COUNTED).to_csv(TABLE_FILE, index=False)
+SYNTH = f"synthesize {TABLE_FILE} --schema {SCHEMA_FILE} --epsilon 3 --delta 1e-3 --datasets 2 --out {FOLDER}/out"
+EPSILON = "epsilon --noise-multiplier 10 --steps 10 --delta 1e-5"
+
+COMMANDS = [
+    ("a command that is none", lambda: command("epsilons"), "epsilons|epsilon", lambda: command(EPSILON)),
+    ("delta forgotten", lambda: command("epsilon --noise-multiplier 10 --steps 10"), "--delta", lambda: command(EPSILON)),
+    ("noise forgotten", lambda: command("epsilon --steps 10 --delta 1e-5"), "--noise-multiplier", lambda: command(EPSILON)),
+    ("a rate of 2", lambda: command(EPSILON + " --rate 2"), "rate|(0, 1]", lambda: command(EPSILON + " --rate .2")),
+    ("steps of 1e3", lambda: command("epsilon --noise-multiplier 10 --steps 1e3 --delta 1e-5"), "--steps|1e3", lambda: command("epsilon --noise-multiplier 10 --steps 1000 --delta 1e-5")),
+    ("a schema that is not there", lambda: command(SYNTH.replace("cells.json", "none.json")), "none.json", lambda: command(SYNTH)),
+    ("a table that is not there", lambda: command(SYNTH.replace("cells.csv", "none.csv")), "none.csv", lambda: command(SYNTH + "2")),
+    ("a schema that is a table", lambda: command(SYNTH.replace(str(SCHEMA_FILE), str(TABLE_FILE))), "schema|JSON", lambda: command(SYNTH + "3")),
+    ("0 data sets", lambda: command(SYNTH.replace("--datasets 2", "--datasets 0")), "datasets|at least 2", lambda: command(SYNTH + "4")),
+    ("a table of other columns", lambda: command(SYNTH.replace(str(TABLE_FILE), str(CSV))), "'group'|column", lambda: command(SYNTH + "5")),
+    ("epsilon of -1", lambda: command(SYNTH.replace("--epsilon 3", "--epsilon -1")), "epsilon|positive", lambda: command(SYNTH + "6")),
+    ("a model's name", lambda: command(f"verify {MODEL}:maen --argument y=float32[40]"), "maen|mean", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
+    ("a model without its colon", lambda: command(f"verify {MODEL} --argument y=float32[40]"), ":", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
+    ("an argument that is none", lambda: command(f"verify {MODEL}:mean --argument x=float32[40]"), "'x'", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
+    ("a type that is none", lambda: command(f"verify {MODEL}:mean --argument y=float[40]"), "float[40]|float32", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
+    ("a report that is a table", lambda: command(f"report {CSV}"), "rows.csv|JSON", lambda: command(EPSILON)),
+    ("a ledger that is a table", lambda: command(f"ledger show {CSV}"), "rows.csv|ledger", lambda: command(EPSILON)),
+    ("plan without N", lambda: command("plan --epsilon 1 --delta 1e-5"), "--num-data", lambda: command("plan --num-data 1000 --epsilon 1 --delta 1e-5 --latents 2 --steps 100 --rate 1")),
+    ("calibrate without steps", lambda: command("calibrate --epsilon 1 --delta 1e-5"), "--steps", lambda: command("calibrate --epsilon 1 --delta 1e-5 --steps 10")),
+]
+
+AREAS = {"disk": DISK, "synthetic": SYNTHETIC, "commands": COMMANDS}
