@@ -69,7 +69,6 @@ def decompose_variance(
     return VarianceParts(np.tensordot(share, (centre - mean) ** 2, 1), np.tensordot(share, within, 1))
 
 
-@checked
 def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:
     """By latent, 1 - posterior variance / prior variance: 1 where the data decide, 0 where the prior does.
 
