@@ -422,7 +422,7 @@ REFUSED = {
     "no private argument": refused(
         "no private argument", args=(dpppl.Public(X), dpppl.Public(Y)), error=UnsupportedModelError
     ),
-    "data as a list with gaps": refused("entries are not alike", args=(X, [[1.0, 2.0], *Y.tolist()[1:]])),
+    "data as a short list": refused("'y' is a list of 3 entries, and the data have", args=(X, Y.tolist()[:3])),
     "unknown field": refused("has no field 'potential_energy'", extra_fields=("potential_energy",)),
     "field of no site": refused("has no field 'z.nothing'", extra_fields=("z.nothing",)),
     "a method": refused("has no field '_asdict'", extra_fields=("_asdict",)),
