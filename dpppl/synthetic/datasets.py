@@ -1,6 +1,5 @@
 """Synthetic tables from a private posterior: post-processing, at no cost."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -43,12 +42,8 @@ def datasets(
 
     num_rows = positive_integer(num_rows, name="num_rows")
     num_datasets = positive_integer(num_datasets, name="num_datasets")
-    if not (isinstance(samples, Mapping) and samples and all(np.ndim(value) for value in samples.values())):
-        raise ConfigurationError(
-            f"samples are a dict of arrays (draws, ...) by site, not a {type(samples).__name__}: pass private.get_samples()."
-        )
-    if not isinstance(schema, Schema):
-        raise ConfigurationError(f"schema is a synthetic.Schema, not a {type(schema).__name__}.")
+    if not (samples and all(np.ndim(value) for value in samples.values())):
+        raise ConfigurationError("samples are arrays (draws, ...) by site: pass private.get_samples().")
     rng_key = keys.as_key(rng_key)
     draws = min(np.shape(value)[0] for value in samples.values())
     if draws < num_datasets:

@@ -164,11 +164,12 @@ def test_tables_have_the_schemas_columns_and_relations():
     with pytest.raises(ConfigurationError, match="fewer tables"):
         synthetic.datasets(model, samples, SCHEMA, jax.random.key(1), num_rows=50, num_datasets=9)
     for wrong in (7, object(), None, {}, [1.0], {"a": 1.0}):
-        with pytest.raises(ConfigurationError, match=r"pass private\.get_samples\(\)"):
+        words = r"pass private\.get_samples\(\)" if isinstance(wrong, dict) else "samples must be a dict, got"
+        with pytest.raises(ConfigurationError, match=words):
             synthetic.datasets(model, wrong, SCHEMA, jax.random.key(1), num_rows=50)
     for schema, key, words in (
         (SCHEMA, 7, "rng_key"),
-        (Schema, jax.random.key(1), "schema is a synthetic.Schema, not a type"),
+        (Schema, jax.random.key(1), "schema must be a Schema, got a type"),
     ):
         with pytest.raises(ConfigurationError, match=words):
             synthetic.datasets(model, samples, schema, key, num_rows=50)
