@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from benchmarks import real_columns
 from benchmarks.results import written
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Bounds, run_recipe
+from dpppl.noise_aware.recipe import run_recipe
 
 BUDGET = {"target_epsilon": 1.0, "target_delta": 1e-5, "print_cost": False}
 

@@ -29,7 +29,7 @@ from benchmarks.noise_aware_wide import mu_of
 from benchmarks.otherwise import diabetes, linear
 from benchmarks.prediction import columns, exact, model
 from benchmarks.results import written
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 from examples import data
 
 

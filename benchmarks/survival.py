@@ -37,7 +37,7 @@ from benchmarks.results import written
 from dpppl.access.centring import ROW_NUMBER, centred_gradient
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.noise_aware.recipe import Bounds
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.uncertainty import survival_curve
 from models.survival import weibull_survival
 

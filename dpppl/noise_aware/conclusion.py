@@ -44,7 +44,7 @@ def staged(settings: NoiseAwareSettings, bound: Bound, releases: Released, ask: 
     """The stages of a run and its scalars: see `run_recipe`."""
     plan = settings._plan(bound.coordinates.dimension)
     arguments = releases.scale, releases.prior, settings.bounds, bound.split.num_rows, bound.responses.redrawn
-    return run_recipe(ask, plan, *arguments, settings._most_scores, settings._is_robust, added=bound.responses.added)
+    return run_recipe(ask, plan, *arguments, settings._most_scores, added=bound.responses.added)
 
 
 def concluded(

@@ -20,6 +20,7 @@ from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
 RANK, COLUMNS = 24, 6
+_ALONE = 2.0  # so many equal eigenvalues
 _WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are rounding
 
 
@@ -142,17 +143,21 @@ class Frame(NamedTuple):
 
     def flattened(self, curvature: Array, error: float) -> tuple["Frame", float]:
         """Of one block: directions of u with more `curvature` (1, b, b) than the least one may have, shrunk until they have as
-        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues."""
+        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues.
+
+        Where several directions stand out alike, units hide nothing, and the frame stays: shrinking these would make rows long
+        that have what is rare, and clip them."""
         values, vectors = np.linalg.eigh(curvature)
+        known = np.where(values > error, values, 0.0)
+        if np.sum(known) ** 2 >= _ALONE * np.sum(known**2):
+            return self, 1.0
         least = max(float(values.min()), 0.0) + error
         squares = least / np.maximum(values, least)
         left, lengths, right = np.linalg.svd(
             self.roots @ (vectors * np.sqrt(squares)[:, None, :]) @ vectors.swapaxes(1, 2)
         )
         roots = (left * np.maximum(lengths, lengths.max() / _WIDEST)[:, None, :]) @ right
-        known = np.where(values > error, values, 0.0)
-        ratio = np.sum(known * squares) / np.sum(known) if np.any(known) else 1.0
-        return self._replace(roots=roots), float(ratio)
+        return self._replace(roots=roots), float(np.sum(known * squares) / np.sum(known))
 
     def evened_along(self, moved: Array, curvature: Array) -> "Frame":
         """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the curvature

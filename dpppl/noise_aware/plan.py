@@ -21,6 +21,7 @@ class At(NamedTuple):
     - **point** - (d,).
     - **norm**, **bound** - bounds of a row's score and of its curvature.
     - **frame** - the coordinates u.
+    - **score_bound** - the score of a row whose curvature is longer is weighed down.
     - **halfway** - of "sizes": another point, (d,).
     - **sides**, **along** - of "sides": points (2 n, d), and directions (d, n).
     - **directions** - of "scalars": those in which rows are compared, (d, k).
@@ -31,6 +32,7 @@ class At(NamedTuple):
     norm: float
     bound: float
     frame: Frame
+    score_bound: float = float("inf")
     halfway: Numbers | None = None
     sides: Numbers | None = None
     along: Numbers | None = None
@@ -147,8 +149,8 @@ class Plan:
 
 GRADIENTS = (0.01, 0.015, 0.03, 0.08, 0.55)
 CURVATURES = (0.01, 0.01, 0.02, 0.04, 0.10, 0.12)
-HISTOGRAMS = {0: 0.0075, 3: 0.0075}
-SCOUTS = (0.001,) * 12
+HISTOGRAMS = {0: 0.0075, 3: 0.0075, 4: 0.0075}
+SCOUTS = (0.001,) * 6
 SIZES, SIDES, SCALARS = 0.01, 0.03, 0.1
 WIDE_GRADIENTS = (0.01, 0.015, 0.03, 0.06, 0.40)
 WIDE_CURVATURES = (0.015, 0.02, 0.04, 0.08, 0.18, 0.22)
@@ -162,7 +164,7 @@ def default_plan(
 ) -> Plan:
     """Curvatures at the prior mean, which find the units of columns; five stages, each a curvature and gradients; then a last
     curvature, its sizes along the way, curvatures to either side of the posterior mean, and scalars. The first access and the
-    fourth stage come after histograms of norms and of curvatures, where these bounds are to be found."""
+    last two stages come after histograms of norms and of curvatures, where these bounds are to be found."""
     stages: list[list[Block]] = [[Block("curvature", share)] for share in scouts]
     for gradient, curvature in zip(gradients, curvatures):
         stages.append([Block("curvature", curvature), Block("gradient", gradient, STEPS)])

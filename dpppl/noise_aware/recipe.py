@@ -6,20 +6,18 @@ over directions as the posterior needs. Of wide models it releases diagonal bloc
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpppl.access.norm_histogram import Norms
 from dpppl.model.refusals import quoted
+from dpppl.noise_aware.bounds import Bounds, Expected, found_bounds
 from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.curvature import Array, Curvature, dispersion, times
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, STEPS, Ask, At, Plan, Walk
 from dpppl.noise_aware.sketch import Release, Sketch, decline, next_frame
-from dpppl.noise_aware.statistics import scores_share
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
 
 APART = 2.5
@@ -31,13 +29,9 @@ TAIL = 0.7
 """The share of a stage's gradients that is averaged. The first ones are taken where the likelihood has another curvature."""
 CARRIED = 4.0  # covariance inflation of a stage's posterior, from which the walk of the next starts
 BESIDE = 1e-6  # not at 0 itself, where NumPyro's Bernoulli has another gradient in its logits
-_CLIPPED_IN_MEDIAN, _PARTS, _SURPRISE = 0.5, (0.5, 0.99), 4.0
+_SURPRISE = 4.0
 _EARLY_PART = 0.8  # at most: a curvature that decides about coordinates alone may be that of typical rows
-_EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: that of a clipped score times one as long
-LEVELS = (0.25, 0.5)  # the norm's quantile of rows' scores where noise rules, and where the sampling of data does
-UNIT_LEVEL = 0.97  # the same for units of several rows, and for a sandwich
-_ALL = 0.995  # the quantile of curvatures for a sandwich: rows of long curvature have more of what is wrong
-_NOISE_OF_GRADIENTS, _NOISE_OF_SCORES, _MOST_STRETCH = 0.2, 0.1, 4.0  # for a sandwich: see `_level_of`
+_SATURATED = 30.0  # the most by which clipping is taken to lower the variance of scores more than the curvature
 REACH = (2.0, 4.0, 8.0, 8.0, 8.0)  # how far each stage may walk from its start, in prior sds
 _LATE = STEPS // 2
 _DRAWS, _LAST_DRAWS = 20, 60  # of the curvature, in a stage and at the end
@@ -177,17 +171,6 @@ def _few(names: Sequence[str]) -> str:
     return quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """Bounds of a row in u. None: chosen from private histograms.
-
-    - **norm** - of a score.
-    - **curvature** - of a row's curvature."""
-
-    norm: float | None = None
-    curvature: float | None = None
-
-
 class Stage(NamedTuple):
     """The result of one stage.
 
@@ -203,7 +186,8 @@ class Stage(NamedTuple):
     - **sampled** - the largest share of posterior variance that is the sampling of the data.
     - **hidden** - see `Release.hidden`.
     - **modelled** - of the last stage: the surrogate with the variance of scores that the model has.
-    - **dispersion** - see `curvature.dispersion`."""
+    - **dispersion** - see `curvature.dispersion`.
+    - **cut** - the part of scores that its norm clips, over scores, by root mean squares."""
 
     norm: float
     bound: float
@@ -219,6 +203,7 @@ class Stage(NamedTuple):
     hidden: float = 0.0
     modelled: Surrogate | None = None
     dispersion: tuple[float, float] = (1.0, 0.0)
+    cut: float = 1.0
 
 
 class Outcome(NamedTuple):
@@ -232,7 +217,8 @@ class Outcome(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """Where a stage starts: its frame and point, what is believed of the latents, with a covariance in blocks, and bounds."""
+    """Where a stage starts: its frame and point, what is believed of the latents, with a covariance in blocks, bounds, and the
+    curvature that is expected of the scaled latents, None before the first stage."""
 
     frame: Frame
     point: Array
@@ -240,11 +226,12 @@ class _Start(NamedTuple):
     covariance: Array
     norm: float
     bound: float
+    curvature: Array | None = None
 
 
 def run_recipe(
     ask: Ask, plan: Plan, scale: float, prior: Prior, bounds: Bounds, num_rows: int, redrawn: float = 0.0,
-    most_scores: float = 1.0, is_robust: bool = False, added: float = 0.0,
+    most_scores: float = 1.0, added: float = 0.0,
 ) -> Outcome:  # fmt: skip
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
 
@@ -256,14 +243,11 @@ def run_recipe(
     - **num_rows** - number of rows.
     - **redrawn**, **added** - see `Responses`.
     - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows,
-      more for correlated rows of a unit, infinite for a sandwich.
-    - **is_robust** - whether rows may have another law than the model's."""
+      more for correlated rows of a unit, infinite for a sandwich."""
     *priced, closing = plan.priced(scale)
     scouts = [sigma for sigma in priced if "gradient" not in sigma]
     priced, dimension = priced[len(scouts) :], len(prior.mean)
-    of_gradients, of_scores = priced[-1]["gradient"] ** 2 / STEPS, closing["curvature"]
-    level, stretch = _level_of(dimension / num_rows, of_gradients, of_scores, most_scores, is_robust)
-    start = _scouted(ask, scouts, prior, bounds, level, num_rows)
+    start = _scouted(ask, scouts, prior, bounds, priced[-1]["gradient"] ** 2 / STEPS, num_rows)
     stages: list[Stage] = []
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
@@ -272,7 +256,9 @@ def run_recipe(
         known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _at(start, sketch)
-        at = found_bounds(ask, at, bounds, sigma, level, num_rows, stretch=stretch)
+        known_of_u = None if start.curvature is None else frame.roots.swapaxes(1, 2) @ start.curvature @ frame.roots
+        expected = Expected(sigma["gradient"] ** 2 / STEPS, known_of_u, covariance)
+        at, cut = found_bounds(ask, at, bounds, sigma, expected, num_rows)
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame, most_scores)
         std, curvature = at.norm * sigma["gradient"], here.posterior(frame, covariance, _DRAWS, mean_u)
         flat, count = np.zeros(frame.roots.shape[:2]), int(STEPS * TAIL)
@@ -302,7 +288,7 @@ def run_recipe(
         shares: Any = dict(
             excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
-            dispersion=dispersion(here.scores, here.scores_std, curvature.mean),
+            dispersion=dispersion(here.scores, here.scores_std, curvature.mean), cut=cut,
         )  # fmt: skip
         stages.append(Stage(*found, **shares))
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
@@ -312,7 +298,7 @@ def run_recipe(
 
 
 def _scouted(
-    ask: Ask, scouts: Sequence[dict[str, float]], prior: Prior, bounds: Bounds, level: float, num_rows: int
+    ask: Ask, scouts: Sequence[dict[str, float]], prior: Prior, bounds: Bounds, noise: float, num_rows: int
 ) -> _Start:
     """At the prior mean, in coordinates in which, after curvatures of these noise multipliers by kind, no direction has much more
     than the least known one may have: in the prior's, a column in small units hides all others, and a walk follows its noise."""
@@ -321,7 +307,8 @@ def _scouted(
     for sigma in scouts:
         frame = start.frame
         at = _at(start, Sketch.drawn(frame, start.covariance, np.random.default_rng(0)))
-        at = found_bounds(ask, at, bounds, sigma, level, num_rows, _EARLY_PART)
+        expected = Expected(noise, None, prior.covariance(frame))
+        at, _ = found_bounds(ask, at, bounds, sigma, expected, num_rows, _EARLY_PART)
         here = Release.of(ask("curvature", at, sigma["curvature"]), sigma["curvature"], at, frame)
         frame, ratio = frame.flattened(here.curvature, here.largest_error)
         start = start._replace(frame=frame, norm=at.norm * np.sqrt(ratio), bound=at.bound * ratio)
@@ -341,7 +328,8 @@ def _carried(
 
 
 def _at(start: _Start, sketch: Sketch) -> At:
-    return At(start.point, start.norm, start.bound, start.frame._replace(sketch=sketch.columns))
+    frame = start.frame._replace(sketch=sketch.columns)
+    return At(start.point, start.norm, start.bound, frame, start.bound)
 
 
 def _scatter(
@@ -363,7 +351,8 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     frame = stage.surrogate.frame
     residual = sketch.unexplained(here.products, frame, curvature)
     left, strength = sketch.directions(residual, here.curvature_std**2)
-    new, of_latents = next_frame(frame, curvature, left, strength, prior.pieces)
+    informed = unsaturated(curvature, stage.surrogate.curvature.ratio)
+    new, of_latents = next_frame(frame, informed, left, strength, prior.pieces)
     error = frame.inverse.swapaxes(1, 2) @ frame.inverse * here.largest_error if prior.is_full else None
     new = new.evened(of_latents, prior.covariance(new), error)
     if prior.is_full:
@@ -372,61 +361,23 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
     squared = np.sum((new.roots @ new.roots.swapaxes(1, 2)) * of_latents)
     ratio = float(np.clip(squared / np.trace(curvature, axis1=1, axis2=2).sum(), 1e-12, 1e12))
     point = point + np.clip(stage.belief.mean - point, -prior.scales / 2, prior.scales / 2)
-    return _Start(new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio)
+    return _Start(
+        new, point, stage.belief.mean, covariance, stage.norm * float(np.sqrt(ratio)), stage.bound * ratio, of_latents
+    )
 
 
-def _level_of(
-    per_row: float, of_gradients: float, of_scores: float, most_scores: float, is_robust: bool
-) -> tuple[float, float | None]:
-    """The quantile of scores' norms that becomes the bound, and by how much a sandwich multiplies it.
+def unsaturated(curvature: Array, ratio: Array) -> Array:
+    """The information A J^-1 A of clipped scores, (k, b, b). Rows that have what is rare are long: along such columns clipping
+    makes A small, and J smaller still.
 
-    Where rows may have another law than the model's, clipping would bend the curvature. A sandwich goes on as far as noise
-    allows, since clipping pulls the root of the clipped score away from that of the score; UNIT_LEVEL is about twice their rms.
-
-    - **per_row** - coordinates over rows: one over the variance of the sum of scores in a direction, where the norm is their rms.
-    - **of_gradients** - variance of the noise in the mean gradient.
-    - **of_scores** - sd of the noise in a curvature, as that in the variance of scores but for its share of the cost.
-    - **most_scores**, **is_robust** - see `run_recipe`."""
-    of_gradients, of_scores = per_row * of_gradients, per_row * of_scores
-    if not is_robust:
-        return LEVELS[0] + (LEVELS[1] - LEVELS[0]) / (1.0 + of_gradients), None
-    of_scores /= np.sqrt(2.0 * scores_share(most_scores))  # of two releases
-    squared = min(_NOISE_OF_GRADIENTS / of_gradients, _NOISE_OF_SCORES / of_scores)
-    return UNIT_LEVEL, float(np.clip(np.sqrt(squared) / 2.0, 1.0, _MOST_STRETCH)) if np.isinf(most_scores) else None
-
-
-def found_bounds(
-    ask: Ask,
-    at: At,
-    bounds: Bounds,
-    sigma: dict[str, float],
-    level: float,
-    num_rows: int,
-    most: float = _PARTS[1],
-    stretch: float | None = None,
-) -> At:
-    """`at` with the user's bounds; else from the stage's histograms, or, where it has none, those of the stage before.
-
-    - **ask** - the function that makes an access.
-    - **at** - arrays that accesses need, with the bounds of the stage before.
-    - **bounds** - the user's, where given.
-    - **sigma** - noise multipliers by kind of access.
-    - **level** - quantile of the norms that becomes the bound.
-    - **num_rows** - number of rows.
-    - **most** - the largest quantile of curvatures that becomes the bound.
-    - **stretch** - for a sandwich: by what a norm that is found is multiplied. Nearly no row's weight is lowered then."""
-    norm, bound = bounds.norm, bounds.curvature
-    if "norm_bin" in sigma:
-        counts = ask("norm_bin", at, sigma["norm_bin"])
-        norms = Norms.fitted(counts, sigma["norm_bin"], num_rows)
-        norm = (stretch or 1.0) * norms.quantile(level) if norm is None else norm
-        counts = ask("curvature_bin", at._replace(norm=norm), sigma["curvature_bin"])
-        informed, entries = max(1.0, norms.share * num_rows), len(at.point) * at.frame.roots.shape[1]
-        affordable = np.sqrt(entries / 2.0) * sigma["curvature"] / (_CLIPPED_IN_MEDIAN * informed)
-        part = _ALL if stretch is not None else np.clip(1.0 - affordable, _PARTS[0], most)
-        fitted = Norms.fitted(counts, sigma["curvature_bin"], num_rows, _EXPECTED)
-        bound = norm**2 * fitted.quantile(float(part)) if bound is None else bound
-    return at._replace(norm=norm or at.norm, bound=bound or at.bound)
+    - **curvature** - A; `ratio`: the variance of scores J in units of it."""
+    values, vectors = np.linalg.eigh(ratio)
+    typical = np.median(values, axis=-1, keepdims=True)
+    inverse = typical / np.clip(values, typical / _SATURATED, typical)
+    inverse = (vectors * inverse[..., None, :]) @ vectors.swapaxes(-1, -2)
+    values, vectors = np.linalg.eigh(curvature)
+    root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2)
+    return root @ inverse @ root
 
 
 def _surrogate(

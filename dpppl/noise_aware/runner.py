@@ -91,7 +91,7 @@ class NoiseAware(NoiseAwareSettings):
     bayes_factor = conclusion.bayes_factor
 
     def privacy_plan(self) -> PrivacyReport:
-        """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 12 accesses fewer."""
+        """The report that the next `run` would add up to, without data. Above 200 coordinates it makes 6 accesses fewer."""
         return self._planned([self._charge()[0]])
 
     @on_host

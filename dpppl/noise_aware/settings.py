@@ -9,10 +9,10 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS
 from dpppl.model.split import SplitModel
+from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Bounds
 from dpppl.noise_aware.releases import MECHANISM, Released
 from dpppl.noise_aware.statistics import Weights
 from dpppl.noise_aware.verdict import Verdict
@@ -128,10 +128,6 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
     def _most_scores(self) -> float:
         """See `run_recipe`."""
         return float("inf") if self.width == "sandwich" else float(self._rows_per_unit)
-
-    @property
-    def _is_robust(self) -> bool:
-        return self._rows_per_unit > 1 or (self.width == "sandwich" and self.weights is None)
 
     @property
     def _rows_per_unit(self) -> int:

@@ -113,12 +113,12 @@ class SharedStatistics(RowStatistics):
         return None
 
     def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
-        """The length of w A / bound, and all products of w psi / norm. Jointly at most 1 long: see `scores_share`.
+        """The length of w A / bound, and all products of v psi / norm. Jointly at most 1 long: see `scores_share`.
 
         All A have one direction, which no row enters; and a symmetric matrix is as long as its isometric coordinates."""
         found = self._influence(at, row, rest)
-        w = self.weight(at, row, found.length)
-        inside = at.frame.layout.gathered(found.psi * (w / at.norm))
+        w, v = self.weight(at, row, found.length), self.score_weight(at, row, found.length)
+        inside = at.frame.layout.gathered(found.psi * (v / at.norm))
         outer = np.float32(np.sqrt(self._scores_share)) * inside[:, :, None] * inside[:, None, :]
         return {"A": np.sqrt(1.0 - self._scores_share) * found.length * w[None] / at.bound, "J": outer}
 
@@ -138,7 +138,7 @@ class SharedStatistics(RowStatistics):
         def curvatures(point: Numbers, directions: Numbers) -> jax.Array:
             here = at._replace(point=point)
             table = self.table(here, *rest)
-            return self._factor(here, table.length) * table.along(directions)
+            return self._factor(here.bound, table.length) * table.along(directions)
 
         speaks = jnp.isfinite(self._influence(at, row, rest).length)
         return self.sides_of(self._beside(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))

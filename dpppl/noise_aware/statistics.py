@@ -2,9 +2,10 @@
 
 All are computed in coordinates u (see `frame`), from the scores s (1 + m, d) of the responses
 that a row could have given and their weights. psi = clip(s - a) is centred (see `centring`), and a row whose
-curvature A = sym(E[psi s']) is longer than `bound` is weighed down, by w = min(1, bound / |A|), in every release alike:
-w depends on no response where these are listed, and on all alike where they are drawn, so sum w psi still has mean zero at
-the truth, and its curvature is the expectation of the sum of w A. (Of units, and of a sandwich, the real response does not enter
+curvature A = sym(E[psi s']) is longer than a bound is weighed down, by min(1, bound / |A|): curvatures by w, whose bound is
+`bound`, scores by v, whose bound is `score_bound`, as large or larger. Both depend on no response where these are listed, and on
+all alike where they are drawn, so sum v psi still has mean zero at the truth. Its curvature is the sum of v A, and the sum of
+w A is most of it. (Of units, and of a sandwich, the real response does not enter
 A: nearly zero.)"""
 
 from collections.abc import Callable
@@ -293,11 +294,16 @@ class RowStatistics:
         return Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
 
     def weight(self, at: At, row: Tree, length: jax.Array) -> jax.Array:
-        return self._factor(at, length) * self._share(row)
+        """Of a curvature of this length."""
+        return self._factor(at.bound, length) * self._share(row)
+
+    def score_weight(self, at: At, row: Tree, length: jax.Array) -> jax.Array:
+        """Of the score of a row with such a curvature."""
+        return self._factor(at.score_bound, length) * self._share(row)
 
     @staticmethod
-    def _factor(at: At, length: jax.Array) -> jax.Array:
-        return jnp.minimum(1.0, at.bound / jnp.maximum(length, 1e-30))
+    def _factor(bound: Numbers | float, length: jax.Array) -> jax.Array:
+        return jnp.minimum(1.0, bound / jnp.maximum(length, 1e-30))
 
     def bin(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` is
@@ -316,35 +322,35 @@ class RowStatistics:
         return None if self._responses.missing else self._own(at, row, public)[1]
 
     def gradient(self, at: At, row: Tree, rest: Tree) -> jax.Array:
-        """w psi of the row's own response, in units of the norm: (d,), at most 1 long."""
+        """v psi of the row's own response, in units of the norm: (d,), at most 1 long."""
         return self._mean(lambda found: self.gradient_of(at, row, found), at, row, rest)
 
     def gradient_of(self, at: At, row: Tree, found: Influence) -> jax.Array:
         """The same from the row's influence."""
-        return found.psi * (self.weight(at, row, found.length) / at.norm)
+        return found.psi * (self.score_weight(at, row, found.length) / at.norm)
 
     def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
-        """Isometric coordinates of w A / bound and of (w psi / norm)(w psi / norm)' for the row's own response.
+        """Isometric coordinates of w A / bound and of (v psi / norm)(v psi / norm)' for the row's own response.
 
         Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
         covariance of w psi and the score given what is observed: the information that is missing (Louis 1982)."""
 
         def of(found: Influence) -> Tree:
-            w = self.weight(at, row, found.length)
+            w, v = self.weight(at, row, found.length), self.score_weight(at, row, found.length)
             psi = found.psi * w
             product = at.frame.curvature(one, psi[None], found.score[None]) if has_missing else 0.0
-            return found.matrix() * w, psi, found.score, product
+            return found.matrix() * w, psi, found.score, product, found.psi * v
 
         one, has_missing = jnp.ones(1), bool(self._responses.missing)
-        matrix, psi, score, product = self._mean(of, at, row, rest)
+        matrix, psi, score, product, weighed = self._mean(of, at, row, rest)
         if has_missing:
             matrix -= product - at.frame.curvature(one, psi[None], score[None])
-        return self._scaled(at, matrix, psi)
+        return self._scaled(at, matrix, weighed)
 
     def curvature_of(self, at: At, row: Tree, found: Influence) -> Tree:
         """The same from the row's influence."""
-        w = self.weight(at, row, found.length)
-        return self._scaled(at, found.matrix() * w, found.psi * w)
+        w, v = self.weight(at, row, found.length), self.score_weight(at, row, found.length)
+        return self._scaled(at, found.matrix() * w, found.psi * v)
 
     def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
         """Return a release of curvatures from the noisy sums of what `curvature` gives; `noise` is the sd of their noise."""

@@ -117,7 +117,10 @@ class Verdict(verdict.Verdict):
       with its standard error.
     - **fit** - how far the moments of that rank are from the model's, and the same in squared standard errors, chi-squared with 2
       degrees of freedom.
-    - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most.
+    - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most, if
+      all scores were clipped.
+    - **cut** - the part of scores that was clipped, over scores, by root mean squares: `harm` times this is how far estimates
+      may lie from those of the same model without clipping.
     - **clipped** - shares of rows whose score and whose curvature was clipped, and their standard error.
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the last stage's bounds.
@@ -157,6 +160,7 @@ class Verdict(verdict.Verdict):
     link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
     skew: tuple[float, float] = (0.0, 0.0)
     harm: tuple[float, ...] = (0.0, 0.0, 0.0)
+    cut: float = 1.0
     unseen: float = 0.0
     sides: tuple[tuple[str, float, float], ...] = ()
     outside: float = 0.0
@@ -205,6 +209,7 @@ class Verdict(verdict.Verdict):
             rank=fit.rank,
             fit=fit.shape,
             harm=tuple(harm * last.sampled**0.5 for harm in fit.harm),
+            cut=last.cut,
             unseen=(SURE * last.sampled) ** 0.5 * fit.unseen,
             sides=() if last.sides is None else last.sides.named(names),
             link=(names[scalars.coordinates[number - 1]] if number else "", departure, chi_squared, fit.num_links),
@@ -229,7 +234,8 @@ class Verdict(verdict.Verdict):
     @property
     def findings(self) -> list[Finding]:
         """See `verdict.Verdict`: what was measured of the rows, then what the releases say of the run and of the model."""
-        unfinished, misfit, far = self._unfinished(), self.misfit, self.conflict and f"{self.conflict}."
+        unfinished, far = self._unfinished(), self.conflict and f"{self.conflict}."
+        misfit, departure = (self.misfit, None) if self.is_wrong else (None, self.misfit)
         sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
         refused = (unknown_scale(self.hidden), *unfinished, sampler, far if misfit and not unfinished else None, misfit)
         care = (
@@ -239,6 +245,7 @@ class Verdict(verdict.Verdict):
         )  # fmt: skip
         return ranked([
             *self.counted.findings, *Finding.each(Level.REFUSED, refused), *Finding.each(Level.CARE, care),
+            *Finding.each(Level.NOTE, [departure]),
         ])  # fmt: skip
 
     @property
@@ -279,14 +286,41 @@ class Verdict(verdict.Verdict):
         lines = self._against()
         if not lines or self.widths.is_sandwich:
             return None
-        moved = f"clipping is centred on what the model expects, so estimates move, by up to {max(self.harm):.1f} posterior sd"
+        moved = (
+            f"clipping is centred on what the model expects, so estimates move, by up to {self.moved:.1f} posterior sd"
+        )
         if self.symmetric:
             return (
                 f"the model does not fit where the run ended: {'; '.join(lines)}; the model stays the same when "
                 f"{'; or '.join(self.symmetric)}, so this may be between its modes; {moved}; order the latents in the prior "
                 "(dist.transforms.OrderedTransform), and use a richer model if that fits no better."
             )
+        if not self.is_wrong:
+            return (
+                f"the model does not fit: {'; '.join(lines)}. Few scores are clipped, so estimates lie within {self.moved:.1f} "
+                "posterior sd of those without privacy under the same model; its intervals and predictions are the model's."
+            )
         return f"the model is wrong: {'; '.join(lines)}; {moved}; use a richer model."
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model.
+
+        Responses that are next to impossible may move them by any distance."""
+        return self.moved >= HARM or self._has_impossible or bool(self.symmetric)
+
+    @property
+    def moved(self) -> float:
+        """How far a departure from the model moves estimates away from those without clipping, at most, in posterior sds.
+
+        By Cauchy and Schwarz: a law whose densities under the model's have the relative variance V changes the mean of what is
+        clipped off a score by at most V^(1/2) times its sd."""
+        return max(self.harm) * self.cut
+
+    @property
+    def _has_impossible(self) -> bool:
+        share, std = self.impossible
+        return share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units
 
     def _against(self) -> list[str]:
         """Findings against the model from the responses' ranks, as parts of a sentence; by chance in less than 2 % of runs."""
@@ -318,7 +352,7 @@ class Verdict(verdict.Verdict):
                 f"responses have another distribution than the model's: by value, the third moment of their ranks is "
                 f"{departure:+.3f} (0 expected, chi-squared {chi_squared:.0f} of 1 degree)"
             )
-        if share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units:
+        if self._has_impossible:
             lines.append(
                 f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
             )

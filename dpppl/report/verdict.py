@@ -50,7 +50,7 @@ class Finding:
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
     """Findings in order of precedence: the gravest first, and of equally grave ones those on rows.
 
-    What may explain another finding is as grave as the gravest one.
+    A finding that may explain another is as grave as the gravest one.
 
     >>> rows = Finding(Level.NOTE, "all rows are masked", of_rows=True)
     >>> [finding.words for finding in ranked([Finding(Level.CARE, "nothing was learned"), rows])]

@@ -84,7 +84,16 @@ def test_each_finding_is_in_the_line_and_the_report(finding, words):
     ],
 )  # fmt: skip
 def test_what_is_small_or_may_be_chance_is_not_a_finding(finding):
-    assert verdict(**finding).line().startswith("read: ")
+    assert not verdict(**finding).findings
+
+
+@pytest.mark.parametrize("finding", [{"fit": (0.1, 50.0)}, {"link": ("w[0]", 0.1, 90.0, 4)}, {"skew": (0.1, 60.0)}])
+def test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates(finding):
+    """Harm is 3 sds if all scores are clipped; else as much of it as was clipped."""
+    few, many = verdict(cut=0.3, **finding), verdict(cut=0.4, **finding)
+    assert few.line().startswith("read: ") and "within 0.9 posterior sd" in few.findings[0].words
+    assert many.line().startswith("do not read: the model is wrong") and "by up to 1.2 posterior sd" in many.line()
+    assert verdict(cut=0.3, symmetric=("locs",), **finding).refusals
 
 
 def test_notebooks_show_the_line_and_the_words_by_site():
