@@ -90,7 +90,7 @@ def test_a_poisson_number_of_runs_may_be_none(tmp_path):
         ({"make": lambda norm: 3}, "must give a dpppl.MCMC"),
         ({"make": lambda norm: make(norm, max_rows_per_unit=3)}, "rows as the unit"),
         ({"score_noise": 0.0}, "score_noise"),
-        ({"mean_runs": 0.5}, "mean is a number from 1 on"),
+        ({"mean_runs": 0.5}, r"mean \(mean_runs\) is a number from 1 on"),
     ],
 )
 def test_what_cannot_be_selected_is_refused(changed, words):
