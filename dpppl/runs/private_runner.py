@@ -44,7 +44,7 @@ class Privacy:
     noise_multiplier: float | None = None
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None
     reserve: float = 0.0
-    unit: str | None = None
+    unit: Any = None  # a name; `Unit.of` tells whoever passes ids where they belong
     max_rows_per_unit: int | None = None
     num_data: int | None = None
 
