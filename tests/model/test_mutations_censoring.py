@@ -1,4 +1,4 @@
-"""What draws of censored responses are, one bug at a time: a named test fails with it."""
+"""What draws of censored responses are, and which rows are out of range, one bug at a time: a named test fails with it."""
 
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught
@@ -6,6 +6,7 @@ from test_mutations import Mutation, check_that_it_is_caught
 CENSORING, CHECKS = "dpppl.model.censoring:", "dpppl.model.responses:"
 ZERO = "test_censoring:test_clipped_scores_have_mean_zero_where_the_censoring_law_is_declared"
 REFUSED = "test_censoring:test_an_incomplete_law_is_refused_with_a_cure"
+INDICES, RANGE = "dpppl.model.indices:", "test_indices:test_what_enters_a_row_is_found_out_of_range"
 OUTSIDE = "test_censoring:test_rows_against_their_declaration_are_outside"
 MUTATIONS = [
     Mutation("an indicator is swapped", f"{CENSORING}observed", "time < limit if is_left else time > limit",
@@ -22,6 +23,11 @@ MUTATIONS = [
     Mutation("a site that does not name in return", f"{CHECKS}_check_part", "or name not in censoring.declared(other)", "",
              REFUSED, ("not in return",)),
     Mutation("times after their limit", f"{CENSORING}is_outside", "outside |= ~(sign * value <= sign * limit + slack)", "pass", OUTSIDE),
+    Mutation("an index past the end is in range", f"{INDICES}_outside", "(index < 0) | (index > last)", "index < 0", RANGE, ("ids",)),
+    Mutation("NaN is an integer", f"{INDICES}_not_an_integer", "~((whole >= float(low)) & (whole < float(high) + 1.0))",
+             "(whole < float(low)) | (whole >= float(high) + 1.0)", RANGE, ("x",)),
+    Mutation("a row out of range is usable", "dpppl.model.supports:is_outside", "jnp.zeros((), bool) if out_of_range is None else out_of_range",
+             "jnp.zeros((), bool)", "test_indices:test_rows_out_of_range_add_nothing_and_are_counted_as_not_finite", ("factors",)),
 ]  # fmt: skip
 
 
