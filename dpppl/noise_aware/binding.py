@@ -13,6 +13,7 @@ from dpppl.model.units import grouped, responses_of, split_in_units
 from dpppl.noise_aware.coordinates import Coordinates
 from dpppl.noise_aware.settings import NoiseAwareSettings
 from dpppl.noise_aware.symmetry import symmetries
+from dpppl.noise_aware.unnamed import cure_of
 from dpppl.randomness import keys
 from dpppl.runs.driver import TRACING
 from dpppl.types import Function, Tree
@@ -29,6 +30,7 @@ class Bound:
     - **rows** - the private arrays, by label, (N, ...).
     - **public** - the Public arrays, by label.
     - **symmetric** - the latents that may change places or signs, in words.
+    - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **constrain** - from latents of all samples and `public` to sites, as it was proved."""
 
     split: SplitModel
@@ -37,7 +39,13 @@ class Bound:
     rows: Tree
     public: Tree
     symmetric: tuple[str, ...]
+    unnamed: str | None
     constrain: Function
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the model, for before the run."""
+        return self.split.notes if self.unnamed is None else (*self.split.notes, f"for far less noise {self.unnamed}.")
 
 
 def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array) -> Bound:
@@ -71,7 +79,8 @@ def bind(settings: NoiseAwareSettings, args: Tree, kwargs: Tree, key: jax.Array)
         constrain = proved(jax.vmap(split.constrain, (0, None)), shapes, public, num_rows=split.num_rows)
         proved(split.log_prior, split.latents, public, num_rows=split.num_rows)
         symmetric = symmetries(coordinates, responses, public)
+        unnamed = None if settings.coordinates else cure_of(split, coordinates.shapes)
     return Bound(
         split=split, coordinates=coordinates, responses=responses, rows=rows, public=public, symmetric=symmetric,
-        constrain=constrain,
+        constrain=constrain, unnamed=unnamed,
     )  # fmt: skip

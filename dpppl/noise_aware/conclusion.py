@@ -69,7 +69,7 @@ def concluded(
         expected = prior_draws(coordinates.split, bound.public, is_constrained=False) if beyond else {}
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
-            verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric,
+            verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric, unnamed=bound.unnamed,
             codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip

@@ -119,7 +119,7 @@ class NoiseAware(NoiseAwareSettings):
                 settings = charge.noise_multipliers, repr((self.bounds, self.width))
                 run.checkpoint.hold(run.key, run.run_id, digest, (placing.contents(rows), public, prior, settings))
             request = Request(
-                what="NoiseAware", charges=[charge], rows=rows, notes=bound.split.notes, print_cost=self.print_cost,
+                what="NoiseAware", charges=[charge], rows=rows, notes=bound.notes, print_cost=self.print_cost,
                 program=digest, shared=dict(settings=charge.noise_multipliers, public_arrays=public),
                 begin=lambda origin: self._begin(origin, bound, charge),
             )  # fmt: skip

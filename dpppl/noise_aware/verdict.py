@@ -144,6 +144,7 @@ class Verdict(verdict.Verdict):
     - **through** - the latents that the likelihood knows through coordinates only.
     - **beyond** - by site of the other latents "learned", "partly" or "prior" for each element, from draws, (elements,).
     - **symmetric** - the latents that may change places or signs without a change of the model, in words.
+    - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **in_units** - whether a row is a unit of several.
     - **widths** - what the released variance of scores says beside the model's."""
@@ -178,6 +179,7 @@ class Verdict(verdict.Verdict):
     through: tuple[str, ...] = ()
     beyond: dict[str, Array] = field(default_factory=dict, repr=False)
     symmetric: tuple[str, ...] = ()
+    unnamed: str | None = None
     codes: tuple[str, ...] = ()
     in_units: bool = False
     widths: Widths = MODELLED
@@ -256,7 +258,7 @@ class Verdict(verdict.Verdict):
     def _unfinished(self) -> list[str]:
         """Findings of a run that has not converged."""
         far = self.conflict
-        cure = far or "raise the budget, give the latents narrower priors, or fewer of them"
+        cure = far or self.unnamed or "raise the budget, give the latents narrower priors, or fewer of them"
         lines = []
         if not self.arrival < ARRIVED:
             lines.append(f"the gradients were taken {self.arrival:.1f} sd away from the posterior mean: {cure}.")
@@ -265,7 +267,7 @@ class Verdict(verdict.Verdict):
         if not self.chi_squared < 1.0 + SCATTER + 4.0 * np.sqrt(2.0 / self.degrees):
             lines.append(
                 f"gradients scatter {self.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
-                f"quadratic where they were taken; {cure}{'' if far else ', or transform the latents'}."
+                f"quadratic where they were taken; {cure}{'' if far or self.unnamed else ', or transform the latents'}."
             )
         return lines
 

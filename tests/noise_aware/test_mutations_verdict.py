@@ -31,7 +31,13 @@ RESPONSES = "dpppl.model.responses:Responses."
 TWO_PARTS = "test_two_parts:test_what_rows_of_a_right_model_release_has_mean_zero"
 bug = functools.partial(Mutation, cached=False)
 
+NAMES = "test_noise_aware_coordinates:test_values_without_a_name_are_found_with_their_cure"
+
 MUTATIONS = [
+    bug("latents that enter otherwise, too", "dpppl.noise_aware.unnamed:cure_of", "any(inputs[name] not in reached for name in gains)",
+        "gains", NAMES, ("beside itself",)),
+    bug("values that no latents can take", "dpppl.noise_aware.unnamed:_Value.gains", "and sizes[n] >= self.size", "",
+        NAMES, ("more values than latents",)),
     bug("a wrong model is not refused", f"{VERDICT}findings", "else None, misfit)", "else None)",
         FOUND, (lambda: WRONG, ENDED)),
     bug("the mildest finding comes first", "dpppl.report.verdict:ranked", "(finding.level,", "(-finding.level,",

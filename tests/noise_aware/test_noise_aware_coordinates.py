@@ -15,6 +15,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.unnamed import cure_of
 
 NUM_GROUPS, NUM_ROWS = 8, 2_000
 
@@ -116,6 +117,67 @@ def test_deterministic_sites_are_found_where_they_replace_latents(model, sites, 
     found = coordinates_of(model)
     assert set(found.sites) == sites and set(found.through) == through
     assert found.dimension == len(found.names()) == sum(NUM_GROUPS if s in ("effects", "z") else 1 for s in sites)
+
+
+def standards(*shape):
+    return numpyro.sample("z", dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape)))
+
+
+def other():
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    return scale, numpyro.sample("other", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+
+
+MU, OTHER = "'mu' and 'tau' and 'z'", "'other' and 'scale'"
+UNNAMED = {  # a row's mean, from mu, tau and its group, and the sites of which a value has no name
+    "indexed after": (lambda mu, tau, g: (mu + tau * standard())[g], MU),
+    "indexed before": (lambda mu, tau, g: mu + tau * standard()[g], MU),
+    "taken": (lambda mu, tau, g: standard().take(g) * tau, "'tau' and 'z'"),
+    "one-hot": (lambda mu, tau, g: jax.nn.one_hot(g, NUM_GROUPS) @ (mu + tau * standard()), MU),
+    "another link": (lambda mu, tau, g: jnp.exp(mu + tau * standard())[g], MU),
+    "slopes": (lambda mu, tau, g: ((mu + tau * standards(NUM_GROUPS, 2))[g] * jnp.stack([g, g + 1.0], 1)).sum(1), MU),
+    "two indices": (lambda mu, tau, g: mu + tau * standards(NUM_GROUPS, 2)[g, g % 2], MU),
+    "beside a slope": (lambda mu, tau, g: mu * g + tau * standard()[g], "'tau' and 'z'"),
+    "a walk": (lambda mu, tau, g: mu + jnp.cumsum(tau * standard())[g], MU),
+    "nested": (
+        lambda mu, tau, g: (mu + jnp.multiply(*other())[jnp.arange(NUM_GROUPS) % 2] + tau * standard())[g],
+        "'mu' and 'other' and 'scale' and 'tau' and 'z'",
+    ),
+    "coefficients": (lambda mu, tau, g: jnp.stack([g] * 3, 1) @ (tau * standards(3)), "'tau' and 'z'"),
+    "two tables of one array": (
+        lambda mu, tau, g: mu + tau * standard()[g] + jnp.multiply(*other())[g % 2],
+        f"{MU}; {OTHER}",
+    ),
+    "named": (lambda mu, tau, g: numpyro.deterministic("effect", mu + tau * standard())[g], None),
+    "one named": (
+        lambda mu, tau, g: numpyro.deterministic("effect", mu + tau * standard())[g] + jnp.multiply(*other())[g % 2],
+        OTHER,
+    ),
+    "sums": (lambda mu, tau, g: mu + standard()[g], None),
+    "sums to zero": (lambda mu, tau, g: (lambda z: tau * (z - jnp.mean(z)))(standard())[g], None),
+    "shared": (lambda mu, tau, g: (lambda z: mu * z[g] + jnp.exp(tau * z[g] + mu))(standard()), None),
+    "beside itself": (lambda mu, tau, g: (lambda z: tau * z[g] + z[g] ** 2)(standard()), None),
+    "more values than latents": (
+        lambda mu, tau, g: (mu + tau * jnp.outer(standard(), jnp.arange(2.0)))[g, g % 2],
+        None,
+    ),
+    "single numbers": (lambda mu, tau, g: mu * g + tau, None),
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_values_without_a_name_are_found_with_their_cure(name):
+    mean, sites = UNNAMED[name]
+
+    def model(group, y):
+        mu, tau = hyper()
+        center = mean(mu, tau, group)
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(center, 1.0), obs=y)
+
+    split = split_model(model, data(), {})
+    cure = cure_of(split, Coordinates.of(split).shapes)
+    assert cure is None if sites is None else f"rows know sites {sites}: effect = numpyro.deterministic(" in cure
 
 
 def test_public_arrays_decide_whether_sites_take_every_value():

@@ -53,6 +53,7 @@ def test_what_is_good_is_read():
         ({"sides": (("cuts[1]", 1.0, 9.0), ("cuts[0]", 1.0, 2.5))}, "read with care: the data bound 'cuts[1]' and 'cuts[0]' on one side"),
         ({"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches to values that the data exclude"),
         ({"arrival": 3.0}, "do not read: the gradients were taken 3.0 sd away from the posterior mean: raise the budget"),
+        ({"arrival": 3.0, "unnamed": "name the value"}, "away from the posterior mean: name the value."),
         ({"arrival": 3.0, "fit": (0.4, 99.0)}, "do not read: the gradients were taken 3.0 sd away"),
         ({"hidden": 3e4}, "do not read: noise hides a direction of the latents that the data may know 30,000 times as well"),
         ({"agreement": 9.0}, "do not read: the last two stages disagree by 9.0 sd"),
