@@ -326,7 +326,7 @@ MUTATIONS = [
     Mutation("rows not rounded", "dpppl.access.exact_sum:_sum_whole_rows", "jnp.round(rows.astype(jnp.float64) * steps).astype(jnp.int64)",
              "rows.astype(jnp.float64) * steps", "test_discrete:test_outputs_are_whole_numbers_of_steps"),
     # The ledger
-    Mutation("a charge that is not on the disk", "dpppl.ledger.store:Session.append", "os.fsync(self._descriptor)", "None",
+    Mutation("a charge that is not on the disk", "dpppl.ledger.store:Session._append", "os.fsync(self._descriptor)", "None",
              "test_ledger:test_a_charge_is_on_the_disk_before_it_returns", ("path", "monkeypatch")),
     Mutation("a tail cut off", "dpppl.ledger.store:_agrees_with_head", "place >= len(checks)", "False",
              "test_ledger:test_a_file_that_lost_its_end_is_refused", ("path",)),
