@@ -91,8 +91,8 @@ def _made(equation: Equation, given: list[_Value]) -> _Value:
     return _Value(latents, curved, is_product, rows, looks_up, max((v.size for v in own), default=1))
 
 
-def _union(sets: Iterable[frozenset]) -> frozenset:
-    return frozenset().union(*sets)
+def _union(sets: Iterable[frozenset[Atom]]) -> frozenset[Atom]:
+    return frozenset[Atom]().union(*sets)
 
 
 def _reached(program: Traced, cut: Iterable[Atom]) -> set[Atom]:
