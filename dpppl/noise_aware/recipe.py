@@ -371,7 +371,7 @@ def unsaturated(curvature: Array, ratio: Array) -> Array:
     makes A small, and J smaller still.
 
     - **curvature** - A; `ratio`: the variance of scores J in units of it."""
-    values, vectors = np.linalg.eigh(ratio)
+    values, vectors = np.linalg.eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
     typical = np.median(values, axis=-1, keepdims=True)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)
     inverse = (vectors * inverse[..., None, :]) @ vectors.swapaxes(-1, -2)
