@@ -88,23 +88,23 @@ def rows_alone(rows, index):
 
 @pytest.mark.parametrize("strategy", ["auto", "vmap", "microbatch"])
 def test_rows_in_another_order_have_the_same_sum(strategy):
-    """Bit for bit, and so have rows that are padded by rows of zeros or by rows that do not count."""
+    """Also where they are padded by rows of zeros or by rows that do not count. A processor may round a row elsewhere in a vector to
+    its neighbour on the grid; sums of floats in another order differ by more."""
     rows, clipping = rows_of(1), Flat(1.0)
 
     @jax.jit
     def total(rows, mask):
         return clipped_sum(linear, latents(rows), rows, mask, clipping.clip, strategy)
 
+    near = functools.partial(np.testing.assert_allclose, rtol=0.0, atol=6e-7)
     every = np.ones(N, bool)
     expected = total(rows, every)
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(N)
-        jax.tree.map(np.testing.assert_array_equal, expected, total({n: x[order] for n, x in rows.items()}, every))
+        jax.tree.map(near, expected, total({n: x[order] for n, x in rows.items()}, every))
     for fill, mask in ((0.0, True), (np.nan, False), (1e30, False), (np.inf, False)):
         padded = {n: np.concatenate([x, np.full((113, x.shape[1]), fill, np.float32)]) for n, x in rows.items()}
-        jax.tree.map(
-            np.testing.assert_array_equal, expected, total(padded, np.concatenate([every, np.full(113, mask)]))
-        )
+        jax.tree.map(near, expected, total(padded, np.concatenate([every, np.full(113, mask)])))
 
 
 # Noise
