@@ -178,10 +178,7 @@ def problem(name):
         rows = np.genfromtxt(tables.data_folder() / "abalone.csv", delimiter=",", skip_header=1, usecols=range(1, 9))
         return Problem(linear, rows[:, [0, 2, 6]], np.ones(3), (_numbers((rows[:, 7] - 10.0) / 3.0),))
     if name == "adult":
-        import csv
-
-        with open(tables.data_folder() / "adult-train.csv") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
+        rows = tables._rows(tables.data_folder() / "adult-train.csv")
         number = lambda key: np.array([float(row[key]) for row in rows])  # noqa: E731
         flag = lambda key, value: np.array([row[key] == value for row in rows], float)  # noqa: E731
         keys = ["age", "education-num", "hours-per-week", "capital-gain", "capital-loss"]
@@ -266,11 +263,6 @@ def private(method, model, args, epsilon, delta, key):
     return result.posterior(2_000, allow_unconverged=True), result.verdict
 
 
-def learned_of(verdict):
-    """The words of elements by site, where the verdict has them."""
-    return {} if not hasattr(verdict, "share_learned") else dict(verdict.share_learned())
-
-
 def measured(name, method, epsilon, options, cache):
     """Rows of results: for each key the means, sds, masses, the line."""
     chosen = problem(name)
@@ -279,7 +271,7 @@ def measured(name, method, epsilon, options, cache):
     centre, sd, found = reference.mean(axis=0), reference.std(axis=0), []
     for number in range(options.num_keys):
         samples, verdict = private(method, chosen.model, args, epsilon, options.delta, dpppl.secret_key())
-        drawn, own = flat({site: samples[site] for site in samples if site in _sites(reference, names)})
+        drawn, own = flat({site: samples[site] for site in {name.split("[")[0] for name in names}})
         assert own == names
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
         mass = np.mean((low <= reference) & (reference <= high), axis=0)
@@ -293,10 +285,6 @@ def measured(name, method, epsilon, options, cache):
                 flush=True,
             )
     return names, found
-
-
-def _sites(reference, names):
-    return {name.split("[")[0] for name in names}
 
 
 def main():

@@ -156,7 +156,12 @@ class Norms:
 
     def mean(self, function: Callable[[Array], Array]) -> float:
         """The mean over rows of a function of their norms."""
-        return float(np.sum(self.mass * function(2.0 ** (0.5 * (self.edges[1:] + self.edges[:-1])))))
+        return float(np.sum(self.mass * function(self.middles)))
+
+    @property
+    def middles(self) -> Array:
+        """The norm in the middle of each cell, (cells,)."""
+        return 2.0 ** (0.5 * (self.edges[1:] + self.edges[:-1]))
 
 
 @cache

@@ -94,7 +94,7 @@ def numbers_in(column: Foreign) -> Array:
     """The entries of a column whose type is one of numbers: in this type of NumPy's, or floats if it allows missing ones."""
     settings = {"zero_copy_only": False} if type(column).__module__.partition(".")[0] == "pyarrow" else {}
     array = np.asarray(column.to_numpy(**settings))
-    if isinstance(column.dtype if hasattr(column, "dtype") else None, np.dtype):
+    if isinstance(getattr(column, "dtype", None), np.dtype):
         return array
     return numbers_of(array, float) if array.dtype == object else array.astype(float)
 

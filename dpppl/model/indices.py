@@ -155,11 +155,7 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
         return [operands[index]]
     if name in _INLINED and inner is not None:
         outputs = _run(inner, operands, (*place.inside, equation), place.found)
-        return (
-            [_sorted_in(output, operands) for output in outputs]
-            if equation.params.get("name") == "searchsorted"
-            else outputs
-        )
+        return [_sorted_in(output, operands) for output in outputs] if _searches(equation) else outputs
     within = (each for program in programs(equation) for each in equations(program))
     if all(operand.bad is None for operand in operands) and not any(map(_may_be_out, (equation, *within))):
         return _outputs(equation, operands)
@@ -220,6 +216,10 @@ def _sorted_in(output: _Seen, operands: Sequence[_Seen]) -> _Seen:
     if not number.of_row or number.value is None or not jnp.issubdtype(jnp.result_type(number.value), jnp.inexact):
         return output
     return output._replace(bad=_either(jnp.isnan(number.value), output.bad))
+
+
+def _searches(equation: Equation) -> bool:
+    return equation.params.get("name") == "searchsorted"
 
 
 def _may_be_out(equation: Equation) -> bool:
@@ -320,8 +320,7 @@ def _not_an_integer(x: jax.Array, dtype: Any) -> jax.Array:
 
 def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Sequence[int]) -> None:
     outermost = source_of(next(iter(place.inside), equation))  # JAX traces the inside of a call once for all callers
-    is_search = any(around.params.get("name") == "searchsorted" for around in place.inside)
-    if not outermost.startswith(_NUMPYRO) and not is_search:
+    if not outermost.startswith(_NUMPYRO) and not any(map(_searches, place.inside)):
         place.found.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
 
 

@@ -94,8 +94,7 @@ def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: fl
     if expected.curvature is None:
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
         return norms.quantile(_EARLY[0] + (_EARLY[1] - _EARLY[0]) / (1.0 + per_row * expected.noise))
-    candidates = 2.0 ** norms.edges[1:]
-    middle = 2.0 ** (0.5 * (norms.edges[1:] + norms.edges[:-1]))
+    candidates, middle = 2.0 ** norms.edges[1:], norms.middles
     seen = np.minimum(middle, norms.quantile(max(0.5, 1.0 - _UNSEEN * noise_std / informed)))
     clipped = np.minimum(seen, candidates[:, None])
     squared, kept = clipped**2 @ norms.mass, (clipped * seen) @ norms.mass

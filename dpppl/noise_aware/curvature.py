@@ -292,6 +292,12 @@ def from_vector(vector: Array, dimension: int) -> Array:
     return matrix + np.triu(matrix, 1).swapaxes(-1, -2)
 
 
+def symmetric_root(matrix: Array) -> Array:
+    """The symmetric R with R R the positive part of a symmetric matrix; of a batch (..., d, d), too."""
+    values, vectors = np.linalg.eigh(matrix)
+    return (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2)
+
+
 def positive_part(matrix: Array) -> Array:
     """The nearest positive semidefinite matrix; of a batch (..., d, d), too."""
     values, vectors = np.linalg.eigh((matrix + matrix.swapaxes(-1, -2)) / 2)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import qr
 
-from dpppl.noise_aware.curvature import EVENING, Array, times
+from dpppl.noise_aware.curvature import EVENING, Array, symmetric_root, times
 from dpppl.types import Tree
 
 X = TypeVar("X", np.ndarray, jax.Array)
@@ -127,8 +127,7 @@ class Frame(NamedTuple):
         `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is
         evened wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next
         release is in proportion to the trace, and would hide that direction."""
-        prior, axes = np.linalg.eigh(covariance)
-        root = (axes * np.sqrt(np.maximum(prior, 0.0))[:, None, :]) @ axes.swapaxes(1, 2)
+        root = symmetric_root(covariance)
         values, vectors = np.linalg.eigh(root @ curvature @ root)
         values = np.maximum(values, 0.0)
         logs = np.log1p(values)

@@ -13,7 +13,7 @@ import numpy as np
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware.bounds import Bounds, Expected, found_bounds
 from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.curvature import Array, Curvature, dispersion, times
+from dpppl.noise_aware.curvature import Array, Curvature, dispersion, symmetric_root, times
 from dpppl.noise_aware.fit import Directions, Scalars
 from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, STEPS, Ask, At, Plan, Walk
@@ -375,8 +375,7 @@ def unsaturated(curvature: Array, ratio: Array) -> Array:
     typical = np.median(values, axis=-1, keepdims=True)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)
     inverse = (vectors * inverse[..., None, :]) @ vectors.swapaxes(-1, -2)
-    values, vectors = np.linalg.eigh(curvature)
-    root = (vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]) @ vectors.swapaxes(-1, -2)
+    root = symmetric_root(curvature)
     return root @ inverse @ root
 
 

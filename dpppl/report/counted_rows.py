@@ -59,31 +59,22 @@ class CountedRows(Verdict):
         refused = partial(Finding, Level.REFUSED, of_rows=True)
         if self.outside is not None and stands_out(self.outside, self.std):
             found.append(refused(f"{self._share(self.outside)} of the rows have {self._wrong}: {codes}."))
-        if self.outside is None and stands_out(self.missing, self.std):
+        hidden = f"they have {self._wrong} ({codes})" if self.outside is None and codes else ""
+        if stands_out(self.missing, self.std):
             found.append(
                 refused(
-                    f"{self._share(self.missing)} of the rows are ignored: "
-                    f"{f'they have {self._wrong} ({codes}), or ' if codes else ''}"
+                    f"{self._share(self.missing)} of the rows are ignored: {hidden and f'{hidden}, or '}"
                     "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0",
                     _MISSING,
                 )
             )
-        elif stands_out(self.missing, self.std):
-            found.append(
-                refused(
-                    f"{self._share(self.missing)} of the rows are ignored: they hold missing values (NaN), or their gradient is "
-                    "not finite, as at an exposure of 0",
-                    _MISSING,
-                )
-            )
         if stands_out(self.silent, self.std):
-            outside = "" if self.outside is not None or not codes else f", or they have {self._wrong} ({codes})"
             when = "" if self.outside is None else " at the start"
             found.append(
                 Finding(
                     Level.NOTE,
                     f"{self._share(self.silent)} of the rows have a gradient of 0{when}: they are masked, or all of their "
-                    f"covariates are 0{outside}",
+                    f"covariates are 0{hidden and f', or {hidden}'}",
                     "if the model should use these rows, check its mask and the coding of its columns.",
                     of_rows=self.silent > MOST,
                 )
