@@ -24,6 +24,17 @@ _claims = threading.Lock()
 _apart: ContextVar[set[str] | None] = ContextVar("claims apart", default=None)
 
 
+def _after_fork() -> None:
+    """Leave the parent's keys to the parent: both processes hold them, and on changed data equal noise cancels."""
+    global _claims
+    _claims = threading.Lock()
+    _claimed.update(_issued)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @checked
 def secret_key(generator: str = "chacha20") -> jax.Array:
     """A new key from the operating system's entropy, for privacy noise and subsampling.
@@ -92,7 +103,8 @@ def claim(key: jax.Array, *, again: bool = False) -> None:
     with _claims:
         if digest in claimed and not again:
             raise KeyReuseError(
-                "this key was already used in this process; call dpppl.secret_key() again for every run."
+                "this key was already used, or comes from the process that this one was forked from; call dpppl.secret_key() "
+                "again for every run."
             )
         claimed.add(digest)
 

@@ -118,17 +118,23 @@ class Budget:
         if self.ledger is not None:
             unit.check_ledger(self.ledger.unit)
         self._runs: dict[str, _Run] = {}
-        self._lock, self.one_at_a_time = threading.Lock(), threading.RLock()
+        self._lock, self.one_at_a_time, self._process = threading.Lock(), threading.RLock(), os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
         runs = {name: run.ended() for name, run in self._runs.items()}
         return vars(self) | {"_lock": None, "one_at_a_time": None, "_runs": runs}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state | {"_lock": threading.Lock(), "one_at_a_time": threading.RLock()})
+        vars(self).update(
+            state | {"_lock": threading.Lock(), "one_at_a_time": threading.RLock(), "_process": os.getpid()}
+        )
+        self._warn_of_copies("by pickle or deepcopy")
+
+    def _warn_of_copies(self, how: str) -> None:
+        """Warn that this budget is a copy, where its original may spend the rest as well."""
         if self.target_epsilon is not None and self.ledger is None and not self._is_used_up(self.charged, 1.0):
             warn(
-                f"this is a copy (by pickle or deepcopy) of a budget of epsilon {self.target_epsilon:g} that is not used up: the "
+                f"this is a copy ({how}) of a budget of epsilon {self.target_epsilon:g} that is not used up: the "
                 "original and every copy may spend the rest, and what they spend adds up. Give a dpppl.PrivacyLedger, which "
                 "counts them together, or let one of them run."
             )
@@ -187,6 +193,9 @@ class Budget:
         """Raise BudgetExceededError if a share of the target cannot pay for the charges. Charges nothing.
 
         `run_id`: of a run that these charges replace."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._warn_of_copies("by a fork")
         held = self._held(run_id)
         if self.target_epsilon is None or self.target_delta is None:
             return

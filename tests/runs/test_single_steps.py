@@ -3,6 +3,8 @@
 import copy
 import os
 import pickle
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -124,6 +126,37 @@ def test_no_report_says_zero_of_a_state_that_counts_nothing():
         kernel.privacy_report(state)
     report = kernel.privacy_report(kernel.sample(state, (Y,), {}), 1e-5)
     assert report.epsilon > 0 and "these are not protected" in report.warnings()[0]
+
+
+FORK = """
+import os, sys, warnings
+import dpppl
+from dpppl.errors import KeyReuseError
+from dpppl.randomness.keys import claim
+from dpppl.runs.budget import Budget
+key, budget = dpppl.secret_key(), Budget(1.0, 1e-5)
+child = os.fork()
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    budget.admit([])
+    budget.admit([])
+copies = sum("by a fork" in str(w.message) for w in seen)
+try:
+    claim(key)
+    refused = False
+except KeyReuseError:
+    refused = True
+claim(dpppl.secret_key())
+if child == 0:
+    os._exit(0 if (copies, refused) == (1, True) else 1)
+sys.exit(os.waitpid(child, 0)[1] or (copies, refused) != (0, False))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_fork_does_not_use_its_parents_keys_and_is_told_of_its_budget():
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], timeout=120, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
