@@ -29,9 +29,10 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy import optimize
 
 import dpppl
+import dpppl.contrib.audit
 from benchmarks import replays
-from dpppl.audit import bounds
-from dpppl.audit.canaries import Recorded, scored, with_rows
+from dpppl.contrib.audit import bounds
+from dpppl.contrib.audit.canaries import Recorded, scored, with_rows
 from dpppl.randomness.keys import claims_apart
 from dpppl.runs.watching import watched_by
 
@@ -88,7 +89,7 @@ class Fault:
             with self.planted():
                 if self.words == REFUTED:
                     run = lambda key, x, y: svi(noise_multiplier=4.0).run(key, 4, x, y)  # noqa: E731
-                    result = dpppl.audit.audit(run, *replays.data(), delta=DELTA, rng_key=jax.random.key(0))
+                    result = dpppl.contrib.audit.audit(run, *replays.data(), delta=DELTA, rng_key=jax.random.key(0))
                     return (
                         None
                         if result.consistent
@@ -96,7 +97,7 @@ class Fault:
                     )
                 first = replays.data() if self.before is None else replays.neighbour(*self.before, self.rows)
                 other = replays.neighbour(*self.values, self.rows)
-                result = dpppl.audit.replay(
+                result = dpppl.contrib.audit.replay(
                     RUNNERS[self.case], first, other, rng_key=replays.key(), neighboring_relation=self.relation
                 )
         finally:
@@ -150,7 +151,7 @@ FAULTS = [
     Fault('query', 'one access again', 'dpppl.runs.query:noisy_query',
           'return np.asarray(compiled(*arguments), np.float64)',
           'return np.asarray(max(float(compiled(*arguments)), float(compiled(*arguments))))', 'has key and step of an earlier one'),
-    Fault('query', 'an exception for some rows', 'dpppl.uncertainty.private_score:private_score',
+    Fault('query', 'an exception for some rows', 'dpppl.runs.private_score:private_score',
           'total, *squares = np',
           "1 / (float(jnp.max(rows['x'])) < 1e3); total, *squares = np", 'errors differ'),
     Fault('chains that choose their norm', 'a histogram that is not charged', 'dpppl.runs.prelude:measure_norms',

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from benchmarks.once import Once, recorded
 from benchmarks.results import written
-from dpppl.uncertainty import discoveries, elpd_difference
+from dpppl.contrib.uncertainty import discoveries, elpd_difference
 
 EFFECTS = np.array([0.0] * 10 + [0.05, 0.1, 0.15, 0.2, 0.3, 0.4])
 STRONG = 10.0

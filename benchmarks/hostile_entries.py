@@ -26,9 +26,9 @@ import pyarrow.feather
 
 import dpppl
 from benchmarks.replays import key
-from dpppl.audit import replay
-from dpppl.cli import tables
-from dpppl.synthetic import Category, Intervals, Number, Schema
+from dpppl.contrib.audit import replay
+from dpppl.contrib.cli import tables
+from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
 
 N = 40
 PLACES = {"first": 0, "middle": N // 2, "last": N - 1}

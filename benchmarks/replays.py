@@ -27,7 +27,9 @@ import numpyro.distributions as dist
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
-from dpppl.audit import replay
+import dpppl.contrib.tuning
+import dpppl.contrib.uncertainty
+from dpppl.contrib.audit import replay
 from dpppl.runs.checkpoint import Checkpoint
 
 N, WIDTH, PERSON = 61, 2, 3
@@ -147,7 +149,9 @@ def query(key, x, y, **settings):
 
 
 def checked(key, x, y):
-    far = dpppl.uncertainty.discrepancy(model, lambda draw, seen, x, y: (x[0] * seen["y"]).sum(), bounds=(-2.0, 2.0))
+    far = dpppl.contrib.uncertainty.discrepancy(
+        model, lambda draw, seen, x, y: (x[0] * seen["y"]).sum(), bounds=(-2.0, 2.0)
+    )
     samples = dpppl.Public({"w": np.zeros((4, WIDTH), np.float32)})
     settings = dict(bounds=(-4.0, 4.0), noise_multiplier=3.0, measure_spread=True)
     found = dpppl.private_score(key, far, samples, x, y, **settings)
@@ -160,7 +164,9 @@ def tuned(key, x, y):
         return dpppl.MCMC(kernel, num_warmup=2, num_samples=3, progress_bar=False)
 
     of_row = lambda samples, x, y: -((x @ samples["w"].mean(axis=0) - y) ** 2)  # noqa: E731
-    return dpppl.tune(key, [0.5, 2.0], make, of_row, x, y, bounds=(-4.0, 0.0), score_noise=9.0, mean_runs=2.0)
+    return dpppl.contrib.tuning.tune(
+        key, [0.5, 2.0], make, of_row, x, y, bounds=(-4.0, 0.0), score_noise=9.0, mean_runs=2.0
+    )
 
 
 def folder():

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from benchmarks.once import Once, recorded
 from benchmarks.results import written
-from dpppl import synthetic
+from dpppl.contrib import synthetic
 
 TRUTH = np.array([-0.5, 1.0, -0.8])
 PUBLISHED = {0.1: 1.77, 0.25: 0.77, 0.5: 0.50, 1.0: 0.43}

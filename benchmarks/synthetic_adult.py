@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from benchmarks.once import Once, recorded
 from benchmarks.results import written
-from dpppl import synthetic
+from dpppl.contrib import synthetic
 from examples.data import data_folder
 
 CATEGORIES = {

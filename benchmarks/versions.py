@@ -50,7 +50,7 @@ def smoke():
     from numpyro.infer.autoguide import AutoNormal
 
     import dpppl
-    from dpppl.cli import main
+    from dpppl.contrib.cli import main
     from dpppl.randomness import native
 
     def model(x, y=None):

@@ -9,7 +9,7 @@ import dpppl
 from dpppl import PrivacyLedger
 from dpppl import accounting as ac
 from dpppl import information_flow as flow
-from dpppl.audit import audit, replay
+from dpppl.contrib.audit import audit, replay
 
 # fmt: off
 EVENT = ac.GaussianEvent(noise_multipliers=((10.0, 100),))

@@ -8,9 +8,12 @@ import numpyro.distributions as dist
 from wrong_inputs_common import AWARE, CHAIN, FITTED, F, N, X, Y, key, mcmc, mean, normal, rows
 
 import dpppl
-from dpppl import Public, plotting
-from dpppl import uncertainty as un
+import dpppl.contrib.audit
+import dpppl.contrib.tuning
+from dpppl import Public
 from dpppl.accounting import plan
+from dpppl.contrib import pages, plotting, registry
+from dpppl.contrib import uncertainty as un
 
 matplotlib.use("Agg")
 # fmt: off
@@ -32,7 +35,7 @@ PROBABILITIES, LABELS = np.full(N, 0.3), Y
 
 def tuned(candidates=(1.0,), make=lambda c: mcmc(num_samples=2), rated=lambda samples, y: 0.0 * y, **settings):
     given = {"bounds": (-1.0, 0.0), "score_noise": 9.0} | settings
-    return dpppl.tune(key(), list(candidates), make, rated, F, **given)
+    return dpppl.contrib.tuning.tune(key(), list(candidates), make, rated, F, **given)
 
 
 def by_noise(c):
@@ -118,16 +121,13 @@ SCORES = [
 REPORT = lambda: CHAIN().privacy_report()  # noqa: E731
 
 EXPORTS = [
-    ("an unknown entry about the run", lambda: REPORT().to_html({"author": "x"}), "author|purpose", lambda: REPORT().to_html()),
+    ("an unknown entry about the run", lambda: pages.to_html(REPORT(), {"author": "x"}), "author|purpose", lambda: pages.to_html(REPORT())),
     ("a list about the run", lambda: REPORT().to_json(["x"]), "about|dict", lambda: REPORT().to_json()),
-    ("a registry's card without about", lambda: REPORT().to_registry(None), "about|dict", lambda: REPORT().to_registry({"date": "2026-01-01"})),
-    ("one curator", lambda: REPORT().to_registry({"date": "2026-01-01"}, curators="Ann"), "curators|[curators]", lambda: REPORT().to_registry({"date": "2026-01-01"}, curators=["Ann"])),
-    ("a region by a number", lambda: REPORT().to_registry({"date": "2026-01-01"}, region=3), "region|text", lambda: REPORT().to_registry({"date": "2026-01-01"}, region="EU")),
+    ("a registry's card without about", lambda: registry.card(REPORT(), None), "about|dict", lambda: registry.card(REPORT(), {"date": "2026-01-01"})),
+    ("one curator", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, curators="Ann"), "curators|[curators]", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, curators=["Ann"])),
+    ("a region by a number", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, region=3), "region|text", lambda: registry.card(REPORT(), {"date": "2026-01-01"}, region="EU")),
     ("a group of 0", lambda: REPORT().epsilon_for_group(0), "group_size|at least 1", lambda: REPORT().epsilon_for_group(2)),
     ("delta of 1", lambda: REPORT().epsilon_at(1.0), "delta|(0, 1)", lambda: REPORT().epsilon_at(1e-5)),
-    ("a record of a report", lambda: dpppl.logging.record(REPORT()), "PrivacyReport|MCMC", lambda: dpppl.logging.record(CHAIN())),
-    ("a record of samples", lambda: dpppl.logging.record(SAMPLES), "dict|MCMC", lambda: dpppl.logging.record(CHAIN())),
-    ("a tracker by its address", lambda: dpppl.logging.mlflow(CHAIN(), tracker="http://localhost"), "tracker|set_tags", lambda: dpppl.logging.record(CHAIN())),
     ("ArviZ before a run", lambda: mcmc().to_arviz(), "run", lambda: CHAIN().to_arviz(allow_unconverged=True)),
     ("ArviZ with coords", lambda: CHAIN().to_arviz(coords={"a": [1]}), "coords|assign_coords", lambda: CHAIN().to_arviz(allow_unconverged=True).assign_coords(a=[1])),
     ("ArviZ with dims", lambda: AWARE().to_arviz(dims={"mu": ["a"]}), "dims|rename_dims", lambda: AWARE().to_arviz(allow_unconverged=True)),
@@ -140,7 +140,7 @@ import matplotlib.pyplot  # noqa: E402
 PICTURES = [
     ("samples for shares", lambda: plotting.learned_share(SAMPLES), "shares|learned_shares", lambda: plotting.learned_share(un.learned_shares({"mu": F}, {"mu": 3 * F}))),
     ("an array for shares", lambda: plotting.learned_share(F), "shares|dict", lambda: plotting.learned_share({"mu": 0.5})),
-    ("a report for an attack", lambda: plotting.attack_picture(REPORT()), "audit", lambda: plotting.attack_picture(dpppl.audit.audit(dpppl.DPSGLD(mean, clipping_norm=1.0, noise_multiplier=3.0, measure_clipping=False), F, num_steps=1, delta=1e-5, num_trials=100))),
+    ("a report for an attack", lambda: plotting.attack_picture(REPORT()), "audit", lambda: plotting.attack_picture(dpppl.contrib.audit.audit(dpppl.DPSGLD(mean, clipping_norm=1.0, noise_multiplier=3.0, measure_clipping=False), F, num_steps=1, delta=1e-5, num_trials=100))),
     ("a report for a ledger", lambda: plotting.budget_spent(REPORT()), "PrivacyLedger", lambda: plotting.budget_spent(charged())),
     ("a plan that is none", lambda: plotting.plan_picture(REPORT()), "plan|Plan|PrivacyReport", lambda: plotting.plan_picture(plan(num_data=1000, target_epsilon=1.0, target_delta=1e-5, simulates=False))),
     ("a list of results", lambda: plotting.epsilon_against_utility([0.1, 0.2]), "results|dict", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8, 2.0: 0.9}})),

@@ -11,9 +11,10 @@ import pandas as pd
 from wrong_inputs_common import CSV, FOLDER, GROUP, NPY, F, N, chain, key
 
 import dpppl
-from dpppl import from_disk, synthetic
-from dpppl.cli import main
-from dpppl.synthetic import Category, Intervals, Number, Schema
+from dpppl import from_disk
+from dpppl.contrib import synthetic
+from dpppl.contrib.cli import main
+from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
 
 # fmt: off
 np.savez(FOLDER / "two.npz", y=F)

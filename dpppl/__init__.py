@@ -1,12 +1,7 @@
 """Differentially private inference for NumPyro models."""
 
-from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
-
 from dpppl import accounting as accounting
 from dpppl import information_flow as information_flow
-from dpppl import uncertainty as uncertainty
 from dpppl.access.clipping import Adaptive as Adaptive
 from dpppl.checking import Checked as Checked
 from dpppl.checking import check as check
@@ -35,6 +30,10 @@ from dpppl.randomness.keys import secret_key as secret_key
 from dpppl.report.report import PrivacyReport as PrivacyReport
 from dpppl.report.version import VERSION as _VERSION
 from dpppl.runs.private_runner import Privacy as Privacy
+from dpppl.runs.private_scale import PrivateScale as PrivateScale
+from dpppl.runs.private_scale import private_scale as private_scale
+from dpppl.runs.private_score import PrivateScore as PrivateScore
+from dpppl.runs.private_score import private_score as private_score
 from dpppl.subsampling import FullBatch as FullBatch
 from dpppl.subsampling import Partition as Partition
 from dpppl.subsampling import Poisson as Poisson
@@ -42,20 +41,7 @@ from dpppl.subsampling import WithoutReplacement as WithoutReplacement
 from dpppl.svi.guides import AutoDropout as AutoDropout
 from dpppl.svi.result import SVIResult as SVIResult
 from dpppl.svi.runner import SVI as SVI
-from dpppl.uncertainty.private_scale import PrivateScale as PrivateScale
-from dpppl.uncertainty.private_scale import private_scale as private_scale
-from dpppl.uncertainty.private_score import PrivateScore as PrivateScore
-from dpppl.uncertainty.private_score import private_score as private_score
-from dpppl.uncertainty.tuning import Tuned as Tuned
-from dpppl.uncertainty.tuning import tune as tune
 
-if _TYPE_CHECKING:
-    from dpppl import audit as audit
-    from dpppl import logging as logging
-    from dpppl import plotting as plotting
-    from dpppl import synthetic as synthetic
-
-_LATER = ("audit", "logging", "plotting", "synthetic")  # imported when they are first used
 __version__ = _VERSION
 __all__ = [
     "DPSGHMC",
@@ -87,33 +73,20 @@ __all__ = [
     "ProcessError",
     "Public",
     "SVIResult",
-    "Tuned",
     "UnconvergedWarning",
     "UnsupportedModelError",
     "WithoutReplacement",
     "accounting",
-    "audit",
     "check",
     "from_disk",
     "information_flow",
-    "plotting",
     "polynomial_decay",
     "private_scale",
     "private_score",
     "secret_key",
-    "synthetic",
-    "tune",
-    "uncertainty",
 ]
 
 
-def __getattr__(name: str) -> _Any:
-    """Import a module that is not loaded with the package."""
-    if name in _LATER:
-        return _import_module(f"dpppl.{name}")
-    raise AttributeError(f"module 'dpppl' has no attribute '{name}'")
-
-
 def __dir__() -> list[str]:
-    """The public names. `from dpppl import *` leaves out `logging`, which would hide Python's own module of that name."""
-    return [*__all__, "__doc__", "__version__", "logging"]
+    """The public names."""
+    return [*__all__, "__doc__", "__version__"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from dpppl.cli import main
+from dpppl.contrib.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,6 +13,7 @@ from numpyro.infer.autoguide import AutoNormal
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
+import dpppl.contrib.audit
 from models.linear_regression import linear_regression as model  # put your own here, and made-up rows
 
 NUM_ROWS, NUM_STEPS, DELTA = 200, 16, 1e-5
@@ -42,7 +43,7 @@ def main(arguments=None):
             continue
         for attack in args.attacks:
             options = {"attack": attack, "num_steps": num_steps, "num_trials": args.num_trials, "delta": DELTA}
-            found = dpppl.audit.audit(method, *rows, **options)
+            found = dpppl.contrib.audit.audit(method, *rows, **options)
             text = f"epsilon at least {found.epsilon_lower:.3f}, reported {found.epsilon_reported:.3f}"
             print(f"{name:10} {attack:10} {text}: {'consistent' if found.consistent else 'REFUTED'}", flush=True)
 

@@ -24,7 +24,7 @@ from scipy.stats import rankdata
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import dpppl
-from dpppl import uncertainty
+from dpppl.contrib import uncertainty
 from examples.cifar10_features import missing, stored
 from examples.cifar10_reference import beside, reference
 from examples.efficientnet import load_body

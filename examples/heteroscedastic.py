@@ -19,7 +19,7 @@ from numpyro.infer import init_to_uniform
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dpppl import plotting, uncertainty
+from dpppl.contrib import plotting, uncertainty
 from examples.methods import draws
 from examples.results import Row, command, load
 from models.basis_regression import basis_regression, response

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import optimize
 
-from dpppl import uncertainty
+from dpppl.contrib import uncertainty
 from examples import comparators, methods
 from models.logistic_regression import gaussian
 

@@ -18,7 +18,7 @@ from scipy.fft import dctn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dpppl import plotting, uncertainty
+from dpppl.contrib import plotting, uncertainty
 from examples.data import has, mnist
 from examples.methods import draws
 from examples.results import Row, command, load

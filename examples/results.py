@@ -22,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dpppl import plotting
+from dpppl.contrib import plotting
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "results"
 SECONDS = "processor seconds"

@@ -9,7 +9,8 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
-from dpppl.audit import AuditResult, audit, bounds
+import dpppl.contrib.audit
+from dpppl.contrib.audit import AuditResult, audit, bounds
 
 Y = np.arange(1.0, 5.0, dtype=np.float32)
 NUM_STEPS = 4
@@ -57,7 +58,7 @@ def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate
     """10,000 runs with and without the canary: rates are known to .005, four times that is tolerated (false alarms below 1e-3).
     With all rows the attack is optimal and reaches the curve; that of noise a quarter larger is crossed."""
     seen = []
-    monkeypatch.setattr("dpppl.audit.bounds.many_runs", lambda *scores, **_: seen.append(scores) or 0.0)
+    monkeypatch.setattr("dpppl.contrib.audit.bounds.many_runs", lambda *scores, **_: seen.append(scores) or 0.0)
     kernel = dpppl.DPSGLD(
         model, clipping_norm=1.0, noise_multiplier=3.75, subsampling=dpppl.Poisson(rate) if rate < 1 else None,
         measure_clipping=False,
@@ -181,7 +182,7 @@ def test_a_one_run_bound_finds_half_of_a_tight_mechanism_and_not_more():
 
 
 def test_a_result_is_a_table_a_page_and_a_picture():
-    from dpppl.plotting import attack_picture
+    from dpppl.contrib.plotting import attack_picture
 
     event = dpppl.accounting.GaussianEvent(noise_multipliers=((2.0, 4),))
     found = AuditResult(
@@ -224,7 +225,7 @@ def test_the_example_prints_a_table(monkeypatch, capsys):
     from examples.audit import main
 
     monkeypatch.setattr(
-        dpppl.audit.attacks, "secret_key", lambda: jax.random.key(0)
+        dpppl.contrib.audit.attacks, "secret_key", lambda: jax.random.key(0)
     )  # ChaCha20 takes longer to compile
     main(["--num-trials", "8000", "--attacks", "white_box", "--methods", "MCMC"])
     lines = capsys.readouterr().out.splitlines()

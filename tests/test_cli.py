@@ -14,7 +14,8 @@ from test_report_faces import plan
 import dpppl
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent
-from dpppl.cli import main
+from dpppl.contrib import pages
+from dpppl.contrib.cli import main
 
 PAGE = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
 SHOWN = [
@@ -103,7 +104,7 @@ def test_reports_are_the_same_from_their_json(capsys, folder):
     assert main(["report", "run.json"]) == 0
     assert capsys.readouterr().out == str(plan("full")) + "\n"
     assert main(["report", "run.json", "--html", "run.html", "--about", "actors=only us"]) == 0
-    assert Path("run.html").read_text(encoding="utf-8") == plan("full").to_html({"actors": "only us"})
+    assert Path("run.html").read_text(encoding="utf-8") == pages.to_html(plan("full"), {"actors": "only us"})
 
 
 @pytest.mark.parametrize(

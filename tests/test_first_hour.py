@@ -480,7 +480,7 @@ def test_signatures_and_names_are_complete():
     assert list(inspect.signature(dpppl.DPSGHMC).parameters)[:3] == ["model", "friction", "clipping_norm"]
     documented = inspect.getdoc(dpppl.DPSGLD)
     assert all(f"\n- **{name}**" in documented for name in ("model", *common))
-    assert set(dir(dpppl)) == {*dpppl.__all__, "__doc__", "__version__", "logging"}
+    assert set(dir(dpppl)) == {*dpppl.__all__, "__doc__", "__version__"}
 
 
 def test_kernels_print_in_a_line():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpppl
-from dpppl import plotting, uncertainty
+from dpppl.contrib import plotting, uncertainty
 
 
 @pytest.fixture
@@ -93,8 +93,8 @@ WRONG = [
     (plotting.learned_share, ([0.1, 0.2],), "learned_shares"),
     (plotting.learned_share, ({"w": np.ones(2)},), "not numbers"),
     (plotting.learned_share, ({"w": "much"},), "the share of 'w'"),
-    (plotting.attack_picture, (0.5,), r"dpppl\.audit\.audit"),
-    (plotting.attack_picture, ([(0.1, 0.2)],), r"dpppl\.audit\.audit"),
+    (plotting.attack_picture, (0.5,), r"dpppl\.contrib\.audit\.audit"),
+    (plotting.attack_picture, ([(0.1, 0.2)],), r"dpppl\.contrib\.audit\.audit"),
     (plotting.budget_spent, ("data.ledger",), r"PrivacyLedger\.open"),
     (plotting.budget_spent, (None,), r"PrivacyLedger\.open"),
     (plotting.plan_picture, ({"rates": 1.0},), r"dpppl\.accounting\.plan"),

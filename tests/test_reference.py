@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import dpppl
-from dpppl import accounting, audit, information_flow, plotting, synthetic, uncertainty
+from dpppl import accounting, information_flow
+from dpppl.contrib import audit, plotting, synthetic, uncertainty
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (dpppl, accounting, audit, information_flow, plotting, synthetic, uncertainty)
@@ -47,7 +48,7 @@ def test_each_name_is_in_the_reference():
     text = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
     submodules = {module.__name__.partition(".")[2] for module in MODULES}
     entries = {
-        (f"dpppl.{module}".rstrip("."), name) for module, name in re.findall(r"dpppl\.(?:(\w+)\.)?(\w+)\n", text)
+        (f"dpppl.{module}".rstrip("."), name) for module, name in re.findall(r"dpppl\.(?:([\w.]+)\.)?(\w+)\n", text)
     }
     entries |= {("dpppl", name) for name in re.findall(r"\w+(?:Error|Warning)", text)}
     assert not [n for n in NAMES if n not in entries and n[1] not in submodules]

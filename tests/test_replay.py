@@ -12,7 +12,7 @@ from benchmarks import hostile_entries
 from benchmarks.audits import FAULTS
 from benchmarks.hostile_entries import ENTRIES, PLACES
 from benchmarks.replays import HOSTILE, RUNNERS, chains, data, key, neighbour, query, replayed
-from dpppl.audit import replay
+from dpppl.contrib.audit import replay
 from dpppl.errors import ConfigurationError
 from dpppl.runs import watching
 
@@ -138,7 +138,7 @@ def test_nothing_watches_an_ordinary_run():
     """Neither after a replay nor in another thread; what a replay compiled is not kept, and its keys count as unused."""
     import threading
 
-    from dpppl.audit import tape
+    from dpppl.contrib.audit import tape
     from dpppl.information_flow import executables
     from dpppl.randomness import keys
 

@@ -12,8 +12,10 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
+import dpppl.contrib.tuning
 from dpppl import accounting
 from dpppl.accounting import SelectionEvent
+from dpppl.contrib import pages
 from dpppl.errors import BudgetExceededError, ConfigurationError
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "report-schema.json").read_text())
@@ -44,7 +46,7 @@ def data():
 @pytest.mark.slow
 def test_the_better_setting_wins_and_the_cost_is_that_of_a_selection(capsys, tmp_path):
     ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 90.0, 1e-5)
-    found = dpppl.tune(
+    found = dpppl.contrib.tuning.tune(
         jax.random.key(2),
         [1e-4, 5.0],
         make,
@@ -68,14 +70,14 @@ def test_the_better_setting_wins_and_the_cost_is_that_of_a_selection(capsys, tmp
     assert (
         "secret, drawn: truncated negative binomial, shape 1, 6 expected" in text and "running time reveals it" in text
     )
-    assert "tune" in str(ledger.report()) and found.report.to_html().startswith("<!doctype html>")
+    assert "tune" in str(ledger.report()) and pages.to_html(found.report).startswith("<!doctype html>")
 
 
 def test_a_poisson_number_of_runs_may_be_none(tmp_path):
     settings = ASKED | {"mean_runs": 1.0, "shape": None, "print_cost": False}
     ledgers = [dpppl.PrivacyLedger(tmp_path / str(seed), 90.0, 1e-5) for seed in range(10, 14)]
     found = [
-        dpppl.tune(jax.random.key(seed), [5.0], make, score, data(), ledger=ledger, **settings)
+        dpppl.contrib.tuning.tune(jax.random.key(seed), [5.0], make, score, data(), ledger=ledger, **settings)
         for seed, ledger in zip(range(10, 14), ledgers)
     ]
     assert [ledger.events for ledger in ledgers] == [f.report.events for f in found]
@@ -97,7 +99,7 @@ def test_what_cannot_be_selected_is_refused(changed, words):
     settings = dict(candidates=[1.0], make=make, score=score) | ASKED | changed
     first = [settings.pop(name) for name in ("candidates", "make", "score")]
     with pytest.raises(ConfigurationError, match=words):
-        dpppl.tune(jax.random.key(7), *first, jnp.ones(10), **settings)
+        dpppl.contrib.tuning.tune(jax.random.key(7), *first, jnp.ones(10), **settings)
 
 
 def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path):
@@ -106,9 +108,13 @@ def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path):
 
     ledger = dpppl.PrivacyLedger(tmp_path / "ledger", 1.0, 1e-5)
     with pytest.raises(BudgetExceededError, match="the selection costs"):
-        dpppl.tune(jax.random.key(7), [1.0], make, spent, jnp.ones(10), target_epsilon=1.0, target_delta=1e-5, **ASKED)
+        dpppl.contrib.tuning.tune(
+            jax.random.key(7), [1.0], make, spent, jnp.ones(10), target_epsilon=1.0, target_delta=1e-5, **ASKED
+        )
     with pytest.raises(BudgetExceededError, match="no room"):
-        dpppl.tune(jax.random.key(7), [1.0], make, spent, jnp.ones(10), ledger=ledger, **ASKED)
+        dpppl.contrib.tuning.tune(jax.random.key(7), [1.0], make, spent, jnp.ones(10), ledger=ledger, **ASKED)
     with pytest.raises(ConfigurationError, match="without a ledger"):
-        dpppl.tune(jax.random.key(7), [1.0], lambda n: make(n, ledger=ledger), score, jnp.ones(10), **ASKED)
+        dpppl.contrib.tuning.tune(
+            jax.random.key(7), [1.0], lambda n: make(n, ledger=ledger), score, jnp.ones(10), **ASKED
+        )
     assert ledger.events == ()

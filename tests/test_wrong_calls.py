@@ -20,9 +20,12 @@ from numpyro.infer.autoguide import AutoDAIS, AutoLaplaceApproximation, AutoNorm
 from wrong_inputs import call
 
 import dpppl
+import dpppl.contrib.audit
+import dpppl.contrib.tuning
 from dpppl import DPSGHMC, DPSGLD, DPSGNHT, MCMC, SVI, NoiseAware, Public
 from dpppl import accounting as ac
-from dpppl.cli import main
+from dpppl.contrib import pages
+from dpppl.contrib.cli import main
 
 N = 40
 F = (np.random.default_rng(0).normal(size=N) * 0.01 + 77123.25).astype(np.float32)
@@ -296,7 +299,7 @@ for name, function in SCORES.items():
 QUERIES = {
     "no noise": lambda: score(noise_multiplier=None), "unequal": lambda: score(lambda x, y: y, X, F[:3]),
     "nothing": lambda: dpppl.private_score(), "order": lambda: dpppl.private_score(lambda y: y, F, bounds=(0, 1)),
-    "no bounds": lambda: dpppl.private_score(key(), lambda y: y, F), "tune": lambda: dpppl.tune(), "tune numbers": lambda: dpppl.tune(key(), 3, 4),
+    "no bounds": lambda: dpppl.private_score(key(), lambda y: y, F), "tune": lambda: dpppl.contrib.tuning.tune(), "tune numbers": lambda: dpppl.contrib.tuning.tune(key(), 3, 4),
     "delta 2": lambda: ac.epsilon(EVENT, 2.0), "delta text": lambda: ac.epsilon(EVENT, "a"), "delta None": lambda: ac.spent(EVENT, None),
     "event": lambda: ac.epsilon(3, 1e-5), "events": lambda: ac.epsilon([3], 1e-5), "accountant": lambda: ac.epsilon(EVENT, 1e-5, "foo"),
     "negative noise": lambda: ac.GaussianEvent(noise_multipliers=((-1.0, 1),)), "no pair": lambda: ac.GaussianEvent(noise_multipliers=(3.0,)),
@@ -312,10 +315,9 @@ QUERIES = {
     "ledger without": lambda: dpppl.PrivacyLedger("c"), "ledger gone": lambda: dpppl.PrivacyLedger.open("/none"),
     "ledger opened": lambda: dpppl.PrivacyLedger.open("/"), "ledger number": lambda: dpppl.PrivacyLedger(3, 1.0, 1e-5),
     "ledger number opened": lambda: dpppl.PrivacyLedger.open(3), "ledger of another kind": lambda: dpppl.PrivacyLedger.open(pd.__file__),
-    "record": lambda: dpppl.logging.record(3), "record about": lambda: dpppl.logging.record(mcmc(), about=3),
-    "tracker": lambda: dpppl.logging.mlflow(mcmc(), tracker=3), "about": lambda: mcmc().privacy_report().to_html({"colour": "x"}),
+    "about": lambda: pages.to_html(mcmc().privacy_report(), {"colour": "x"}),
     "at": lambda: mcmc().privacy_report().epsilon_at(3), "at text": lambda: mcmc().privacy_report().epsilon_at("a"),
-    "audit": lambda: dpppl.audit.audit(kernel(noise_multiplier=3.0), num_steps=0, delta=1e-5, y=F),
+    "audit": lambda: dpppl.contrib.audit.audit(kernel(noise_multiplier=3.0), num_steps=0, delta=1e-5, y=F),
 }  # fmt: skip
 for name, function in QUERIES.items():
     case(f"query: {name}", function)

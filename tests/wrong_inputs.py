@@ -33,6 +33,8 @@ from flax import nnx
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
+import dpppl.contrib.audit
+import dpppl.contrib.tuning
 
 N = 40
 NUMBER = 77123.25
@@ -430,8 +432,10 @@ def _queries():
         "estimate_accuracy": lambda x, y: ran.estimate_accuracy(key(), params, fine, x, y, **keep),
         "init": lambda x, y: by_hand.init(key(), x, y),
         "update": lambda x, y: by_hand.update(state, x, y),
-        "tune": lambda x, y: dpppl.tune(key(), [kernel], tuned, fine, x, y, bounds=(-1, 0), score_noise=9.0),
-        "audit": lambda x, y: dpppl.audit.audit(kernel, x, y, num_steps=1, delta=1e-5, num_trials=100),
+        "tune": lambda x, y: dpppl.contrib.tuning.tune(
+            key(), [kernel], tuned, fine, x, y, bounds=(-1, 0), score_noise=9.0
+        ),
+        "audit": lambda x, y: dpppl.contrib.audit.audit(kernel, x, y, num_steps=1, delta=1e-5, num_trials=100),
         "warmup": lambda x, y: mcmc()[0].warmup(key(), x, y),
         "ids": lambda x, y: grouped[0](
             x, np.zeros(N), person=y if isinstance(y, str) or not _could_be_ids(y) else None
@@ -493,8 +497,10 @@ def _misplaced(value):
         "num_data": lambda: dpppl.NoiseAware(model, num_data=value, **COST).run(key(), x(), y),
         "the score": lambda: dpppl.private_score(key(), value, x(), bounds=(0, 1), noise_multiplier=50.0),
         "bounds": lambda: dpppl.private_score(key(), score, 1.0, x(), y, bounds=value, noise_multiplier=50.0),
-        "candidates": lambda: dpppl.tune(key(), [value], lambda c: c, score, x(), y, bounds=(0, 1), score_noise=9.0),
-        "audited": lambda: dpppl.audit.audit(value, x(), y, num_steps=1, delta=1e-5),
+        "candidates": lambda: dpppl.contrib.tuning.tune(
+            key(), [value], lambda c: c, score, x(), y, bounds=(0, 1), score_noise=9.0
+        ),
+        "audited": lambda: dpppl.contrib.audit.audit(value, x(), y, num_steps=1, delta=1e-5),
         "from_disk": lambda: dpppl.from_disk(value),
     }
     for name, act in settings.items():

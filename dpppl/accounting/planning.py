@@ -62,7 +62,7 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The result of `plan`. `str(plan)` is a table; `dpppl.plotting.plan_picture(plan)` draws it.
+    """The result of `plan`. `str(plan)` is a table; `dpppl.contrib.plotting.plan_picture(plan)` draws it.
 
     - **num_data**, **target_delta**, **row_curvature**, **clipping_norm**, **prior_sd** - what it is for.
     - **interval_without_privacy** - the width that a 90 % interval would have without noise.

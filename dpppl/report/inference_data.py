@@ -14,8 +14,8 @@ _LIKELIHOOD = (
 )
 _PREDICTIVE = (
     "arviz.plot_ppc, plot_bpv and plot_loo_pit compare predictions with the observed rows, which are private and not stored. A "
-    "charged check is dpppl.uncertainty.discrepancy with dpppl.private_score. Rows that are public, or made up, can be added: "
-    "data.extend(arviz.from_dict(posterior_predictive={'y': draws}, observed_data={'y': y}))."
+    "charged check is dpppl.contrib.uncertainty.discrepancy with dpppl.private_score. Rows that are public, or made up, can be "
+    "added: data.extend(arviz.from_dict(posterior_predictive={'y': draws}, observed_data={'y': y}))."
 )
 _REASONS = {"log_likelihood": _LIKELIHOOD, "posterior_predictive": _PREDICTIVE, "observed_data": _PREDICTIVE}
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -14,7 +14,7 @@ from dpppl.accounting.events import GaussianEvent
 from dpppl.accounting.unit import ROW, Unit
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.book import Events
-from dpppl.report import registry, render, risk
+from dpppl.report import render, risk
 from dpppl.report.provenance import KeySource, Provenance, Status
 from dpppl.report.version import VERSION
 from dpppl.validation import checked
@@ -271,14 +271,6 @@ class PrivacyReport:
 
     __repr__ = __str__
 
-    @checked
-    def to_html(self, about: Mapping[str, str] | None = None) -> str:
-        """A page of HTML that needs nothing else: for screens in light and dark, for phones, and for paper.
-
-        - **about** - what only people know, by the names in `dpppl.report.render.ABOUT`; what is missing is marked open.
-        """
-        return render.page(self.to_dict(about))
-
     def _repr_html_(self) -> str:
         return render.summary(self.headline, self.rows(), self.sections())
 
@@ -286,7 +278,7 @@ class PrivacyReport:
     def to_dict(self, about: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Every field and every number, as plain JSON values; docs/report-schema.json describes them.
 
-        - **about** - as for `to_html`. Numbers that are not finite are strings.
+        - **about** - what only people know, by the names in `dpppl.report.render.ABOUT`. Numbers that are not finite are strings.
         """
         spent = self.spent
         document = asdict(self) | {
@@ -316,19 +308,6 @@ class PrivacyReport:
             "not_covered": self.not_covered(),
         }
         return render.plain(document)
-
-    @checked
-    def to_registry(
-        self, about: Mapping[str, str], *, curators: Sequence[str] = (), region: str | None = None
-    ) -> dict[str, Any]:
-        """A draft card for OpenDP's registry of deployments; JSON of it is the YAML that is asked for.
-
-        - **about** - as for `to_html`; with a date. `curators`: who publishes. `region`: whose data, a country, say.
-
-        A field that nobody stated begins with "To be stated". Raises ConfigurationError without a date, or without a
-        finite epsilon.
-        """
-        return registry.card(self.to_dict(about), curators, region)
 
     @checked
     def to_json(self, about: Mapping[str, str] | None = None) -> str:

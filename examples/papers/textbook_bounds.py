@@ -20,8 +20,8 @@ from dpppl.accounting.accountants import check_delta
 from dpppl.accounting.calibration import calibrate_step_size
 from dpppl.accounting.curves import gaussian_epsilon
 from dpppl.accounting.events import GaussianEvent, round_down
+from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, new_axes
 from dpppl.errors import ConfigurationError
-from dpppl.plotting.axes import BLUE, GREY, ORANGE, SKY, new_axes
 from examples.papers.central_limit_gdp import approximate_epsilon
 
 # Li et al. publish no constants. These two are backed out of their worked example: a bound of 0.103 for epsilon = 0.1,

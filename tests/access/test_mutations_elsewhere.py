@@ -22,7 +22,7 @@ PRICES = f"{ACCOUNTS}with_noise_without_end_epsilon_is_finite_and_at_least_zero"
 
 CONSTANT = "test_elsewhere_runs:test_no_constant_comes_of_the_number_of_rows"
 FORM = "test_elsewhere_runs:test_what_is_released_has_the_form_that_it_has_on_neighbours"
-SELECT, TUNE = "dpppl.accounting.additive:_selected", "dpppl.uncertainty.tuning:tune"
+SELECT, TUNE = "dpppl.accounting.additive:_selected", "dpppl.contrib.tuning:tune"
 
 
 def _full_batch():
@@ -118,7 +118,7 @@ MUTATIONS = [
     Mutation("rows of a run weighted by their place", SUM, "clip(statistics, mask)",
              "clip(jax.tree.map(lambda g: g * (1.0 + 1e-3 * jnp.arange(len(g)).reshape(-1, *[1] * (g.ndim - 1))), statistics), mask)",
              "test_elsewhere_runs:test_rows_in_another_order_change_nothing", ("SVI",)),
-    Mutation("divided by one row less", "dpppl.uncertainty.private_score:private_score", "charge, key, budget)) / arguments.num_rows", "charge, key, budget)) / (arguments.num_rows - 1)",
+    Mutation("divided by one row less", "dpppl.runs.private_score:private_score", "charge, key, budget)) / arguments.num_rows", "charge, key, budget)) / (arguments.num_rows - 1)",
              "test_elsewhere_runs:test_one_row_is_data_like_others", ("query",)),
     # Equal keys
     Mutation("sites of a run share noise", PROGRAM, "jnp.split(noise, np.cumsum(sizes)[:-1])", "[noise[:size] for size in sizes]",

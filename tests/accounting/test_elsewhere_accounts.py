@@ -17,6 +17,7 @@ from numpyro.infer.autoguide import AutoNormal
 from scipy import stats
 
 import dpppl
+import dpppl.contrib.tuning
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent, SelectionEvent
 from dpppl.errors import BudgetExceededError
@@ -112,7 +113,7 @@ def test_the_account_of_tune_is_that_of_its_definition(mean, shape):
     lowest, told = by_hand(mu_squared, mean, shape, DELTA), []
     for candidates in ([20.0], [20.0, 40.0], [90.0, 20.0, 30.0]):
         with pytest.raises(BudgetExceededError) as refused:
-            dpppl.tune(
+            dpppl.contrib.tuning.tune(
                 jax.random.key(7), candidates, make, score, jnp.ones(10), bounds=(-4.0, 0.0), score_noise=8.0,
                 mean_runs=mean, shape=shape, target_epsilon=0.01, target_delta=DELTA,
             )  # fmt: skip
@@ -128,7 +129,7 @@ def test_the_index_of_the_winner_tells_no_more_than_is_charged(monkeypatch):
     What runs and scores release is replaced by numbers with the noise that `tune` asks for; a tenth of it is seen."""
     rng, trials = np.random.default_rng(0), 400
     runners = {noise: make(noise) for noise in (2e3, 3e3)}
-    monkeypatch.setattr("dpppl.uncertainty.tuning._samples", lambda runner, *_: {"mu": runner is runners[2e3]})
+    monkeypatch.setattr("dpppl.contrib.tuning._samples", lambda runner, *_: {"mu": runner is runners[2e3]})
     wins = []
     for row in (
         0.0,
@@ -140,9 +141,9 @@ def test_the_index_of_the_winner_tells_no_more_than_is_charged(monkeypatch):
             half = (bounds[1] - bounds[0]) / 2
             return SimpleNamespace(mean=half * (sign * row + noise_multiplier * rng.standard_normal()))
 
-        monkeypatch.setattr("dpppl.uncertainty.tuning.private_score", noised)
+        monkeypatch.setattr("dpppl.contrib.tuning.private_score", noised)
         found = [
-            dpppl.tune(
+            dpppl.contrib.tuning.tune(
                 jax.random.fold_in(jax.random.key(int(11 + row)), number), list(runners), runners.get, None,
                 bounds=(-1.0, 1.0), score_noise=10.0, mean_runs=30.0, print_cost=False,
             )

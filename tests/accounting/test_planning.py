@@ -10,10 +10,11 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
-from dpppl import accounting, plotting
+from dpppl import accounting
 from dpppl.access.clipping import Flat
 from dpppl.access.mechanism import Mechanism
 from dpppl.accounting import GaussianEvent, planning
+from dpppl.contrib import plotting
 from dpppl.errors import ConfigurationError
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.settings import check_budget

@@ -16,6 +16,7 @@ from numpyro.infer.autoguide import AutoNormal
 from patches import same_key, smaller_blocks
 
 import dpppl
+import dpppl.contrib.audit
 from dpppl import ConfigurationError, DataReadError
 from dpppl.access import ghost
 from dpppl.access.clipping import Flat
@@ -495,7 +496,7 @@ def unread():
         (lambda: chains(unread(), dpppl.DPSGLD(model, clipping_norm=2.0, subsampling=SPARSE)), "write it as Arrow once"),
         (lambda: chains(unread(), dpppl.DPSGLD(model, subsampling=SPARSE)), "write it as Arrow once"),
         (lambda: chains({**unread(), "person": [1] * N}, unit="person", max_rows_per_unit=2), "needs its rows in memory"),
-        (lambda: dpppl.audit.audit(dpppl.DPSGLD(model, clipping_norm=2.0, noise_multiplier=1.0), num_steps=1, delta=1e-5, **unread()), "an audit needs its rows in memory"),
+        (lambda: dpppl.contrib.audit.audit(dpppl.DPSGLD(model, clipping_norm=2.0, noise_multiplier=1.0), num_steps=1, delta=1e-5, **unread()), "an audit needs its rows in memory"),
         (lambda: chains({"x": unread()["x"], "y": dpppl.Public(unread()["y"])}), "'y' is public and on disk"),
         (lambda: chains(unread(), mesh=jax.make_mesh((1,), ("rows",))), "leave mesh= out"),
     ],

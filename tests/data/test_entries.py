@@ -11,11 +11,11 @@ from test_mutations import Mutation, check_that_it_is_caught, quoted
 
 from benchmarks.hostile_entries import ENTRIES, PLACES, USUAL, Held, N, X, csv, text
 from dpppl import ConfigurationError, from_disk
-from dpppl.cli import tables
+from dpppl.contrib.cli import tables
+from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
 from dpppl.data import entries
 from dpppl.model.arguments import Arguments
 from dpppl.model.units import _codes
-from dpppl.synthetic import Category, Intervals, Number, Schema
 
 DECLARED = [("t", "f4"), ("x", "f4")]
 

@@ -13,14 +13,15 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import dpppl
+import dpppl.contrib.uncertainty
 from dpppl.access import centring
 from dpppl.access.centring import ROW_NUMBER
-from dpppl.audit import replay
+from dpppl.contrib.audit import replay
+from dpppl.contrib.uncertainty import survival_curve
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.model import censoring, supports
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
-from dpppl.uncertainty import survival_curve
 from models import survival
 
 N, SHAPE, PLACE, RATE, LIMIT = 2_000, 1.5, 0.2, 0.7, 0.6
@@ -341,14 +342,16 @@ def test_replicates_are_censored_like_rows():
     model, args = data("column")
     samples = dpppl.Public({"place": np.full(4, PLACE, np.float32), "shape": np.full(4, SHAPE, np.float32)})
     for declared, expected in ((model, True), (one_site(RIGHT, lambda *_: {"censored_by": 9.0}), False)):
-        of_row = dpppl.uncertainty.discrepancy(declared, lambda draw, responses, *_: responses["time"], (0.0, 3.0))
+        of_row = dpppl.contrib.uncertainty.discrepancy(
+            declared, lambda draw, responses, *_: responses["time"], (0.0, 3.0)
+        )
         found = dpppl.private_score(
             dpppl.secret_key(), of_row, samples, *args[: 3 if expected else 2], bounds=(-3.0, 3.0), noise_multiplier=0.5,
             measure_spread=True,
         )  # fmt: skip
         assert (found.p_value() > 6e-7) == expected
     with pytest.raises(UnsupportedModelError, match="replicates would not be"):
-        of_row = dpppl.uncertainty.discrepancy(
+        of_row = dpppl.contrib.uncertainty.discrepancy(
             one_site(RIGHT), lambda draw, responses, *_: responses["time"], (0.0, 3.0)
         )
         dpppl.private_score(dpppl.secret_key(), of_row, samples, *args[:2], bounds=(-3.0, 3.0), noise_multiplier=9.0)

@@ -14,6 +14,7 @@ import pytest
 from scipy.stats import norm
 
 import dpppl
+from dpppl.contrib import pages, registry
 from dpppl.report import provenance, render, risk
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "report-schema.json").read_text())
@@ -126,7 +127,7 @@ class Outline(HTMLParser):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_needs_nothing_else(name):
     report = plan(name)
-    page = report.to_html(about={"data_name": "<Survey & co>", "date": "2024-05-01"})
+    page = pages.to_html(report, about={"data_name": "<Survey & co>", "date": "2024-05-01"})
     outline = Outline(page)
     assert not outline.open and not outline.loads and "url(" not in page and "@import" not in page
     assert outline.headings[0] == 1 and set(outline.headings[1:]) == {2}
@@ -142,7 +143,7 @@ def test_the_page_needs_nothing_else(name):
     ):
         assert line in words
     assert words.count("open") >= len(render.ABOUT) - 2 and all(question in words for question in render.ABOUT.values())
-    assert page == render.page(json.loads(report.to_json({"data_name": "<Survey & co>", "date": "2024-05-01"})))
+    assert page == pages.page(json.loads(report.to_json({"data_name": "<Survey & co>", "date": "2024-05-01"})))
 
 
 def test_notebooks_show_the_headline_first():
@@ -154,7 +155,7 @@ def test_notebooks_show_the_headline_first():
 
 def test_what_people_say_has_names():
     with pytest.raises(dpppl.ConfigurationError, match=r"about has the unknown key colour; its keys are data_name"):
-        plan("full").to_html(about={"colour": "blue"})
+        pages.to_html(plan("full"), about={"colour": "blue"})
 
 
 SAYS_WHO = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -208,7 +209,7 @@ CARD = closed(
 @pytest.mark.parametrize("name", ["full", "poisson", "dear"])
 def test_a_registry_card_is_valid_and_leaves_five_fields_to_people(name):
     report = plan(name)
-    card = report.to_registry({"date": "2025-03-01"})
+    card = registry.card(report, {"date": "2025-03-01"})
     assert matches(card, CARD) and json.dumps(card).count("To be stated: ") == 5
     assert card["deployment"]["privacy_loss"]["privacy_parameters"] == {"epsilon": report.epsilon, "delta": 1e-5}
     said = {
@@ -219,7 +220,7 @@ def test_a_registry_card_is_valid_and_leaves_five_fields_to_people(name):
         "justification": "law",
         "preprocessing": "none",
     }
-    full = report.to_registry(said, curators=["Office"], region="Utopia")
+    full = registry.card(report, said, curators=["Office"], region="Utopia")
     assert matches(full, CARD) and "To be stated" not in json.dumps(full) and full["url_slug"].endswith("-on-survey")
     assert not matches(card | {"approved": True}, CARD)
 
@@ -227,9 +228,9 @@ def test_a_registry_card_is_valid_and_leaves_five_fields_to_people(name):
 def test_a_card_needs_a_date_and_an_epsilon():
     for about in ({}, {"date": "1 March"}):
         with pytest.raises(dpppl.ConfigurationError, match="date"):
-            plan("full").to_registry(about)
+            registry.card(plan("full"), about)
     with pytest.raises(dpppl.ConfigurationError, match="target_delta"):
-        replace(plan("full"), delta=None).to_registry({"date": "2025-03-01"})
+        registry.card(replace(plan("full"), delta=None), {"date": "2025-03-01"})
 
 
 def test_the_headline_says_whom_a_guessable_key_does_not_keep_out():
@@ -240,7 +241,7 @@ def test_the_headline_says_whom_a_guessable_key_does_not_keep_out():
 
 
 def test_the_page_answers_what_nist_asks_or_says_that_it_is_open():
-    page = plan("poisson").to_html({"justification": "as agreed with the board"})
+    page = pages.to_html(plan("poisson"), {"justification": "as agreed with the board"})
     asked = page[page.index("What NIST SP 800-226 asks") :]
     for question in (
         "Which definition",
@@ -263,4 +264,4 @@ def test_parts_add_up():
     parts = svi.privacy_plan(50).to_dict()["comparisons"]["parts"]
     assert len(parts) == 2 and sum(part["share"] for part in parts) == pytest.approx(1.0)
     assert parts[0]["part"].startswith("1 access of all rows") and parts[0]["share"] == pytest.approx(0.01, rel=0.01)
-    assert "alone, 1&nbsp;% of all" in svi.privacy_plan(50).to_html()
+    assert "alone, 1&nbsp;% of all" in pages.to_html(svi.privacy_plan(50))

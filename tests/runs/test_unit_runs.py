@@ -12,6 +12,7 @@ import pytest
 from numpyro.infer.autoguide import AutoNormal
 
 import dpppl
+import dpppl.contrib.audit
 from dpppl import accounting
 from dpppl.errors import ConfigurationError
 
@@ -136,5 +137,5 @@ def test_a_ledger_counts_for_one_kind_of_unit(tmp_path):
 def test_an_audit_of_a_person_of_many_rows_stays_below_the_account():
     kernel = dpppl.DPSGLD(normal_mean, clipping_norm=2.0, noise_multiplier=5.0, step_size=0.05, measure_clipping=False)
     settings = dict(num_steps=10, delta=1e-5, num_trials=4000, rng_key=jax.random.key(1))
-    found = dpppl.audit.audit(kernel, Y[:12], person=[0] * 6 + [1, 1, 2, 3, 3, 4], **PERSONS, **settings)
+    found = dpppl.contrib.audit.audit(kernel, Y[:12], person=[0] * 6 + [1, 1, 2, 3, 3, 4], **PERSONS, **settings)
     assert 0.7 * found.epsilon_reported < found.epsilon_lower <= found.epsilon_reported

@@ -22,7 +22,7 @@ from wrong_inputs import (
 )
 
 import dpppl
-from dpppl import cli
+from dpppl.contrib import cli
 
 PUBLIC = (
     "one string in a list",

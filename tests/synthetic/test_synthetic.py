@@ -9,10 +9,10 @@ from numpyro.infer import Predictive
 from scipy import stats
 
 import dpppl
-from dpppl import synthetic
-from dpppl.cli.main import main
+from dpppl.contrib import synthetic
+from dpppl.contrib.cli.main import main
+from dpppl.contrib.synthetic import Category, Intervals, Number, Schema
 from dpppl.errors import ConfigurationError
-from dpppl.synthetic import Category, Intervals, Number, Schema
 
 SCHEMA = Schema(
     (Category("sex", ("F", "M")), Number("age", 18, 90, decimals=0), Number("income", 0, 1e6, log=True), Category("job", (1, 2, 3)))
@@ -236,7 +236,7 @@ def test_the_command_writes_tables_that_give_the_truth(method, tmp_path, capsys,
     import pandas as pd
 
     if method == "NoiseAware":
-        monkeypatch.setattr("dpppl.cli.tables.MOST_CELLS", 3)
+        monkeypatch.setattr("dpppl.contrib.cli.tables.MOST_CELLS", 3)
     rng = np.random.default_rng(0)
     group, noise = rng.random(3_000) < 0.4, rng.random(3_000)
     answer = noise < 1 / (1 + np.exp(-(-0.5 + 1.5 * group)))

@@ -8,8 +8,8 @@ import numpyro.distributions as dist
 import pytest
 
 import dpppl
+from dpppl.contrib.uncertainty import discrepancy
 from dpppl.errors import ConfigurationError
-from dpppl.uncertainty import discrepancy
 
 
 def model(x, y):

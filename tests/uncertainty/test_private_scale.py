@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import dpppl
-from dpppl.uncertainty.private_scale import _statistic
+from dpppl.runs.private_scale import _statistic
 
 N = 5_000
 

@@ -153,7 +153,7 @@ def test_score_and_square_together_cost_one_access():
 
 
 def test_elpd_differences_have_the_sign_of_the_better_model():
-    from dpppl.uncertainty import elpd_difference
+    from dpppl.contrib.uncertainty import elpd_difference
 
     def model(y, scale=1.0):
         mu = numpyro.sample("mu", dist.Normal(0, 1))

@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from dpppl import uncertainty
+from dpppl.contrib import uncertainty
 from dpppl.errors import ConfigurationError
 
 RNG = np.random.default_rng(0)

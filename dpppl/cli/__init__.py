@@ -1,5 +1,0 @@
-"""The command line."""
-
-from dpppl.cli.main import main
-
-__all__ = ["main"]

@@ -1,0 +1,141 @@
+"""Pictures of posteriors: posterior and prior, and paths of chains."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, STYLES, check_parts, new_axes
+from dpppl.contrib.uncertainty.decomposition import by_element
+from dpppl.contrib.uncertainty.inputs import as_array
+from dpppl.errors import ConfigurationError
+from dpppl.types import BySite
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def learned_share(shares: Mapping[str, float], *, axes: "Axes | None" = None) -> "Axes":
+    """How much the data informed each latent: 1 - posterior variance / prior variance, as bars from 0 (the prior) to 1.
+
+    - **shares**: by latent; `NoiseAware.verdict.learned`, or `uncertainty.learned_shares(posterior, prior)`.
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    Shares below 0, where the posterior is wider, are drawn as 0 and written out. Returns the Axes. Raises
+    ConfigurationError where there is no latent.
+    """
+    cure = "a dict of one number for each latent, NoiseAware.verdict.learned or uncertainty.learned_shares(posterior, prior)"
+    check_parts(shares, ("items", "values"), "shares", cure)
+    if not shares:
+        raise ConfigurationError("there is no latent to draw: shares is empty.")
+    if any(as_array(share, f"the share of {name!r}").ndim for name, share in shares.items()):
+        raise ConfigurationError(f"shares are not numbers; give {cure}.")
+    axes = new_axes(axes, figsize=(5.5, 0.9 + 0.32 * len(shares)))
+    values, places = np.array(list(shares.values()), float), np.arange(len(shares))
+    axes.barh(
+        places, np.ones(len(places)), color="white", edgecolor=GREY, hatch="....", height=0.7, label="from the prior"
+    )
+    axes.barh(places, np.clip(values, 0.0, 1.0), color=BLUE, height=0.7, label="from the data")
+    for place, value in enumerate(values):
+        axes.text(1.02, place, f"{value:.2f}", va="center")
+    axes.set(
+        yticks=places, yticklabels=list(shares), xlim=(0, 1.14), xticks=[0, 0.5, 1], ylim=(len(places) - 0.5, -0.5)
+    )
+    axes.set_xlabel("share of the prior variance that the data removed")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=2, frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def private_beside_prior(
+    posterior: BySite, prior: BySite, *, reference: BySite | None = None,
+    level: float = 0.9, axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
+    """Medians and central intervals of each latent, private posterior below prior: where both are alike nothing was learned.
+
+    - **posterior**: private samples by site, (S, ...), as `get_samples` gives them.
+    - **prior**: prior samples by site, as `Predictive(model, num_samples=...)` gives them; other sites are left out.
+    - **reference**: samples of a posterior without privacy, of public data, or None.
+    - **level**: the probability of the intervals, in (0, 1).
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    Returns the Axes. Raises ConfigurationError for another level, a site that has no prior samples, or another shape.
+    """
+    if not 0.0 < float(level) < 1.0:
+        raise ConfigurationError(f"level must lie in (0, 1), got {level!r}.")
+    kinds = [("prior", prior, GREY, "o", "-"), ("private posterior", posterior, BLUE, "s", "-")]
+    kinds += [] if reference is None else [("without privacy", reference, ORANGE, "^", "--")]
+    rows = {label: by_element(samples, like=posterior) for label, samples, *_ in kinds}
+    names = list(rows["private posterior"])
+    axes = new_axes(axes, figsize=(6.0, 1.1 + 0.2 * (1 + len(kinds)) * len(names)))
+    places = np.arange(len(names))
+    for number, (label, _, colour, marker, style) in enumerate(kinds):
+        tail = (1.0 - level) / 2.0
+        low, middle, high = np.array([np.quantile(rows[label][n], [tail, 0.5, 1.0 - tail]) for n in names]).T
+        shifted = places + 0.22 * (number - (len(kinds) - 1) / 2.0)
+        drawn = axes.errorbar(
+            middle, shifted, xerr=[middle - low, high - middle], color=colour, marker=marker, linestyle="", label=label,
+            markersize=5, capsize=3,
+        )  # fmt: skip
+        drawn[2][0].set_linestyle(style)
+    axes.set(yticks=places, yticklabels=names, ylim=(len(places) - 0.5, -0.5))
+    axes.set_xlabel(f"median and {level:.0%} interval")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(kinds), frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def mixing(
+    samples: Mapping[str, object], verdicts: Mapping[str, object] | None = None, *, weights: ArrayLike | None = None,
+    max_elements: int = 8, axes: "Axes | None" = None,
+) -> "Axes":  # fmt: skip
+    """Paths of chains, an element a band: bands that are filled evenly have been explored, drifts and slow waves have not.
+
+    - **samples**: by site, (chains, draws, ...): `mcmc.get_samples(group_by_chain=True)`.
+    - **verdicts**: by site, words by element: `mcmc.verdict.by_site`; written next to each band. Or None.
+    - **weights**: (chains, draws) `mcmc.get_weights()`, so that the horizontal axis is time and not steps; or None.
+    - **max_elements**: the number of elements drawn, from the first.
+    - **axes**: matplotlib's Axes to draw on, or None for new ones.
+
+    Each band is four standard deviations high, of all chains together. Returns the Axes. Raises ConfigurationError where there
+    is nothing to draw.
+
+    >>> draws = np.random.default_rng(0).normal(size=(2, 100, 3))
+    >>> len(mixing({"weights": draws}, {"weights": ["read"] * 3}).get_yticklabels())
+    3
+    """
+    paths: dict[str, Any] = {}
+    words: dict[str, str] = {}
+    check_parts(samples, ("items", "values"), "samples", "a dict by site, mcmc.get_samples(group_by_chain=True)")
+    for site, value in samples.items():
+        value = as_array(np.asarray(value), f"samples of '{site}'")
+        if value.ndim < 2 or value.shape[1] < 2:
+            raise ConfigurationError(f"samples of '{site}' must have shape (chains, draws, ...), two draws at least.")
+        for place in np.ndindex(value.shape[2:]):
+            name = site + (f"[{','.join(map(str, place))}]" if place else "")
+            paths[name] = value[(slice(None), slice(None), *place)]
+            words[name] = "" if verdicts is None else str(np.asarray(verdicts[site], object)[place])
+    names = list(paths)[:max_elements]
+    if not names:
+        raise ConfigurationError("there is nothing to draw: samples is empty.")
+    axes = new_axes(axes, figsize=(7.0, 0.8 + 0.8 * len(names)))
+    draws = paths[names[0]].shape[1]
+    times = np.linspace(0.0, 1.0, draws) if weights is None else np.cumsum(np.asarray(weights, float)[0])
+    for row, name in enumerate(names):
+        path = paths[name]
+        spread = path.std() or 1.0
+        for chain, values in enumerate(path):
+            colour, _, style = STYLES[chain % len(STYLES)]
+            axes.plot(
+                times,
+                row - np.clip((values - path.mean()) / (5.0 * spread), -0.48, 0.48),
+                color=colour,
+                lw=0.7,
+                ls=style,
+            )
+        axes.axhline(row + 0.5, color=GREY, linewidth=0.5)
+        axes.text(1.02, row, words[name], transform=axes.get_yaxis_transform(), va="center", fontsize="small")
+    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5), xlim=(0, 1))
+    axes.set_xlabel("share of the draws" if weights is None else "time of the diffusion, as a share")
+    return axes

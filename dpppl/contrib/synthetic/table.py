@@ -1,0 +1,92 @@
+"""A NumPyro model of a table: each column given those before it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+
+from dpppl.contrib.synthetic.schema import LEFT_OUT, Category, Column, Intervals, Number, Schema
+from dpppl.types import Tree
+from dpppl.validation import checked
+
+
+@checked
+def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.5) -> Callable[..., None]:
+    """Build a model of a table from its schema: regressions of each column on the columns before it.
+
+    - **schema** - the columns, in order.
+    - **interactions** - whether regressions hold products of pairs of features, too.
+    - **scale** - prior sd of coefficients, on columns scaled to [-1, 1].
+
+    A category has a logistic or multinomial logistic regression, a number a normal one with an unknown sd. Intervals have a share
+    each, and features tilt these by a multiple of the midpoints (adjacent categories; Goodman 1979). The model takes
+    `(columns=None, offset=None, num_rows=None)`, the first two from `Schema.encoded`; without them it draws a table.
+
+    >>> from numpyro.infer import Predictive
+    >>> from dpppl.contrib.synthetic import Category, Number
+    >>> import jax
+    >>> model = table_model(Schema((Category("sex", ("F", "M")), Number("age", 0, 100))))
+    >>> drawn = Predictive(model, num_samples=2)(jax.random.key(0), num_rows=5)
+    >>> drawn["sex"].shape, drawn["age"].shape
+    ((2, 5), (2, 5))
+    """
+
+    def model(columns: Any = None, offset: Any = None, num_rows: int | None = None) -> None:
+        latents = _latents(schema, interactions, scale)
+        num_rows = len(next(iter(columns.values()))) if num_rows is None else num_rows
+        with numpyro.plate("rows", num_rows):
+            features = jnp.ones((num_rows, 1))
+            for column, (weights, spread) in zip(schema.columns, latents):
+                inputs = _with_products(features, interactions)
+                mean = inputs[:, isinstance(column, Intervals) :] @ weights
+                if isinstance(column, Number):
+                    law = dist.Normal(mean[:, 0], spread)
+                elif isinstance(column, Intervals):
+                    law = dist.Categorical(logits=jnp.append(0.0, spread) + mean * column.midpoints)
+                elif column.size == 2:
+                    law = dist.Bernoulli(logits=mean[:, 0])
+                else:
+                    law = dist.Categorical(logits=jnp.concatenate([jnp.zeros_like(mean[:, :1]), mean], axis=1))
+                known = None if columns is None else _observed(column, columns[column.name], offset)
+                drawn = numpyro.sample(column.name, law, obs=known, infer={"left_out": LEFT_OUT})
+                features = jnp.concatenate([features, column.features(drawn)], axis=1)
+
+    return model
+
+
+def _observed(column: Column, values: Any, offset: Any) -> Any:
+    """The values of a column, and in incomplete rows none that its law has: so no row enters a law, which all rows share."""
+    if offset is None:
+        return values
+    return values + offset if isinstance(column, Number) else jnp.where(jnp.isnan(offset), -1, values)
+
+
+def _latents(schema: Schema, interactions: bool, scale: float) -> list[tuple[Tree, Tree]]:
+    """Coefficients (features, outputs) of each column, and the sd of numbers or the logits of intervals (size - 1,)."""
+    found, width = [], 1
+    for column in schema.columns:
+        outputs = column.size - 1 if isinstance(column, Category) else 1
+        inputs = width + (width - 1) * (width - 2) // 2 if interactions else width
+        inputs -= isinstance(column, Intervals)  # whose logits are its constant
+        prior = dist.Normal(0.0, scale).expand([inputs, outputs]).to_event(2)
+        weights, spread = jnp.zeros((0, 1)), None
+        if inputs:
+            weights = numpyro.sample(f"{column.name} given the columns before", prior)
+        if isinstance(column, Intervals):
+            logits = dist.Normal(0.0, 2.0 * scale).expand([column.size - 1]).to_event(1)
+            spread = numpyro.sample(f"logits of {column.name}", logits)
+        elif isinstance(column, Number):
+            spread = numpyro.sample(f"sd of {column.name}", dist.LogNormal(-1.0, 1.0))
+        found.append((weights, spread))
+        width += outputs
+    return found
+
+
+def _with_products(features: Tree, interactions: bool) -> Any:
+    """Features (N, F), the first of which is constant, with products of pairs of the others where asked for."""
+    if not interactions or features.shape[1] < 3:
+        return features
+    first, second = jnp.triu_indices(features.shape[1] - 1, k=1)
+    return jnp.concatenate([features, features[:, 1 + first] * features[:, 1 + second]], axis=1)

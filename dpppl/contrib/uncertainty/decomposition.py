@@ -1,0 +1,114 @@
+"""Parts of a predictive variance, and the share of a prior's variance that the data removed."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpppl.contrib.uncertainty.inputs import as_array, row_weights
+from dpppl.errors import ConfigurationError
+from dpppl.types import BySite
+from dpppl.validation import checked
+
+
+class VarianceParts(NamedTuple):
+    """Predictive variance in two parts, arrays of the shape of one sample's means:
+
+    - **epistemic**: Var_z(E[y | z]), which more data, or less noise for privacy, would remove.
+    - **aleatoric**: E_z(Var[y | z]), which stays.
+
+    >>> VarianceParts(epistemic=np.array([0.1]), aleatoric=np.array([0.3])).total
+    array([0.4])
+    """
+
+    epistemic: np.ndarray
+    aleatoric: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """The variance of the posterior predictive distribution, by the law of total variance."""
+        return self.epistemic + self.aleatoric
+
+
+@checked
+def decompose_variance(
+    means: ArrayLike, variances: ArrayLike | None = None, *, weights: ArrayLike | None = None
+) -> VarianceParts:
+    """The two parts of the predictive variance, over posterior samples z_1, ..., z_S.
+
+    - **means**: (S, ...) E[y | z_s] for each input: (S, N) for real or binary responses, (S, N, K) for K classes.
+    - **variances**: (S, ...) Var[y | z_s]. None: means are probabilities p, of a response that is 0 or 1 or of each class, and
+      variances are p (1 - p). For several classes the parts are those of the classes' indicators, (N, K).
+    - **weights**: (S,) weights of posterior samples, or None.
+
+    The privacy noise of a run is part of its posterior's width, so it counts as epistemic. Inputs must be public or the
+    recipient's own. Raises ConfigurationError where shapes differ, for numbers that are not finite, negative variances,
+    and means outside of [0, 1] where no variances are given. Source: Depeweg et al. (2018), equation 9.
+
+    >>> parts = decompose_variance([[0.2], [0.6]])
+    >>> parts.epistemic.round(6).tolist(), parts.aleatoric.round(6).tolist()  # together .4 (1 - .4)
+    ([0.04], [0.2])
+    """
+    centre = as_array(means, "means")
+    if centre.ndim < 1 or len(centre) < 1:
+        raise ConfigurationError("means must have shape (S, ...), one for each posterior sample.")
+    if variances is None:
+        if not np.all((centre >= 0.0) & (centre <= 1.0 + 1e-6)):
+            raise ConfigurationError("means must be probabilities in [0, 1], or give variances too.")
+        centre = np.minimum(centre, 1.0)
+        within = centre * (1.0 - centre)
+    else:
+        within = as_array(variances, "variances")
+    if within.shape != centre.shape:
+        raise ConfigurationError(f"variances must have the shape of means, {centre.shape}, got {within.shape}.")
+    if not (np.all(np.isfinite(centre)) and np.all(np.isfinite(within)) and np.all(within >= 0.0)):
+        raise ConfigurationError("means and variances must be finite, and variances not negative.")
+    share = row_weights(len(centre), weights, None)
+    mean = np.tensordot(share, centre, 1)
+    return VarianceParts(np.tensordot(share, (centre - mean) ** 2, 1), np.tensordot(share, within, 1))
+
+
+def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:
+    """By latent, 1 - posterior variance / prior variance: 1 where the data decide, 0 where the prior does.
+
+    - **posterior**: samples by site, (S, ...).
+    - **prior**: prior samples by site, the same but for their number; other sites are left out.
+
+    A site of several elements gives a share for each, "w[0]". Raises ConfigurationError for a site that has no prior samples,
+    of another shape, or whose prior samples do not vary.
+
+    >>> learned_shares({"w": np.array([1.0, 2.0])}, {"w": np.array([0.0, 2.0])})
+    {'w': 0.75}
+    """
+    before = by_element(prior, like=posterior)
+    if constant := [name for name, draws in before.items() if not np.var(draws) > 0.0]:
+        raise ConfigurationError(
+            f"the prior samples of {constant[0]!r} do not vary: no share of their variance exists."
+        )
+    after = by_element(posterior, like=posterior)
+    return {name: float(1.0 - np.var(after[name]) / np.var(draws)) for name, draws in before.items()}
+
+
+def by_element(samples: BySite, like: BySite) -> dict[str, np.ndarray]:
+    """Samples (S,) of each element of the sites in `like`, by name: "w", or "w[0]", "w[1]".
+
+    Raises ConfigurationError for a site that is missing or whose elements have another shape than in `like`."""
+    found: dict[str, np.ndarray] = {}
+    for given in (samples, like):
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(
+                f"samples are a {type(given).__name__}; give a dict by site, as get_samples() of a posterior and "
+                "Predictive(model, num_samples=...) of a prior return it."
+            )
+    for site in like:
+        if site not in samples:
+            raise ConfigurationError(f"site {site!r} of the posterior is not among the other samples.")
+        draws, shape = as_array(samples[site], site), np.shape(like[site])[1:]
+        if draws.ndim < 1 or draws.shape[1:] != shape:
+            raise ConfigurationError(
+                f"site {site!r} has samples of shape (S, ...) where the elements' shape is {shape}."
+            )
+        for place in np.ndindex(shape):
+            found[site + (str(list(place)) if place else "")] = draws[(slice(None), *place)]
+    return found
