@@ -144,7 +144,7 @@ def test_the_index_of_the_winner_tells_no_more_than_is_charged(monkeypatch):
         monkeypatch.setattr("dpppl.contrib.tuning.private_score", noised)
         found = [
             dpppl.contrib.tuning.tune(
-                jax.random.fold_in(jax.random.key(int(11 + row)), number), list(runners), runners.get, None,
+                jax.random.fold_in(jax.random.key(int(11 + row)), number), list(runners), runners.get, score,
                 bounds=(-1.0, 1.0), score_noise=10.0, mean_runs=30.0, print_cost=False,
             )
             for number in range(trials)
