@@ -372,7 +372,7 @@ def unsaturated(curvature: Array, ratio: Array) -> Array:
 
     - **curvature** - A; `ratio`: the variance of scores J in units of it."""
     values, vectors = np.linalg.eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
-    typical = np.median(values, axis=-1, keepdims=True)
+    typical = np.maximum(np.median(values, axis=-1, keepdims=True), 1e-100)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)
     inverse = (vectors * inverse[..., None, :]) @ vectors.swapaxes(-1, -2)
     root = symmetric_root(curvature)
