@@ -467,7 +467,7 @@ def test_posterior_draws_and_arviz():
     assert draws["w"].shape == (50, D) and draws["scale"].shape == (50,) and np.all(draws["scale"] > 0)
     data = result.to_arviz(jax.random.key(2), 30)
     assert data.posterior["w"].shape == (1, 30, D)
-    assert not hasattr(data, "observed_data") and "privacy_report" in data.attrs
+    assert "observed_data" not in data.groups() and "privacy_report" in data.attrs
     written = run(make(guide=written_guide), 3, X, Y, seed=1)
     assert written.sample_posterior(jax.random.key(1), 7)["w"].shape == (7, D)
 
