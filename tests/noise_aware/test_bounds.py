@@ -104,8 +104,8 @@ def mode(x, y):
 
 @pytest.mark.slow
 def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypatch):
-    """RAND's health insurance data: the mean distance of ten coefficients, in Laplace's sds, is .3 to .6 by noise, and above 1.3
-    with the norms of the first stages. A right version fails in fewer than one of 1,000 runs."""
+    """RAND's health insurance data: the rms distance of ten coefficients, in Laplace's sds, is .12 to .19 by noise, and 1.16 to
+    1.23 with the norms of the first stages (four runs each). A right version fails in fewer than one of 1,000 runs."""
     datasets = pytest.importorskip("statsmodels.api").datasets
     table = datasets.randhie.load_pandas().data
     x = np.column_stack([np.ones(len(table)), table[COLUMNS].to_numpy() / MAXIMA]).astype(np.float32)
@@ -113,13 +113,13 @@ def test_real_responses_have_the_estimates_of_the_model_without_privacy(monkeypa
     centre, sd = mode(x.astype(np.float64), y)
 
     def distance():
-        found = dpppl.NoiseAware(model, target_epsilon=1.0, target_delta=1e-6, print_cost=False, progress_bar=False)
+        found = dpppl.NoiseAware(model, target_epsilon=4.0, target_delta=1e-6, print_cost=False, progress_bar=False)
         found.run(dpppl.secret_key(), x, y)
-        away = np.abs(np.mean(found.get_samples(allow_unconverged=True)["w"], axis=0) - centre) / sd
-        return np.median(away), found.verdict
+        away = (np.mean(found.get_samples(allow_unconverged=True)["w"], axis=0) - centre) / sd
+        return np.sqrt(np.mean(away**2)), found.verdict
 
     away, verdict = distance()
-    assert away < 0.9 and not verdict.refusals
+    assert away < 0.5 and not verdict.refusals
     real = bounds.chosen_norm
     monkeypatch.setattr(bounds, "chosen_norm", lambda n, s, e, *rest: real(n, s, e._replace(curvature=None), *rest))
     assert distance()[0] > 0.9
