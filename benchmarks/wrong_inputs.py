@@ -1,6 +1,6 @@
 """Wrong inputs of the whole public API: is the error ours, does it name the cause, and does its cure run?
 
-`python benchmarks/wrong_inputs.py` runs all and prints three counts: raw errors, wrong causes, cures that fail. An entry of a table is
+`python benchmarks/wrong_inputs.py` runs all and prints a table: by area raw errors, wrong causes, cures that fail (docs/wrong-inputs.md). An entry of a table is
 (name, wrong call, words of the cause, cure). "Raw" is an exception that is not one of dpppl's, or no exception at all. "Wrong cause" is a
 message without one of the words, or with one that blames something else. The cure is the message's own, followed literally. Names of
 areas run these alone; `--show` prints each message.
@@ -11,6 +11,7 @@ import contextlib
 import io
 import time
 import warnings
+from collections import Counter
 
 import wrong_inputs_models
 import wrong_inputs_numbers
@@ -71,14 +72,19 @@ def main():
     parser.add_argument("--show", action="store_true", help="print each message")
     parser.add_argument("--full", action="store_true", help="run NoiseAware to its end in cures, too")
     asked = parser.parse_args()
-    counts, start = {"raw": 0, "wrong cause": 0, "cure failed": 0, "": 0}, time.time()
+    kinds, start = ("raw", "wrong cause", "cure failed"), time.time()
+    counts, table = Counter(), ["| area | inputs | raw | wrong cause | cure failed |", "|---|---|---|---|---|"]
     for area in asked.areas or AREAS:
+        found = Counter()
         for name, wrong, words, cure in AREAS[area]:
             outcome, message = judge(wrong, words, cure, asked.full)
-            counts[outcome] += 1
+            found[outcome] += 1
             if outcome or asked.show:
                 print(f"{outcome or 'right'}: {area}: {name}\n    {message}", flush=True)
-    total = sum(counts.values())
+        table.append(f"| {area} | {found.total()} | {' | '.join(str(found[kind]) for kind in kinds)} |")
+        counts += found
+    total = counts.total()
+    print("\n".join([*table, f"| all | {total} | {' | '.join(str(counts[kind]) for kind in kinds)} |"]))
     print(
         f"{total} wrong inputs: {counts['raw']} raw, {counts['wrong cause']} wrong causes, {counts['cure failed']} cures that fail; {time.time() - start:.0f} s"
     )

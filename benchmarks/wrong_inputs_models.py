@@ -103,7 +103,7 @@ ARGUMENTS = [
     ("the train and test parts together", lambda: chain(X[:30], Y[30:], model=logistic), "'x' has 30|'y' has 10", lambda: chain(X[:30], Y[:30], model=logistic)),
     ("a column from disk of another length", lambda: chain(dpppl.from_disk(NPY)[:], F[:7], model=slope), "'x' has 40|'y' has 7", lambda: chain(dpppl.from_disk(NPY), F, model=slope)),
     ("a generator of batches", lambda: chain(batches()), "'y'|generator|read only once", lambda: chain(F)),
-    ("a list of batches", lambda: chain(list(batches()), model=lambda data: linear(data[0], data[1])), "data[0][0] float32[10, 3]|tuple|numpy.concatenate", lambda: chain(np.concatenate([x for x, _ in batches()]), np.concatenate([y for _, y in batches()]), model=linear)),
+    ("a list of batches", lambda: chain(list(batches()), model=lambda data: linear(data[0], data[1])), "data float32[4]|a list is one number a row|numpy.concatenate", lambda: chain(np.concatenate([x for x, _ in batches()]), np.concatenate([y for _, y in batches()]), model=linear)),
     ("a tuple of both", lambda: chain((X, Y), model=logistic), "x[0] float32[40, 3]|tuple|arguments of their own", lambda: chain(*(X, Y), model=lambda x, y: logistic(x, y))),
     ("a frame where the model takes an array", lambda: chain(pd.DataFrame({"y": F}), model=frame_model), "frame float32[40, 1]|data frame|dict", lambda: chain(dict(pd.DataFrame({"y": F})), model=frame_model)),
     ("a misspelt keyword", lambda: chain(X, Y=Y, model=logistic), "'Y'|did you mean y", lambda: chain(X, y=Y, model=logistic)),

@@ -59,7 +59,7 @@ QUERIES = [
     ("a scale of a cube", lambda: scale(np.zeros((N, 2, 2))), "x|(40, 2, 2)|(N, d)", lambda: scale(np.zeros((N, 2, 2)).reshape(N, -1))),
     ("a scale of words", lambda: scale(np.array(["a"] * N)), "x|numbers", lambda: scale(F)),
     ("a scale of a path", lambda: scale("rows.npy"), "x|from_disk", lambda: scale(F)),
-    ("a scale of Public", lambda: scale(Public(X)), "x|Public", lambda: scale(X)),
+    ("a scale of Public", lambda: scale(Public(X)), "no private argument|Public", lambda: scale(X)),
     ("a scale without a budget", lambda: scale(noise_multiplier=None), "target_epsilon|noise_multiplier", lambda: scale()),
     ("a model as the scale's data", lambda: scale(mean), "x|function", lambda: scale(X)),
     ("nothing to choose", lambda: tuned(()), "candidates", lambda: tuned(make=by_noise)),
@@ -129,8 +129,8 @@ EXPORTS = [
     ("a group of 0", lambda: REPORT().epsilon_for_group(0), "group_size|at least 1", lambda: REPORT().epsilon_for_group(2)),
     ("delta of 1", lambda: REPORT().epsilon_at(1.0), "delta|(0, 1)", lambda: REPORT().epsilon_at(1e-5)),
     ("ArviZ before a run", lambda: mcmc().to_arviz(), "run", lambda: CHAIN().to_arviz(allow_unconverged=True)),
-    ("ArviZ with coords", lambda: CHAIN().to_arviz(coords={"a": [1]}), "coords|assign_coords", lambda: CHAIN().to_arviz(allow_unconverged=True).assign_coords(a=[1])),
-    ("ArviZ with dims", lambda: AWARE().to_arviz(dims={"mu": ["a"]}), "dims|rename_dims", lambda: AWARE().to_arviz(allow_unconverged=True)),
+    ("ArviZ with coords", lambda: CHAIN().to_arviz(coords=[1], dims={"mu": ["a"]}, allow_unconverged=True), "coords|dims", lambda: CHAIN().to_arviz(allow_unconverged=True)),
+    ("ArviZ with dims", lambda: AWARE().to_arviz(dims={"mu": ["a"]}), "dims|more names than axes", lambda: AWARE().to_arviz(allow_unconverged=True)),
     ("ArviZ of a guide without a key", lambda: FITTED().to_arviz(), "rng_key", lambda: FITTED().to_arviz(key(), 10)),
 ]
 
@@ -145,7 +145,7 @@ PICTURES = [
     ("a plan that is none", lambda: plotting.plan_picture(REPORT()), "plan|Plan|PrivacyReport", lambda: plotting.plan_picture(plan(num_data=1000, target_epsilon=1.0, target_delta=1e-5, simulates=False))),
     ("a list of results", lambda: plotting.epsilon_against_utility([0.1, 0.2]), "results|dict", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8, 2.0: 0.9}})),
     ("an epsilon of -1", lambda: plotting.epsilon_against_utility({"MCMC": {-1.0: 0.8}}), "epsilon|positive", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),
-    ("flat results", lambda: plotting.epsilon_against_utility({1.0: 0.8}), "results|{'MCMC': {1.0: 0.8, 2.0: 0.9}}", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),
+    ("flat results", lambda: plotting.epsilon_against_utility({1.0: 0.8}), "results is a float|dicts by epsilon", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),
     ("a picture without chains", lambda: plotting.mixing({"mu": F}), "'mu'|(chains, draws", lambda: plotting.mixing({"mu": F[None]})),
     ("an array to mix", lambda: plotting.mixing(F), "samples|dict", lambda: plotting.mixing({"mu": F[None]})),
     ("no samples", lambda: plotting.mixing({}), "samples is empty", lambda: plotting.mixing({"mu": F[None]})),
@@ -157,7 +157,7 @@ PICTURES = [
     ("labels that are probabilities", lambda: plotting.reliability_diagram(PROBABILITIES, PROBABILITIES), "labels|from 0 to 1", lambda: plotting.reliability_diagram(PROBABILITIES, LABELS)),
     ("a figure for axes", lambda: plotting.learned_share({"mu": 0.5}, axes=matplotlib.pyplot.figure()), "axes|Figure", lambda: plotting.learned_share({"mu": 0.5}, axes=AXES())),
     ("a probability above 1", lambda: plotting.input_probability([1.2, 0.3]), "[0, 1]", lambda: plotting.input_probability([0.2, 0.3])),
-    ("an array for a curve", lambda: plotting.survival_plot(F), "curve|SurvivalCurve|ndarray", lambda: plotting.survival_plot(curve())),
+    ("an array for a curve", lambda: plotting.survival_plot(F), "curve|ndarray|survival_curve(", lambda: plotting.survival_plot(curve())),
     ("too few labels", lambda: plotting.survival_plot(curve(), labels=["a"]), "labels|2", lambda: plotting.survival_plot(curve(), labels=["a", "b"])),
 ]
 

@@ -44,6 +44,17 @@ def positive(value: object, *, name: str) -> float:
     return float(value)
 
 
+def fraction(value: object, *, name: str) -> float:
+    """`value` as a float. Raises ConfigurationError, naming the argument, unless it is a number in (0, 1).
+
+    >>> fraction(0.9, name="level")
+    0.9
+    """
+    if positive(value, name=name) >= 1.0:
+        raise ConfigurationError(f"{name} must be in (0, 1), such as {name}=0.9, which is 90 %.")
+    return float(plain(value))
+
+
 def positive_integer(value: object, *, name: str) -> int:
     """`value` as an int. Raises ConfigurationError, naming the argument, unless it is a whole number of at least 1.
 
@@ -121,7 +132,8 @@ def check_num_data(declared: int | None, num_rows: int) -> None:
 
 
 def checked_call(init: Callable[..., None]) -> Callable[..., None]:
-    """An `__init__` that says which of its arguments are wrong: those that it does not have, and those that it lacks.
+    """An `__init__` that says which of its arguments are wrong: those that it does not have or lacks, and switches by a word or a
+    number.
 
     The call then raises ConfigurationError, with the name that was probably meant; or with the reason that the class's
     `_NO_ARGUMENT` gives, by name, for an argument that it does not have."""
@@ -132,7 +144,11 @@ def checked_call(init: Callable[..., None]) -> Callable[..., None]:
     def checked(self: object, *args: object, **kwargs: object) -> None:
         cls = type(self)
         names = list(inspect.signature(cls).parameters)
-        check_bound(signature, (self, *args), kwargs, cls.__name__, names, getattr(cls, "_NO_ARGUMENT", {}))
+        reasons: Mapping[str, str] = getattr(cls, "_NO_ARGUMENT", {})
+        bound = check_bound(signature, (self, *args), kwargs, cls.__name__, names, reasons)
+        for name, value in bound.arguments.items():
+            if signature.parameters[name].annotation is bool:
+                _check_declared(name, value, signature.parameters[name])
         init(self, *args, **kwargs)
 
     return checked
@@ -182,14 +198,19 @@ def check_bound(
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
-        wrong = "".join([name for name in kwargs if f"'{name}'" in str(error)][:1])
+        is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+        unknown = [name for name in kwargs if f"'{name}'" in str(error)]
+        unknown += [name for name in kwargs if not is_open and name not in signature.parameters]
+        wrong, said = "".join(unknown[:1]), str(error)
+        if f"'{wrong}'" not in said and wrong:
+            said = f"got an unexpected keyword argument '{wrong}'"
         if wrong in reasons:
             raise ConfigurationError(f"{what} has no argument {wrong}: {reasons[wrong]}") from None
         free = [name for name in names if name not in kwargs]
         close = [known for known in free if wrong and wrong.lower() in known.lower()]
         close = close or difflib.get_close_matches(wrong, free, 1, 0.65)
         meant = f"did you mean {close[0]}?" if close else f"its arguments are {', '.join(names) or 'none'}."
-        raise ConfigurationError(f"{what}: {error}; {meant}") from None
+        raise ConfigurationError(f"{what}: {said}; {meant}") from None
 
 
 _DECLARED: dict[str, tuple[Any, str]] = {
@@ -258,8 +279,8 @@ class Fixed:
     """Settings, which are attributes without an underscore, are set once: what was accounted is what runs."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        is_property = isinstance(getattr(type(self), name, None), property)
-        if not name.startswith("_") and (is_property or name in vars(self)):
+        is_set = name in vars(self) or getattr(getattr(type(self), name, None), "fset", self) is None
+        if not name.startswith("_") and is_set:
             raise ConfigurationError(
                 f"{name} is a setting of this {type(self).__name__}, fixed when it was made; make a new one."
             )

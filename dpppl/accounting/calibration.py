@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dpppl.accounting import accountants
 from dpppl.accounting.dp_events import Events
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked
+from dpppl.validation import checked, fraction
 
 _TOLERANCE = 1e-3  # of the target epsilon
 _RATES_PER_DECADE = 3
@@ -64,8 +64,7 @@ def calibrate_advantage(
     >>> round(calibrate_advantage(make_event, 0.1), 1)
     125.9
     """
-    if not 0 < target_advantage < 1:
-        raise ConfigurationError(f"target_advantage {target_advantage} must be in (0, 1).")
+    fraction(target_advantage, name="target_advantage")
     cost = lambda sigma: accountants.delta(make_event(sigma), 0.0, accountant)  # noqa: E731
     return _search(
         cost, target_advantage, "noise multiplier", start=1.0, cheaper=1, low=1e-6, high=1e12, what="advantage"

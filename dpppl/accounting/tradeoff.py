@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpppl.accounting import additive, curves
 from dpppl.accounting.dp_events import Events, as_events
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked
+from dpppl.validation import checked, fraction
 
 Array = NDArray[np.float64]
 
@@ -111,14 +111,14 @@ class TradeOff:
     @checked
     def bayes_risk(self, prior: float) -> float:
         """Least probability of being wrong about a row that was used with probability `prior` in (0, 1)."""
-        _check_prior(prior)
+        fraction(prior, name="prior")
         rarer = min(prior, 1 - prior)
         return rarer * (1 - self.delta(math.log1p(-rarer) - math.log(rarer)))
 
     @checked
     def positive_predictive_value(self, prior: float, false_positive_rate: float) -> float:
         """Largest probability that an attack's "it was used" is true, at a prior in (0, 1) and a false positive rate > 0."""
-        _check_prior(prior)
+        fraction(prior, name="prior")
         if not 0 < false_positive_rate <= 1:
             raise ConfigurationError(f"false_positive_rate {false_positive_rate} must be in (0, 1].")
         hits = prior * self.true_positive_rate(float(false_positive_rate))
@@ -218,8 +218,3 @@ def _rates(values: ArrayLike, name: str) -> Array:
     if not np.all((rates >= 0) & (rates <= 1)):
         raise ConfigurationError(f"{name} must be in [0, 1].")
     return rates
-
-
-def _check_prior(prior: float) -> None:
-    if not 0 < prior < 1:
-        raise ConfigurationError(f"prior {prior} must be in (0, 1).")

@@ -1,6 +1,7 @@
 """`dpppl.from_disk`: a source for what a user has."""
 
 import contextlib
+import glob
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,8 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
     ((100, 3), (100,))
     """
     if columns is not None:
+        if not isinstance(columns, Sequence):
+            raise ConfigurationError(f"columns must be a name or a list of names, got {type(columns).__name__}.")
         return from_disk(what, dtype=dtype)[columns if isinstance(columns, str) else list(columns)]
     is_file = isinstance(what, Source | str | os.PathLike | np.memmap) or _is_hugging_face(what)
     if dtype is not None and is_file:
@@ -50,8 +53,10 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
         except ConfigurationError:
             raise
         except OSError as error:
+            cure = "; download it first" if "://" in os.fspath(what) else ""
+            cure = cure or ("; give the path of one file, not a pattern" if glob.has_magic(os.fspath(what)) else "")
             raise DataReadError(
-                f"{os.fspath(what)} cannot be read: {error.strerror or 'not a file of rows'}."
+                f"{os.fspath(what)} cannot be read: {error.strerror or 'not a file of rows'}{cure}."
             ) from None
         except Exception:  # what it says may hold values
             raise DataReadError(
@@ -61,8 +66,9 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
         return of_memmap(what)
     if _is_hugging_face(what):
         return _of_hugging_face(what)
-    if hasattr(what, "__len__") and hasattr(what, "__getitem__") and not isinstance(what, np.ndarray | dict):
-        items = Items(what, _declared(dtype))
+    is_held = isinstance(what, np.ndarray | dict) or hasattr(what, "columns")
+    if hasattr(what, "__len__") and hasattr(what, "__getitem__") and not is_held:
+        items = Items(what, _declared(dtype, type(what).__name__))
         try:
             return _of_table(items)
         except ConfigurationError:
@@ -110,16 +116,17 @@ def _of_hugging_face(dataset: Foreign) -> Source:
     return _of_table(table)
 
 
-def _declared(dtype: Any) -> np.dtype:
-    """Take the declaration of an item. Raises ConfigurationError for what does not declare numbers."""
+def _declared(dtype: Any, kind: str) -> np.dtype:
+    """Take the declaration of an item of a data set of this kind. Raises ConfigurationError for what does not declare numbers."""
     with contextlib.suppress(TypeError, ValueError):
         found = np.dtype(dtype)
         parts = [found[name] for name in found.names] if found.names else [found]
         if dtype is not None and all(part.base.kind in NUMBERS for part in parts):
             return found
     raise ConfigurationError(
-        "no item decides what a data set holds: declare one by its dtype, from_disk(dataset, dtype=('float32', (3,))) for arrays "
-        "of shape (3,), or of its parts, dtype=[('x', 'float32', (3,)), ('y', 'float32')]."
+        f"no item decides what a data set holds, here a {kind}: declare one by its dtype, from_disk(dataset, dtype=('float32', "
+        "(3,))) for arrays of shape (3,), or of its parts, dtype=[('x', 'float32', (3,)), ('y', 'float32')]. For a file give its "
+        "path alone."
     )
 
 

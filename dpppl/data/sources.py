@@ -61,7 +61,7 @@ class Table(ABC):
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(np.lib.mixins.NDArrayOperatorsMixin):
     """The rows of one argument: pass it to a model in place of an array.
 
     - **table** - what is read.
@@ -82,6 +82,13 @@ class Source:
 
     def __len__(self) -> int:
         return self.num_rows
+
+    def __array__(self, *_: object, **__: object) -> Array:
+        raise ConfigurationError(
+            "a source is no array in memory: pass it to a model, and compute there; or load its file, as numpy.load(path)."
+        )
+
+    __array_ufunc__ = __array__
 
     def __getitem__(self, key: object) -> "Source":
         raise ConfigurationError(

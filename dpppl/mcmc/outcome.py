@@ -17,6 +17,7 @@ from dpppl.report.counted_rows import CountedRows
 from dpppl.report.verdict import Finding, Level, ranked
 from dpppl.runs.driver import TRACING
 from dpppl.types import BySite, Function, Tree
+from dpppl.validation import fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,7 @@ def print_table(
 
     `samples`: {site: (chains, draws, ...)}; `weights`: (chains, draws); `verdicts`: {site: words (...)}."""
     flat = weights.reshape(-1) / weights.sum()
+    prob = fraction(prob, name="prob")
     low, high = (1.0 - prob) / 2.0, (1.0 + prob) / 2.0
     header = ["mean", "std", "median", f"{low:.1%}", f"{high:.1%}", "n_eff", "r_hat"]
     lines: list[list[str]] = []

@@ -24,7 +24,7 @@ from dpppl.runs.driver import TRACING, drive, on_host, prove
 from dpppl.runs.prelude import after_histogram, measure_norms
 from dpppl.runs.session import Run
 from dpppl.types import Tree
-from dpppl.validation import check_num_data
+from dpppl.validation import check_num_data, checked
 
 
 class MCMC(MCMCSettings):
@@ -70,6 +70,7 @@ class MCMC(MCMCSettings):
     """
 
     @on_host
+    @checked
     def warmup(
         self, rng_key: jax.Array, *args: object, extra_fields: object = (), collect_warmup: bool = False,
         init_params: Tree = None, **kwargs: object,

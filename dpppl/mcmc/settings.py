@@ -22,10 +22,10 @@ from dpppl.report.verdict import warn_of
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.types import Tree
-from dpppl.validation import checked_call, plain, positive_integer
+from dpppl.validation import Fixed, checked, checked_call, plain, positive_integer
 
 
-class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
+class MCMCSettings(Fixed, PrivateRunner, numpyro.infer.MCMC):
     """Base of `dpppl.MCMC`, which documents the arguments."""
 
     _outcome: Outcome | None = None
@@ -65,7 +65,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
             raise
         except ValueError as error:
             raise ConfigurationError(f"{error}.") from None
-        self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
+        self.__dict__.update(num_data=kernel.num_data, noise_multiplier=kernel.noise_multiplier)
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
         self._ran_on: tuple[int | None, tuple[str, ...]] = (None, ())
@@ -116,6 +116,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         prior draws: free."""
         return self._ended("verdict").reading
 
+    @checked
     def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, jax.Array]:
         """Samples by site, constrained, (num_samples, ...). As in NumPyro.
 
@@ -125,6 +126,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         warn_of(self._ended("get_samples").refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return super().get_samples(group_by_chain)
 
+    @checked
     def get_extra_fields(self, group_by_chain: bool = False) -> dict[str, Tree]:
         """The `extra_fields` of the last run, by name. As in NumPyro.
 
@@ -149,6 +151,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         warnings.warn("mcmc.verdicts() is now mcmc.verdict.by_site.", DeprecationWarning, stacklevel=2)
         return found
 
+    @checked
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True, max_rows: int = 10) -> None:
         """Print a table of elements with their verdicts, then the verdicts of all in words.
 
@@ -172,6 +175,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
     def _args(self) -> Any:  # arviz.from_numpyro reads it
         raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
 
+    @checked
     def to_arviz(self, *, allow_unconverged: bool = False, coords: Any = None, dims: Any = None) -> Any:
         """InferenceData (ArviZ 1: a DataTree) of the samples and their weights, with the privacy report as attributes.
 

@@ -121,7 +121,8 @@ class Arguments:
         lengths = [shape.shape[0] for shape in self.rows.values()]
         if len(set(lengths)) == 1:
             return None
-        most = max(lengths, key=lambda length: (lengths.count(length), length))
+        whole = [shape.shape[0] for label, shape in self.rows.items() if label.isidentifier()]
+        most = max(lengths, key=lambda length: (lengths.count(length), whole.count(length), length))
         found, cures = [], []
         for length in dict.fromkeys(lengths):
             labels = [label for label, shape in self.rows.items() if shape.shape[0] == length]
@@ -129,7 +130,7 @@ class Arguments:
         for label, shape in self.rows.items():
             if shape.shape[0] != most and shape.shape[1:] == (most,):
                 cures.append(f" '{label}' has shape {shape.shape}: pass {label}.T.")
-            elif 2 * shape.shape[0] < most:
+            elif 2 * min(shape.shape[0], most) <= max(shape.shape[0], most):
                 cures.append(
                     f" If '{label}' is the same for all rows, as a table by group, pass dpppl.Public({label})."
                 )
@@ -300,7 +301,7 @@ def _check_rows(rows: Shapes, static: dict[str, object], missing: Sequence[str])
         kinds = [f"'{label}' is {a(type(value).__name__)}" for label, value in static.items()]
         kinds += [f"'{name}' is None" for name in missing]
         raise UnsupportedModelError(
-            "the model has no private argument: pass the data as array arguments, not by closure and not all of them "
+            "the call has no private argument: pass the data as array arguments, not by closure and not all of them "
             f"wrapped in dpppl.Public{' (no array: ' + ', '.join(kinds) + ')' if kinds else ''}."
         )
     for label, shape in rows.items():

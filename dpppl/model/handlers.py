@@ -44,8 +44,10 @@ VALUE_ERRORS = (
 
 _CURES = {
     "string indexing": "; a data frame arrives as an array: for columns by name pass a dict of them.",
-    "[Ii]nd(ex|ices).*integer": "; ids are integers: drop rows without one (NaN, NA), or give these an id of their own, and pass "
-    'ids.astype("int32"), counted from 0.',
+    "[Ii]nd(ex|ices).*integer": "; ids are integers, counted from 0: give rows without one (NaN, NA) an id of their "
+    'own, and pass ids.astype("int32").',
+    "tuple index out of range": "; an array has too few axes (a list is one number a row: pass arrays, those of batches joined "
+    "by numpy.concatenate).",
     "`mask` should be a bool": " Write mask.astype(bool).",
     "Invalid type for 'fn'": " Write numpyro.sample('mu', dist.Normal(0, 1)).",
 }

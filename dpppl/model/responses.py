@@ -461,6 +461,12 @@ def _check_part(site: Site, part: Distribution, censored: dict[str, Site]) -> No
             f"the declared censoring times of site '{name}' do not have one entry a row; pass them as an argument of the model, "
             "of shape (n,), or give one public number."
         )
+    if isinstance(part, int | float):
+        support = unwrapped(site["fn"]).base_dist.support
+        with jax.ensure_compile_time_eval():
+            inside = support(part)
+        if not isinstance(inside, jax.core.Tracer) and not inside:
+            raise UnsupportedModelError(f"censored_by of site '{name}' lies outside of its support: give a {support}.")
 
 
 def _check_inputs(split: SplitModel, names: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class Structure:
     - **latents** - shapes of unconstrained latents by site; None: discrete.
     - **supports** - the number of values that a latent site is summed over where it is one of rows; None: it cannot be.
     - **masked** - latent sites with a mask that may differ between rows.
+    - **improper** - latent sites whose prior has no density that integrates to 1.
     - **joint** - names of distributions whose event is not a product of scalars, by latent site.
     - **observed** - observed sites.
     - **fixed** - sites that observe what depends on no row, outside of all plates.
@@ -62,6 +63,7 @@ class Structure:
     latents: dict[str, jax.ShapeDtypeStruct | None] = field(default_factory=dict)
     supports: dict[str, int | None] = field(default_factory=dict)
     masked: list[str] = field(default_factory=list)
+    improper: list[str] = field(default_factory=list)
     joint: dict[str, str] = field(default_factory=dict)
     observed: dict[str, Observed] = field(default_factory=dict)
     fixed: list[str] = field(default_factory=list)
@@ -85,6 +87,7 @@ class Structure:
                     structure.dims |= {name: dims_of(site)} if site["cond_indep_stack"] else {}
                     structure.latents[name] = _unconstrained(site)
                     structure.masked += [name] if is_masked(site) else []
+                    structure.improper += [name] if isinstance(unwrapped(site["fn"]), dist.ImproperUniform) else []
                     structure.supports[name] = _num_values(site)
                     structure.joint |= {name: joint} if (joint := joint_name(site["fn"])) else {}
                 elif is_factor(site):
@@ -109,8 +112,12 @@ class Structure:
         return list(self.observed) or [name for name in self.factors if self.plates_of[name]]
 
     def notes(self, data_plate: str, returned: tuple[str, ...]) -> tuple[str, ...]:
-        """Names that the model declares and a run leaves out, given the deterministic sites that are `returned`."""
-        notes = []
+        """Improper priors, and names that the model declares and a run leaves out: all but the deterministic sites `returned`."""
+        notes = [
+            f"the prior of site '{name}' is improper: where noise hides the data, nothing bounds it; write a proper one, such as "
+            "dist.Normal(0, 10)."
+            for name in self.improper
+        ]
         size, length = self.plates[data_plate]
         if size != length:
             notes.append(

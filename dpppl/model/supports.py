@@ -73,10 +73,10 @@ def _ids(split: SplitModel) -> list[str]:
         if table.lengths:
             ranges = " and ".join(f"from 0 to {n - 1}" for n in table.lengths)
             first = f"pass id - 1 for ids 1 to {table.lengths[0]}" if len(table.lengths) == 1 else "count ids from 0"
-            lines.append(f"ids that index {what} go {ranges}; {first}, and drop rows without an id")
+            lines.append(f"ids that index {what} go {ranges}; {first}, and mask rows without an id")
     if split.tables and not lines:
         lines.append(
-            "numbers cast to integers must be finite and in the integers' range; drop rows where they are missing"
+            "numbers cast to integers must be finite and in the integers' range; mask rows where they are missing"
         )
     return [*dict.fromkeys(lines)]
 
@@ -134,18 +134,18 @@ def _code(fn: Distribution, support: Distribution) -> str:
     if isinstance(support, _SHARES):
         return f"{name} takes shares that add up to 1; divide each row by its sum"
     if isinstance(support, _COUNTS):
-        return f"{name} takes whole numbers that add up to total_count; pass total_count=y.sum(-1), or drop other rows"
+        return f"{name} takes whole numbers that add up to total_count; pass total_count=y.sum(-1), or mask others"
     if isinstance(support, type(constraints.integer_interval(0, 1))):
         if "Categorical" in name or name.startswith("Ordered"):
             return f"{name} takes classes 0 to K - 1; pass y - 1 for classes 1 to K"
         return f"{name} takes whole numbers from 0 to its total_count; pass counts, not shares"
     if support.is_discrete:
         least = 1 if isinstance(support, type(constraints.positive_integer)) else 0
-        return f"{name} takes whole numbers from {least}; round or drop others, or use a continuous distribution"
+        return f"{name} takes whole numbers from {least}; round or mask others, or use a continuous distribution"
     if isinstance(support, type(constraints.unit_interval)):
         return f"{name} takes numbers between 0 and 1, neither included; divide percentages by 100, and move 0 and 1 inside"
     if isinstance(support, type(constraints.positive) | type(constraints.nonnegative)):
-        return f"{name} takes positive numbers; drop or correct others, or use a distribution of all real numbers"
+        return f"{name} takes positive numbers; correct or mask others, or use a distribution of all real numbers"
     if isinstance(support, type(constraints.circular)):
         return f"{name} takes angles from -pi to pi; pass jnp.arctan2(jnp.sin(y), jnp.cos(y))"
-    return f"{name} does not take every real number; check the bounds of its support, and drop or correct other rows"
+    return f"{name} does not take every real number; check the bounds of its support, and correct or mask others"

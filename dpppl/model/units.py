@@ -5,6 +5,8 @@ repeat its first row, and a mask takes away their effect. Which rows are kept of
 own rows only.
 """
 
+import inspect
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -16,6 +18,7 @@ import numpy as np
 from dpppl.data.disk import in_memory
 from dpppl.data.entries import entries_of, is_missing
 from dpppl.data.rows import arrays_of, of_one_process, sharded
+from dpppl.data.sources import Source
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import supports
@@ -25,6 +28,7 @@ from dpppl.model.responses import FLAT, Responses
 from dpppl.model.split import SplitModel, split_model
 from dpppl.model.structure import Trace
 from dpppl.types import Foreign, Tree
+from dpppl.validation import a
 
 MASK = "(rows of the unit)"
 """Label of the mask among a unit's arrays, (k,), and of all masks among the arguments of a call, (U, k)."""
@@ -69,6 +73,11 @@ class UnitSplit(SplitModel):
     def tables(self) -> tuple[Table, ...]:
         """Those that rows index."""
         return self.of_rows.tables
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether numbers of a row enter the law of its responses: see `SplitModel`."""
+        return self.of_rows.has_columns
 
     def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
@@ -186,14 +195,19 @@ def grouped(
     if ids is None or MASK in kwargs:
         return args, kwargs
     if ids not in kwargs:
-        raise ConfigurationError(f"the unit of privacy is a {ids}: give {ids}=..., one id for each row.")
+        is_own = ids in inspect.signature(model).parameters
+        cure = f", and another name than that of the model's argument, unit='{ids}_id'" if is_own else ""
+        raise ConfigurationError(f"the unit of privacy is a {ids}: give {ids}=..., one id for each row{cure}.")
     rest = {name: value for name, value in kwargs.items() if name != ids}
     arguments = Arguments.of(model, args, rest)
     found, public = arguments.arrays(model, args, rest)
     rows = arrays_of(in_memory(of_one_process(found, "grouping rows by id"), f"a unit of privacy that is a {ids}"))
     codes = _codes(ids, kwargs[ids])
-    if any(len(x) != len(codes) for x in rows.values()):
-        raise ConfigurationError(f"{ids} has {len(codes):,} ids; give one for each row of every private array.")
+    for label, x in rows.items():
+        if len(x) != len(codes):
+            raise ConfigurationError(
+                f"{ids} has {len(codes):,} ids, and '{label}' has {len(x):,} rows: give one id for each row."
+            )
     words = np.asarray(jax.random.bits(jax.random.wrap_key_data(_two_words(key), impl="threefry2x32"), (8,), np.uint32))
     index, mask = _places(codes, max_rows, np.random.default_rng(words).random(len(codes)))
     if not len(mask):
@@ -215,10 +229,16 @@ def _codes(name: str, ids: Foreign) -> np.ndarray:
         except Exception:  # it cannot be hashed
             return -1
 
+    shape = getattr(ids, "shape", ())
     try:
+        if isinstance(ids, str | bytes | Mapping | Set | Source | Public) or len(shape) > 1:
+            raise TypeError
         return np.asarray([code(entry) for entry in entries_of(ids)], np.int64)
     except Exception:  # what it says may hold ids
-        raise ConfigurationError(f"{name} must hold one hashable id a row: numbers, strings or tuples.") from None
+        raise ConfigurationError(
+            f"{name} must hold one hashable id for each row, in an array or a list in memory: numbers, strings or tuples, as of "
+            f"list(zip(first, second)); got {a(type(ids).__name__)}{f' of shape {shape}' if shape else ''}."
+        ) from None
 
 
 def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Tree, Tree]:

@@ -24,11 +24,12 @@ from dpppl.report.learned import Learned
 from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
 from dpppl.types import Distribution, Document, Tree
+from dpppl.validation import checked, fraction
 
 
 def print_table(samples: dict[str, Tree], verdict: Verdict, prob: float) -> None:
     """Print NumPyro's summary of samples by site (1, num_samples, ...), the verdict, and what was learned of each latent."""
-    print_summary(samples, prob=prob, group_by_chain=True)
+    print_summary(samples, prob=fraction(prob, name="prob"), group_by_chain=True)
     print(f"verdict: {verdict.line()}")
     for line in [*verdict.refusals, *verdict.doubts][1:] + [*filter(None, [verdict.released])]:
         print(f"verdict: {line}")
@@ -70,12 +71,13 @@ def concluded(
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
             verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric, unnamed=bound.unnamed,
-            codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
+            codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1, has_columns=bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)
 
 
+@checked
 def bayes_factor(
     noise_aware: NoiseAwareSettings, element: str, value: float = 0.0, *, allow_unconverged: bool = False
 ) -> float:

@@ -27,6 +27,7 @@ from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, session
 from dpppl.types import Tree
+from dpppl.validation import checked
 
 T = TypeVar("T")
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}]"  # without a rate: phases differ too much
@@ -179,6 +180,7 @@ class NoiseAware(NoiseAwareSettings):
         """The verdict on the last run, from its releases."""
         return _found(self._verdict, "verdict")
 
+    @checked
     def get_samples(self, group_by_chain: bool = False, *, allow_unconverged: bool = False) -> dict[str, Tree]:
         """Samples by site, (num_samples, ...), as `numpyro.infer.MCMC.get_samples`; deterministic sites of latents too.
 
@@ -188,6 +190,7 @@ class NoiseAware(NoiseAwareSettings):
         warn_of(self.verdict.refusals, "get_samples(allow_unconverged=True)", allow_unconverged)
         return jax.tree.map(lambda x: x[None] if group_by_chain else x, found)
 
+    @checked
     def print_summary(self, prob: float = 0.9, exclude_deterministic: bool = True) -> None:
         """NumPyro's summary table, then the verdict, and what of each latent was learned from the data.
 
@@ -199,6 +202,7 @@ class NoiseAware(NoiseAwareSettings):
         kept = [name for name in found if not exclude_deterministic or name in latents]
         conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
+    @checked
     def to_arviz(self, *, allow_unconverged: bool = False, coords: Any = None, dims: Any = None) -> Tree:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
         log likelihood, which would be private rows. Needs the [arviz] extra.

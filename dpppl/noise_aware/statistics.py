@@ -37,7 +37,7 @@ from dpppl.noise_aware.plan import At
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
 from dpppl.types import Function, Numbers, Tree
-from dpppl.validation import positive
+from dpppl.validation import a, positive
 
 J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
 """The share of a curvature's cost that goes to the variance of scores; of a sandwich, whose width it decides."""
@@ -61,8 +61,9 @@ class Weights:
             return None
         if not isinstance(weights, str):
             raise ConfigurationError(
-                f'weights is the name under which run gets the column, got a {type(weights).__name__}: give weights="weight", '
-                "max_weight=..., and then run(rng_key, ..., weight=column)."
+                "weights is the name under which run gets the column, got "
+                f'{"none" if weights is None else a(type(weights).__name__)}: give weights="weight", max_weight=..., and then '
+                "run(rng_key, ..., weight=column)."
             )
         if max_weight is None:
             raise ConfigurationError(

@@ -82,14 +82,19 @@ class Widths(NamedTuple):
 MODELLED = Widths()
 
 
-def unknown_scale(hidden: float) -> str | None:
-    """A finding on columns whose scale the run has not found; `hidden`: see `Release.hidden`."""
+def unknown_scale(hidden: float, has_columns: bool = True) -> str | None:
+    """A finding on scales that the run has not found; `hidden`: see `Release.hidden`, `has_columns`: see `SplitModel`."""
     if hidden < HIDDEN:
         return None
+    cure = "raise the budget, give the latents narrower priors, or fewer of them"
+    if has_columns:
+        cure = (
+            "some columns are in units of their own (years, euros), or nearly constant; write (x - centre) / scale in the model, "
+            "with public constants or those of dpppl.private_scale, or raise the budget"
+        )
     return (
         f"noise hides a direction of the latents that the data may know {hidden:,.0f} times as well as the prior does, while "
-        "another one is well known: some columns are in units of their own (years, euros), or nearly constant; write "
-        "(x - centre) / scale in the model, with public constants or those of dpppl.private_scale, or raise the budget."
+        f"another one is well known: {cure}."
     )
 
 
@@ -136,7 +141,7 @@ class Verdict(verdict.Verdict):
     - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
       with its sd below and above the mean, in units of the stated one.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
-    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `scales.unknown_scale`.
+    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `unknown_scale`.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **curvature** - which part of it was released.
     - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
@@ -147,6 +152,7 @@ class Verdict(verdict.Verdict):
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **in_units** - whether a row is a unit of several.
+    - **has_columns** - whether numbers of a row enter the law of its responses.
     - **widths** - what the released variance of scores says beside the model's."""
 
     arrival: float
@@ -182,6 +188,7 @@ class Verdict(verdict.Verdict):
     unnamed: str | None = None
     codes: tuple[str, ...] = ()
     in_units: bool = False
+    has_columns: bool = True
     widths: Widths = MODELLED
 
     otherwise = "the releases agree with each other and with the model"
@@ -239,7 +246,8 @@ class Verdict(verdict.Verdict):
         unfinished, far = self._unfinished(), self.conflict and f"{self.conflict}."
         misfit, departure = (self.misfit, None) if self.is_wrong else (None, self.misfit)
         sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
-        refused = (unknown_scale(self.hidden), *unfinished, sampler, far if misfit and not unfinished else None, misfit)
+        hidden = unknown_scale(self.hidden, self.has_columns)
+        refused = (hidden, *unfinished, sampler, far if misfit and not unfinished else None, misfit)
         care = (
             self._unlearned(), None if unfinished or misfit else far, self.correlation, self.pseudo_true, self.widths.doubt,
             self._forgotten(), self._unresolved(), self._skewed(),

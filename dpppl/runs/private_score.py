@@ -25,7 +25,7 @@ from dpppl.runs.budget import Budget
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.types import Function, Tree
-from dpppl.validation import checked, plain
+from dpppl.validation import checked, fraction, plain
 
 _SQUARES = 0.5
 """Weight of a row's squared score relative to its score in one access."""
@@ -67,8 +67,7 @@ class PrivateScore:
         from scipy.special import ndtri
 
         error = self._standard_error
-        if not 0.0 < probability < 1.0:
-            raise ConfigurationError(f"probability {probability} must be in (0, 1).")
+        probability = fraction(probability, name="probability")
         half = float(ndtri(0.5 + 0.5 * probability)) * error
         return self.mean - half, self.mean + half
 

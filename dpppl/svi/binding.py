@@ -1,6 +1,6 @@
 """From the arguments of a run to an objective, without data; a clipping norm from a charged histogram."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from dpppl.runs.driver import TRACING
 from dpppl.runs.prelude import NormPhase, measure_norms
 from dpppl.runs.session import Run
 from dpppl.svi import optimizers
-from dpppl.svi.elbo import Objective
+from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import (
     Arrays,
     adopt,
@@ -123,24 +123,22 @@ def bind_objective(
     adopt(svi.guide, guide)
     clipping = svi.mechanism.clipping
     distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
-    return Objective(split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution), phi
+    return Objective(
+        split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution, shapes_of(params)
+    ), phi
+
+
+def shapes_of(params: Sites) -> dict[str, Tree]:
+    """Shapes of parameters by name."""
+    return {name: jax.tree.map(np.shape, site["value"]) for name, site in params.items()}
 
 
 def _supplied(init_params: Tree, params: Sites) -> Sites:
     """The parameters' sites with the user's own constrained values. Raises ConfigurationError for values that do not fit."""
-    if not isinstance(init_params, Mapping):
-        raise ConfigurationError(
-            f"init_params is a {type(init_params).__name__}; give a dict of constrained values by parameter: {sorted(params)}."
-        )
-    if unknown := sorted(map(str, init_params.keys() - params.keys())):
-        raise ConfigurationError(f"init_params names {unknown}, but the parameters are {sorted(params)}.")
+    check_params(init_params, shapes_of(params), "init_params", needs_all=False)
     found = {}
     for name, given in init_params.items():
-        site, shapes = params[name], jax.tree.map(np.shape, params[name]["value"])
-        if jax.tree.map(np.shape, given) != shapes:
-            raise ConfigurationError(
-                f"init_params: parameter '{name}' has shape {jax.tree.map(np.shape, given)}; give one of shape {shapes}."
-            )
+        site, shapes = params[name], shapes_of(params)[name]
         try:
             value = jax.tree.map(lambda x: jnp.asarray(x, float), given)
         except (TypeError, ValueError):

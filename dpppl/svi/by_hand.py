@@ -18,9 +18,10 @@ from dpppl.runs.driver import TRACING, clears_tracebacks, on_host, prepare
 from dpppl.runs.query import Query, noisy_query, query_charge
 from dpppl.subsampling import Partition
 from dpppl.svi.binding import bind
+from dpppl.svi.elbo import check_params
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState, check_state
-from dpppl.types import Function, Tree
+from dpppl.types import BySite, Function, Tree
 from dpppl.validation import check_num_data, checked
 
 
@@ -119,7 +120,7 @@ def noisy_sum_of(
 @on_host
 @checked
 def estimate_elbo(
-    svi: SVISettings, rng_key: jax.Array, params: Tree, *args: object, bound: float, noise_multiplier: float | None = None,
+    svi: SVISettings, rng_key: jax.Array, params: BySite, *args: object, bound: float, noise_multiplier: float | None = None,
     num_particles: int = 16, **kwargs: object,
 ) -> float:  # fmt: skip
     """A noised estimate of the ELBO with all rows: one access, with noise of sd `bound * noise_multiplier`.
@@ -135,6 +136,7 @@ def estimate_elbo(
     key = keys.as_key(rng_key)
     args, kwargs = svi.grouped(args, kwargs, key)
     objective = replace(bind(svi, key, args, kwargs)[0], num_particles=num_particles)
+    check_params(params, objective.shapes)
     rows, public = objective.arrays(args, kwargs, svi.mesh)
     draw_key = keys.stream(key, "guide")
 
@@ -151,7 +153,7 @@ def estimate_elbo(
 @on_host
 @checked
 def estimate_accuracy(
-    svi: SVISettings, rng_key: jax.Array, params: Tree, correct: Function, *args: Tree,
+    svi: SVISettings, rng_key: jax.Array, params: BySite, correct: Function, *args: Tree,
     noise_multiplier: float | None = None, num_particles: int = 16, **kwargs: Tree,
 ) -> float:  # fmt: skip
     """A noised estimate of the share of rows that are predicted right: one access. Needs `num_data`, the rows' number.
@@ -170,6 +172,7 @@ def estimate_accuracy(
     if svi.num_data is None:
         raise ConfigurationError("an accuracy is a share of the rows: declare their number, num_data.")
     check_num_data(svi.num_data, objective.split.num_rows)
+    check_params(params, objective.shapes)
     rows, public = objective.arrays(args, kwargs, svi.mesh)
 
     def is_correct(row: Tree, everything: Tree) -> jax.Array:
@@ -181,6 +184,11 @@ def estimate_accuracy(
     with TRACING:
         samples = objective.sample(params, keys.stream(key, "guide"), num_particles)
         program = jax.make_jaxpr(is_correct)(row, (public, samples))
+        if shape := program.out_avals[0].shape:
+            raise ConfigurationError(
+                f"correct must return one number for a row, from 0 to 1, and returns shape {shape}: average over "
+                "samples, .mean()."
+            )
         svi._also_captured(check_captured(program, {objective.split.num_rows}))
     everything = (public, samples)
     total = noisy_sum_of(svi, "estimate_accuracy", is_correct, rows, everything, key, 1.0, noise_multiplier)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro import handlers
 from numpyro.infer import Trace_ELBO, TraceMeanField_ELBO, autoguide
 from numpyro.infer.util import compute_log_probs, transform_fn
@@ -28,6 +29,21 @@ Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]
 `to_latents(position, public)` are the latents there, of all particles, and the model's Public arrays."""
 
 
+def check_params(given: Tree, shapes: Mapping[str, Tree], name: str = "params", needs_all: bool = True) -> None:
+    """Raise ConfigurationError for parameters of other names or shapes than a guide has; `needs_all`: no fewer ones will do."""
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"{name} is a {type(given).__name__}; give a dict of constrained values by parameter: {sorted(shapes)}."
+        )
+    if (unknown := sorted(map(str, given.keys() - shapes.keys()))) or (needs_all and shapes.keys() - given.keys()):
+        raise ConfigurationError(f"{name} names {unknown or sorted(given)}, but the parameters are {sorted(shapes)}.")
+    for parameter in given:
+        if (shape := jax.tree.map(np.shape, given[parameter])) != shapes[parameter]:
+            raise ConfigurationError(
+                f"{name}: parameter '{parameter}' has shape {shape}; give one of shape {shapes[parameter]}."
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class Objective:
     """An ELBO split in two. Methods take `phi`, the guide's parameters, unconstrained; directions ascend.
@@ -39,7 +55,8 @@ class Objective:
     - **num_particles** - guide draws a step.
     - **reads_rows** - whether the guide draws latents of rows, or the model has parameters.
     - **captured** - arrays that model and guide captured, in words.
-    - **response_distribution** - the model's distribution of a row's responses, for centred clipping; else None."""
+    - **response_distribution** - the model's distribution of a row's responses, for centred clipping; else None.
+    - **shapes** - of the constrained parameters, by name."""
 
     split: SplitModel
     guide: Any = field(repr=False)
@@ -49,6 +66,7 @@ class Objective:
     reads_rows: bool = False
     captured: tuple[str, ...] = ()
     response_distribution: Responses | None = None
+    shapes: Mapping[str, Tree] = field(default_factory=dict)
 
     @property
     def responses(self) -> Function:

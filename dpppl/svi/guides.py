@@ -22,6 +22,7 @@ from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
 from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Start
 from dpppl.types import BySite, Function, Numbers, Tree
+from dpppl.validation import checked_fields
 
 Arrays = Mapping[str, Tree]
 
@@ -244,6 +245,7 @@ def plates_of(site: Arrays) -> list[str]:
     return [frame.name for frame in site["cond_indep_stack"]]
 
 
+@checked_fields
 class AutoDropout(autoguide.AutoDelta):
     """MC Dropout as a guide: the latents are theta * m / (1 - rate), with masks m of zeros and ones.
 
@@ -271,7 +273,7 @@ class AutoDropout(autoguide.AutoDelta):
         prefix: str = "auto",
         init_loc_fn: Function = init_to_median,
     ):
-        if not (isinstance(rate, int | float) and 0.0 < rate < 1.0):
+        if not 0.0 < rate < 1.0:
             raise ConfigurationError("AutoDropout: rate is the probability of dropping a unit, in (0, 1).")
         self.rate, self.sites = float(rate), None if sites is None else tuple(sites)
         super().__init__(model, prefix=prefix, init_loc_fn=init_loc_fn)

@@ -66,7 +66,8 @@ def without_loss(optim: object) -> _NumPyroOptim:
     what = f"{getattr(optim, '__name__', type(optim).__name__)}"
     cure = f"; call it: {what}(0.01)" if callable(optim) else ""
     raise ConfigurationError(
-        f"optim must be an optimiser of optax, numpyro.optim or jax.example_libraries, got {what}{cure}."
+        f"optim must be an optimiser of optax, numpyro.optim or jax.example_libraries, such as numpyro.optim.Adam(0.01), got "
+        f"{what}{cure}."
     )
 
 

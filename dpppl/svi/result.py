@@ -15,13 +15,14 @@ from numpyro.infer.util import transform_fn
 from dpppl.errors import ConfigurationError
 from dpppl.information_flow.row_free import proved
 from dpppl.model.initialization import drawn_from_prior
+from dpppl.randomness import keys
 from dpppl.report.counted_rows import ClippedRows, CountedRows
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
 from dpppl.svi.convergence import TAIL, Convergence, convergence, learned_latents, tail_of
-from dpppl.svi.elbo import Objective
+from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import parts_of
 from dpppl.types import BySite, Tree
 from dpppl.validation import checked, positive_integer
@@ -167,6 +168,8 @@ class SVIResult:
         - **params** - constrained parameters by name; None: the averaged ones."""
         num_samples = positive_integer(num_samples, name="sample_posterior(rng_key, num_samples): num_samples")
         objective, params = self._with_functions("sample_posterior"), dict(self.params if params is None else params)
+        rng_key = keys.as_key(rng_key)
+        check_params(params, objective.shapes)
 
         def draws(rng_key: jax.Array, params: Tree) -> dict[str, jax.Array]:
             if all(isinstance(part, autoguide.AutoGuide) for part in parts_of(self.guide)):

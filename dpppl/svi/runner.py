@@ -124,6 +124,7 @@ class SVI(SVISettings):
         )
 
     @on_host
+    @checked
     def run(
         self, rng_key: jax.Array, num_steps: int | None, *args: object, progress_bar: bool = True,
         init_state: SVIState | None = None, init_params: Tree = None, thinning: int | None = None, **kwargs: object,

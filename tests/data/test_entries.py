@@ -188,7 +188,7 @@ def test_what_a_type_declares_otherwise_is_refused(column, table, words):
 
 
 def test_columns_of_other_lengths_are_refused():
-    with pytest.raises(ConfigurationError, match="columns a, b differ in length"):
+    with pytest.raises(ConfigurationError, match="differ in length, 'a' has"):
         Schema((Number("a", 0, 1), Number("b", 0, 1))).encoded({"a": [1, 2], "b": [1]})
 
 
@@ -200,7 +200,7 @@ def test_columns_of_other_lengths_are_refused():
      lambda: Schema(Number("a", 0, 1)), lambda: Schema((Number,)), lambda: Schema("a"), lambda: Schema((Number("a", 0, 1),) * 2)],
 )  # fmt: skip
 def test_a_wrong_declaration_is_refused(make):
-    with pytest.raises(ConfigurationError, match="column"):
+    with pytest.raises(ConfigurationError, match=r"column|low must be a number"):
         make()
 
 

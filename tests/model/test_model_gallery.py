@@ -321,7 +321,7 @@ SERIES = "rows must be independent, and this is one series; pass many sequences 
 REFUSED = [
     (without_plate, (normal(N, 2), integers(2, N)), ["wrap it in numpyro.plate", "whose rows must be independent"]),
     (counted_groups, (integers(3, N), normal(N)), ["np.unique(group)", "pass it as an argument of its own, a Python number"]),
-    (funnel, (), ["the model has no private argument"]),
+    (funnel, (), ["has no private argument"]),
     (gp, (normal(N), normal(N)), ["one MultivariateNormal of all rows together", "numpyro.contrib.hsgp"]),
     (latent_gp, (normal(N), integers(2, N)), ["'f' (MultivariateNormal) is one draw that ties", "numpyro.contrib.hsgp"]),
     (capture_recapture, (integers(2, N, T),), ["carry the recursion with jax.lax.scan", "numpyro.factor"]),

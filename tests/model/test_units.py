@@ -249,7 +249,7 @@ def with_fixed_size(x, y):
         (linear, [1, 2, 3], ConfigurationError, "person has 3 ids"),
         (linear, [None] * 12, ConfigurationError, "no row has a person"),
         (linear, [["secret"]] * 12, ConfigurationError, "no row has a person"),
-        (linear, 12, ConfigurationError, "one hashable id a row"),
+        (linear, 12, ConfigurationError, "one hashable id for each row"),
     ],
 )
 def test_bad_ids_and_models_are_refused_by_name(model, ids, error, words):

@@ -2,11 +2,14 @@
 
 import functools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 
+from dpppl.model.split import split_model
 from dpppl.noise_aware import recipe, releases
 from dpppl.noise_aware.coordinates import Prior
 from dpppl.noise_aware.frame import Frame
@@ -110,6 +113,29 @@ def test_a_scale_that_is_not_found_is_said():
     assert hidden(2.0, 0.2) == hidden(30.0, 5.0) == 0.0
     assert hidden(30.0, 0.2, 1.0) == pytest.approx(1.0)
     assert "dpppl.private_scale" in unknown_scale(1_000.0) and unknown_scale(10.0) is None
+    assert "column" not in unknown_scale(1_000.0, has_columns=False)
+
+
+def test_models_without_columns_have_none():
+    """A monotone effect and indicators of groups have places; slopes, of whole numbers too, and modelled covariates have columns."""
+    covariate = lambda x, ok: numpyro.sample("x", dist.Normal(0.0, 1.0), obs=x, obs_mask=ok)  # noqa: E731
+    kinds = {
+        "monotone": (lambda w, x, ok: jnp.cumsum(jax.nn.softmax(w))[x.astype(int)], False),
+        "indicators": (lambda w, x, ok: jax.nn.one_hot((x > 0.0).astype(int), 2) @ w[:2], False),
+        "none": (lambda w, x, ok: w.sum(), False),
+        "slope": (lambda w, x, ok: x * w[0], True),
+        "years": (lambda w, x, ok: ok.astype(int) * w[0] * x.astype(int), True),
+        "covariate": (lambda w, x, ok: w[0] * covariate(x, ok), True),
+    }
+    for expected, has_columns in kinds.values():
+
+        def model(x, ok, y, expected=expected):
+            w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+            with numpyro.plate("data", y.shape[0]):
+                numpyro.sample("y", dist.Normal(expected(w, x, ok), 1.0), obs=jnp.log(y))
+
+        split = split_model(model, (np.ones(6, np.float32), np.ones(6, bool), np.ones(6, np.float32)), {})
+        assert split.has_columns == has_columns
 
 
 @pytest.mark.slow

@@ -105,6 +105,12 @@ def replay(
     for name, value in (("args", args), ("neighbour_args", neighbour_args)):
         if not isinstance(value, tuple | list):
             raise ConfigurationError(f"{name} must be a tuple of the runner's arguments, such as (y,).")
+    shapes = [[getattr(value, "shape", ()) for value in values] for values in (args, neighbour_args)]
+    if shapes[0] != shapes[1]:
+        raise ConfigurationError(
+            f"args and neighbour_args must have the same shapes, and are {shapes[0]} and {shapes[1]}: replace one row, or write "
+            "NaN in its place."
+        )
     key, allowed = secret_key() if rng_key is None else as_key(rng_key), relation_of(neighboring_relation).sensitivity
     first = _run(runner, key, args, Tape())
     if first.error is not None:

@@ -157,7 +157,8 @@ def _model(place: str) -> Any:
             f"{file} fails when it is run: {type(error).__name__}: {error}; let python {file} run first."
         ) from None
     if not callable(found.get(name)):
-        raise ConfigurationError(f"{file} has no function {name}.")
+        known = [f for f, value in found.items() if getattr(value, "__module__", "") == "dpppl_model"]
+        raise ConfigurationError(f"{file} has no function {name}; its functions are {', '.join(known) or 'none'}.")
     return found[name]
 
 

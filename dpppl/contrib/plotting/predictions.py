@@ -78,10 +78,10 @@ def predictive_band(
     >>> predictive_band([0.0, 1.0], means, [[0.1, 0.1], [0.1, 0.1]]).get_xlabel()
     'input'
     """
-    parts = decompose_variance(means, variances, weights=weights)
     at, centre = as_array(inputs, "inputs"), as_array(means, "means")
     if centre.shape[1:] != at.shape or at.ndim != 1:
         raise ConfigurationError(f"inputs must have shape (N,) and means (S, N), got {at.shape} and {centre.shape}.")
+    parts = decompose_variance(means, variances, weights=weights)
     mean = np.average(centre, axis=0, weights=None if weights is None else as_array(weights, "weights"))
     order = np.argsort(at)
     axes = new_axes(axes, figsize=(6.0, 3.8))

@@ -159,9 +159,10 @@ def fit_cells(
     """
     cells = num_cells(schema)
     if cells is None or cells > MOST_CELLS:
+        numbers = [f"'{column.name}'" for column in schema.columns if isinstance(column, Number)]
         raise ConfigurationError(
-            f"fit_cells needs columns of categories or intervals with at most {MOST_CELLS:,} combinations; run "
-            "dpppl.NoiseAware(table_model(schema), ...) for others."
+            f"fit_cells needs columns of categories or intervals with at most {MOST_CELLS:,} combinations"
+            f"{', and not numbers: ' * bool(numbers)}{', '.join(numbers)}; run dpppl.NoiseAware(table_model(schema), ...)."
         )
     if (noise_multiplier is None) == (target_epsilon is None):
         raise ConfigurationError("give target_epsilon and target_delta, or noise_multiplier.")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked
+from dpppl.validation import checked, fraction
 
 Array = np.ndarray
 
@@ -51,8 +51,7 @@ class Combined:
         """Lower and upper ends of a central interval, (...,) each."""
         from scipy import optimize, stats
 
-        if not 0.0 < probability < 1.0:
-            raise ConfigurationError(f"probability {probability} must be in (0, 1).")
+        probability = fraction(probability, name="probability")
         tail = (1.0 - probability) / 2.0
         if self.rule == "fully_synthetic":
             half = stats.t.isf(tail, self.degrees_of_freedom) * np.sqrt(self.variance)
@@ -92,11 +91,17 @@ def combine(
     >>> [round(float(end), 2) for end in found.interval()]
     [0.08, 2.12]
     """
-    estimates, variances = np.asarray(estimates, float), np.asarray(variances, float)
+    try:
+        estimates, variances = np.asarray(estimates, float), np.asarray(variances, float)
+    except (TypeError, ValueError):
+        raise ConfigurationError("estimates and variances must be numbers, one of each table and analysis.") from None
     if rule not in RULES:
         raise ConfigurationError(f'rule is "fully_synthetic" or "mixture", got {rule!r}.')
     if estimates.shape != variances.shape or estimates.ndim < 1 or len(estimates) < 2:
-        raise ConfigurationError("estimates and variances need one shape (M, ...), with M two or more.")
+        raise ConfigurationError(
+            f"estimates and variances need one shape (M, ...), of M tables, two or more; got {estimates.shape} and "
+            f"{variances.shape}."
+        )
     if not (np.all(variances > 0.0) and np.all(np.isfinite(variances)) and np.all(np.isfinite(estimates))):
         raise ConfigurationError("estimates must be finite, and variances positive and finite.")
     if not size_ratio > 0.0:

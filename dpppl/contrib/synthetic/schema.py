@@ -1,6 +1,7 @@
 """The public description of a table: names, categories, ranges and rounding, never inferred from data."""
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 from dpppl.data.entries import categories_of, declared, entries_of, number, numbers_of
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign, Tree
+from dpppl.validation import a, checked_fields
 
 Array = np.ndarray
 LEFT_OUT = (
@@ -20,6 +22,7 @@ LEFT_OUT = (
 """Why a row is not used, and the cure."""
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Category:
     """A column with a fixed set of values.
@@ -37,7 +40,8 @@ class Category:
         known = {value if isinstance(value, str) else number(value) for value in values if _is_plain(value)}
         if len(values) < 2 or len(known) < len(values) or len(set(map(str, values))) < len(values):
             raise ConfigurationError(
-                f"column '{self.name}' needs two or more different categories, each a text or a finite number."
+                f"column '{self.name}' needs two or more different categories, each a text or a finite number, as in "
+                f"Category('{self.name}', ('F', 'M'))."
             )
 
     def encoded(self, column: Sequence[object]) -> tuple[Array, Array]:
@@ -76,6 +80,7 @@ class Category:
         return len(self.values)
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Number:
     """A column of numbers within a public range.
@@ -122,6 +127,7 @@ class Number:
         return float(np.log1p(width)) if self.log else width
 
 
+@checked_fields
 @dataclass(frozen=True)
 class Intervals:
     """A column of numbers of any shape, in public intervals: each has a share of its own, and values are uniform within it.
@@ -205,7 +211,8 @@ class Schema:
                 'a schema is a tuple of columns: Schema((Category("sex", ("F", "M")), Number("age", 0, 100))).'
             )
         if len(set(names)) < len(names):
-            raise ConfigurationError("a schema needs columns with different names.")
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigurationError(f"the schema has two columns '{twice}': give each a name of its own.")
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Schema":
@@ -235,9 +242,8 @@ class Schema:
         Raises ConfigurationError, without a data value, for a column that is not there, or whose type is not the schema's."""
         entries = {column.name: _of_table(table, column.name) for column in self.columns}
         if len({len(column) for column in entries.values()}) > 1:
-            raise ConfigurationError(
-                f"the table's columns {', '.join(entries)} differ in length: give an entry for each row."
-            )
+            lengths = ", ".join(f"'{name}' has {len(column):,}" for name, column in entries.items())
+            raise ConfigurationError(f"the table's columns differ in length, {lengths}: give an entry for each row.")
         encoded = {column.name: column.encoded(entries[column.name]) for column in self.columns}
         complete = np.all([known for _, known in encoded.values()], axis=0)
         return {name: values for name, (values, _) in encoded.items()}, np.where(complete, 0.0, np.nan).astype(
@@ -250,7 +256,11 @@ def _of_table(table: Foreign, name: str) -> Foreign:
     try:
         column = table[name]
     except Exception:  # what other libraries say may hold values
-        raise ConfigurationError(f"the table has no column '{name}', which the schema names.") from None
+        is_path = isinstance(table, str | os.PathLike)
+        cure = ": read the file first, pandas.read_csv(path)" if is_path else ""
+        raise ConfigurationError(
+            f"the table, {a(type(table).__name__)}, has no column '{name}', which the schema names{cure}."
+        ) from None
     if hasattr(column, "columns"):
         raise ConfigurationError(f"the table has several columns '{name}': give each a name of its own.")
     shape = getattr(column, "shape", None) or (hasattr(column, "__len__") and (len(column),))

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 
 from dpppl.contrib.synthetic.schema import LEFT_OUT, Category, Column, Intervals, Number, Schema
 from dpppl.types import Tree
-from dpppl.validation import checked
+from dpppl.validation import checked, positive
 
 
 @checked
@@ -32,6 +32,8 @@ def table_model(schema: Schema, *, interactions: bool = False, scale: float = 1.
     >>> drawn["sex"].shape, drawn["age"].shape
     ((2, 5), (2, 5))
     """
+
+    scale = positive(scale, name="scale")
 
     def model(columns: Any = None, offset: Any = None, num_rows: int | None = None) -> None:
         latents = _latents(schema, interactions, scale)

@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike
 
 from dpppl.contrib.uncertainty.inputs import as_array
 from dpppl.errors import ConfigurationError
-from dpppl.validation import positive
+from dpppl.validation import fraction
 
 Array = np.ndarray
 
@@ -27,8 +27,7 @@ def discoveries(bayes_factors: ArrayLike, *, prior_null: float = 0.5, false_disc
     if factors.ndim != 1 or not np.all(factors >= 0.0):
         raise ConfigurationError("bayes_factors must be numbers of shape (K,), none negative.")
     for name, value in (("prior_null", prior_null), ("false_discovery_rate", false_discovery_rate)):
-        if not positive(value, name=name) < 1.0:
-            raise ConfigurationError(f"{name} {value} must be in (0, 1).")
+        fraction(value, name=name)
     odds = factors * prior_null / (1.0 - prior_null)
     null = np.where(np.isinf(odds), 1.0, odds / (1.0 + np.where(np.isinf(odds), 0.0, odds)))
     order = np.argsort(null, kind="stable")

@@ -6,7 +6,7 @@ from scipy.special import logsumexp
 
 from dpppl.contrib.uncertainty.inputs import as_array, class_predictions, real_predictions, row_weights
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked
+from dpppl.validation import checked, fraction
 
 
 @checked
@@ -140,8 +140,7 @@ def interval_coverage(
     >>> interval_coverage(draws, [50.0, 99.0])
     0.5
     """
-    if not 0.0 < float(level) < 1.0:
-        raise ConfigurationError(f"level must lie in (0, 1), got {level!r}.")
+    level = fraction(level, name="level")
     draws, observed, share = real_predictions(samples, responses, weights, mask)
     low, high = np.quantile(draws, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], axis=0)
     return float(share @ ((low <= observed) & (observed <= high)))

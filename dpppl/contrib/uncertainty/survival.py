@@ -13,7 +13,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.model.censoring import is_censored
 from dpppl.model.structure import plates_of, unwrapped
 from dpppl.types import BySite, Function, Tree
-from dpppl.validation import checked
+from dpppl.validation import checked, fraction
 
 
 class SurvivalCurve(NamedTuple):
@@ -60,8 +60,7 @@ def survival_curve(
     at = as_array(times, "times")
     if at.ndim != 1 or not np.all(np.isfinite(at)):
         raise ConfigurationError("times must be finite, of shape (T,).")
-    if not 0.0 < level < 1.0:
-        raise ConfigurationError(f"level must lie between 0 and 1, got {level}; write level=0.9.")
+    level = fraction(level, name="level")
 
     def of_draw(draw: Tree) -> Tree:
         with handlers.seed(rng_seed=0), handlers.substitute(data=draw), handlers.trace() as trace:
