@@ -153,6 +153,9 @@ def test_nothing_watches_an_ordinary_run():
     assert replay(inside, data(), neighbour(1e30, 1.0), rng_key=key()).consistent
     assert watching.watcher() is None and seen == [None, None]
     assert set(executables._kept) == before and keys._claimed == claimed
+    for other in (data()[:1], [part[:-1] for part in data()]):
+        with pytest.raises(ConfigurationError, match="must have the same shapes"):
+            replay(inside, data(), other)
     with pytest.raises(ConfigurationError, match="made no access"):
         replay(lambda rng_key, x, y: None, data(), data())
     program = jax.make_jaxpr(lambda x: x)(1.0)

@@ -19,7 +19,7 @@ from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.verdict import Verdict
+from dpppl.noise_aware.verdict import Verdict, unknown_scale
 from dpppl.report.learned import Learned
 from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
@@ -71,7 +71,8 @@ def concluded(
         words = {s: Learned.of(np.asarray(x), float(len(x)), expected[s]).words for s, x in beyond.items()}
         verdict = replace(
             verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric, unnamed=bound.unnamed,
-            codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1, has_columns=bound.split.has_columns,
+            codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
+            has_columns=unknown_scale(verdict.hidden) is None or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)

@@ -3,6 +3,7 @@
 import os
 
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.ipc
@@ -165,6 +166,11 @@ def test_what_a_memory_map_cannot_be(tmp_path):
         (lambda folder: from_disk(Dicts(), dtype="U3"), "declare one by its dtype"),
         (lambda folder: from_disk(Dicts(), dtype=[("x", "O")]), "declare one by its dtype"),
         (lambda folder: from_disk(folder / "text", dtype=ITEM), "dtype= is for objects"),
+        (lambda folder: from_disk([folder / "text"]), "here a list: .* its path alone"),
+        (lambda folder: from_disk(pandas.DataFrame({"x": [1.0]})), "not a DataFrame; an array in memory"),
+        (lambda folder: from_disk(Dicts(), 3, dtype=ITEM), "columns must be a name or a list of names"),
+        (lambda folder: 2.0 * from_disk(Dicts(), dtype=ITEM), "a source is no array in memory"),
+        (lambda folder: np.asarray(from_disk(Dicts(), dtype=ITEM)), "a source is no array in memory"),
     ],
 )
 def test_errors_say_what_to_do(make, message, tmp_path):

@@ -465,6 +465,9 @@ def test_posterior_draws_and_arviz():
     result = run(svi, 3, X, Y)
     draws = result.sample_posterior(jax.random.key(1), 50)
     assert draws["w"].shape == (50, D) and draws["scale"].shape == (50,) and np.all(draws["scale"] > 0)
+    for params, words in (({"loc": 0.0}, "but the parameters are"), (result.params | {"w_auto_loc": 0.0}, "of shape")):
+        with pytest.raises(dpppl.ConfigurationError, match=words):
+            result.sample_posterior(jax.random.key(1), 5, params)
     data = result.to_arviz(jax.random.key(2), 30)
     assert data.posterior["w"].shape == (1, 30, D)
     assert "observed_data" not in data.groups() and "privacy_report" in data.attrs
