@@ -53,11 +53,10 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
         except ConfigurationError:
             raise
         except OSError as error:
-            cure = "; download it first" if "://" in os.fspath(what) else ""
-            cure = cure or ("; give the path of one file, not a pattern" if glob.has_magic(os.fspath(what)) else "")
-            raise DataReadError(
-                f"{os.fspath(what)} cannot be read: {error.strerror or 'not a file of rows'}{cure}."
-            ) from None
+            path = os.fspath(what)
+            cure = "; give the path of one file, not a pattern" if glob.has_magic(path) else ""
+            cure = "; download it first" if "://" in path else cure
+            raise DataReadError(f"{path} cannot be read: {error.strerror or 'not a file of rows'}{cure}.") from None
         except Exception:  # what it says may hold values
             raise DataReadError(
                 f"{os.fspath(what)} is damaged, or no file of rows of one shape: write it anew."

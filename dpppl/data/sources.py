@@ -85,7 +85,7 @@ class Source(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array__(self, *_: object, **__: object) -> Array:
         raise ConfigurationError(
-            "a source is no array in memory: pass it to a model, and compute there; or load its file, as numpy.load(path)."
+            "a source is no array in memory: compute with it in a model, or load it, numpy.load(path)."
         )
 
     __array_ufunc__ = __array__

@@ -65,7 +65,8 @@ class MCMCSettings(Fixed, PrivateRunner, numpyro.infer.MCMC):
             raise
         except ValueError as error:
             raise ConfigurationError(f"{error}.") from None
-        self.__dict__.update(num_data=kernel.num_data, noise_multiplier=kernel.noise_multiplier)
+        del self.num_data, self.noise_multiplier  # the kernel's count
+        self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
         self._ran_on: tuple[int | None, tuple[str, ...]] = (None, ())

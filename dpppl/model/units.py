@@ -74,11 +74,6 @@ class UnitSplit(SplitModel):
         """Those that rows index."""
         return self.of_rows.tables
 
-    @property
-    def has_columns(self) -> bool:
-        """Whether numbers of a row enter the law of its responses: see `SplitModel`."""
-        return self.of_rows.has_columns
-
     def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
         return self.of_rows.visit_observed(
@@ -123,13 +118,8 @@ class UnitResponses(Responses):
 
 
 def split_in_units(
-    model: Model,
-    args: tuple[object, ...],
-    kwargs: dict[str, Tree],
-    *,
-    data_plate: str | None = None,
-    variational: bool = False,
-) -> SplitModel:
+    model: Model, args: tuple[object, ...], kwargs: dict[str, Tree], *, data_plate: str | None = None, variational: bool = False,
+) -> SplitModel:  # fmt: skip
     """`split_model`, and in units where `grouped` made the arguments.
 
     Raises UnsupportedModelError, naming the site, for a latent of each row or of each unit."""

@@ -199,16 +199,9 @@ class Curvature(NamedTuple):
 
 
 def drawn(
-    noisy: Array,
-    std: float,
-    scores: Array,
-    scores_std: float,
-    real: Array,
-    covariance: Array,
-    count: int,
-    most: float = 1.0,
+    noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int, most: float = 1.0,
     along: Array | None = None,
-) -> Curvature:
+) -> Curvature:  # fmt: skip
     """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases.
 
     - **noisy**, **std** - curvature plus noise, (k, b, b), of this sd on the diagonal, and std / sqrt 2 off it.

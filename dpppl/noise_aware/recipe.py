@@ -55,14 +55,8 @@ class Sides(NamedTuple):
 
     @classmethod
     def asked(
-        cls,
-        ask: Ask,
-        at: At,
-        noise_multiplier: float,
-        stages: Sequence[Any],
-        prior: Prior,
-        num_rows: int,
-    ) -> "Sides":
+        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence[Any], prior: Prior, num_rows: int,
+    ) -> "Sides":  # fmt: skip
         """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access.
 
         - **ask** - the function that makes an access.

@@ -153,7 +153,11 @@ class NoiseAware(NoiseAwareSettings):
 
     def _sample_again(self, rng_key: jax.Array, args: Tree, kwargs: Tree, is_modelled: bool) -> None:
         key, releases = keys.as_key(rng_key), self.releases
-        bound = bind(self, args, kwargs, key)
+        bound, given = bind(self, args, kwargs, key), _found(self._coordinates, "sample_again").split.arguments.words
+        if bound.split.arguments.words != given:
+            raise ConfigurationError(
+                f"give arguments of the shapes of run's, {given}; got {bound.split.arguments.words}."
+            )
         found = conclusion.staged(self, bound, releases, releases.asker())
         self._conclude(bound, found, keys.stream(key, "posterior"), is_modelled)
 

@@ -424,15 +424,8 @@ class RowStatistics:
         return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
 
     def scalars_of(
-        self,
-        at: At,
-        row: Tree,
-        public: Tree,
-        weights: jax.Array,
-        found: Influence,
-        log_probs: jax.Array,
-        values: jax.Array,
-    ) -> jax.Array:
+        self, at: At, row: Tree, public: Tree, weights: jax.Array, found: Influence, log_probs: jax.Array, values: jax.Array,
+    ) -> jax.Array:  # fmt: skip
         """The same from its influence, and the weights, log probabilities and values of responses, (1 + m,)."""
         assert at.directions is not None
         responses, situation = self._responses, (self._latents(at.point), unnumbered(row), public)

@@ -82,19 +82,20 @@ class Widths(NamedTuple):
 MODELLED = Widths()
 
 
+_MORE = "raise the budget, give the latents narrower priors, or fewer of them"
+
+
 def unknown_scale(hidden: float, has_columns: bool = True) -> str | None:
     """A finding on scales that the run has not found; `hidden`: see `Release.hidden`, `has_columns`: see `SplitModel`."""
     if hidden < HIDDEN:
         return None
-    cure = "raise the budget, give the latents narrower priors, or fewer of them"
-    if has_columns:
-        cure = (
-            "some columns are in units of their own (years, euros), or nearly constant; write (x - centre) / scale in the model, "
-            "with public constants or those of dpppl.private_scale, or raise the budget"
-        )
+    scaled = (
+        "some columns are in units of their own (years, euros), or nearly constant; write (x - centre) / scale in the model, "
+        "with public constants or those of dpppl.private_scale, or raise the budget"
+    )
     return (
         f"noise hides a direction of the latents that the data may know {hidden:,.0f} times as well as the prior does, while "
-        f"another one is well known: {cure}."
+        f"another one is well known: {scaled if has_columns else _MORE}."
     )
 
 
@@ -195,15 +196,9 @@ class Verdict(verdict.Verdict):
 
     @classmethod
     def of(
-        cls,
-        stages: Sequence[Stage],
-        found: Known,
-        scalars: Scalars,
-        scalar_std: float,
-        prior: Prior,
-        names: Sequence[str],
+        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, scalar_std: float, prior: Prior, names: Sequence[str],
         num_rows: int,
-    ) -> "Verdict":
+    ) -> "Verdict":  # fmt: skip
         """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
         (*_, before, last), sd = stages, np.sqrt(found.variance)
         fit = Fit.of(scalars.values, scalar_std, num_rows, last.excess, scalars.num_flags)
@@ -266,7 +261,7 @@ class Verdict(verdict.Verdict):
     def _unfinished(self) -> list[str]:
         """Findings of a run that has not converged."""
         far = self.conflict
-        cure = far or self.unnamed or "raise the budget, give the latents narrower priors, or fewer of them"
+        cure = far or self.unnamed or _MORE
         lines = []
         if not self.arrival < ARRIVED:
             lines.append(f"the gradients were taken {self.arrival:.1f} sd away from the posterior mean: {cure}.")

@@ -159,6 +159,6 @@ def _alone(privacy: object, short: Privacy) -> Privacy:
         )
     if short != Privacy():
         raise ConfigurationError(
-            "privacy=dpppl.Privacy(...) is given, and settings of it by themselves as well: give them all to Privacy."
+            "privacy=dpppl.Privacy(...) is given, and target_epsilon or another of its settings as well: give all to Privacy."
         )
     return privacy

@@ -74,12 +74,8 @@ def bind(
 
 
 def bind_objective(
-    svi: SVISettings,
-    key: jax.Array,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    init_params: Arrays | None = None,
-) -> tuple[Objective, dict[str, Tree]]:
+    svi: SVISettings, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object], init_params: Arrays | None = None,
+) -> tuple[Objective, dict[str, Tree]]:  # fmt: skip
     """The objective of a run with these arguments, and the unconstrained starting values of its parameters.
 
     The user's guide is set up, too, so that its own methods work.
@@ -268,15 +264,9 @@ def _init_shapes(
 
 
 def choose_norm(
-    svi: SVISettings,
-    objective: Objective,
-    phi: BySite,
-    rows: Tree,
-    public: Tree,
-    run: Run,
-    charges: Sequence[Charge],
-    begin: Callable[[KeyOrigin], PrivacyReport],
-) -> Run:
+    svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: Sequence[Charge], begin:
+    Callable[[KeyOrigin], PrivacyReport],
+) -> Run:  # fmt: skip
     """Choose the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits.
 
     Returns the run, which has its steps reserved.

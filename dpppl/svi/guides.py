@@ -265,14 +265,9 @@ class AutoDropout(autoguide.AutoDelta):
     """
 
     def __init__(
-        self,
-        model: Function,
-        *,
-        rate: float,
-        sites: Sequence[str] | None = None,
-        prefix: str = "auto",
-        init_loc_fn: Function = init_to_median,
-    ):
+        self, model: Function, *, rate: float, sites: Sequence[str] | None = None, prefix: str = "auto", init_loc_fn: Function =
+        init_to_median,
+    ):  # fmt: skip
         if not 0.0 < rate < 1.0:
             raise ConfigurationError("AutoDropout: rate is the probability of dropping a unit, in (0, 1).")
         self.rate, self.sites = float(rate), None if sites is None else tuple(sites)
@@ -300,13 +295,8 @@ class AutoDropout(autoguide.AutoDelta):
         return dropped
 
     def sample_posterior(
-        self,
-        rng_key: jax.Array,
-        params: BySite,
-        *args: object,
-        sample_shape: tuple[int, ...] = (),
-        **kwargs: object,
-    ) -> dict[str, jax.Array]:
+        self, rng_key: jax.Array, params: BySite, *args: object, sample_shape: tuple[int, ...] = (), **kwargs: object,
+    ) -> dict[str, jax.Array]:  # fmt: skip
         values = {name: params[f"{name}_{self.prefix}_loc"] for name in self._init_locs}
         keys = jax.random.split(rng_key, math.prod(sample_shape))
         draws = jax.vmap(lambda key: self._postprocess(self.drop(values, key)))(keys)
