@@ -84,9 +84,7 @@ class Source(np.lib.mixins.NDArrayOperatorsMixin):
         return self.num_rows
 
     def __array__(self, *_: object, **__: object) -> Array:
-        raise ConfigurationError(
-            "a source is no array in memory: compute with it in a model, or load it, numpy.load(path)."
-        )
+        raise ConfigurationError("a source is no array in memory: use it in a model, or load it, numpy.load(path).")
 
     __array_ufunc__ = __array__
 
