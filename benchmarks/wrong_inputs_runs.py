@@ -156,7 +156,7 @@ CHAINS = [
     ("another number of rows", lambda: chain(F, settings={"num_data": 50}), "num_data=40", lambda: chain(F, settings={"num_data": 40})),
     ("a checkpoint that is another file", other_checkpoint, "run.checkpoint|no checkpoint", lambda: mcmc(checkpoint=FOLDER / "new.checkpoint").run(key(), F)),
     ("a checkpoint that is a folder", lambda: chain(F, settings={"checkpoint": str(FOLDER)}), "checkpoint|folder", lambda: chain(F, settings={"checkpoint": FOLDER / "c"})),
-    ("a setting changed", lambda: setattr(mcmc(), "num_samples", 9), "num_samples|make a new one", lambda: mcmc(num_samples=9)),
+    ("a setting changed", lambda: setattr(noise_aware(F), "num_samples", 9), "num_samples|make a new one", lambda: NoiseAware(mean, num_samples=9, **COST)),
     ("weights before a run", lambda: mcmc().get_weights(), "run|get_weights", lambda: CHAIN().get_weights()),
     ("a mesh of strings", lambda: mcmc(mesh=["cpu"]), "mesh|jax.sharding.Mesh", lambda: mcmc(mesh=jax.make_mesh((1,), ("rows",)))),
     ("a path of no ledger", lambda: mcmc(ledger=FOLDER / "none.ledger"), "none.ledger|PrivacyLedger(", lambda: mcmc(ledger=dpppl.PrivacyLedger(FOLDER / "m.ledger", 20.0, 1e-2))),

@@ -22,10 +22,10 @@ from dpppl.report.verdict import warn_of
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.types import Tree
-from dpppl.validation import Fixed, checked, checked_call, plain, positive_integer
+from dpppl.validation import checked, checked_call, plain, positive_integer
 
 
-class MCMCSettings(Fixed, PrivateRunner, numpyro.infer.MCMC):
+class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
     """Base of `dpppl.MCMC`, which documents the arguments."""
 
     _outcome: Outcome | None = None
@@ -65,7 +65,6 @@ class MCMCSettings(Fixed, PrivateRunner, numpyro.infer.MCMC):
             raise
         except ValueError as error:
             raise ConfigurationError(f"{error}.") from None
-        del self.num_data, self.noise_multiplier  # the kernel's count
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
