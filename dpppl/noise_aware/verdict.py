@@ -27,6 +27,8 @@ MANY, BLURRED = 20, 0.5
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # smaller departures are not told, however many rows there are
 HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
+CUT = 0.05
+"""The most that may be clipped off scores where a model that does not fit is a note: of more, a histogram's noise hides tails."""
 TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 SKEW_SURE = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
@@ -311,8 +313,8 @@ class Verdict(verdict.Verdict):
     def is_wrong(self) -> bool:
         """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model.
 
-        Responses that are next to impossible may move them by any distance."""
-        return self.moved >= HARM or self._has_impossible or bool(self.symmetric)
+        Responses that are next to impossible, and scores in tails that a histogram's noise hides, may move them by any distance."""
+        return self.moved >= HARM or self.cut >= CUT or self._has_impossible or bool(self.symmetric)
 
     @property
     def moved(self) -> float:

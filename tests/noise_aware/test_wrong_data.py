@@ -28,13 +28,13 @@ def model(kind):
     return of_rows
 
 
-def run(model, number, *args, epsilon=3.0):
+def run(model, number, *args, epsilon=3.0, num_samples=10):
     key = chacha.wrap(np.arange(1, 9, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(number))
     private = dpppl.NoiseAware(
-        model, target_epsilon=epsilon, target_delta=1e-5, num_samples=10, print_cost=False, progress_bar=False
+        model, target_epsilon=epsilon, target_delta=1e-5, num_samples=num_samples, print_cost=False, progress_bar=False
     )
     private.run(key, *args)
-    return private.verdict
+    return private.verdict, private.get_samples(allow_unconverged=True)
 
 
 @pytest.mark.slow  # a model each: 10 s to compile
@@ -60,7 +60,7 @@ def test_miscoded_responses_are_refused_with_their_cause_and_remedy(kind, coded,
         "times": rng.exponential(np.exp(a)), "shares": rng.beta(2.0 * np.exp(a), 2.0),
     }  # fmt: skip
     y = coded(draws[kind])
-    found = run(model(kind), 0, x, y.astype(np.float32 if y.dtype.kind == "f" else np.int32))
+    found, _ = run(model(kind), 0, x, y.astype(np.float32 if y.dtype.kind == "f" else np.int32))
     assert (
         found.line().startswith("do not read: ")
         and "outside the support: site 'y'" in found.line()
@@ -76,20 +76,20 @@ def logistic(x, y):
 
 
 @pytest.mark.slow  # 60,000 rows
-@pytest.mark.parametrize(("share", "least", "most"), [(0.05, 3, 4), (0.0, 0, 1)], ids=["flipped", "right"])
-def test_labels_that_are_wrong_now_and_then_are_seen_where_they_move_estimates(share, least, most):
-    """5 % of 60,000 labels flipped move means by 3 to 4 of their sds: at epsilon 3 most of four data sets are refused, and at
-    most one of four right ones. By chance two of these are in 1 of 900 cases."""
-    refused = 0
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        x = np.concatenate([np.ones((60_000, 1)), rng.standard_normal((60_000, 3))], axis=1).astype(np.float32)
-        y = rng.random(60_000) < 1.0 / (1.0 + np.exp(-x @ [0.5, 1.5, -1.0, 0.5]))
-        y = np.where(rng.random(60_000) < share, ~y, y).astype(np.int32)
-        found = run(logistic, seed, x, y)
-        refused += found.misfit is not None
-        assert share == 0.0 or found.misfit is None or "estimates move, by up to" in found.misfit
-    assert least <= refused <= most
+def test_labels_that_are_wrong_now_and_then_are_no_reason_to_refuse():
+    """5 % of 60,000 labels flipped: means within 1 sd of those without privacy on the same labels, noise .1 to .2; a note."""
+    rng = np.random.default_rng(0)
+    x = np.concatenate([np.ones((60_000, 1)), rng.standard_normal((60_000, 3))], axis=1).astype(np.float32)
+    y = rng.random(60_000) < 1.0 / (1.0 + np.exp(-x @ [0.5, 1.5, -1.0, 0.5]))
+    y = np.where(rng.random(60_000) < 0.05, ~y, y).astype(np.int32)
+    found, samples = run(logistic, 0, x, y, num_samples=1_000)
+    assert not found.refusals and "the model does not fit" in found.misfit and found.moved < 1.0
+    w = np.zeros(4)
+    for _ in range(20):  # Newton's steps to the mode
+        p = 1.0 / (1.0 + np.exp(-x @ w))
+        precision = (x.T * (p * (1.0 - p))) @ x + np.eye(4)
+        w = w + np.linalg.solve(precision, x.T @ (y - p) - w)
+    assert np.max(np.abs(samples["w"].mean(axis=0) - w) / samples["w"].std(axis=0)) < 1.0
 
 
 def lifetimes(x, y):
@@ -110,6 +110,6 @@ def test_another_skewness_than_the_models_is_seen(is_right, least, most):
         x = rng.standard_normal((2_000, 2)).astype(np.float32)
         noise = 0.3 * np.log(rng.exponential(size=2_000)) if is_right else 0.3 * rng.standard_normal(2_000)
         y = np.exp(x @ [0.3, -0.2] + noise).astype(np.float32)
-        found = run(lifetimes, number, x, y, epsilon=2.0)
-        refused += found.misfit is not None and "another distribution" in found.misfit
+        found, _ = run(lifetimes, number, x, y, epsilon=2.0)
+        refused += bool(found.refusals) and found.misfit is not None
     assert least <= refused <= most
