@@ -313,7 +313,7 @@ class Verdict(verdict.Verdict):
     def is_wrong(self) -> bool:
         """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model.
 
-        Responses that are next to impossible, and scores in tails that a histogram's noise hides, may move them by any distance."""
+        Responses that are next to impossible, and scores in tails that noise hides, may move them by any distance."""
         return self.moved >= HARM or self.cut >= CUT or self._has_impossible or bool(self.symmetric)
 
     @property
