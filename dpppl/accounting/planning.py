@@ -21,7 +21,7 @@ from dpppl.validation import a, checked, positive, positive_integer
 
 CHARGED = 1.00011
 """A run charges a little more than its noise multiplier says, for floating-point sums: planned noise is larger by this."""
-NOISE_AWARE_ACCESSES, NOISE_AWARE_SHARE = 221, 0.25
+NOISE_AWARE_ACCESSES, NOISE_AWARE_SHARE = 227, 0.25
 """Accesses of a NoiseAware run, and the share of its cost that counts: .62 goes to gradients, and what noise in curvatures and
 the way to the mode behaves like a share of 0.1 to 0.4 in its intervals (measured)."""
 FRICTION = {"DPSGHMC": 0.1, "DPSGNHT": 0.1}

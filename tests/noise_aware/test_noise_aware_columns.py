@@ -124,17 +124,18 @@ def test_models_without_columns_have_none():
         "indicators": (lambda w, x, ok: jax.nn.one_hot((x > 0.0).astype(int), 2) @ w[:2], False),
         "none": (lambda w, x, ok: w.sum(), False),
         "slope": (lambda w, x, ok: x * w[0], True),
-        "years": (lambda w, x, ok: ok.astype(int) * w[0] * x.astype(int), True),
+        "years": (lambda w, x, ok: ok.astype(int) * w[0] * x, True),
         "covariate": (lambda w, x, ok: w[0] * covariate(x, ok), True),
     }
-    for expected, has_columns in kinds.values():
+    for kind, (expected, has_columns) in kinds.items():
 
         def model(x, ok, y, expected=expected):
             w = numpyro.sample("w", dist.Normal(0.0, 1.0).expand([4]).to_event(1))
             with numpyro.plate("data", y.shape[0]):
                 numpyro.sample("y", dist.Normal(expected(w, x, ok), 1.0), obs=jnp.log(y))
 
-        split = split_model(model, (np.ones(6, np.float32), np.ones(6, bool), np.ones(6, np.float32)), {})
+        x = np.ones(6, np.int32 if kind == "years" else np.float32)
+        split = split_model(model, (x, np.ones(6, bool), np.ones(6, np.float32)), {})
         assert split.has_columns == has_columns
 
 

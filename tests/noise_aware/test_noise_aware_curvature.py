@@ -335,7 +335,7 @@ def test_a_posterior_can_be_computed_again_from_what_was_released(compiled_once,
     first, charged = found.get_samples(allow_unconverged=True)["w"], found.privacy_report().epsilon
     assert found.privacy_report().status == "complete"
     verdict, kept = found.verdict, pickle.loads(pickle.dumps(found.releases))
-    assert len(kept.values) == 3 * 2 + 6 + 5 * 2 + 4 and kept.prior.mean.shape == (3,)
+    assert len(kept.values) == 3 * 2 + 12 + 5 * 2 + 4 and kept.prior.mean.shape == (3,)
     found.sample_again(dpppl.secret_key(), x, y)
     second = found.get_samples(allow_unconverged=True)["w"]
     assert found.verdict == verdict and found.privacy_report().epsilon == charged
