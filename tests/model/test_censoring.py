@@ -321,7 +321,7 @@ def test_survival_curves_are_those_of_the_samples():
     np.testing.assert_allclose(curve.mean[2], expected.mean(axis=1), rtol=1e-5)
     np.testing.assert_allclose(curve.lower[0], np.quantile(expected, 0.25, axis=1), rtol=1e-5)
     assert pickle.loads(pickle.dumps(curve)).level == 0.5
-    for settings, match in (({"site": "y"}, "no site 'y'"), ({"level": 1.0}, "level must lie")):
+    for settings, match in (({"site": "y"}, "no site 'y'"), ({"level": 1.0}, "level must be")):
         with pytest.raises(ConfigurationError, match=match):
             survival_curve(survival.weibull_survival, samples, [0.5], np.zeros((1, 1)), **settings)
 
