@@ -532,7 +532,7 @@ def noise_aware(**settings):
         (lambda: svi(optim="adam"), "optim must be an optimiser .*, got str\\."),
         (lambda: svi(loss=Trace_ELBO), r"such as Trace_ELBO\(\)"),
         (lambda: svi().get_params(object.__new__(dpppl.SVIResult)), "get_params takes a state; result.params are"),
-        (lambda: svi().run(dpppl.secret_key(), X, Y), "num_steps must be a positive integer"),
+        (lambda: svi().run(dpppl.secret_key(), X, Y), "num_steps must be a whole number"),
         (lambda: chains(ledger=1.0), "ledger is a dpppl.PrivacyLedger or the path of one, got float"),
     ],
 )  # fmt: skip
