@@ -48,9 +48,14 @@ WAYS = {
 @pytest.mark.parametrize("method", [m if m == "MCMC" else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_numbers_that_a_model_captured_are_counted_and_warned_of(method):
     """All private responses as single numbers: a run warns before it is charged. The report says so, and names arguments that
-    are public, with their types and without their values."""
+    are public, with their types and without their values. NoiseAware's program holds each of them ten times, and is refused."""
     runner, run = METHODS[method](copying(in_one_site))
     table = dpppl.Public({"rates": np.full((2, 3), 0.25, np.float32), "words": ["low", "high"], "size": 4})
+    if method == "NoiseAware":
+        with pytest.warns(dpppl.PrivacyWarning), pytest.raises(dpppl.PrivacyLeakError, match="single numbers stand in"):
+            run(Y.astype(np.float32), 1.5, table, word="probit", switch=True)
+        assert not runner.budget.charged
+        return
     with pytest.warns(dpppl.PrivacyWarning, match="12 single numbers, at least as many numbers as there are rows"):
         run(Y.astype(np.float32), 1.5, table, word="probit", switch=True)
     report = runner.privacy_report()
