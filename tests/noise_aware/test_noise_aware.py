@@ -379,7 +379,7 @@ def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeyp
 
         def wrapped(kind, *rest):
             calls.append(kind)
-            if len(calls) == 11:  # after histograms, six that find units, a curvature and a walk
+            if len(calls) == 17:  # after histograms, twelve that find units, a curvature and a walk
                 raise KeyboardInterrupt
             return inner(kind, *rest)
 
@@ -388,7 +388,7 @@ def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeyp
     monkeypatch.setattr(releases.Releases, "asker", failing)
     with pytest.raises(KeyboardInterrupt):
         found.run(dpppl.secret_key(), *data(1)[:2])
-    assert found.budget.charged[0].num_steps == 49 and found.privacy_report().status == "interrupted"
+    assert found.budget.charged[0].num_steps == 55 and found.privacy_report().status == "interrupted"
     with pytest.raises(ConfigurationError, match="`run` must be called"):
         found.get_samples()
 
