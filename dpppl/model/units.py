@@ -219,8 +219,9 @@ def _codes(name: str, ids: Foreign) -> np.ndarray:
         except Exception:  # it cannot be hashed
             return -1
 
-    shape = getattr(ids, "shape", ())
+    shape: tuple[int, ...] = ()
     try:
+        shape = tuple(map(int, getattr(ids, "shape", ())))
         if isinstance(ids, str | bytes | Mapping | Set | Source | Public) or len(shape) > 1:
             raise TypeError
         return np.asarray([code(entry) for entry in entries_of(ids)], np.int64)
