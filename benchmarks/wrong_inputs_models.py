@@ -566,7 +566,7 @@ def survive(*args, **kwargs):
 
 SURVIVAL = [
     ("no censoring times", lambda: survive(TIME, CENSORED), "'time'|censored_by", lambda: survive(TIME, CENSORED, END, "end")),
-    ("a site that is none", lambda: survive(TIME, CENSORED, END, "dropout"), "'dropout'|site", lambda: survive(TIME, CENSORED, END, "end")),
+    ("an unknown site", lambda: survive(TIME, CENSORED, END, "dropout"), "'dropout'|site", lambda: survive(TIME, CENSORED, END, "end")),
     ("censored by a latent", lambda: survive(TIME, CENSORED, model=by_latent), "latent", lambda: survive(TIME, CENSORED, END, "end")),
     ("a mark where nothing is censored", lambda: survive(TIME, END, model=not_censored), "'time'|censored", lambda: survive(TIME, CENSORED, END, "end")),
     ("indicators of another length", lambda: survive(TIME, CENSORED[:-1], END, "end"), "'time'|40|'censored'|39", lambda: survive(TIME, CENSORED, END, "end")),

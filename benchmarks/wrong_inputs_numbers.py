@@ -78,7 +78,7 @@ ACCOUNTS = [
     ("delta forgotten", lambda: ac.epsilon(EVENT), "delta", lambda: ac.epsilon(EVENT, 1e-5)),
     ("a negative epsilon", lambda: ac.delta(EVENT, -1.0), "epsilon|negative", lambda: ac.delta(EVENT, 1.0)),
     ("epsilon as text", lambda: ac.delta(EVENT, "1"), "epsilon|number|str", lambda: ac.delta(EVENT, 1.0)),
-    ("an accountant that is none", lambda: ac.epsilon(EVENT, 1e-5, "moments"), "'moments'|auto", lambda: ac.epsilon(EVENT, 1e-5, "rdp")),
+    ("an unknown accountant", lambda: ac.epsilon(EVENT, 1e-5, "moments"), "'moments'|auto", lambda: ac.epsilon(EVENT, 1e-5, "rdp")),
     ("another relation", lambda: ac.epsilon(EVENT, 1e-5, neighboring_relation="bounded"), "'bounded'|replace_one", lambda: ac.epsilon(REPLACED, 1e-5, neighboring_relation="replace_one")),
     ("an order below 1", lambda: ac.rdp(EVENT, [0.5]), "orders|1", lambda: ac.rdp(EVENT, [2.0])),
     ("orders by words", lambda: ac.rdp(EVENT, ["a"]), "orders|numbers", lambda: ac.rdp(EVENT, [2.0])),
@@ -172,15 +172,15 @@ def nothing(y):
 
 
 PROOFS = [
-    ("an index that is none", lambda: flow.verify(nothing, F, private=3), "private|position|'y'", lambda: flow.verify(nothing, F, private=0)),
-    ("a name that is none", lambda: flow.verify(nothing, F, private="x"), "by name|'y'", lambda: flow.verify(nothing, F, private="y")),
+    ("an unknown index", lambda: flow.verify(nothing, F, private=3), "private|position|'y'", lambda: flow.verify(nothing, F, private=0)),
+    ("an unknown name", lambda: flow.verify(nothing, F, private="x"), "by name|'y'", lambda: flow.verify(nothing, F, private="y")),
     ("private forgotten", lambda: flow.verify(nothing, F), "private", lambda: flow.verify(nothing, F, private="y")),
     ("private as an array", lambda: flow.verify(nothing, F, private=F), "private|by name|'y'", lambda: flow.verify(nothing, F, private="y")),
     ("no function", lambda: flow.verify(3, F, private=0), "function|int", lambda: flow.verify(nothing, F, private=0)),
     ("a program that shows rows", lambda: flow.verify(lambda y: y, F, private=0), "private rows are returned", lambda: flow.verify(nothing, F, private=0)),
     ("a program with the wrong arguments", lambda: flow.verify(nothing, private=0), "y", lambda: flow.verify(nothing, F, private=0)),
     ("a function in place of a program", lambda: flow.verify_jaxpr(nothing, [0]), "jax.make_jaxpr", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [0])),
-    ("an input that is none", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [5]), "private_inputs|from 0 to 0", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [0])),
+    ("an unknown input", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [5]), "private_inputs|from 0 to 0", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [0])),
     ("too few names", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [0], input_names=["a", "b"]), "input_names|1 inputs", lambda: flow.verify_jaxpr(jax.make_jaxpr(nothing)(F), [0], input_names=["a"])),
     ("a program that branches on rows", lambda: flow.verify(lambda y: 1.0 if y[0] > 0 else 0.0, F, private=0), "jnp.where", lambda: flow.verify(nothing, F, private=0)),
 ]
@@ -192,7 +192,7 @@ CHECKS = [
     ("check at epsilon -1", lambda: dpppl.check(mean, F, target_epsilon=-1.0), "target_epsilon|positive", lambda: dpppl.check(mean, F, target_epsilon=1.0)),
     ("check at a path", lambda: dpppl.check(mean, "rows.npy"), "'y'|from_disk", lambda: dpppl.check(mean, dpppl.from_disk(FOLDER / "rows.npy"))),
     ("check with a key first", lambda: dpppl.check(mean, key(), F), "too many|its arguments are y", lambda: dpppl.check(mean, F)),
-    ("a generator that is none", lambda: dpppl.secret_key("mersenne"), "generator|chacha20", lambda: dpppl.secret_key("chacha20")),
+    ("an unknown generator", lambda: dpppl.secret_key("mersenne"), "generator|chacha20", lambda: dpppl.secret_key("chacha20")),
     ("a seed for the secret key", lambda: dpppl.secret_key(0), "generator|text", lambda: dpppl.secret_key()),
 ]
 

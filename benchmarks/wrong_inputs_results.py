@@ -114,7 +114,7 @@ SCORES = [
     ("times by words", lambda: curve(times=["1 year"]), "times|real numbers", lambda: curve()),
     ("a matrix of times", lambda: curve(times=np.zeros((2, 2))), "times|(T,)", lambda: curve()),
     ("a level of 95", lambda: curve(level=95), "level|level=0.9", lambda: curve(level=0.9)),
-    ("a site that is none", lambda: curve(site="death"), "'death'|'time'", lambda: curve(site="time")),
+    ("an unknown site", lambda: curve(site="death"), "'death'|'time'", lambda: curve(site="time")),
     ("no model", lambda: curve(model="weibull"), "model|function", lambda: curve()),
 ]
 
@@ -142,7 +142,7 @@ PICTURES = [
     ("an array for shares", lambda: plotting.learned_share(F), "shares|dict", lambda: plotting.learned_share({"mu": 0.5})),
     ("a report for an attack", lambda: plotting.attack_picture(REPORT()), "audit", lambda: plotting.attack_picture(dpppl.contrib.audit.audit(dpppl.DPSGLD(mean, clipping_norm=1.0, noise_multiplier=3.0, measure_clipping=False), F, num_steps=1, delta=1e-5, num_trials=100))),
     ("a report for a ledger", lambda: plotting.budget_spent(REPORT()), "PrivacyLedger", lambda: plotting.budget_spent(charged())),
-    ("a plan that is none", lambda: plotting.plan_picture(REPORT()), "plan|Plan|PrivacyReport", lambda: plotting.plan_picture(plan(num_data=1000, target_epsilon=1.0, target_delta=1e-5, simulates=False))),
+    ("an unknown plan", lambda: plotting.plan_picture(REPORT()), "plan|Plan|PrivacyReport", lambda: plotting.plan_picture(plan(num_data=1000, target_epsilon=1.0, target_delta=1e-5, simulates=False))),
     ("a list of results", lambda: plotting.epsilon_against_utility([0.1, 0.2]), "results|dict", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8, 2.0: 0.9}})),
     ("an epsilon of -1", lambda: plotting.epsilon_against_utility({"MCMC": {-1.0: 0.8}}), "epsilon|positive", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),
     ("flat results", lambda: plotting.epsilon_against_utility({1.0: 0.8}), "results is a float|dicts by epsilon", lambda: plotting.epsilon_against_utility({"MCMC": {1.0: 0.8}})),

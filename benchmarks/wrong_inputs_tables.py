@@ -108,7 +108,7 @@ SYNTHETIC = [
     ("half a data set", lambda: tables(num_datasets=1.5), "num_datasets|whole number", lambda: tables(num_datasets=2)),
     ("tables for estimates", lambda: synthetic.combine(tables(), [1.0, 1.0, 1.0]), "estimates|numbers", lambda: synthetic.combine([1.0, 2.0, 1.5], [1.0, 1.0, 1.0])),
     ("variances of another length", lambda: synthetic.combine([1.0, 2.0, 1.5], [1.0]), "variances|(3,)|(1,)", lambda: synthetic.combine([1.0, 2.0, 1.5], [1.0, 1.0, 1.0])),
-    ("a rule that is none", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0], rule="rubin"), "'rubin'|mixture", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0], rule="mixture")),
+    ("an unknown rule", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0], rule="rubin"), "'rubin'|mixture", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0], rule="mixture")),
     ("negative variances", lambda: synthetic.combine([1.0, 2.0], [-1.0, 1.0]), "variances|positive", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0])),
     ("one table", lambda: synthetic.combine([1.0], [1.0]), "tables|two or more", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0])),
     ("an interval of 95", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0]).interval(95), "probability|(0, 1)", lambda: synthetic.combine([1.0, 2.0], [1.0, 1.0]).interval(0.95)),
@@ -139,7 +139,7 @@ SYNTH = f"synthesize {TABLE_FILE} --schema {SCHEMA_FILE} --epsilon 3 --delta 1e-
 EPSILON = "epsilon --noise-multiplier 10 --steps 10 --delta 1e-5"
 
 COMMANDS = [
-    ("a command that is none", lambda: command("epsilons"), "epsilons|epsilon", lambda: command(EPSILON)),
+    ("an unknown command", lambda: command("epsilons"), "epsilons|epsilon", lambda: command(EPSILON)),
     ("delta forgotten", lambda: command("epsilon --noise-multiplier 10 --steps 10"), "--delta", lambda: command(EPSILON)),
     ("noise forgotten", lambda: command("epsilon --steps 10 --delta 1e-5"), "--noise-multiplier", lambda: command(EPSILON)),
     ("a rate of 2", lambda: command(EPSILON + " --rate 2"), "rate|(0, 1]", lambda: command(EPSILON + " --rate .2")),
@@ -152,8 +152,8 @@ COMMANDS = [
     ("epsilon of -1", lambda: command(SYNTH.replace("--epsilon 3", "--epsilon -1") + "n6"), "epsilon|positive", lambda: command(SYNTH + "6")),
     ("a model's name", lambda: command(f"verify {MODEL}:maen --argument y=float32[40]"), "maen|mean", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
     ("a model without its colon", lambda: command(f"verify {MODEL} --argument y=float32[40]"), ":", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
-    ("an argument that is none", lambda: command(f"verify {MODEL}:mean --argument x=float32[40]"), "'x'", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
-    ("a type that is none", lambda: command(f"verify {MODEL}:mean --argument y=float[40]"), "argument y|float32[100, 3]", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
+    ("an unknown argument", lambda: command(f"verify {MODEL}:mean --argument x=float32[40]"), "'x'", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
+    ("an unknown type", lambda: command(f"verify {MODEL}:mean --argument y=float[40]"), "argument y|float32[100, 3]", lambda: command(f"verify {MODEL}:mean --argument y=float32[40]")),
     ("a report that is a table", lambda: command(f"report {CSV}"), "rows.csv|JSON", lambda: command(EPSILON)),
     ("a ledger that is a table", lambda: command(f"ledger show {CSV}"), "rows.csv|ledger", lambda: command(EPSILON)),
     ("plan without N", lambda: command("plan --epsilon 1 --delta 1e-5"), "--num-data", lambda: command("plan --num-data 1000 --epsilon 1 --delta 1e-5 --latents 2 --steps 100 --rate 1")),

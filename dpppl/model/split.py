@@ -237,8 +237,8 @@ class SplitModel:
         return {s["name"]: _sum_but(of(s), plate_dim(s, self.data_plate)) for s in sites}
 
     def _at(
-        self, z: Arrays, rows: Arrays, public: Arrays, num_rows: int = 1, assignment: Arrays | None = None, observe: Observe |
-        None = None,
+        self, z: Arrays, rows: Arrays, public: Arrays, num_rows: int = 1, assignment: Arrays | None = None,
+        observe: Observe | None = None,
     ) -> Trace:  # fmt: skip
         def latent(site: Site, transform: Distribution) -> Tree:
             if site["name"] in self.local:
@@ -251,8 +251,8 @@ class SplitModel:
         return self._run(latent, rows, public, num_rows, assignment, observe, z)
 
     def _run(
-        self, latent: Latent, rows: Arrays, public: Arrays, num_rows: int = 1, assignment: Arrays | None = None, observe: Observe
-        | None = None, held: Arrays | None = None,
+        self, latent: Latent, rows: Arrays, public: Arrays, num_rows: int = 1, assignment: Arrays | None = None,
+        observe: Observe | None = None, held: Arrays | None = None,
     ) -> Trace:  # fmt: skip
         if assignment is None:  # any value will do, but what follows from it is marked as depending on the rows
             first = jnp.ravel(next(iter(rows.values())))[0]
@@ -266,8 +266,8 @@ class SplitModel:
 
 
 def split_model(
-    model: Model, args: tuple[object, ...], kwargs: dict[str, object], *, data_plate: str | None = None, variational: bool =
-    False,
+    model: Model, args: tuple[object, ...], kwargs: dict[str, object], *, data_plate: str | None = None,
+    variational: bool = False,
 ) -> SplitModel:  # fmt: skip
     """Split `model`, called as `model(*args, **kwargs)`, from the shapes and dtypes of its arguments alone.
 

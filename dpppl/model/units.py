@@ -74,6 +74,11 @@ class UnitSplit(SplitModel):
         """Those that rows index."""
         return self.of_rows.tables
 
+    @property
+    def has_columns(self) -> bool:
+        """Whether numbers of rows enter the law of their responses."""
+        return self.of_rows.has_columns
+
     def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
         return self.of_rows.visit_observed(

@@ -72,7 +72,7 @@ def concluded(
         verdict = replace(
             verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric, unnamed=bound.unnamed,
             codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
-            has_columns=unknown_scale(verdict.hidden) is None or getattr(bound.split, "of_rows", bound.split).has_columns,
+            has_columns=unknown_scale(verdict.hidden) is None or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)

@@ -264,8 +264,8 @@ def _init_shapes(
 
 
 def choose_norm(
-    svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: Sequence[Charge], begin:
-    Callable[[KeyOrigin], PrivacyReport],
+    svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: Sequence[Charge],
+    begin: Callable[[KeyOrigin], PrivacyReport],
 ) -> Run:  # fmt: skip
     """Choose the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits.
 

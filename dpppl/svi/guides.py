@@ -265,8 +265,8 @@ class AutoDropout(autoguide.AutoDelta):
     """
 
     def __init__(
-        self, model: Function, *, rate: float, sites: Sequence[str] | None = None, prefix: str = "auto", init_loc_fn: Function =
-        init_to_median,
+        self, model: Function, *, rate: float, sites: Sequence[str] | None = None, prefix: str = "auto",
+        init_loc_fn: Function = init_to_median,
     ):  # fmt: skip
         if not 0.0 < rate < 1.0:
             raise ConfigurationError("AutoDropout: rate is the probability of dropping a unit, in (0, 1).")

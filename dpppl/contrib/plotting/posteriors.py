@@ -11,6 +11,7 @@ from dpppl.contrib.uncertainty.decomposition import by_element
 from dpppl.contrib.uncertainty.inputs import as_array
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite
+from dpppl.validation import fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,8 +63,7 @@ def private_beside_prior(
 
     Returns the Axes. Raises ConfigurationError for another level, a site that has no prior samples, or another shape.
     """
-    if not 0.0 < float(level) < 1.0:
-        raise ConfigurationError(f"level must lie in (0, 1), got {level!r}.")
+    level = fraction(level, name="level")
     kinds = [("prior", prior, GREY, "o", "-"), ("private posterior", posterior, BLUE, "s", "-")]
     kinds += [] if reference is None else [("without privacy", reference, ORANGE, "^", "--")]
     rows = {label: by_element(samples, like=posterior) for label, samples, *_ in kinds}

@@ -12,7 +12,7 @@ from dpppl.contrib.uncertainty.decomposition import decompose_variance
 from dpppl.contrib.uncertainty.inputs import as_array
 from dpppl.contrib.uncertainty.survival import SurvivalCurve
 from dpppl.errors import ConfigurationError
-from dpppl.validation import checked
+from dpppl.validation import checked, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -129,8 +129,7 @@ def input_probability(
     >>> axes.get_xlabel()
     'probability'
     """
-    if not 0.0 < float(level) < 1.0:
-        raise ConfigurationError(f"level must lie in (0, 1), got {level!r}.")
+    level = fraction(level, name="level")
     drawn = {"probabilities": probabilities} | ({} if prior is None else {"prior": prior})
     values = {name: as_array(value, name) for name, value in drawn.items()}
     for name, value in values.items():
