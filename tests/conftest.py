@@ -68,6 +68,18 @@ def pytest_configure(config):
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
+_cases: collections.Counter = collections.Counter()
+
+
+def pytest_itemcollected(item):
+    """Cases of a test beyond the n of quick_cases(n) are slow: they run in `make test-all`."""
+    if mark := item.get_closest_marker("quick_cases"):
+        test = item.nodeid.split("[")[0]
+        _cases[test] += 1
+        if _cases[test] > mark.args[0]:
+            item.add_marker("slow")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Keep every n-th case of a test that is marked as thinned(n), the first of those selected included."""

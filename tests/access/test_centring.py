@@ -80,6 +80,7 @@ def test_centred_scores_have_mean_zero_at_the_truth(name):
     assert flat > 8.0 or name == "logistic"  # symmetric covariates: a logistic score is biased less
 
 
+@pytest.mark.slow
 def test_of_two_responses_the_centre_is_known():
     """One gradient gives what the equation over both responses gives."""
     args, kwargs = BY_NAME["logistic_gaussian"].data(0)
@@ -99,6 +100,7 @@ def test_of_two_responses_the_centre_is_known():
     assert np.max(np.linalg.norm(found, axis=1)) <= norm * 1.0001
 
 
+@pytest.mark.slow
 def test_the_centre_solves_its_equation():
     """To the error of ten steps; members that are not finite are left out."""
     rng = np.random.default_rng(0)

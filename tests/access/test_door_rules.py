@@ -102,6 +102,7 @@ FORMS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", FORMS)
 def test_rows_of_weight_zero_add_exactly_nothing(kind):
     """Whatever they hold: zero times infinity is none. Numbers outside of a table add nothing, either."""

@@ -47,6 +47,7 @@ def test_rows_are_counted_by_octave_and_rows_without_a_norm_apart():
     np.testing.assert_allclose(histogram(rows, jax.random.key(0)), wanted, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_rows_that_are_silent_at_the_start_only_have_the_norms_of_other_points():
     """The gradient of a b x at a = b = 1e-4 is 1e-4 x, and x / 2 at the other points; where x is 0, it is silent everywhere."""
 
@@ -108,6 +109,7 @@ def fitted(norms, num_rows, noise_std, rng, **settings):
     return Norms.fitted(counts + noise_std * rng.standard_normal(SIZE), noise_std, num_rows, **settings)
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("num_rows", [400, 4_000, 40_000])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.99])
 def test_the_norm_is_that_of_the_rows_that_inform_the_posterior(share, num_rows):

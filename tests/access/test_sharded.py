@@ -57,6 +57,7 @@ BOTH = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "discretise"), BOTH)
 def test_the_bits_do_not_depend_on_the_number_of_devices(scheme, discretise):
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=SCHEMES[scheme], discretise=discretise, count_share=0.1)
@@ -66,6 +67,7 @@ def test_the_bits_do_not_depend_on_the_number_of_devices(scheme, discretise):
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_each_row_that_is_drawn_counts_once(scheme):
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=SCHEMES[scheme])
@@ -84,6 +86,7 @@ def test_each_row_that_is_drawn_counts_once(scheme):
         np.testing.assert_allclose(counted(rows, step), np.bincount(index[mask], minlength=N), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_of_more_chunks_than_one_device_has_rows():
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=Poisson(0.4))
     rows = rows_of(num_rows=3_001)
@@ -113,6 +116,7 @@ def test_ghost_sums_are_equal_to_rounding(scheme):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 def test_arrays_that_are_dealt_out_are_taken_as_they_lie(axis_type):
     mesh = jax.make_mesh((2,), ("devices",), axis_types=(axis_type,))

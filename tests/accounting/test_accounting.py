@@ -167,6 +167,7 @@ class TestAccountants:
             assert exact <= pld * (1 + 1e-8) <= exact * 1.001
             assert exact < rdp < 1.25 * exact
 
+    @pytest.mark.quick_cases(2)
     @pytest.mark.parametrize(
         "sigma, rate", [(0.2, 1e-4), (0.5, 0.01), (1.0, 0.01), (1.0, 0.5), (5.0, 0.1), (3.0, 0.99)]
     )
@@ -213,6 +214,7 @@ class TestAccountants:
             event(1.0, 10, neighboring_relation="replace_one"), 1e-5
         )
 
+    @pytest.mark.slow
     def test_very_many_tiny_accesses(self):
         """Rounding must not turn it into 0."""
         many = spent(event(2.0, 10**8, 1e-5), 1e-5)
@@ -221,6 +223,7 @@ class TestAccountants:
         fine = spent(event(100.0, 10_000, 0.01), 1e-5)
         assert fine.accountant.startswith("PLD") and fine.epsilon == pytest.approx(0.027225, rel=2e-3)
 
+    @pytest.mark.slow
     def test_extreme_noise_returns_quickly(self):
         for e in (event(0.01, 3, 0.3), event(0.001, 10, 0.5), event(0.1, 10**5, 0.9), event(1e5, 10**9, 0.5)):
             report = spent(e, 1e-5)
@@ -261,6 +264,7 @@ class TestAccountants:
         with pytest.raises(ConfigurationError, match="epsilon"):
             delta(event(1.0), bad)
 
+    @pytest.mark.slow
     def test_rounded_down_schedule_is_a_tight_upper_bound(self):
         sigmas = 1.5 * np.arange(1, 201) ** (1 / 6)
         exact = epsilon(GaussianEvent(noise_multipliers=round_down(sigmas, 200), sampling_rate=0.01), 1e-5)
@@ -347,6 +351,7 @@ class TestGroups:
 
 
 class TestCalibration:
+    @pytest.mark.quick_cases(16)
     @pytest.mark.parametrize(
         "target, target_delta", [(0.01, 1e-5), (0.3, 1e-8), (1.0, 1e-5), (10.0, 1e-6), (50.0, 1e-5)]
     )
@@ -486,12 +491,14 @@ BY_HAND = {
 """Numbers of the accounts, and what they are by hand."""
 
 
+@pytest.mark.quick_cases(14)
 @pytest.mark.parametrize("number", BY_HAND)
 def test_a_number_is_what_it_is_by_hand(number):
     found, expected = BY_HAND[number]
     assert found() == pytest.approx(expected, rel=1e-3, abs=0.0)
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("relation", ["replace_one", "zero_out", "add_or_remove_one"])
 @pytest.mark.parametrize("rate", [1e-16, 1e-9])
 def test_rates_at_which_nothing_is_lost(relation, rate):

@@ -67,6 +67,7 @@ class TestTheTightAccountant:
                 [(sigma, steps)], rate, share * found
             )
 
+    @pytest.mark.slow
     def test_it_lies_in_dp_accountings_bracket(self):
         from dp_accounting.pld import privacy_loss_distribution as theirs
 
@@ -129,6 +130,7 @@ def test_50_settings_are_never_below_the_truth_and_at_most_3_percent_above(seed)
 
 
 class TestTinyDelta:
+    @pytest.mark.quick_cases(1)
     @pytest.mark.parametrize("sigma, rate, steps, at_delta, value", TINY_DELTA)
     def test_epsilon_is_not_too_small(self, sigma, rate, steps, at_delta, value):
         truth = tight.epsilon([(sigma, steps)], rate, at_delta)
@@ -158,6 +160,7 @@ class TestTinyDelta:
 
 
 class TestManyAccesses:
+    @pytest.mark.quick_cases(3)
     @pytest.mark.parametrize(
         "sigma, rate, steps",
         [(10.0, 0.01, 400_000), (10.0, 0.01, 299_999), (10.0, 0.01, 300_001), (2.0, 1e-3, 5_000_000)],

@@ -64,6 +64,7 @@ PAIRS = [
 """Scores of candidates on neighbouring data sets, in units of the sensitivity."""
 
 
+@pytest.mark.quick_cases(6)
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0, None])
 @pytest.mark.parametrize("mean", [1.5, 10.0])
 def test_a_selections_epsilon_bounds_its_definition(mean, shape):
@@ -169,8 +170,9 @@ EVENTS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize(("count", "delta"), [(1, DELTA), pytest.param(10_000, 1e-12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("count", "delta"), [(1, DELTA), (10_000, 1e-12)])
 def test_with_noise_without_end_epsilon_is_finite_and_at_least_zero(event, count, delta):
     """By every accountant, of groups and selections too. It falls with the noise up to 1e6; beyond, bounds are loose."""
     found = []
@@ -189,6 +191,7 @@ def test_with_noise_without_end_epsilon_is_finite_and_at_least_zero(event, count
     assert found[1] <= found[0] and max(found[1:]) < 0.1
 
 
+@pytest.mark.slow
 def test_runs_with_noise_without_end_have_a_finite_price():
     """Plans of all methods, whose histogram and counts take a share of nearly nothing."""
 

@@ -36,6 +36,7 @@ def test_values_of_different_libraries_agree():
             assert row["below"] * 0.999 <= row["prv"] < 1.03 * row["above"] + 0.004
 
 
+@pytest.mark.slow
 def test_random_calibrations_spend_what_they_may():
     rng = np.random.default_rng(1)
     shares = [draw(rng) for _ in range(10)]

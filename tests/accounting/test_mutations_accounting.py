@@ -31,6 +31,7 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
 def test_a_bug_in_a_number_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)

@@ -89,6 +89,7 @@ def test_the_first_run_works_and_is_as_wide_as_planned():
     assert abs(samples.mean() - 0.3) < 4 * samples.std()
 
 
+@pytest.mark.slow
 def test_models_with_factors_get_a_call_that_runs():
     plan = accounting.plan(
         num_data=500, target_epsilon=1.0, target_delta=1e-4, num_latents=1, row_curvature=1.0, rates=(1.0,),

@@ -48,6 +48,7 @@ def test_of_several_candidates_the_dearest_counts():
     assert accounting.epsilon([both, RUN], 1e-6) > accounting.epsilon(both, 1e-6)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("shape", [0.0, 0.5, 1.0, 3.0, None])
 def test_the_number_of_runs_has_its_law(shape):
     event, rng = SelectionEvent(candidates=((RUN,),), mean=6.0, shape=shape), np.random.default_rng(0)

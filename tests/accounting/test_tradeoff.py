@@ -80,6 +80,7 @@ def test_one_poisson_batch_in_closed_form(rate):
     np.testing.assert_allclose(risk.false_negative_rate(false_positive[low]), false_negative[low], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", [poisson(), poisson(5.0, 1000, 0.1)])
 def test_gdpnum_and_riskcal_agree_on_subsampled_runs(event):
     """Both take dp_accounting's pessimistic distributions: a curve not above theirs by more than rounding of the grid."""
@@ -109,6 +110,7 @@ def test_gdpnum_and_riskcal_agree_on_subsampled_runs(event):
         assert optimistic.get_delta_for_epsilon(epsilon) <= risk.delta(epsilon) + 1e-9
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "event",
     [
@@ -174,6 +176,7 @@ def test_nothing_run_no_noise_and_numbers_out_of_range():
         nothing.positive_predictive_value(0.5, 0.0)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("target", [0.01, 0.3])
 def test_noise_for_an_advantage(target):
     sigma = dpppl.accounting.calibrate_advantage(lambda noise: GaussianEvent(noise_multipliers=((noise, 100),)), target)

@@ -89,6 +89,7 @@ def check_bits(subsampling, strategy, tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, in_memory, found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("subsampling", "strategy"),
     [
@@ -138,6 +139,7 @@ def test_each_row_of_blocks_counts_once():
             jax.tree.map(np.testing.assert_array_equal, found, wanted)
 
 
+@pytest.mark.slow
 def test_numbers_have_the_types_that_they_have_in_memory(tmp_path):
     """Numbers of 64 bits become those of 32 that JAX makes of them."""
     rows = np.random.default_rng(0).standard_normal((40, 2)) * 1e3
@@ -165,6 +167,7 @@ class Long:
         return np.zeros(100, np.float32)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("subsampling", [FULL, DENSE, Poisson(1e-6)])
 def test_nothing_is_as_long_as_the_data(subsampling):
     mechanism = Mechanism(clipping=Flat(1.0), subsampling=subsampling)
@@ -253,6 +256,7 @@ def test_chains_and_what_they_say_they_read(asked, capsys):
     assert "rows are read from disk" in str(mcmc.privacy_report())
 
 
+@pytest.mark.slow
 def test_batches_and_what_they_say_they_read(tmp_path, capsys):
     rows = array_of()
     in_memory, _ = chains(rows)
@@ -290,6 +294,7 @@ def test_releases_posteriors_and_what_they_say_they_read(asked, capsys):
     assert len(asked) == 1 + int(passes) * 2
 
 
+@pytest.mark.slow
 def test_scores_and_arrays_in_memory_beside_rows_on_disk(tmp_path):
     found = []
     rows = array_of()
@@ -300,6 +305,7 @@ def test_scores_and_arrays_in_memory_beside_rows_on_disk(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_single_steps_of_guides_keep_their_program(tmp_path):
     svi = dpppl.SVI(model, AutoNormal(model), clipping_norm=1.0, noise_multiplier=2.0)
     state, rows = svi.init(keys.secret_key(), **parts(array_of())), in_file(tmp_path, array_of())
@@ -321,6 +327,7 @@ def test_a_program_reads_the_rows_that_it_was_made_for(tmp_path):
 # Failures
 
 
+@pytest.mark.slow
 def test_a_read_error_ends_a_run_and_what_was_charged_stays_charged(asked, caplog):
     """Its text, which may hold values, is not told."""
     counted = Counted(array_of(), fails_after=10 * 608)
@@ -393,6 +400,7 @@ def said(error):
     return "".join([*seen, *traceback.format_exception(error)])
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("way", SPEAKING)
 def test_what_a_data_sets_code_says_of_a_row_is_left_out(way, caplog, capfd):
     """Of every kind of exception: its words, kind, causes, contexts and notes, in errors, logs and printed text. All are one error."""
@@ -437,6 +445,7 @@ def test_what_an_array_likes_code_says_is_left_out():
         assert "123456" not in said(error.value)
 
 
+@pytest.mark.slow
 def test_files_that_change_are_noticed(tmp_path):
     rows = in_file(tmp_path, array_of())
     found = disk.on_disk(parts(rows), None)
@@ -490,6 +499,7 @@ def unread():
     return {name: Source(table, name, source[name].shape, source[name].dtype) for name in ("x", "y")}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("run", "message"),
     [

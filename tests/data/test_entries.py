@@ -84,6 +84,7 @@ def command(rows, folder):
 READERS = [of_list, alone, of_csv, one_column, items, whole_items, vectors, category, schema, command]
 
 
+@pytest.mark.quick_cases(9)
 @pytest.mark.parametrize("reader", READERS)
 def test_no_entry_decides_how_others_are_read(reader, tmp_path):
     """18 entries in the first, the middle and the last row: all other rows, types, shapes and words are as before."""
@@ -231,6 +232,7 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
 def test_a_bug_in_reading_entries_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)

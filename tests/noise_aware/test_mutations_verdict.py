@@ -121,11 +121,7 @@ MUTATIONS = [
 ]  # fmt: skip
 
 
-SLOW = [m for m in MUTATIONS if m.test in (LIGHT, TWO_PARTS) or "as long as their blocks" in m.bug]
-
-
-@pytest.mark.parametrize(
-    "mutation", [pytest.param(m, id=m.bug, marks=[pytest.mark.slow] * (m in SLOW)) for m in MUTATIONS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=[m.bug for m in MUTATIONS])
 def test_a_bug_is_caught(mutation, request, claimed):
     check_that_it_is_caught(mutation, request, claimed)
