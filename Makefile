@@ -19,6 +19,7 @@ test: $(VENV)/installed
 # `python -m pytest --all` also runs every case of tests that are marked as thinned
 test-all: test
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not numerical"
+	$(BIN)/python -m pytest -n 2 --dist worksteal examples/tests
 	DPPPL_TESTS=numerical $(BIN)/python -m pytest -n 2 --dist worksteal -m numerical tests
 
 dist: $(VENV)/installed

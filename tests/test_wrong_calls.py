@@ -31,12 +31,12 @@ N = 40
 F = (np.random.default_rng(0).normal(size=N) * 0.01 + 77123.25).astype(np.float32)
 X = np.stack([F, F, F], 1)
 Y = (np.arange(N) % 2).astype(np.int32)
-CASES = {}
+CASES, WORDS = {}, {}
 
 
-def case(name, function):
+def case(name, function, words=""):
     assert name not in CASES, name
-    CASES[name] = function
+    CASES[name], WORDS[name] = function, words
 
 
 def normal(name="mu", *shape):
@@ -93,8 +93,16 @@ def each(what, run, values):
         case(f"{what} {getattr(value, '__name__', value)!r}", functools.partial(run, value))
 
 
+SAID = {"init_strategy": "init", "chain_method": "draw chains", "target_epsilon": "epsilon", "target_delta": "delta"}
+"""What a message names, where that is not the argument."""
+
+
+def names(argument):
+    return SAID.get(argument, argument)
+
+
 KERNEL = {
-    "clipping_norm": [-1.0, 0, "1", float("nan"), float("inf"), F, {"nope": 1.0}, {"mu": -1.0}, None, True, 1j],
+    "clipping_norm": [-1.0, 0, "1", float("nan"), float("inf"), F, {"nope": 1.0}, {"mu": -1.0}, {}, None, True, 1j],
     "step_size": [-1, 0, [0.1], None, float("nan"), "0.1"],
     "noise_multiplier": [-1, "1", float("nan"), 0],
     "temperature": [0, -1, "warm", None],
@@ -112,7 +120,8 @@ FREE = {"target_epsilon": None}
 for name, values in KERNEL.items():
     free = FREE if name in ("step_size", "noise_multiplier") else {}
     for value in values:
-        case(f"kernel {name}={value!r}"[:60], lambda n=name, v=value, s=free: chain(own=kernel(**{n: v}), settings=s))
+        call_it = functools.partial(lambda n, v, s: chain(own=kernel(**{n: v}), settings=s), name, value, free)
+        case(f"kernel {name}={value!r}"[:60], call_it, names(name))
 for number, schedule in enumerate([lambda i: -1.0, lambda i: "a", lambda i, j: 0.1, lambda i: jnp.ones(2)]):
     case(f"schedule {number}", lambda s=schedule: chain(own=kernel(step_size=s), settings=FREE))
 for number, scheme in enumerate(
@@ -125,12 +134,20 @@ for number, scheme in enumerate(
     ]
 ):  # fmt: skip
     case(f"scheme {number}", scheme)
-case("batches", lambda: chain(own=kernel(subsampling=dpppl.Partition(100))))
-case("num_data of a scheme", lambda: chain(own=kernel(subsampling=dpppl.WithoutReplacement(5, 100))))
 for value in ("model", [mean], 3, None, dist.Normal):
     case(f"model {value!r}"[:30], lambda v=value: chain(own=kernel(v)))
-for value in (0, 2.0, "a"):
-    case(f"friction {value!r}", lambda v=value: DPSGHMC(mean, friction=v))
+for value in (0, 1.0, -0.1, float("nan"), "match", None):
+    case(f"friction {value!r}", lambda v=value: DPSGHMC(mean, friction=v), "friction")
+SCHEMES = {
+    "rate": (dpppl.Poisson, [-0.1, 1.0000001, float("nan"), None, [0.1], 0.1j]),
+    "num_batches must be a positive integer": (dpppl.Partition, [-1, 2.0, True, None]),
+    "batch_size": (lambda sizes: dpppl.Poisson.of_batch(*sizes), [(0, 10), (11, 10), (-1, 10), (1, 0)]),
+    "integers": (lambda sizes: dpppl.WithoutReplacement(*sizes), [(0, 5), (6, 5), (1.0, 5), (1, None)]),
+    "overflow_probability": (lambda p: dpppl.Poisson(0.1, overflow_probability=p), [0.0, 1e-3, float("nan"), -1e-9]),
+}
+for words, (make, values) in SCHEMES.items():
+    for value in values:
+        case(f"{words} {value!r}", functools.partial(make, value), words)
 case("diffusion", lambda: DPSGNHT(mean, diffusion=-1))
 
 RUN = {
@@ -151,7 +168,7 @@ RUN = {
 }
 for name, values in RUN.items():
     for value in values:
-        case(f"MCMC {name}={value!r}", lambda n=name, v=value: mcmc(**{n: v}))
+        case(f"MCMC {name}={value!r}", lambda n=name, v=value: mcmc(**{n: v}), names(name))
 FIT = {
     "optim": [3, optax.adam, numpyro.optim.Adam, "adam", [1], optax.constant_schedule(0.1)],
     "loss": ["elbo", Trace_ELBO, 3],
@@ -168,7 +185,7 @@ FIT = {
 }
 for name, values in FIT.items():
     for value in values:
-        case(f"SVI {name}={value!r}"[:60], lambda n=name, v=value: svi(**{n: v}))
+        case(f"SVI {name}={value!r}"[:60], lambda n=name, v=value: svi(**{n: v}), names(name))
 for loss in (RenyiELBO, TraceGraph_ELBO, TraceEnum_ELBO):
     case(f"SVI loss {loss.__name__}", lambda a=loss: svi(loss=a()))
 RELEASES = {
@@ -276,6 +293,8 @@ def post_warmup():
 
 for name, function in CALLS.items():
     case(f"call: {name}", function)
+case("batches", lambda: chain(own=kernel(subsampling=dpppl.Partition(100))))
+case("num_data of a scheme", lambda: chain(own=kernel(subsampling=dpppl.WithoutReplacement(5, 100))))
 
 # Queries, accounts, ledgers, reports
 
@@ -431,15 +450,17 @@ for name, function in MODELS.items():
     case(f"model: {name}", lambda f=function: chain(own=kernel(f)))
 
 
+@pytest.mark.quick_cases(1)  # settings
 @pytest.mark.parametrize("part", range(4))
 def test_wrong_calls_name_a_remedy_and_hold_no_value(part):
-    """Nothing raw. What is refused is refused with words of more than its name: what was given, and what to write."""
+    """Nothing raw. What is refused is refused with words of more than its name: what was given, and what to write. A setting out of
+    range is named."""
     wrong = {}
-    for name, function in list(CASES.items())[part::4]:
+    for name, function in list(CASES.items())[part * len(CASES) // 4 : (part + 1) * len(CASES) // 4]:
         failure = call(function)
         if not failure.is_ours:
             wrong[name] = repr(failure.error)
-        elif failure.marks or len(str(failure.error)) < 25:
+        elif failure.marks or len(str(failure.error)) < 25 or WORDS[name] not in str(failure.error):
             wrong[name] = f"{failure.marks} {failure.error}"
     assert not wrong, "\n".join(f"{name}: {what}" for name, what in wrong.items())
     assert len(CASES) >= 300

@@ -150,12 +150,6 @@ def test_friction_is_matched_to_a_given_step():
         planned(make(step_size=step))
 
 
-@pytest.mark.parametrize("friction", [0.0, 1.0, -0.1, float("nan"), "match", None])
-def test_a_friction_out_of_range_is_refused(friction):
-    with pytest.raises(ConfigurationError, match="friction"):
-        dpppl.DPSGHMC(normal_mean, clipping_norm=1.0, noise_multiplier=1.0, friction=friction)
-
-
 def test_a_total_diffusion_time_is_the_same_for_every_kernel():
     """2 mu^2 / C^2, whatever the number of steps and the friction."""
     times = [

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpppl.errors import ConfigurationError
 from dpppl.randomness import native
 from dpppl.subsampling import (
     SAMPLING_BITS,
@@ -352,29 +351,6 @@ def test_rate_one_is_the_full_batch():
     key = jax.random.key(0)
     assert Poisson(1.0).draw(key, 7) == Poisson(1).draw(key, 7) == FullBatch().draw(key, 7) == Selection(None, None)
     assert Poisson(1).rate == FullBatch().rate == 1.0
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.1, 1.0000001, float("nan"), float("inf"), "0.1", None, [0.1], 0.1j])
-def test_a_rate_that_is_no_probability_is_refused(rate):
-    with pytest.raises(ConfigurationError, match="rate"):
-        Poisson(rate)
-
-
-@pytest.mark.parametrize(("batch_size", "num_data"), [(0, 10), (11, 10), (-1, 10), (1, 0)])
-def test_a_batch_that_does_not_fit_is_refused(batch_size, num_data):
-    with pytest.raises(ConfigurationError, match="batch_size"):
-        Poisson.of_batch(batch_size, num_data)
-
-
-@pytest.mark.parametrize("probability", [0.0, 1e-3, float("nan"), -1e-9])
-def test_an_overflow_probability_out_of_range_is_refused(probability):
-    with pytest.raises(ConfigurationError, match="overflow_probability"):
-        Poisson(0.1, overflow_probability=probability)
-
-
-def test_full_batch_has_no_other_rate():
-    with pytest.raises(ConfigurationError, match="Poisson"):
-        FullBatch(0.5)
 
 
 def test_schemes_say_what_they_do():
