@@ -41,6 +41,7 @@ def attack(make=dpppl.DPSGLD, epsilon=2.0, options=(), **settings):
     return result
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("epsilon", SIGMA_FOR)
 @audited
@@ -78,6 +79,7 @@ def test_measured_error_rates_reach_the_trade_off_curve_and_do_not_cross_it(rate
         assert rate < 1.0 or false_positives != 0.2 or measured > curve(1.25 * 3.75) + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "options"),
     [
@@ -100,6 +102,7 @@ def test_the_black_box_attack_does_not_find_more_than_is_reported(make):
     assert 0.1 * result.epsilon_reported < result.epsilon_lower <= result.epsilon_reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [dpppl.DPSGLD, svi])
 def test_poisson_batches_do_not_lose_more_than_is_reported(make):
     result = attack(make, options={"subsampling": dpppl.Poisson(0.5)})
@@ -134,6 +137,7 @@ def test_arguments_out_of_range_are_refused(options, words):
         attack(**options)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_attacked_is_refused():
     adaptive = {"clipping": dpppl.Adaptive(), "num_data": 4}
     with pytest.raises(dpppl.ConfigurationError, match='with attack="one_run" only'):
@@ -158,6 +162,7 @@ def mcmc(epsilon=4.0, **settings):
     )
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("count", [1, 2, 20, 60, 140])
 def test_a_one_run_attack_of_few_rows_finds_nothing_and_says_so(count):
     kernel = dpppl.DPSGLD(model, clipping_norm=1.0, noise_multiplier=5.0)

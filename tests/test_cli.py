@@ -54,6 +54,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(("line", "answer"), SHOWN)
 def test_the_commands_answer_as_the_page_shows(line, answer, folder, capsys):
     assert main(shlex.split(line)) == 0
@@ -136,6 +137,7 @@ def test_a_changed_line_of_a_ledger_is_seen(folder, capsys):
     assert main(["ledger", "verify", "survey.ledger"]) == 1 and "LedgerError" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_python_m_dpppl_and_wrong_usage():
     done = subprocess.run([sys.executable, "-m", "dpppl", "nonsense"], capture_output=True, text=True)
     assert done.returncode == 2 and "epsilon" in done.stderr and "usage: dpppl" in done.stderr

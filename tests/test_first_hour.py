@@ -600,6 +600,7 @@ def fitted():
     return fit, fit.run(dpppl.secret_key(), 3, X[:, 0], progress_bar=False)
 
 
+@pytest.mark.slow
 def test_svi_has_a_pickle(fitted, monkeypatch):
     import sys
 
@@ -656,6 +657,7 @@ def amortised(y):
         numpyro.sample("z", dist.Normal(slope * y, 1.0))
 
 
+@pytest.mark.slow
 def test_latents_of_rows_are_led_to_per_parameter_gradients():
     settings = dict(noise_multiplier=1.0, clipping="centred")
     bind = lambda **more: dpppl.SVI(of_rows, amortised, **(settings | more)).init(dpppl.secret_key(), X[:, 0])  # noqa: E731
@@ -674,6 +676,7 @@ def hinge(x, y):
         numpyro.factor("hinge", -jnp.maximum(0.0, 1.0 - (2 * y - 1) * (x @ w)))
 
 
+@pytest.mark.slow
 def test_factors_of_rows_are_led_to_flat_clipping():
     """NoiseAware has none: it names the methods that have."""
     with pytest.raises(UnsupportedModelError, match=r'use clipping="flat", with a dpppl kernel or dpppl\.SVI'):

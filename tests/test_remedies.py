@@ -298,6 +298,7 @@ def test_the_guides_that_are_advised_run():
     assert bind_guide(guide)[1].keys() == {"loc"} and "mu_auto_loc" in bind_guide(AutoNormal(mean))[1]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("chosen", [AutoNormal, lambda model: lambda *args: None], ids=["auto", "none"])
 def test_networks_without_a_prior_under_the_defaults_of_svi(chosen):
     model = network(lambda name: nnx_module(name, nnx.Linear(3, 1, rngs=nnx.Rngs(0))))
@@ -329,6 +330,7 @@ def started(strategy):
     return {name: np.asarray(x) for name, x in found.constrain(z, {"high": HIGH}).items()}
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "make", ["init_to_median", "init_to_uniform", "init_to_sample", "init_to_feasible", "init_to_mean"]
 )
@@ -392,6 +394,7 @@ def test_numbers(settings, words):
     assert str(caught.value) == words
 
 
+@pytest.mark.slow
 def test_runs_inside_transforms():
     """Refused before anything is charged, with what to do instead, which runs."""
     key, fit = dpppl.secret_key(), dpppl.SVI(mean, AutoNormal(mean), clipping_norm=1.0, **COST)
@@ -434,6 +437,7 @@ def test_a_short_run_says_how_long_one_has_to_be():
     assert 2 <= times <= 10 and longer.privacy_report().epsilon <= 3.0
 
 
+@pytest.mark.slow
 def test_leave_one_out_of_arviz_points_to_the_private_score():
     arviz = pytest.importorskip("arviz")
     sampler = mcmc()

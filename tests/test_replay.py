@@ -21,6 +21,7 @@ MISSED = ("a clip that forgets one leaf", "a row that is read again for each emp
 QUICK = ("query", "query from disk")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in RUNNERS if name not in QUICK)]
 )
@@ -34,6 +35,7 @@ def test_a_row_changes_nothing_but_releases(name):
     assert 1e-3 < found.moved <= 1.0 + 2e-4  # rows did take part
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("entry", "place"),
     [('"?"', "first"), *(pytest.param(*case, marks=pytest.mark.slow) for case in itertools.product(ENTRIES, PLACES))],

@@ -73,6 +73,7 @@ def test_the_better_setting_wins_and_the_cost_is_that_of_a_selection(capsys, tmp
     assert "tune" in str(ledger.report()) and pages.to_html(found.report).startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_a_poisson_number_of_runs_may_be_none(tmp_path):
     settings = ASKED | {"mean_runs": 1.0, "shape": None, "print_cost": False}
     ledgers = [dpppl.PrivacyLedger(tmp_path / str(seed), 90.0, 1e-5) for seed in range(10, 14)]
@@ -102,6 +103,7 @@ def test_what_cannot_be_selected_is_refused(changed, words):
         dpppl.contrib.tuning.tune(jax.random.key(7), *first, jnp.ones(10), **settings)
 
 
+@pytest.mark.slow
 def test_a_selection_beyond_the_target_is_refused_before_it_runs(tmp_path):
     def spent(_):
         raise AssertionError("a run was made")

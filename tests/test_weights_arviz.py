@@ -34,6 +34,7 @@ def run(kernel=dpppl.DPSGLD, warmup=3, samples=40, step_size=None, **options):
     return mcmc
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("kernel", "power"), [(dpppl.DPSGLD, 1.0), (dpppl.DPSGHMC, 0.5)])
 def test_samples_weigh_the_time_they_stand_for(kernel, power):
     """h_t = .01 * t^(-.9) with t from 1: SGLD's time is h_t, SGHMC's the root of it; warmup shifts t."""
@@ -44,6 +45,7 @@ def test_samples_weigh_the_time_they_stand_for(kernel, power):
     np.testing.assert_allclose(weights, np.tile(expected / expected.sum(), (2, 1)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_thinned_steps_count_for_the_sample_that_follows():
     """7 steps are left over at the start of 3 + 40: the 13 samples stand for 3 steps each."""
     mcmc = run(thinning=3)
@@ -56,6 +58,7 @@ def test_equal_steps_have_equal_weights():
     np.testing.assert_allclose(run(step_size=0.01).get_weights(), np.full((1, 40), 1 / 40), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_continued_run_weighs_its_own_steps():
     mcmc = run()
     mcmc.post_warmup_state = mcmc.last_state
@@ -100,6 +103,7 @@ def test_the_summary_shows_weighted_moments(capsys):
     assert "10.0%" in printed and "mixing budget: total diffusion time" in printed
 
 
+@pytest.mark.slow
 def test_the_summary_is_as_long_as_asked_and_names_weights_only_where_they_differ(capsys):
     mcmc = run(step_size=0.01)
     capsys.readouterr()
@@ -109,6 +113,7 @@ def test_the_summary_is_as_long_as_asked_and_names_weights_only_where_they_diffe
     assert "n_eff" in printed and "weighted" not in printed and "mixing budget" in printed
 
 
+@pytest.mark.slow
 def test_chains_that_did_not_mix_are_named(capsys):
     """Steps of 1e-7 leave two chains where their priors put them."""
     kernel = dpppl.DPSGLD(model, clipping_norm=3.0, step_size=1e-7, init_strategy="prior_sample")
@@ -132,6 +137,7 @@ def test_arviz_holds_samples_weights_and_the_report_but_no_rows():
         arviz.from_numpyro(mcmc)
 
 
+@pytest.mark.slow
 def test_arviz_computes_its_diagnostics():
     data = run(num_chains=2, samples=100, step_size=0.002).to_arviz()
     for diagnostic in (arviz.rhat, arviz.ess):
@@ -177,6 +183,7 @@ def test_arviz_takes_names_of_axes_and_those_of_plates_are_kept(to_arviz):
             made(**options)
 
 
+@pytest.mark.slow
 def test_arviz_says_why_there_are_no_rows_and_takes_public_ones():
     data = of_chains()()
     calls = {

@@ -28,6 +28,7 @@ def numbers_of(account):
     return [float(number) for number in NUMBER.findall(str(account))]
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refusals_say_what_they_said(name):
     assert quiet(lambda: refusal(REFUSALS[name])) == GOLDEN["refusals"][name]

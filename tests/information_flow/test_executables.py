@@ -43,6 +43,7 @@ def test_runs_of_the_same_shapes_share_a_program_whatever_their_data_and_keys(ke
     np.testing.assert_array_equal(first(*others), second(*others))
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "changed",
     [

@@ -300,6 +300,7 @@ ROW_PROGRAMS = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", ROW_PROGRAMS)
 def test_row_programs_are_accepted_and_keep_rows_apart(name):
     """Chains, compiled with 64-bit noise around them: what one row adds does not depend on the others."""

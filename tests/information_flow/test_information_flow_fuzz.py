@@ -17,6 +17,7 @@ def test_what_is_accepted_leaks_nothing(first):
     jax.clear_caches()
 
 
+@pytest.mark.slow
 def test_it_finds_a_bug_of_the_proof(monkeypatch):
     bug = Mutation("", "dpppl.information_flow.lattice:conflicts", "uses[: number + 1]", "uses[:number]", "")
     mutated(bug, monkeypatch)

@@ -340,6 +340,7 @@ HOLES = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(20)
 @pytest.mark.parametrize(("function", "kind"), HOLES.values(), ids=HOLES)
 def test_a_hole_is_closed(function, kind):
     assert kind in kinds(function)[0]

@@ -97,6 +97,7 @@ def split_once(number, monkeypatch):
     use_split(split_of(number), monkeypatch)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
 def test_every_kernel_on_every_model_is_accepted(number, split_once):
@@ -153,6 +154,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("guide", "options"), SETTINGS.values(), ids=SETTINGS)
 def test_svi_is_accepted(guide, options):
     settings = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "subsampling": Poisson(0.3)} | options
@@ -228,6 +230,7 @@ def accepted_on(number, guide, gradient):
     return accepted(svi_of(ZOO[number].model, guide, gradient, subsampling), *ZOO[number].data(0))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[entry.name for entry in ZOO])
 def test_guides_on_every_model_are_accepted(number, split_once):
@@ -244,6 +247,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("guide", "number", "gradient"),
     [
@@ -267,6 +271,7 @@ TIMED = ["logistic_gaussian", "linear_regression", "poisson_regression", "hierar
          "enumerated_gaussian_mixture", "zero_inflated_poisson", *NETWORKS, "vae"]  # fmt: skip
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", TIMED)
 def test_the_proof_takes_no_time(name, monkeypatch):
@@ -335,6 +340,7 @@ def work_on_rows(x, y):
 ONCE_REFUSED = [python_numbers, complex_numbers, determinant, fixed_draws, work_on_rows]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.filterwarnings("ignore:the model captures")  # a few rows, and draws that are fixed
 @pytest.mark.parametrize(("model", "x64"), [(python_numbers, True), *((model, False) for model in ONCE_REFUSED)])
 def test_what_was_refused_for_no_reason_is_accepted(model, x64):

@@ -54,6 +54,7 @@ METHODS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("model", [calls, captures], ids=lambda model: model.__name__)
 @pytest.mark.parametrize("method", METHODS)
 def test_deterministic_sites_bring_no_rows_in(method, model, capfd):
@@ -85,6 +86,7 @@ def starts(y):
         numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["MCMC", "NoiseAware"])
 @pytest.mark.parametrize("model", [short, starts], ids=lambda model: model.__name__)
 def test_what_runs_is_what_is_proved(method, model, capfd):
@@ -110,6 +112,7 @@ OPTIMISERS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("optim", OPTIMISERS)
 def test_optimisers_bring_no_rows_in(optim, capfd):
     with pytest.raises(REFUSED, match=r"pure_callback|captures an array"):
@@ -117,6 +120,7 @@ def test_optimisers_bring_no_rows_in(optim, capfd):
     assert "will spend" not in "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 def test_guides_bring_no_rows_in():
     def guide(y):
         loc = numpyro.param("loc", lambda key: fetched()[0])
@@ -126,6 +130,7 @@ def test_guides_bring_no_rows_in():
         svi(normal, guide).run(jax.random.key(0), 2, Y)
 
 
+@pytest.mark.slow
 def test_what_was_proved_is_what_runs():
     """A function that changes its mind after it was traced is not asked again."""
     times = []

@@ -371,6 +371,7 @@ def test_a_disk_that_is_full_charges_nothing_and_says_so(path, monkeypatch, wher
         PrivacyLedger.open(path)
 
 
+@pytest.mark.slow
 def test_a_run_on_a_full_disk_charges_no_access_and_makes_none(path, monkeypatch):
     """The object's budget and the ledger agree on what was charged, and a run that is over keeps its results."""
     ledger = dpppl.PrivacyLedger(path, 20.0, 1e-5)

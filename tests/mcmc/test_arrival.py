@@ -55,6 +55,7 @@ def words(middle, positions, noise):
     return np.array(found, dtype=object)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "friction, thinning, chains, draws", [(1.0, 1, 1, 20), (1.0, 5, 4, 100), (0.1, 1, 4, 20), (0.1, 5, 1, 60)]
 )
@@ -96,6 +97,7 @@ def test_the_way_to_a_posterior_is_seen(friction):
     assert np.mean(words(*of(1.0, start=0.0)) == SHORT) > 0.95
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("friction, stiffness", [(1.0, 1.9), (0.1, 3.7)])
 def test_steps_that_are_too_long_are_seen_in_twenty_draws(friction, stiffness):
     """Just below the limit of stability, 2 and 2 (2 - friction); a third of it is no alarm."""
@@ -115,6 +117,7 @@ def free(y):
         numpyro.sample("y", dist.Normal(jnp.sum(z), 1.0), obs=y)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
 def test_the_noise_is_that_of_the_chain(kernel):
     """Rows that are not finite add 0, so nothing pulls. 240 ways of 60 draws: their variance is known to 1.2 %, moves of kernels
@@ -145,6 +148,7 @@ def mean_of(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_a_run_says_that_its_mean_has_not_arrived_and_how_to_steady_it(capsys):
     """At epsilon .05 a chain goes a tenth of its way: ten sds of its noise, and more than ten of its own sds from the posterior."""
     y = (3.0 + np.random.default_rng(0).standard_normal(1_000)).astype(np.float32)

@@ -86,6 +86,7 @@ def test_the_friction_of_a_thermostat_is_at_most_one_a_step():
 # Every kind of model
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(8)
 @pytest.mark.parametrize("number", range(len(ZOO)), ids=[model.name for model in ZOO])
 def test_steps_are_finite_and_keep_the_state(number):
@@ -326,6 +327,7 @@ def linear_rows(num_rows=40):
     return (SCALES * np.random.default_rng(1).standard_normal((num_rows, 3)) + SCALES).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:steps of .* are too long")  # without the preconditioner
 @pytest.mark.thinned(2)
 @every_kernel
@@ -390,6 +392,7 @@ def test_a_preconditioner_that_is_not_positive_is_refused(bad):
         dpppl.DPSGLD(normal_mean, clipping_norm=1.0, preconditioner={"w": bad})
 
 
+@pytest.mark.quick_cases(1)
 @every_kernel
 def test_a_preconditioner_for_other_sites_is_refused(kernel):
     kernel = kernel(normal_mean, clipping_norm=1.0, noise_multiplier=1.0, preconditioner={"w": 1.0})
@@ -469,6 +472,7 @@ def run_and_accounted(kernel, schedule, count):
     return told, device
 
 
+@pytest.mark.slow
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
 def test_a_schedule_is_accounted_as_it_is_run(x64, kernel):
@@ -476,6 +480,7 @@ def test_a_schedule_is_accounted_as_it_is_run(x64, kernel):
         run_and_accounted(kernel, schedule, 400)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
 def test_a_schedule_that_wraps_is_accounted_as_it_is_run(x64, kernel):
     told, device = run_and_accounted(kernel, lambda t: 1e-4 / (1 + (t + 50_000) ** 2 / 1e10), 12_000)

@@ -122,6 +122,7 @@ def test_kernels_run_under_numpyro(method):
     )
 
 
+@pytest.mark.slow
 def test_kernels_under_numpyro_follow_the_arguments_of_each_run():
     """One kernel, several data sets and settings, with and without jit_model_args."""
     kernel = kernel_of(regression)
@@ -162,6 +163,7 @@ def test_warmup_then_run_as_in_numpyro():
     assert int(ours.last_state.i) == 30
 
 
+@pytest.mark.slow
 def test_one_step_and_no_warmup():
     mcmc = mcmc_of(num_warmup=0, num_samples=1)
     mcmc.warmup(jax.random.key(0), Y)
@@ -181,6 +183,7 @@ def test_run_starts_again():
     assert accesses(mcmc) == 2 * 16
 
 
+@pytest.mark.slow
 def test_init_params_are_used_and_recorded():
     mcmc = mcmc_of(kernel_of(step_size=1e-12), num_chains=2, chain_method="vectorized")
     assert "prior median" in str(mcmc.privacy_plan())
@@ -193,6 +196,7 @@ def test_init_params_are_used_and_recorded():
     assert "supplied by the user" in both and "prior median" in both
 
 
+@pytest.mark.slow
 def test_print_summary(capsys):
     mcmc = mcmc_of(kernel_of(regression, step_size=1e-9), num_chains=2, chain_method="vectorized")
     mcmc.run(jax.random.key(0), X, Y, init_params={"w": np.array([[0.0, 0.0], [5.0, 5.0]]), "sd": np.zeros(2)})
@@ -245,6 +249,7 @@ def test_every_step_of_every_chain_is_charged_before_it_runs(method, monkeypatch
     assert accesses(watch.mcmc) == 2 * 42
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")], ids=["interrupt", "error"])
 @pytest.mark.parametrize("method, steps", [("vectorized", 2 * 9), ("sequential", 9)])
 def test_a_run_that_stops_is_charged_for_what_it_started(method, steps, error, monkeypatch):
@@ -265,6 +270,7 @@ def test_a_run_that_stops_is_charged_for_what_it_started(method, steps, error, m
         mcmc.run(jax.random.key(0), Y)
 
 
+@pytest.mark.slow
 def test_an_interrupted_chain_among_sequential_ones(monkeypatch):
     """The first chain has run to its end and the second has begun: all of it is charged."""
     watch = Watch(monkeypatch, fail_at=22, error=KeyboardInterrupt())
@@ -274,6 +280,7 @@ def test_an_interrupted_chain_among_sequential_ones(monkeypatch):
     assert accesses(mcmc) == 40 + 2 * 2
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", ["sequential", "vectorized"])
 def test_the_plan_is_the_report(method):
     mcmc = mcmc_of(
@@ -326,6 +333,7 @@ def test_the_budget_is_for_all_that_the_object_runs(monkeypatch, claimed):
     assert mcmc.get_samples()["mean"] is samples
 
 
+@pytest.mark.slow
 def test_what_was_charged_stays_charged_at_its_noise(claimed):
     """Neither the kernel that was handed in nor the calibrated one changes what runs cost, or are noised with."""
     kernel = kernel_of()
@@ -340,6 +348,7 @@ def test_what_was_charged_stays_charged_at_its_noise(claimed):
     assert len(set(mcmc.privacy_report().events)) == 1
 
 
+@pytest.mark.slow
 def test_without_a_budget_runs_add_up():
     """Two runs of n steps at constant noise are one of 2n: the exact Gaussian's mu grows by sqrt(2)."""
     mcmc = mcmc_of(kernel_of(noise_multiplier=30.0, clipping_norm=1.0), target_delta=1e-5)
@@ -378,6 +387,7 @@ def test_keys(claimed):
     assert "operating system's entropy" in origins and "short seed that can be guessed" in origins
 
 
+@pytest.mark.slow
 def test_keys_split_off_a_used_key_give_other_noise():
     """Else a run of several chains and a run under a child of its key would share noise, and no one would notice."""
     key = dpppl.secret_key()
@@ -469,6 +479,7 @@ def test_an_explicit_step_gets_the_noise_that_the_budget_needs_and_no_more():
     assert 0.99 <= large.epsilon <= 1.0 and large.details.temperatures[0] > 1.5
 
 
+@pytest.mark.slow
 def test_schedules():
     """A schedule moves on with the steps of a chain, over warmup and continued runs."""
     schedule = lambda count: 0.01 / (1.0 + count)  # noqa: E731
@@ -519,6 +530,7 @@ def test_every_step_draws_the_noise_that_is_accounted_for(altered):
 # Rows of every kind
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 def test_bad_rows_are_bounded_and_the_run_goes_on(bad):
     y = np.array(Y)
@@ -529,6 +541,7 @@ def test_bad_rows_are_bounded_and_the_run_goes_on(bad):
     assert mcmc.privacy_report().details.failed_chains == () and mcmc.privacy_report().status == "complete"
 
 
+@pytest.mark.slow
 def test_a_chain_that_must_explode_is_refused_before_it_is_charged(claimed):
     """At C = .001 the matched step is 1e6 times what the prior stands: refused, by every kernel, for nothing."""
     for kind in (dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT):
@@ -541,6 +554,7 @@ def test_a_chain_that_must_explode_is_refused_before_it_is_charged(claimed):
     mcmc_of(kernel_of(regression, step_size=0.005), num_samples=200).run(jax.random.key(0), X, Y)
 
 
+@pytest.mark.slow
 def test_a_chain_that_turns_infinite_is_charged_and_named(monkeypatch):
     monkeypatch.setattr("dpppl.mcmc.runner.check_prior_stability", lambda *_: None)
     mcmc = mcmc_of(kernel_of(step_size=1e20), num_chains=2, chain_method="vectorized", target_delta=1e-5)
@@ -552,12 +566,14 @@ def test_a_chain_that_turns_infinite_is_charged_and_named(monkeypatch):
     assert mcmc.get_samples()["mean"].shape == (22,) and not np.all(np.isfinite(mcmc.get_samples()["mean"]))
 
 
+@pytest.mark.slow
 def test_one_row():
     mcmc = mcmc_of(kernel_of(subsampling=dpppl.Poisson(0.5)))
     mcmc.run(jax.random.key(0), Y[:1])
     assert np.all(np.isfinite(mcmc.get_samples()["mean"]))
 
 
+@pytest.mark.slow
 def test_empty_batches_still_move_and_are_charged():
     """At rate 1e-6 no row is drawn; every step is an access all the same, with noise and the prior's gradient."""
     mcmc = mcmc_of(kernel_of(subsampling=dpppl.Poisson(1e-6), step_size=0.1, clipping_norm=1e-3), target_delta=1e-5)
@@ -607,6 +623,7 @@ def test_no_reference_outlives_a_refused_or_interrupted_run(monkeypatch):
     assert _live([reference]) == [False]
 
 
+@pytest.mark.slow
 def test_pickles_hold_no_data():
     """A marker row appears in no pickle, as float32 or as float64; the restored object works and charges on."""
     marker = np.float32(1234.5677)
@@ -628,6 +645,7 @@ def test_pickles_hold_no_data():
     assert marker.tobytes() in pickle.dumps(x)  # the search finds what is there
 
 
+@pytest.mark.slow
 def test_the_progress_bar_shows_the_step_count_only(monkeypatch):
     """The bar is fed from step counts: its text is the same for other data."""
     monkeypatch.delenv("CI", raising=False)

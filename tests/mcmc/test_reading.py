@@ -98,6 +98,7 @@ PRIORS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("draw", PRIORS.values(), ids=PRIORS)
 def test_a_posterior_that_is_the_prior_is_called_so(draw):
     """500 elements each: at 60 and at 1,000 draws at least 97 % of priors, at most 2 % of posteriors that are the prior's middle
@@ -140,6 +141,7 @@ def ran(kernel, *args, steps=(300, 600), epsilon=3.0):
     return mcmc
 
 
+@pytest.mark.slow
 def test_a_run_whose_samples_are_the_priors_says_prior(capsys):
     """A norm far below every gradient, half of the rows masked: the posterior is the prior, whatever the data are."""
     y, ok = 1.0 + np.random.default_rng(0).standard_normal(400), np.arange(400) % 2 == 0
@@ -150,6 +152,7 @@ def test_a_run_whose_samples_are_the_priors_says_prior(capsys):
     assert "prior: 1 of 1 (mu); the data changed" in printed and "from the data: prior 1 of 1 (mu)" in printed
 
 
+@pytest.mark.slow
 def test_one_column_that_says_nothing_does_not_spoil_the_others():
     """The last of seven columns is 0: its weight is the prior's, and the others are read."""
     rng = np.random.default_rng(5)

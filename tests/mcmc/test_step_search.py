@@ -104,6 +104,7 @@ def test_the_door_is_never_called_with_less_noise_than_was_charged():
         assert float(multiplier) >= 5.0
 
 
+@pytest.mark.slow
 def test_unstable_steps_are_named():
     kernel = dpppl.DPSGLD(precise, clipping_norm=50.0, step_size=1.9 / 5_001)
     mcmc = dpppl.MCMC(kernel, num_warmup=50, num_samples=300, progress_bar=False, print_cost=False)
@@ -130,6 +131,7 @@ def counted(clipping, rows, share=0.01, sampling=None, noise_multiplier=1e-6, **
 ROWS = np.random.default_rng(1).standard_normal((300, 3)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_clipped_rows_are_counted():
     norms = np.linalg.norm(ROWS, axis=1)
     assert counted(Flat(1.5), ROWS).count[0, 0] == pytest.approx(np.sum(norms > 1.5) - 150.0, abs=0.01)
@@ -153,6 +155,7 @@ def test_sum_and_count_together_cost_one_access():
     assert count**-2 / 3.0**-2 == pytest.approx(0.01, rel=0.1)
 
 
+@pytest.mark.slow
 def test_the_histogram_of_norms_is_charged_with_the_run():
     mcmc = dpppl.MCMC(
         dpppl.DPSGLD(precise), num_warmup=5, num_samples=5, target_epsilon=9.0,
@@ -217,6 +220,7 @@ class Leaky(dpppl.DPSGLD):
         return LeakyBound(bound.kernel, bound.split, bound.responses, bound.scales)
 
 
+@pytest.mark.slow
 def test_what_a_run_is_refused_for_is_asked_before_the_histogram():
     used, budget = dpppl.secret_key(), {"target_epsilon": 2.0, "target_delta": 1e-5, "print_cost": False}
     dpppl.randomness.keys.claim(used)
@@ -254,6 +258,7 @@ def test_verdicts():
     assert list(found(replace(fine, counted=replace(ignored, missing=0.009, silent=0.5)))["w"]) == [READ, SHORT]
 
 
+@pytest.mark.slow
 def test_counts_of_rows_are_read_from_their_sums():
     """A quarter of the rows that have a norm is clipped, 30 % are missing, 20 % silent; few of either are noise."""
     counts = [0.5 * (0.125 - 0.375), 0.5 * 0.3, 0.5 * 0.2]

@@ -115,6 +115,7 @@ def farthest(name, centred=True):
     return float(np.max(np.abs(psi.mean(axis=0)) / psi.std(axis=0)) * np.sqrt(N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["column", *(pytest.param(name, marks=pytest.mark.slow) for name in ("competing", "left", "interval"))]
 )
@@ -196,6 +197,7 @@ def outside(model, *row):
     return bool(supports.is_outside(split, z, dict(zip(split.row, map(jnp.asarray, row))), split.placeholder_public()))
 
 
+@pytest.mark.slow
 def test_rows_against_their_declaration_are_outside():
     """So is a negative time; a row that is censored at 0 is not."""
     f = np.float32
@@ -227,6 +229,7 @@ def test_inspections_that_do_not_take_place_are_at_infinity():
     assert [x.tolist() for x in found.indicators] == [[True, False, False, False], [False, False, False, True]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("exponential", "weibull", "log_normal")), "piecewise"]
 )
@@ -337,6 +340,7 @@ def test_the_page_says_what_runs():
     assert curve.mean.shape == (2, 2) and np.all(curve.lower < curve.upper)
 
 
+@pytest.mark.slow
 def test_replicates_are_censored_like_rows():
     """Their mean time is that of the rows, within 5 standard errors; times without censoring are far longer."""
     model, args = data("column")

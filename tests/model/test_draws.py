@@ -57,6 +57,7 @@ LAWS = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", LAWS)
 def test_the_law_is_that_of_the_distribution(name):
     """Shares below each decile within 4.5 standard errors (false alarm below 1e-3 in all); not those of a law that is moved

@@ -115,6 +115,7 @@ SEVERAL = {
 TABLES = {"i": (np.int32, OUT), "x": (np.float32, CAST), "ids": (np.int32, SEVERAL)}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("field", TABLES)
 def test_what_enters_a_row_is_found_out_of_range(field):
     """A row in range has the bits of the function itself, gradients included; the log likelihood of others is NaN."""
@@ -160,6 +161,7 @@ DOORS = {  # the effects, how gradients of rows are formed, and whether a row is
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", DOORS)
 def test_rows_out_of_range_add_nothing_and_are_counted_as_not_finite(name):
     """Of ten rows three are out of range, and one more whose entry the model masks: that one counts as silent."""
@@ -215,6 +217,7 @@ def test_ids_are_named_with_their_cure():
     assert line.startswith("site 'y': CategoricalLogits takes classes")
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     "look_up",
     [

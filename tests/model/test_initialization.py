@@ -77,6 +77,7 @@ def test_prior_sample_is_a_draw_from_the_prior():
     np.testing.assert_array_equal(z["improper"], np.zeros((50_000, 3)))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(6)
 @pytest.mark.parametrize("entry", ZOO, ids=repr)
 def test_every_model_has_a_start(entry):

@@ -52,6 +52,7 @@ DTYPES = [  # thinned by three, two of three models are met, and they take turns
 ]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("entry, x64", DTYPES)
 def test_prior_and_rows_add_up_to_numpyros_potential(entry, x64):
@@ -71,6 +72,7 @@ def test_prior_and_rows_add_up_to_numpyros_potential(entry, x64):
             assert np.max(np.abs(a - b) / scale) < (1e-10 if x64 else 1e-5)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("entry", [BY_NAME["flax_network"], BY_NAME["scaled_subsample"]], ids=repr)
 def test_eager_calls_agree_with_jitted_ones(entry):
     args, kwargs = entry.data(0)

@@ -153,6 +153,7 @@ SPLIT = [
 ]
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("model, args, enumerated", SPLIT, ids=[entry[0].__name__ for entry in SPLIT])
 def test_it_splits_into_what_numpyro_computes(model, args, enumerated):
@@ -346,6 +347,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.quick_cases(8)
 @pytest.mark.parametrize("model, args, said", REFUSED, ids=[entry[0].__name__ for entry in REFUSED])
 def test_it_is_refused_with_cause_and_cure(model, args, said):
     with pytest.raises((UnsupportedModelError, ConfigurationError)) as caught:

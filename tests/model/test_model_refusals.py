@@ -607,6 +607,7 @@ def of_latent(mean):
     return model
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mean", STEPS.values(), ids=STEPS)
 def test_latents_whose_gradient_is_zero_everywhere(mean):
     """Such a latent would keep its prior, whatever the data are, and samples of the others would follow it."""
@@ -617,6 +618,7 @@ def test_latents_whose_gradient_is_zero_everywhere(mean):
     )
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("mean", SLOPES.values(), ids=SLOPES)
 def test_latents_with_a_gradient_somewhere(mean):
     assert "at" in split_model(of_latent(mean), (X, Y), {}).latents

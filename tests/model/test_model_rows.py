@@ -45,6 +45,7 @@ def refused(model, *args):
     return str(caught.value)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint8, bool])
 def test_labels_of_any_type_work_and_hide_no_coupled_rows(dtype):
     """Between 0 and 1 no float has a finite log likelihood: on such labels coupled rows would pass for independent."""
@@ -144,6 +145,7 @@ def supports():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_made_up_values_lie_in_the_support():
     @jax.jit
     def check(noise):

@@ -34,6 +34,7 @@ def farthest(u):
     return np.max(np.abs(np.concatenate(found))) * np.sqrt(len(z))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["folded", "first words", "second words", "streams"])
 def test_numbers_are_uniform_and_independent(kind):
     """256 correlations within 5.2 standard errors, and a chi-squared of 64 bins within 1e-6 of its law: false alarm below 1e-4 in

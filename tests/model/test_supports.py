@@ -31,6 +31,7 @@ KINDS = {  # distribution, values that it takes, values that it does not take, w
 }  # fmt: skip
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_responses_outside_the_support_are_told_from_others(kind):
     law, inside, outside, words = KINDS[kind]

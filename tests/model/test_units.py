@@ -93,6 +93,7 @@ def test_rows_of_a_person_stand_beside_each_other(ids):
     )  # padded with their own
 
 
+@pytest.mark.slow
 def test_which_rows_are_kept_is_uniform_and_a_matter_of_the_key():
     y = np.arange(4, dtype=np.float32) + 1
     kept = np.zeros(4)
@@ -113,6 +114,7 @@ def test_what_is_kept_of_a_person_does_not_depend_on_the_rows_of_others():
     assert np.array_equal(before["x"][1:], after["x"][1:]) and not np.array_equal(before["x"][0], after["x"][0])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("model", "args"), [(linear, rows_of(12)), (gamma, (np.abs(rows_of(12)[1]) + 0.1,))])
 def test_a_units_log_likelihood_is_the_sum_of_its_rows(model, args):
     ids = [0, 0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4]
@@ -143,6 +145,7 @@ CASES = [
 NORM, COUNT = 0.7, 100
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_no_person_moves_the_sum_by_more_than_the_norm(case):
     """400 cases in all: persons of 1 to 6 rows that hold hostile values, against the same data without that person."""

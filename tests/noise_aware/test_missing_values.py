@@ -102,6 +102,7 @@ def exact(x1, x2, ok, y):
     return np.log(integrate.quad(lambda x: of_y(x) * stats.norm.pdf(x, mean, sd), mean - 8, mean + 8)[0])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("fill", [0.0, np.nan, 1e30])
 def test_a_missing_covariate_is_integrated_out_whatever_stands_in_its_place(fill, monkeypatch):
     data = simulated(40, fill=fill)

@@ -355,6 +355,7 @@ def check_bayes_factors(found, samples):
         noise_aware().bayes_factor("w[0]")
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("progress_bar", [True, False])
 def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, compiled_once, capsys):
     x, y, _ = data(1)
@@ -369,6 +370,7 @@ def test_a_run_shows_its_phases_and_how_many_accesses_it_made(progress_bar, comp
     assert ": :" not in bar
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_stays_charged_for_what_it_began(compiled_once, monkeypatch):
     found = noise_aware()
     calls = []
@@ -488,6 +490,7 @@ def test_posteriors_are_as_wide_as_they_should_be():
     assert np.mean(np.square(too_sure)) > 2.0
 
 
+@pytest.mark.slow
 def test_ranks_far_from_the_truth_say_less():
     """Scores at a point that is r times as far from the truth as sampling would put it move the ranks' moments; their
     variance is taken as r^2 times as large."""

@@ -86,6 +86,7 @@ def without_privacy(x, y):
     return weights, np.sqrt(np.diag(covariance))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", ["years of age", "calendar years"])
 def test_a_logistic_regression_finds_units(kind):
     """With 1,000 rows at epsilon 2, beside an ordinary column."""

@@ -199,6 +199,7 @@ def test_the_prior_of_coordinates_is_that_of_draws_pushed_through():
 # What is computed there
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("model", [non_centred, reparametrised, spread_out])
 def test_the_likelihood_at_coordinates_is_the_models_own(model):
     """At latents that give these coordinates; also responses, drawn or listed. Fails where sites are not replaced."""

@@ -252,6 +252,7 @@ def test_columns_in_other_units_give_the_same_posterior():
 # Priors that are wrong
 
 
+@pytest.mark.slow
 def test_a_walk_goes_as_far_as_the_gradients_say():
     """A weight of 10 under a prior of sd 1: the gradients end where the posterior is, beyond six prior sds."""
     rng, found = np.random.default_rng(0), bench()
@@ -320,6 +321,7 @@ def test_no_release_makes_a_run_fail():
 # Releases that are kept
 
 
+@pytest.mark.slow
 def test_a_posterior_can_be_computed_again_from_what_was_released(compiled_once, monkeypatch):  # noqa: F811
     """Also where computing it had failed after the charge; at no cost, and whatever the private values are by then."""
     x, y, _ = data(1)

@@ -113,6 +113,7 @@ def test_an_outlier_counts_in_a_sandwich_up_to_the_norm():
     assert length(20.0, 1.0) < 3.0 * length(3.0, 1.0)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     ("settings", "columns", "said"),
     [

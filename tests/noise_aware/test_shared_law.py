@@ -115,6 +115,7 @@ def test_no_row_of_a_shared_law_moves_a_release_by_more_than_its_sensitivity(kin
     assert kind in {"bin", "scalars"} or by_others == 0.0  # these two count such rows
 
 
+@pytest.mark.slow
 def test_noise_that_a_shared_curvature_leaves_out_is_made_up():
     """Of 4,000 releases of no rows: variances along 6 isometric coordinates within 4.5 standard errors of 1 (false alarm: 1e-4), and
     along the curvature only the noise of the door's sum."""

@@ -118,6 +118,7 @@ KINDS = {
 SLOW = {"hurdle, NaN", "handlers.mask", "counts", "where", "zero-inflated", "mixture"}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in KINDS])
 def test_what_rows_of_a_right_model_release_has_mean_zero(kind):
     """Centred scores and numbers of the fit, in standard errors of a mean over 4,000 rows at the truth: 100 numbers, of which one

@@ -138,6 +138,7 @@ def coded(y, x, how):
     return x, {"-1 and 1": 2.0 * y - 1.0, "1 and 2": y + 1.0}.get(how, y)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("how", "outside", "missing"),
     [("-1 and 1", 0.5, 0.0), ("1 and 2", 0.5, 0.0), ("10 % missing", 0.0, 0.1), ("column missing", 0.0, 1.0)],
@@ -193,6 +194,7 @@ def test_supports_are_the_models_own(model, x, y, expected):
 # Budgets that can tell nothing
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(("rows", "epsilon"), [(NUM_ROWS, 1e-4), (1, 1.0)], ids=["no budget", "one row"])
 def test_a_budget_that_can_tell_nothing_is_refused_before_anything_is_charged(rows, epsilon):
     x, y, _ = data(1)
@@ -347,6 +349,7 @@ def test_impossible_responses_are_counted_alone():
     )
 
 
+@pytest.mark.slow
 def test_a_missing_square_is_seen():
     """Of the second column; 1,000 rows, mu = 5. The same data without it pass."""
     rng = np.random.default_rng(5)
@@ -359,6 +362,7 @@ def test_a_missing_square_is_seen():
     assert found.link[0] == "w[1]" and found.link[1] > 0.05 and "'w[1]' matters most" in found.misfit
 
 
+@pytest.mark.slow
 def test_the_latent_is_named_that_the_prior_does_not_expect():
     """A weight of 12 under a standard normal prior."""
     rng = np.random.default_rng(6)

@@ -146,6 +146,7 @@ def access(rows=ROWS, noise_multiplier=2.0, clipping=FLAT, seed=0, discretise=Tr
     return np.concatenate([np.asarray(leaf, np.float64).ravel() for leaf in jax.tree.leaves(result)])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("strategy", ["vmap", "microbatch"])
 @pytest.mark.parametrize("clipping", [FLAT, PerSite({"a": 0.6, "b": 0.4})], ids=["flat", "per site"])
 def test_it_is_the_clipped_sum_with_noise_of_the_same_scale(clipping, strategy):
@@ -155,6 +156,7 @@ def test_it_is_the_clipped_sum_with_noise_of_the_same_scale(clipping, strategy):
     assert stats.kstest(noise / (3.0 * clipping.clipping_norm), "norm").pvalue > 1e-6
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("clipping", [FLAT, PerSite({"a": 0.6, "b": 0.4})], ids=["flat", "per site"])
 def test_the_noise_has_standard_deviation_norm_times_multiplier(clipping):
     """Kolmogorov-Smirnov, 200,000 draws, false-alarm rate 1e-6; 5 % more or less is rejected."""
@@ -184,6 +186,7 @@ def test_one_key_gives_noise_that_rows_do_not_change():
     np.testing.assert_allclose(np.linalg.norm(moved), 0.7, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_adaptive_count_is_discrete_too():
     both = [access(clipping=Adaptive(clipping_norm=0.7), discretise=d, noise_multiplier=1e-5) for d in (True, False)]
     np.testing.assert_allclose(*both, atol=1e-2)

@@ -16,6 +16,7 @@ PROJECT = Path(__file__).parents[2]
 available_again = native.available.__wrapped__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiler", [os.environ.get("CC", "cc"), "no-such-compiler"])
 def test_installing_builds_it_where_there_is_a_compiler(compiler, tmp_path):
     pytest.importorskip("setuptools")

@@ -34,6 +34,7 @@ def test_the_distribution_is_standard_normal(key):
     assert abs(np.corrcoef(one**2, other**2)[0, 1]) * np.sqrt(SIZE / 2) < 4.9
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("size", [1, 8, 109, 1_000, 20_001])
 def test_the_native_draws_are_those_of_xla(size):
     if not native.available():
@@ -102,6 +103,7 @@ def test_all_128_bits_matter():
     assert len(np.unique(draws_from(flipped), axis=1).T) == 129
 
 
+@pytest.mark.quick_cases(1)
 def test_it_works_inside_every_transformation(x64):
     key, size = jax.random.key(3), 5
     expected = np.asarray(normal.standard_normal(key, size))

@@ -88,6 +88,7 @@ def access(program, rows, z):
     return noisy_sum(mechanism, program, z, rows, None, key=jax.random.key(0), noise_multiplier=1e-6).total
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("where", ["value", "slope"])
 def test_nothing_is_printed_of_rows_that_are_not_finite(where, capfd):
     """LAPACK says twice of each matrix of infinities, from 26 columns on, that SLASCL was given an illegal value."""
@@ -107,6 +108,7 @@ def test_nothing_is_printed_of_rows_that_are_not_finite(where, capfd):
     np.testing.assert_allclose(totals[0], access(log_likelihood, few, 0.7), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_is_not_read_may_be_infinite():
     """The other half of a triangular matrix; and a row's other matrices."""
     matrix = np.tril(RNG.standard_normal((SIZE, SIZE))).astype(np.float32) + 3.0 * np.eye(SIZE, dtype=np.float32)

@@ -39,6 +39,7 @@ def scores(law, z, x, responses):
     return jax.jit(both)(z, x, responses)
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("name", LAWS)
 def test_scores_are_those_of_jax(name):
     law, responses, most = LAWS[name]

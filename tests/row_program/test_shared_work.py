@@ -53,6 +53,7 @@ def of_mixed():
     return mixed, z, {"x": RNG.standard_normal((N, 4)).astype(np.float32)}
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", [*MODELS, "mixed"])
 def test_the_gradients_are_jaxs(case, x64):
@@ -104,6 +105,7 @@ AWKWARD = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("case", AWKWARD)
 def test_awkward_gradients_are_jaxs(case):
     rows = jnp.asarray(RNG.standard_normal((3, 16)), jnp.float32)
@@ -119,6 +121,7 @@ def by_row(function, log_likelihood, z, rows, public, names, numbers=1):
     return [e for e in found if any(v.aval.size % N == 0 and v.aval.size >= N * numbers for v in e.outvars)]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "case, names, numbers",
     [

@@ -82,7 +82,7 @@ def query(*args):
 
 WAYS = {"MCMC": chain, "norms": norms, "SVI": variational, "NoiseAware": aware, "query": query}
 slow = [pytest.param(way, marks=pytest.mark.slow) for way in ("norms", "NoiseAware")]
-every_way = pytest.mark.parametrize("way", ["MCMC", "SVI", "query", *slow])
+every_way = pytest.mark.parametrize("way", ["query", "SVI", "MCMC", *slow])
 
 
 class Seen:
@@ -137,6 +137,7 @@ def less_one(program, way):
 NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.])")
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_no_constant_comes_of_the_number_of_rows(way, monkeypatch, capfd):
     """Programs for N and N - 1 rows are the same but for N itself, and so are prints and reports: nothing is computed from N,
@@ -163,6 +164,7 @@ def shapes(released):
     return str(kinds), len(pickle.dumps(jax.tree.map(np.asarray, released)))
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_what_is_released_has_the_form_that_it_has_on_neighbours(way, monkeypatch, capfd):
     """Lengths, types, sizes of pickles, programs with all their constants (supports, categories, edges), prints and prices."""
@@ -177,6 +179,7 @@ def test_what_is_released_has_the_form_that_it_has_on_neighbours(way, monkeypatc
     assert not any(np.array_equal(values[0], other) for other in values[1:3])  # rows did take part
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_masked_rows_change_nothing(way):
     """Whatever stands in rows that do not count: bit for bit."""
@@ -192,6 +195,7 @@ def in_another_order(args):
     return [values[order] for values in args]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["SVI", "query", *slow])  # a Poisson batch has other rows then
 def test_rows_in_another_order_change_nothing(way):
     """Sums of full batches, of norms' histograms, of curvatures and of scores.
@@ -201,6 +205,7 @@ def test_rows_in_another_order_change_nothing(way):
     jax.tree.map(same, WAYS[way](*in_another_order(data())), WAYS[way](*data()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["SVI", "query", slow[0]])
 def test_one_row_is_data_like_others(way):
     found = WAYS[way](*data(1))
@@ -259,6 +264,7 @@ def increments(method):
     return np.concatenate([np.diff(np.asarray(found[s]), axis=1)[:, ::2].reshape(-1, LENGTH) for s in SITES])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", ["vectorized", *(pytest.param(m, marks=pytest.mark.slow) for m in ("sequential", "parallel", "mesh"))]
 )

@@ -78,6 +78,7 @@ def faint(y):
         numpyro.sample("y", dist.Normal(scale, 1e4), obs=y)
 
 
+@pytest.mark.slow
 def test_rows_that_are_too_faint_to_inform_a_posterior_give_a_norm_that_the_prior_stands():
     """Gradients of 1e-8, in 10,000 rows."""
     mcmc = mcmc_of(faint, print_cost=False, target_epsilon=8.0)
@@ -85,6 +86,7 @@ def test_rows_that_are_too_faint_to_inform_a_posterior_give_a_norm_that_the_prio
     assert bool(jnp.all(jnp.isfinite(mcmc.get_samples()["scale"]))) and mcmc.privacy_report().status == "complete"
 
 
+@pytest.mark.slow
 def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged(monkeypatch):
     """The histogram was charged by then."""
 
@@ -102,6 +104,7 @@ def test_a_chain_that_explodes_at_the_norm_that_was_found_says_what_was_charged(
     assert mcmc.privacy_report().status == "interrupted"
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_a_ledger_without_room_for_the_run_refuses_its_histogram(make, tmp_path, claimed):
     ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 0.5, 1e-5, full_batch_only=True)
@@ -112,6 +115,7 @@ def test_a_ledger_without_room_for_the_run_refuses_its_histogram(make, tmp_path,
     assert thing.privacy_report().status == "nothing run"
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_the_cost_of_histogram_and_steps_is_printed_once_and_first(make, capsys, monkeypatch):
     thing, printed = make(), []
@@ -129,6 +133,7 @@ def test_the_cost_of_histogram_and_steps_is_printed_once_and_first(make, capsys,
 # Threads
 
 
+@pytest.mark.slow
 @every_way
 @pytest.mark.filterwarnings("ignore:steps of")  # which thread runs decides the key, and the step size that is found
 def test_threads_on_one_object_take_turns(make):

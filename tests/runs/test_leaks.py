@@ -53,6 +53,7 @@ def mcmc_of(model=regression, num_warmup=3, num_samples=4, clipping_norm=1.0, pr
     return dpppl.MCMC(kernel, num_warmup=num_warmup, num_samples=num_samples, progress_bar=progress_bar, **options)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("strategy", ["prior_median", "prior_sample"])
 def test_starting_values_do_not_see_rows(strategy):
     kernel = dpppl.DPSGLD(regression, clipping_norm=1.0, step_size=0.01, init_strategy=strategy)
@@ -83,6 +84,7 @@ def movement(subsampling, row, other):
 ROWS = [0.3, -2.0, MARKER, -1e18, 1e30, np.inf, -np.inf]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("subsampling", [dpppl.FullBatch(), dpppl.Poisson(0.6)], ids=["full", "poisson"])
 def test_a_row_moves_a_step_by_no_more_than_the_sensitivity(subsampling):
     """Zeroing a row (a NaN row counts as zero) moves the state by at most h * C / rate, replacing it by at most twice
@@ -243,6 +245,7 @@ def prints(x, y):
     regression(x, y)
 
 
+@pytest.mark.quick_cases(4)
 @pytest.mark.parametrize(
     "model", [branches, converts, selects, to_numpy, prior_of_rows, couples, raises, outside, prints]
 )
@@ -332,6 +335,7 @@ def optimised(altered):
     return texts
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", CHAIN_METHODS)
 def test_no_program_holds_rows_as_literals(method, tmp_path, optimised):
     """Neither the programs handed to the compiler nor the optimised one that runs the chunks."""

@@ -34,6 +34,7 @@ def held():
     return maps, Counter(program.fingerprint for program in jax.devices()[0].client.live_executables())
 
 
+@pytest.mark.slow
 def test_runs_of_the_same_shapes_add_no_programs_and_no_maps():
     run(0)
     run(1)
@@ -67,6 +68,7 @@ def folder(tmp_path):
     compilation_cache.reset_cache()
 
 
+@pytest.mark.slow
 def test_the_persistent_cache_is_used_and_depends_on_no_data(folder):
     """Other rows and keys of the same shapes add no entry: nothing of them is in a program."""
     executables.clear()

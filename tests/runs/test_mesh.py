@@ -121,6 +121,7 @@ def test_one_program_of_all_kinds_on_several_devices():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3), (one, first), (two, second))
 
 
+@pytest.mark.slow
 def test_scores_do_not_depend_on_the_number_of_devices():
     found = []
     for mesh in (None, mesh_of(1), mesh_of(2)):

@@ -45,6 +45,7 @@ WAYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [m if m == "MCMC" else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
 def test_numbers_that_a_model_captured_are_counted_and_warned_of(method):
     """All private responses as single numbers: a run warns before it is charged. The report says so, and names arguments that

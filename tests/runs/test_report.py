@@ -72,6 +72,7 @@ def gaussian_epsilon(mu, delta):
 # The numbers
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["full", "poisson", "schedule", "matched"])
 def test_steps_are_those_of_the_last_state(name):
     mcmc = run_of(name)
@@ -202,6 +203,7 @@ def test_nothing_run_costs_nothing():
 # The text
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["full", "poisson", "schedule", "matched"])
 def test_the_text_states_every_number_and_every_condition(name):
     mcmc = run_of(name)
@@ -300,6 +302,7 @@ def test_relations_units_and_captured_arrays_are_stated():
     assert "123456" not in str(report) and report.mechanism.neighboring_relation == "zero_out"
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["full", "poisson", "schedule"])
 def test_json_round_trip(name):
     """The JSON holds every field and every derived number, and the events in it give the same epsilon again."""

@@ -94,6 +94,7 @@ def broken(monkeypatch, error, at=1):
     return calls
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_a_run_that_is_refused_changes_nothing(way, claimed, monkeypatch):
     """Refused by the budget, by the proof, for its key or its data: no charge, no key used, no access."""
@@ -119,6 +120,7 @@ def _leak(*_, **__):
     raise dpppl.PrivacyLeakError("refused")
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError()], ids=["interrupt", "failure"])
 def test_a_run_that_stops_stays_charged_for_what_it_began(way, error, monkeypatch):
@@ -134,6 +136,7 @@ def test_a_run_that_stops_stays_charged_for_what_it_began(way, error, monkeypatc
     assert way.spent(thing) == begun + way.steps
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
     """With a target: after an interrupt the object still meets it, and the rest is not lost."""
@@ -151,6 +154,7 @@ def test_what_an_interrupted_run_left_can_be_spent(way, monkeypatch):
             way.run(thing, dpppl.secret_key())
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_threads_never_spend_more_than_the_target(way, monkeypatch):
     """Four threads ask for all of it at once: one is admitted, and the others are refused while it is at its first step."""
@@ -180,6 +184,7 @@ def test_threads_never_spend_more_than_the_target(way, monkeypatch):
     assert 0.99 < thing.privacy_report().epsilon <= 1.0 and way.spent(thing) == way.steps
 
 
+@pytest.mark.slow
 def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
     """Each run would cost .8 of a target of 1, and two more than that; the second asks when the first has begun a twentieth of its steps."""
     matched = mcmc_of(**TARGET).calibrated_kernel().step_size
@@ -200,6 +205,7 @@ def test_what_a_run_has_reserved_is_held_for_it(monkeypatch):
     assert 0.75 < mcmc.privacy_report().epsilon < 0.85
 
 
+@pytest.mark.slow
 @every_way
 def test_runs_beside_each_other_are_charged_apart(way, monkeypatch):
     """A second run begins while the first one is between two chunks."""
@@ -226,6 +232,7 @@ def test_a_query_is_accounted_without_amplification():
     assert svi.privacy_report().epsilon_at(1e-5) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_copies_share_an_account_and_pickles_remember_it(way):
     thing = way.make(target_delta=1e-5, print_cost=False)
@@ -258,6 +265,7 @@ def test_a_copy_of_a_budget_that_is_not_used_up_is_named(kind, tmp_path):
         assert pickle.loads(pickle.dumps(used)).privacy_report().epsilon == used.privacy_report().epsilon
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_a_reserve_is_kept_for_what_comes_later(way):
     thing = way.make(reserve=0.4, **TARGET)
@@ -280,6 +288,7 @@ def test_a_reserve_is_kept_for_what_comes_later(way):
         assert 0.6 < thing.privacy_report().epsilon <= 1.0
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_the_cost_is_printed_once_by_itself_and_in_all(way, capsys):
     thing = way.make(target_delta=1e-5)
@@ -297,6 +306,7 @@ def test_the_cost_is_printed_once_by_itself_and_in_all(way, capsys):
     assert not capsys.readouterr().out and way.spent(quiet) == STEPS
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_a_key_that_can_be_guessed_is_named(way):
     thing = way.make(print_cost=False)
@@ -306,6 +316,7 @@ def test_a_key_that_can_be_guessed_is_named(way):
     assert "short seed that can be guessed" in str(thing.privacy_report())
 
 
+@pytest.mark.quick_cases(1)
 @every_way
 def test_what_is_raised_holds_no_rows(way, monkeypatch):
     """A debugger, or a log with locals, finds no array of the call below the caller's own frame."""
@@ -341,6 +352,7 @@ def test_steps_by_update_are_charged_by_their_object():
     assert svi.privacy_report(state).num_accesses == 3 and int(state.i) == 3
 
 
+@pytest.mark.slow
 def test_the_first_step_by_update_is_charged_and_so_is_a_query_in_its_ledger(tmp_path):
     ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 50.0, 1e-5)
     svi = svi_of(ledger=ledger, print_cost=False)
@@ -370,6 +382,7 @@ CHECKPOINTED = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("way", CHECKPOINTED.values(), ids=CHECKPOINTED)
 @pytest.mark.parametrize("at", [1, 4, 30])
@@ -399,6 +412,7 @@ def test_a_run_that_was_cut_off_goes_on_as_if_it_had_not_been(way, at, tmp_path,
         assert way.spent(cut) < steps
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_run_is_refused(tmp_path, monkeypatch, claimed):
     path = tmp_path / "run.ckpt"
     with monkeypatch.context() as patch:
@@ -463,6 +477,7 @@ def test_after_kill_9_a_rerun_goes_on_and_nothing_is_charged_twice(tmp_path):
 # Ledgers
 
 
+@pytest.mark.slow
 def test_a_ledger_is_one_budget_for_all_objects(tmp_path):
     """Chains, SVI, a query and steps by hand: each is charged in the ledger, and what no longer fits is refused."""
     ledger = dpppl.PrivacyLedger(tmp_path / "y.ledger", 1.0, 1e-5, name="y", full_batch_only=True)
@@ -503,6 +518,7 @@ def test_a_ledger_counts_the_steps_of_an_object_and_of_its_copy(tmp_path):
     assert sum(event.num_accesses for event in ledger.events) == 6 == svi.privacy_report().num_accesses
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["MCMC", "SVI"])
 def test_what_was_charged_survives_a_resume_that_fails(name, tmp_path, monkeypatch, claimed):
     """Interrupted, resumed, interrupted before the first chunk: nothing is forgotten, and the object still goes on."""
@@ -527,6 +543,7 @@ def _interrupt(*_, **__):
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_the_key_of_a_resumed_run_is_used_up(tmp_path, monkeypatch, claimed):
     path, key = tmp_path / "run.ckpt", dpppl.secret_key()
     with monkeypatch.context() as patch:
@@ -539,6 +556,7 @@ def test_the_key_of_a_resumed_run_is_used_up(tmp_path, monkeypatch, claimed):
         mcmc_of().run(key, Y)
 
 
+@pytest.mark.slow
 def test_update_follows_the_arguments_that_init_was_given():
     def scaled(y, scale):
         mu = numpyro.sample("mu", dist.Normal(0.0, scale))

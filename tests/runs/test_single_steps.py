@@ -103,6 +103,7 @@ TRACED = {
 }
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize("call", TRACED.values(), ids=TRACED)
 def test_a_step_that_cannot_be_counted_is_refused(call):
     """Folds under one noise, and twenty steps of which the report said epsilon 0."""
@@ -115,6 +116,7 @@ def test_a_step_that_cannot_be_counted_is_refused(call):
     assert spent(svi) == 1 and svi.privacy_report().epsilon == svi.privacy_report(state).epsilon > 0
 
 
+@pytest.mark.slow
 def test_no_report_says_zero_of_a_state_that_counts_nothing():
     svi, kernel = svi_of(), dpppl.DPSGLD(model, clipping_norm=3.0, step_size=1e-3)
     state = svi.init(dpppl.secret_key(), Y)
@@ -174,6 +176,7 @@ def test_a_fork_cannot_step_a_state_of_its_parent(tmp_path, monkeypatch):
     assert sum(event.num_accesses for event in ledger.events) == 1
 
 
+@pytest.mark.slow
 def test_a_ledger_knows_the_steps_of_a_key_in_every_process(tmp_path, monkeypatch):
     """Another process that was given the same key: what this one has claimed is not known there."""
     ledger, key = dpppl.PrivacyLedger(tmp_path / "y.ledger", 50.0, 1e-5), dpppl.secret_key()

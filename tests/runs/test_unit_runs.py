@@ -44,6 +44,7 @@ def ran():
     return mcmc
 
 
+@pytest.mark.slow
 def test_equal_noise_gives_a_person_the_epsilon_of_a_row(ran):
     rows = chain()
     rows.run(jax.random.key(4), Y)
@@ -52,6 +53,7 @@ def test_equal_noise_gives_a_person_the_epsilon_of_a_row(ran):
     assert ran.privacy_report().num_rows == len(np.unique(IDS)) and rows.privacy_report().num_rows == 160
 
 
+@pytest.mark.slow
 def test_names_of_persons_do_not_matter(ran, claimed):
     claimed.clear()
     again = chain(**PERSONS)
@@ -87,6 +89,7 @@ def test_a_declared_cap_is_a_group_in_the_account(subsampling):
     assert report.to_dict()["comparisons"]["groups"][0]["rows"] == 10
 
 
+@pytest.mark.slow
 def test_queries_and_svi_know_units():
     svi = dpppl.SVI(
         normal_mean, AutoNormal(normal_mean), clipping_norm=3.0, target_epsilon=3.0, target_delta=1e-3, reserve=0.3,
@@ -134,6 +137,7 @@ def test_a_ledger_counts_for_one_kind_of_unit(tmp_path):
     assert found.unit == "person" and len(found.runs) == 1 and "for one person" in found.statement
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_person_of_many_rows_stays_below_the_account():
     kernel = dpppl.DPSGLD(normal_mean, clipping_norm=2.0, noise_multiplier=5.0, step_size=0.05, measure_clipping=False)
     settings = dict(num_steps=10, delta=1e-5, num_trials=4000, rng_key=jax.random.key(1))

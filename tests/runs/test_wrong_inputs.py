@@ -35,6 +35,7 @@ PUBLIC = (
 )
 
 
+@pytest.mark.slow
 def test_wrong_inputs_are_refused_in_words_that_hold_no_value():
     """At least 300: each is refused by an error of ours, before anything is charged."""
     found = list(failures(WRONG))
@@ -44,6 +45,7 @@ def test_wrong_inputs_are_refused_in_words_that_hold_no_value():
     assert all(failure.held.budget.charged == () for *_, failure in found)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_num_data_is_the_number_of_rows(method):
     """Too few, too many: refused before anything is charged; the right number is not asked about."""
@@ -53,6 +55,7 @@ def test_num_data_is_the_number_of_rows(method):
         assert failure.is_ours and f"num_data={N}" in str(failure.error) and runner.budget.charged == ()
 
 
+@pytest.mark.slow
 def test_values_where_none_belongs_are_refused_without_them():
     """As a key, a setting, a model, a path, ids: 170 calls. Names of sites that clipping norms are given for are told."""
     found = [each for each in misplaced_failures() if each[:2] != ("clipping_norm", "a dict")]
@@ -132,6 +135,7 @@ CURES = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", CURES)
 def test_the_cure_of_a_refusal_makes_private_rows(name):
     """The line of code that the message gives, of y, is an array that is taken."""
@@ -152,6 +156,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_without_a_check_the_search_finds_values(mutant, monkeypatch):
     """As the library was before each of them; without a mark, lists go on to a refusal that names no argument."""

@@ -61,6 +61,7 @@ def mu(event):
 # Partition
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(("num_rows", "num_batches"), [(12, 4), (11, 4), (5, 5), (1_000, 7), (6, 1)])
 def test_a_partition_draws_each_row_once_an_epoch(num_rows, num_batches):
     steps = drawn(Partition(num_batches), num_rows, 3 * num_batches)
@@ -142,6 +143,7 @@ def test_continuing_a_run_charges_the_begun_epoch_again():
     assert "redrawn every epoch" in str(in_one)
 
 
+@pytest.mark.slow
 def test_a_chain_walks_through_its_partition():
     """With a huge clipping norm and tiny noise, an epoch's sums at one place add up to the sum over all rows."""
     y = rows(23)
@@ -180,6 +182,7 @@ def test_more_batches_than_rows_are_refused():
 # Fixed-size batches
 
 
+@pytest.mark.quick_cases(2)
 @pytest.mark.parametrize(
     ("batch_size", "num_rows"), [(1, 7), (3, 8), (5, 8), (7, 8), (8, 8), (40, 1_000), (990, 1_000)]
 )
@@ -188,6 +191,7 @@ def test_batches_have_exactly_their_size(batch_size, num_rows):
         assert len(np.unique(batch)) == len(batch) == batch_size
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("batch_size", [2, 4])
 def test_every_subset_of_its_size_is_as_likely(batch_size):
     """All 15 subsets of 2 (or 4) of 6 rows, 60,000 draws: false-alarm rate 1e-6; one subset 20 % off is seen."""
@@ -224,6 +228,7 @@ def test_events_under_different_relations_are_not_added():
         accounting.epsilon(events, 1e-5)
 
 
+@pytest.mark.slow
 def test_fixed_size_batches_run_and_say_what_they_are():
     with pytest.warns(UserWarning, match="cost far more privacy than Poisson"):
         scheme = dpppl.WithoutReplacement(5, 24)
@@ -244,6 +249,7 @@ def test_another_number_of_rows_than_declared_is_refused():
     assert mcmc.privacy_report().num_accesses == 0
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("kernel", "scheme"),
     [
@@ -297,6 +303,7 @@ def test_one_row_moves_each_site_by_no_more_than_its_norm(site):
     assert kernel.mechanism.clipping.clipping_norm == pytest.approx(math.hypot(0.5, 2.0))
 
 
+@pytest.mark.slow
 def test_the_noise_of_clipping_by_site_is_that_of_the_joint_norm():
     report = run(dpppl.DPSGLD(model, clipping_norm={"a": 3.0, "b": 4.0}, noise_multiplier=2.0), rows()).privacy_report()
     kernel = dpppl.DPSGLD(model, clipping_norm=5.0, noise_multiplier=2.0)
@@ -305,6 +312,7 @@ def test_the_noise_of_clipping_by_site_is_that_of_the_joint_norm():
     assert "joint norm 5" in str(report)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sites", [{"a": 1.0}, {"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 1.0, "B": 1.0}])
 def test_norms_for_other_sites_are_refused(sites):
     mcmc = dpppl.MCMC(
@@ -338,6 +346,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGHMC, functools.partial(dpppl.DPSGNHT, diffusion=5.0)])
 def test_the_noise_of_every_step_follows_its_size(name, kernel):

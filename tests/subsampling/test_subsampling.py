@@ -94,6 +94,7 @@ def subset_pvalue(counts, rate):
     return chi_square(counts, rate**sizes * (1 - rate) ** (SUBSET_ROWS - sizes))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_every_subset_has_its_probability(sparse):
     """False-alarm rate 1e-6 over some 2,400 groups of the 4,096 subsets; a rate 1 % off is rejected (power .99)."""
@@ -106,6 +107,7 @@ def test_every_subset_has_its_probability(sparse):
 # Sizes, rows and positions
 
 
+@pytest.mark.quick_cases(3)
 @pytest.mark.parametrize(
     ("rate", "num_rows", "count", "sparse"),
     [
@@ -138,6 +140,7 @@ def test_poisson_draws_distinct_rows_in_binomial_numbers(rate, num_rows, count, 
     assert chi_square(np.bincount(squeezed * blocks // num_rows, minlength=blocks), np.full(blocks, 1 / blocks)) < 1e-6
 
 
+@pytest.mark.slow
 def test_half_of_ten_million_rows():
     """False-alarm rate 1e-6; a rate 0.3 % off is rejected."""
     num_rows = 10_000_000
@@ -150,6 +153,7 @@ def test_half_of_ten_million_rows():
     assert pvalue(0.5015) < 1e-6 and pvalue(0.4985) < 1e-6
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_every_row_is_included_at_the_rate(sparse):
     """Chi-square over 200 rows, false-alarm rate 1e-6; a rate 5 % off, or one row drawn twice as often, is rejected."""

@@ -50,6 +50,7 @@ def test_a_part_that_reads_data_is_refused():
         make(guide=guide)
 
 
+@pytest.mark.slow
 def test_guides_start_alike_whatever_the_data():
     def positive(y):  # zeros, the made-up rows, are outside the likelihood's support
         rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
@@ -66,6 +67,7 @@ def test_guides_start_alike_whatever_the_data():
         assert all(np.array_equal(a, b) for a, b in zip(first, second))
 
 
+@pytest.mark.slow
 def test_a_guide_starts_where_the_prior_has_a_density():
     """As NumPyro's own: of several draws the first at which it is finite, or an error."""
 
@@ -101,6 +103,7 @@ def test_made_up_rows_are_weights_that_may_be_divided_by():
     assert svi.get_params(svi.init(jax.random.key(0), Y)).keys() == {"mu_auto_loc", "mu_auto_scale"}
 
 
+@pytest.mark.slow
 def test_lists_of_guides_have_numpyros_gradient():
     guide = AutoGuideList(logistic)
     guide.append(AutoNormal(handlers.block(logistic, hide=["scale"])))
@@ -144,6 +147,7 @@ def incomplete(x, y):
     numpyro.sample("w", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "guide, message",
     [
@@ -177,6 +181,7 @@ def amortised(y):
         numpyro.sample("latent", dist.Normal(slope * y, 1.0))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "guide, gradient, message",
     [
@@ -193,6 +198,7 @@ def test_latents_of_rows_need_an_amortised_guide_and_gradients_per_parameter(gui
         dpppl.DPSGLD(local, clipping_norm=1.0, noise_multiplier=1.0).bind((Y,), {})
 
 
+@pytest.mark.slow
 def test_networks_as_parameters_are_learned_through_the_door():
     def network(x, y):
         net = flax_module("net", nn.Dense(1), input_shape=(2,))
@@ -276,6 +282,7 @@ def test_what_is_no_optimiser_is_refused():
 # MC Dropout
 
 
+@pytest.mark.slow
 def test_dropout_drops_input_units_and_keeps_the_mean():
     guide = dpppl.AutoDropout(layers, rate=0.25)
     result = run(make(layers, guide), 1, X, Y)
@@ -287,6 +294,7 @@ def test_dropout_drops_input_units_and_keeps_the_mean():
     np.testing.assert_allclose(draws["second"], np.broadcast_to(result.params["second_auto_loc"], (4000, 3)), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_objective_of_dropout_is_the_masked_likelihood_and_the_prior_of_what_is_masked():
     svi = make(layers, dpppl.AutoDropout(layers, rate=0.5, sites=["first", "second"]))
     objective, phi = bind_objective(svi, jax.random.key(1), (X, Y), {})

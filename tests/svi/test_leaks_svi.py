@@ -74,6 +74,7 @@ def with_deterministic(x, y):
 # Guides
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("guide", [AutoNormal, AutoDelta, AutoMultivariateNormal, AutoIAFNormal, dropout])
 def test_guides_are_set_up_without_rows(guide):
     """Their starting values and all that they hold are the same for other rows, and they work without any."""
@@ -95,6 +96,7 @@ def test_guides_are_set_up_without_rows(guide):
         assert fitted.quantiles(start, [0.1, 0.9])["w"].shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_latents_of_rows_are_not_released():
     svi = svi_of(factor_analysis, lambda model: amortised_guide, gradient="per_parameter")
     x = data(MARKER)[0]
@@ -195,6 +197,7 @@ def test_inference_data_hold_no_rows():
     assert not any(digits in str(inference_data.attrs) for digits in DIGITS)
 
 
+@pytest.mark.slow
 def test_no_program_holds_rows_as_literals(tmp_path, optimised):  # noqa: F811
     x, y = (np.full_like(values, MARKER) for values in data())
     programs = dumped(tmp_path, lambda: svi_of().run(jax.random.key(0), 3, x, jnp.asarray(y)))
@@ -326,6 +329,7 @@ def test_models_whose_state_or_support_moves_are_refused(model, message):
 # Starting values and keys
 
 
+@pytest.mark.slow
 def test_starting_values_of_the_user_are_an_assumption_of_every_later_report(monkeypatch):
 
     def begun(run, plan, budget, begin):
@@ -377,6 +381,7 @@ def test_one_key_gives_each_kind_of_access_noise_of_its_own(monkeypatch):
     assert len({tuple(np.asarray(jax.random.key_data(k))) for k in used}) == len(used) - 1  # `init` keeps the key
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("row", [1e300, -1e300, 1e-300])
 def test_rows_beyond_float32_show_in_no_warning_and_no_error(row):
     """NumPy's float64 is what users hold; casting it to JAX's float32 overflows, or underflows, for some rows only."""
@@ -390,6 +395,7 @@ def test_rows_beyond_float32_show_in_no_warning_and_no_error(row):
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves((mcmc.get_samples(), result.params)))
 
 
+@pytest.mark.slow
 def test_arrays_that_queries_and_guides_capture_are_refused_or_reported():
     x, y = data()
     svi = svi_of(num_data=len(y))
@@ -410,6 +416,7 @@ def test_arrays_that_queries_and_guides_capture_are_refused_or_reported():
     ).report.assumed_public == ("1 number", "float32[3]")
 
 
+@pytest.mark.slow
 def test_a_guides_own_starting_values_are_an_assumption():
     x, y = data()
     for strategy, words in ((init_to_value(values={"w": jnp.ones(3)}), "supplied by the user"), (None, "made-up rows")):
@@ -418,6 +425,7 @@ def test_a_guides_own_starting_values_are_an_assumption():
         assert words in svi.run(jax.random.key(0), 1, x, y, progress_bar=False).report.provenance.initial_values
 
 
+@pytest.mark.slow
 def test_steps_by_hand_keep_no_budget():
     x, y = data()
     svi = svi_of(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5)

@@ -124,6 +124,7 @@ def compare_with_numpyro(model, guide, args, kwargs, plain, loss):
     return np.array(jax.jit(differences)(phi))
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "guide",
@@ -135,10 +136,12 @@ def test_gradients_of_every_guide_are_numpyros_where_nothing_is_clipped_or_noise
     assert np.all(differences < 2e-5)
 
 
+@pytest.mark.slow
 def test_gradients_of_a_written_guide_are_numpyros():
     assert np.all(compare_with_numpyro(logistic, written_guide, (X, Y), {}, ((X, Y), {}), Trace_ELBO()) < 2e-5)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("closed_form", [False, True])
 @pytest.mark.parametrize("name", ["linear_regression", "hierarchical_logistic_regression", "horseshoe"])
@@ -169,6 +172,7 @@ def test_the_gradient_takes_the_total_derivative_of_the_entropy():
     assert direction["mu_auto_scale"] == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("gradient", ["aligned", "per_parameter"])
 def test_a_run_is_numpyros_map_where_nothing_is_clipped_or_noised(gradient):
     start = {"w_auto_loc": jnp.array([0.5, -0.5]), "scale_auto_loc": jnp.asarray(0.7)}
@@ -182,6 +186,7 @@ def test_a_run_is_numpyros_map_where_nothing_is_clipped_or_noised(gradient):
         np.testing.assert_allclose(ours.last_params[name], value, rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_conjugate_posterior_is_reached_through_poisson_batches():
     y = np.random.default_rng(3).normal(1.0, 1.0, 2000).astype(np.float32)
     svi = make(normal, optim=optax.adam(0.02), clipping_norm=8.0, noise_multiplier=1e-6,
@@ -231,6 +236,7 @@ def variance_p_value(values):
     return 2.0 * min(below, 1.0 - below)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("particles", [1, 4])
 def test_the_noise_has_the_stated_scale(particles):
     """Rows that are not finite add 0, so steps are noise and prior. False alarms below 1e-6, a 5 % error is seen."""
@@ -273,6 +279,7 @@ def test_normalised_clipping_makes_rows_count_alike():
     assert moved == pytest.approx(2.0 * (1e-3 / (1e-3 + 0.01) + 5.0 / 5.01 - 1.0), abs=1e-3)
 
 
+@pytest.mark.slow
 def test_adaptive_clipping_finds_the_quantile_and_costs_what_one_event_costs():
     y = np.linspace(-10.0, 10.0, 2001).astype(np.float32)
     y = y[y != 0]
@@ -347,6 +354,7 @@ def test_settings_are_fixed():
             setattr(svi, name, value)
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_before_its_first_step_leaves_the_budget_as_it_was():
     svi = make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5, subsampling=dpppl.Partition(50))
     rows = X[:20], Y[:20]
@@ -359,6 +367,7 @@ def test_a_run_that_fails_before_its_first_step_leaves_the_budget_as_it_was():
     assert 0.99 < run(svi, 4, X, Y, seed=3).report.epsilon <= 1.0
 
 
+@pytest.mark.slow
 def test_an_epoch_is_one_event_wherever_it_begins():
     partition, sigmas = dpppl.Partition(4), np.arange(1.0, 6.0)
     assert partition.accounted(sigmas, -4).tolist() == [1.0, 5.0] == partition.accounted(sigmas, 0).tolist()
@@ -399,6 +408,7 @@ def test_init_and_update_are_numpyros_and_their_cost_is_in_the_state():
         make(noise_multiplier=None, target_epsilon=1.0, target_delta=1e-5).privacy_report(state)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_state():
     svi = make(optim=optax.adam(0.01))
     first = run(svi, 5, X, Y)
@@ -410,6 +420,7 @@ def test_a_run_goes_on_from_a_state():
 # Results and queries
 
 
+@pytest.mark.slow
 def test_thinning_and_averages():
     svi = make(optim=optax.sgd(0.001))
     result = run(svi, 50, X, Y, thinning=7)
@@ -421,6 +432,7 @@ def test_thinning_and_averages():
         result.noise_aware_params()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "guide", [AutoNormal, pytest.param(AutoMultivariateNormal, marks=pytest.mark.slow)], ids=["mean field", "full rank"]
 )
@@ -452,6 +464,7 @@ def test_noise_aware_parameters_find_the_mean_and_how_well_it_is_known(guide):
     assert scale[1] == pytest.approx(2.0, rel=0.05)  # of which the data say nothing: the prior, not wider
 
 
+@pytest.mark.slow
 def test_noise_aware_parameters_warn_of_spreads_that_noise_moves():
     svi = make(noise_multiplier=40.0, optim=optax.adam(0.2))
     with pytest.warns(UserWarning, match=r"still moves the spreads of \d of 3 latents"):

@@ -77,6 +77,7 @@ GUIDES = {
 # The user's own guide
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_users_guide_works_as_in_numpyro(name):
@@ -127,6 +128,7 @@ def tiny(y):
         numpyro.sample("y", dist.Normal(mu, 1.0), obs=y)
 
 
+@pytest.mark.slow
 def test_a_guide_starts_as_it_was_built_whatever_was_done_with_it():
     """Set up by us, and then on data. What the user changed in it counts, and is an assumption."""
     guide = AutoNormal(tiny, init_loc_fn=init_to_sample)
@@ -167,6 +169,7 @@ def test_a_guide_set_up_within_a_trace_keeps_no_tracer():
     assert guide.median(svi.get_params(state))["w"].shape == (2,)
 
 
+@pytest.mark.slow
 def test_what_numpyro_has_and_privacy_cannot_says_what_to_use():
     svi = dpppl.SVI(model, AutoNormal(model), optax.sgd(0.01), Trace_ELBO(), clipping_norm=1.0, noise_multiplier=1.0,
                     subsampling=dpppl.FullBatch())  # fmt: skip
@@ -185,6 +188,7 @@ def test_what_numpyro_has_and_privacy_cannot_says_what_to_use():
 # Pickles
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", ["AutoGuideList", "written"])
 def test_pickle_takes_every_result(name):
     def closure(*args):
@@ -202,6 +206,7 @@ def test_pickle_takes_every_result(name):
                 call(restored)
 
 
+@pytest.mark.slow
 def test_a_guide_has_a_pickle_of_its_own():
     """As in NumPyro, where the model is found by name."""
     guide = AutoNormal(model)
@@ -337,6 +342,7 @@ def test_what_is_not_seen_is_not_called_arrived():
     assert convergence({"b": np.full((100, 1), np.nan)}).verdict == "not finite"
 
 
+@pytest.mark.slow
 def test_a_run_says_whether_it_has_arrived():
     """Also where a learning rate that decays too soon stops it: iterates stand still, gradients tell."""
     y = np.random.default_rng(0).normal(2.0, 1.0, 2000).astype(np.float32)
@@ -383,6 +389,7 @@ def test_svi_centres_its_clipping_by_default_and_says_where_flat_clipping_has_bi
     assert abs(flat.clipped.share - share) < 5 * flat.clipped.error + share / 7 and flat.clipped.error < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clipping", ["flat", dpppl.Adaptive()], ids=["flat", "adaptive"])
 def test_the_share_of_clipped_rows_is_that_of_the_end_of_a_run(clipping):
     """At the start, far from the optimum, every row is clipped; at the end, of rows at +-1 and +-3 around it, the outer half."""

@@ -51,6 +51,7 @@ def fitted(model, guide, *args, num_steps=None, seed=0, **settings):
     return run(dpppl.SVI(model, guide(model), **(PRIVATE | settings)), num_steps, *args, seed=seed)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "model, guide",
     [

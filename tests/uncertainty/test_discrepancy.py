@@ -46,6 +46,7 @@ def test_a_right_model_is_seldom_doubted_and_zero_inflation_is_found():
     assert low <= 7 and found == 5
 
 
+@pytest.mark.slow
 def test_replicates_of_rows_that_are_alike_differ():
     """4,000 equal rows: with one key for all, their replicates would be the same, and the mean would miss by .5 sds of a row."""
     x = np.zeros(4_000, np.float32)

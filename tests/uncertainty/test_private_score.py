@@ -70,6 +70,7 @@ def test_a_delta_that_allows_to_publish_rows_is_warned_of():
         )
 
 
+@pytest.mark.slow
 def test_a_ledger_is_charged_once_and_refuses_what_is_too_dear(tmp_path):
     ledger = dpppl.PrivacyLedger(tmp_path / "held-out.ledger", 1.0, 1e-5, full_batch_only=True)
     ask(30, noise_multiplier=10.0, ledger=ledger)
@@ -88,6 +89,7 @@ def test_a_ledger_is_charged_once_and_refuses_what_is_too_dear(tmp_path):
     assert ledger.spent == spent
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("score", "rows", "settings", "error", "words"),
     [
