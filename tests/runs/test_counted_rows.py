@@ -14,6 +14,7 @@ def counted(**shares):
     return CountedRows(**dict.fromkeys(("outside", "missing", "silent"), 0.0) | shares, codes=("site 'y': counts",))
 
 
+@pytest.mark.slow
 def test_right_runs_are_doubted_at_most_once_in_1000():
     """Three counts of 0 with noise alone, a million runs: 1 in 10,000 is expected; 3.2 sd would give 21."""
     noise = np.random.default_rng(0).standard_normal((1_000_000, 3))

@@ -212,6 +212,7 @@ def test_one_row_is_data_like_others(way):
     assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(found))
 
 
+@pytest.mark.slow
 def test_no_row_of_noise_aware_is_divided_by():
     """Few rows are refused by their public number and the budget alone, before anything is charged."""
     for values in (1.0, 0.0, np.nan):

@@ -37,7 +37,7 @@ def variational(num_steps):
     return svi, result.averaged_params
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "short", "long"), [(chain, 3, 2_000), (variational, 30, 1_000)], ids=["MCMC", "SVI"])
 def test_results_that_are_refused_are_returned_with_a_warning(run, short, long):
     runner, results = run(short)

@@ -100,6 +100,7 @@ def test_full_batch_epsilon_lies_below_renyi():
     assert 0.7 * accountant.get_epsilon(1e-5) < report.epsilon < accountant.get_epsilon(1e-5)
 
 
+@pytest.mark.slow
 def test_poisson_epsilon_by_other_accountants():
     """Between dp_accounting's optimistic PLD of the noise that was drawn and its Renyi bound; 1 % above the former."""
     report = run_of("poisson").privacy_report()
@@ -150,6 +151,7 @@ def test_long_schedules():
     assert np.all((0.95 < ratio) & (ratio < 1.0))
 
 
+@pytest.mark.slow
 def test_a_matched_run_spends_its_budget_and_says_what_it_can_explore():
     """Diffusion time a chain = 2 tau mu^2 / C^2 with mu the chain's Gaussian-DP parameter (SPEC section 5)."""
     report = run_of("matched").privacy_report()

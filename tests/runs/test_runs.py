@@ -265,7 +265,7 @@ def test_a_copy_of_a_budget_that_is_not_used_up_is_named(kind, tmp_path):
         assert pickle.loads(pickle.dumps(used)).privacy_report().epsilon == used.privacy_report().epsilon
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @every_way
 def test_a_reserve_is_kept_for_what_comes_later(way):
     thing = way.make(reserve=0.4, **TARGET)

@@ -149,7 +149,7 @@ def test_silent_rows_do_not_make_the_posterior_the_prior(method, num_rows, share
         assert mu.std() < 0.3 and (not words & {"read", "read the mean only"} or abs(mu.mean() - 1.0) < 5.0 * mu.std())
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
 def test_rows_are_counted_where_a_norm_is_given(method):
     """A tenth of 4,000 responses is 2 under Bernoulli, or NaN; with a flat norm no histogram is made."""
@@ -170,7 +170,7 @@ def test_rows_are_counted_where_a_norm_is_given(method):
         assert "outside the support (site 'y': BernoulliLogits takes 0 and 1" in counted.refusals[0]
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
 def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, capsys):
     """Half of 4,000 responses coded 1 and 2; before, "read" and "arrived" without a word."""
