@@ -24,9 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import dpppl
 from dpppl.access import ghost, ghost_sum
 from dpppl.access.clipping import Flat
+from dpppl.access.convolutions import rewrite
 from dpppl.access.exact_sum import clipped_sum
 from dpppl.randomness import normal
-from dpppl.row_program.convolutions import rewrite
 from models.bayesian_mlp import bayesian_mlp
 
 STEPS, NUM_DATA = 5, 60_000

@@ -1,12 +1,11 @@
-"""Programs as JAX traces them: walking through them, and what depends on what, by dead-code elimination.
+"""Programs as JAX traces them, jaxprs open or closed: the one walker through them, and what depends on what in them.
 
-A program is a jaxpr, open or closed. Differences between versions of JAX are handled here only.
+Differences between versions of JAX are handled here only.
 """
 
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
 from typing import Any
 
 import jax
@@ -88,54 +87,87 @@ def scan_parts(equation: JaxprEqn) -> tuple[int, int]:
 
 
 Rule = Callable[[Equation, Sequence[Tree]], Sequence[Tree] | None]
-"""From an equation and its operands, its outputs; None where they are to be computed as the equation says."""
+"""From an equation and its operands, its outputs; for `evaluate`, None where they are computed as the equation says."""
+
+
+def walk(
+    program: Traced, operands: Sequence[Tree] | dict[Atom, Tree], rule: Function,
+    known: Function = lambda value, aval=None: value, wanted: Sequence[Atom] | None = None,
+) -> list[Tree]:  # fmt: skip
+    """Go through the equations of a program and return the values of its outputs: numbers, or anything known of them.
+
+    - **operands** - values of the inputs, of an open program its constants first; or a dict by variable, which is filled.
+    - **rule** - from an equation and its operands, its outputs. It may walk through the programs inside, as `called` does.
+    - **known** - `known(value, aval)`, of a literal; `known(value)`, of an array that a closed program captured.
+    - **wanted** - variables: their values are returned, and equations that these do not need are left out, but for effects.
+    """
+    jaxpr = open_jaxpr(program)
+    if not isinstance(operands, dict):
+        given = [*map(known, getattr(program, "consts", ())), *operands]
+        operands = dict(zip(inputs_of(jaxpr), given, strict=True))
+    values, chosen = operands, jaxpr.eqns
+    if wanted is not None:
+        needed, chosen = {v for v in wanted if not is_literal(v) and v not in values}, []
+        for equation in reversed(jaxpr.eqns):
+            if needed.intersection(equation.outvars) or equation.effects:
+                chosen.append(equation)
+                needed.update(v for v in equation.invars if not is_literal(v) and v not in values)
+        chosen.reverse()
+    read = lambda v: known(v.val, v.aval) if is_literal(v) else values[v]  # noqa: E731
+    for equation in chosen:
+        for v, output in zip(equation.outvars, rule(equation, [*map(read, equation.invars)]), strict=True):
+            values.setdefault(v, output)
+    return [*map(read, jaxpr.outvars if wanted is None else wanted)]
+
+
+def called(equation: Equation, operands: Sequence[Tree], rule: Function, known: Function) -> list[Tree] | None:
+    """The outputs of an equation that calls a program, by a walk through it; None for all others."""
+    inner = next(programs(equation), None) if equation.primitive.name in CALLS else None
+    return None if inner is None else walk(inner, operands, rule, known)
 
 
 def evaluate(
-    program: Traced, values: dict[Atom, Tree], rule: Rule | None = None, wanted: Sequence[Tree] | None = None
-) -> list[Tree]:
-    """The values of variables of an open program, by default of its outputs, from the `values` of others.
+    program: Traced, operands: Sequence[Tree] | dict[Atom, Tree], rule: Rule | None = None,
+    wanted: Sequence[Atom] | None = None,
+) -> list[Tree]:  # fmt: skip
+    """The numbers of the outputs of a program, or of `wanted` variables, by `walk`. `rule` may compute some equations.
 
-    The one evaluator of programs: equations that are not needed are left out, but for those with effects, and `rule` may compute
-    one in another way.
-
-    >>> program = jax.make_jaxpr(lambda x: np.float32(2) * jax.numpy.sin(x))(0.0).jaxpr
+    >>> program = jax.make_jaxpr(lambda x: np.float32(2) * jax.numpy.sin(x))(0.0)
     >>> swapped = lambda equation, operands: [jax.numpy.cos(*operands)] if equation.primitive.name == "sin" else None
-    >>> evaluate(program, {program.invars[0]: 0.0}, swapped)[0].item()
+    >>> evaluate(program, [0.0], swapped)[0].item()
     2.0
     """
-    wanted = program.outvars if wanted is None else wanted
-    values, chosen = dict(values), []
-    needed = {v for v in wanted if not is_literal(v) and v not in values}
-    for equation in reversed(program.eqns):
-        if needed.intersection(equation.outvars) or equation.effects:
-            chosen.append(equation)
-            needed.update(v for v in equation.invars if not is_literal(v) and v not in values)
-    read = lambda v: v.val if is_literal(v) else values[v]  # noqa: E731
-    for equation in reversed(chosen):
-        operands = [read(v) for v in equation.invars]
+
+    def computed(equation: Equation, operands: Sequence[Tree]) -> Sequence[Tree]:
         outputs = None if rule is None else rule(equation, operands)
-        for v, output in zip(equation.outvars, bind(equation, operands) if outputs is None else outputs):
-            values.setdefault(v, output)
-    return [read(v) for v in wanted]
+        return bind(equation, operands) if outputs is None else outputs
+
+    given = dict(operands) if isinstance(operands, dict) else operands
+    return walk(program, given, computed, wanted=open_jaxpr(program).outvars if wanted is None else wanted)
 
 
 def rewritten(program: Traced, rule: Rule) -> Traced:
     """An open program whose equations are computed by a rule, where it gives outputs: see `evaluate`."""
-    inputs, constants = [*program.constvars, *program.invars], len(program.constvars)
-    run = lambda *given: evaluate(program, dict(zip(inputs, given)), rule)  # noqa: E731
-    traced = jax.make_jaxpr(run)(*(abstract(v.aval.shape, v.aval.dtype) for v in inputs)).jaxpr
+    traced = trace(lambda *given: evaluate(program, given, rule), inputs_of(program)).jaxpr
+    constants = len(program.constvars)
     return traced.replace(constvars=traced.invars[:constants], invars=traced.invars[constants:])
+
+
+def inputs_of(program: Traced) -> list[Atom]:
+    """The inputs of an open program, its constants first."""
+    return [*program.constvars, *program.invars]
+
+
+def trace(function: Function, variables: Sequence[Atom]) -> ClosedJaxpr:
+    """The program of a function of values like those of `variables`."""
+    return jax.make_jaxpr(function)(*(abstract(v.aval.shape, v.aval.dtype) for v in variables))
 
 
 def varying(program: Traced, varies: Sequence[bool]) -> set[Atom]:
     """The variables of an open program that are made of inputs that vary. Constants are the first inputs."""
-    inputs = [*program.constvars, *program.invars]
-    found = {v for v, does in zip(inputs, varies, strict=True) if does}
-    for equation in program.eqns:
-        if any(not is_literal(v) and v in found for v in equation.invars):
-            found.update(equation.outvars)
-    return found
+    values = dict(zip(inputs_of(program), varies, strict=True))
+    walk(program, values, lambda equation, given: [any(given)] * len(equation.outvars), lambda *_: False)
+    return {v for v, does in values.items() if does}
 
 
 _STEPS = {"ceil", "floor", "round", "sign", "stop_gradient"}
@@ -149,17 +181,15 @@ def has_slope(program: Traced, varies: Sequence[bool]) -> list[bool]:
     >>> has_slope(step, (True, False)), has_slope(step, (False, True))
     ([False, True], [True, True])
     """
-    found = {v for v, does in zip([*program.constvars, *program.invars], varies, strict=True) if does}
-    for equation in program.eqns:
-        operands = [not is_literal(v) and v in found for v in equation.invars]
-        if not any(operands) or equation.primitive.name in _STEPS:
-            continue
-        reached, inner = [True] * len(equation.outvars), next(programs(equation), None)
-        if equation.primitive.name in CALLS and inner is not None:
-            reached = has_slope(open_jaxpr(inner), [*[False] * len(open_jaxpr(inner).constvars), *operands])
+
+    def rule(equation: Equation, given: Sequence[bool]) -> list[bool]:
+        if not any(given) or equation.primitive.name in _STEPS:
+            return [False] * len(equation.outvars)
+        reached = called(equation, given, rule, lambda *_: False) or [True] * len(equation.outvars)
         floats = (jax.numpy.issubdtype(v.aval.dtype, jax.numpy.inexact) for v in equation.outvars)
-        found.update(v for v, does, is_float in zip(equation.outvars, reached, floats) if does and is_float)
-    return [not is_literal(v) and v in found for v in program.outvars]
+        return [does and is_float for does, is_float in zip(reached, floats)]
+
+    return walk(program, varies, rule, lambda *_: False)
 
 
 REARRANGEMENTS = {"broadcast_in_dim", "convert_element_type", "copy", "expand_dims", "reshape", "squeeze", "transpose"}
@@ -173,28 +203,21 @@ def split(program: Traced, varies: Sequence[bool]) -> tuple[Tree, Tree] | None:
     >>> [[equation.primitive.name for equation in part.eqns] for part in split(program, (False, True))]
     [['exp'], ['mul']]
     """
-    inputs = [*program.constvars, *program.invars]
+    inputs = inputs_of(program)
     steady = [v for v, varied in zip(inputs, varies) if not varied]
-    known, made = set(steady), set(steady)
-    crossing: dict[Atom, None] = {}  # in order
-    for equation in program.eqns:
-        operands = [v for v in equation.invars if not is_literal(v)]
-        if known.issuperset(operands):
-            known.update(equation.outvars)
-            made.update(equation.outvars if made.intersection(operands) else ())
-        else:
-            crossing |= dict.fromkeys(v for v in operands if v in made)
-    crossing |= dict.fromkeys(v for v in program.outvars if not is_literal(v) and v in made)
+    made_of = dict(zip(inputs, (2 if varied else 1 for varied in varies)))  # 0: of no input, 1: of steady ones alone
+    walk(program, made_of, lambda equation, given: [max(given, default=0)] * len(equation.outvars), lambda *_: 0)
+    is_made = lambda v: not is_literal(v) and made_of[v] == 1  # noqa: E731
+    ends = [e.invars for e in program.eqns if any(not is_literal(v) and made_of[v] == 2 for v in e.invars)]
+    crossing: dict[Atom, None] = dict.fromkeys(v for end in (*ends, program.outvars) for v in end if is_made(v))
     for equation in reversed(program.eqns):
         if equation.primitive.name in REARRANGEMENTS and equation.outvars[0] in crossing:
             del crossing[equation.outvars[0]]
-            crossing |= dict.fromkeys(v for v in equation.invars if v in made)
+            crossing |= dict.fromkeys(filter(is_made, equation.invars))
     if not (found := [v for v in crossing if v not in inputs]):
         return None
-    like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
-    before = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip(steady, given)), wanted=found))(*like(steady))
-    after = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip([*found, *inputs], given))))
-    return before, after(*like([*found, *inputs]))
+    before = trace(lambda *given: evaluate(program, dict(zip(steady, given)), wanted=found), steady)
+    return before, trace(lambda *given: evaluate(program, dict(zip([*found, *inputs], given))), [*found, *inputs])
 
 
 _OFTEN = 8
@@ -211,32 +234,24 @@ def flattened(program: Traced, rule: Rule = lambda equation, operands: None) -> 
     ['mul', 'add']
     """
 
-    def run(program: Traced, arguments: Sequence[object]) -> list[Tree]:
-        jaxpr, captured = open_jaxpr(program), getattr(program, "consts", ())
-        return evaluate(jaxpr, dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *arguments])), inline)
-
     def inline(equation: JaxprEqn, operands: Sequence[object]) -> Sequence[Tree] | None:
         if (outputs := rule(equation, operands)) is not None:
             return outputs
         name, inner = equation.primitive.name, next(programs(equation), None)
         if name == "scan":
             return bind(equation.replace(params=equation.params | {"jaxpr": flattened(inner, rule)}), operands)
-        return run(inner, operands) if name in CALLS else None
+        return evaluate(inner, operands, inline) if name in CALLS else None
 
-    inputs = [abstract(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
-    return jax.make_jaxpr(lambda *arguments: run(program, arguments))(*inputs)
-
-
-def constants(program: Traced) -> Iterator[Tree]:
-    """The arrays that a program and the programs inside it captured."""
-    yield from (value for value in getattr(program, "consts", ()) if hasattr(value, "dtype"))
-    yield from _inner_constants(program)
+    return trace(lambda *arguments: evaluate(program, arguments, inline), program.jaxpr.invars)
 
 
-def _inner_constants(program: Traced) -> Iterator[Tree]:
-    yield from (v.val for v in open_jaxpr(program).outvars if hasattr(v, "val") and np.ndim(v.val))
-    for equation in open_jaxpr(program).eqns:
-        yield from (v.val for v in equation.invars if hasattr(v, "val") and np.ndim(v.val))
+def constants(program: Traced, inside: bool = False) -> Iterator[Tree]:
+    """The arrays that a program and the programs in it captured; of `inside`, those that it holds otherwise than as its own."""
+    jaxpr, is_array = open_jaxpr(program), lambda v: is_literal(v) and np.ndim(v.val)
+    yield from () if inside else (value for value in getattr(program, "consts", ()) if hasattr(value, "dtype"))
+    yield from (v.val for v in jaxpr.outvars if is_array(v))
+    for equation in jaxpr.eqns:
+        yield from (v.val for v in equation.invars if is_array(v))
         for inner in programs(equation):
             yield from constants(inner)
 
@@ -254,32 +269,24 @@ def count_numbers(program: Traced, inside: Function = programs) -> tuple[int, in
 
 
 def _numbers(program: Traced, inside: Function) -> Iterator[tuple[Tree, bool]]:
-    """Each of them, and whether it was captured or is the user's."""
-    jaxpr = open_jaxpr(program)
-    values = [
-        (value, True) for value in (*getattr(program, "consts", ()), *(v.val for v in jaxpr.outvars if is_literal(v)))
-    ]
+    """Each of them, and whether it was captured or is the user's. Constant places, as in x[3], from the user's lines count, of
+    arrays that are read at few of them many times: labels may be written so. A loop reads each place once, or a few times."""
+    jaxpr, read = open_jaxpr(program), dict[Atom, list[Tree]]()
+    captured = (*getattr(program, "consts", ()), *(v.val for v in jaxpr.outvars if is_literal(v)))
+    values = [(value, True) for value in captured]
     for equation in jaxpr.eqns:
         line, literals = source_of(equation), [v.val for v in equation.invars if is_literal(v)]
         if equation.primitive.name == "integer_pow":
             literals.append(np.asarray(equation.params["y"]))
+        if equation.primitive.name == "slice" and is_of_user(line):
+            read.setdefault(equation.invars[0], []).append(equation.params["start_indices"])
         values += [(value, is_of_user(line)) for value in literals if not _TABLE.match(line)]
         for inner in inside(equation):
             yield from _numbers(inner, inside)
-    values += [(place, True) for place in _repeated_places(jaxpr)]
+    often = (places for places in read.values() if len(places) > _OFTEN * len(set(places)))
+    values += [(np.asarray(sum(place)), True) for places in often for place in places]
     plain = (value for value in values if np.size(value[0]) == 1 and not is_key(value[0]))
     yield from ((np.asarray(value), counted) for value, counted in plain)
-
-
-def _repeated_places(jaxpr: Traced) -> list[Tree]:
-    """Constant places, as in x[3], from the user's lines, of arrays that are read at few of them many times: labels may be
-    written so. Who goes through an array reads each place once, or a few times."""
-    read: dict[Atom, list[Tree]] = {}
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "slice" and is_of_user(source_of(equation)):
-            read.setdefault(equation.invars[0], []).append(equation.params["start_indices"])
-    often = (places for places in read.values() if len(places) > _OFTEN * len(set(places)))
-    return [np.asarray(sum(place)) for places in often for place in places]
 
 
 def source_of(equation: JaxprEqn) -> str:
@@ -325,61 +332,54 @@ class Dependence:
     """
 
     def __init__(self, function: Function, **inputs: Shapes) -> None:
-        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*inputs.values())
-        outputs = [(path[0].key, path[1].key) for path, _ in jax.tree_util.tree_flatten_with_path(shapes)[0]]
-        labels = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
-        self._constants, self._shapes = closed.consts, shapes
-        self._jaxprs: dict[
-            str, tuple[Traced, list[tuple[str, str]], list[str]]
-        ] = {}  # by role: program, inputs, outputs
-        for role in shapes:
-            jaxpr, used = dce_jaxpr(closed.jaxpr, [output_role == role for output_role, _ in outputs])
-            self._jaxprs[role] = jaxpr, list(compress(labels, used)), [name for r, name in outputs if r == role]
+        self._closed, self._shapes = jax.make_jaxpr(function, return_shape=True)(*inputs.values())
+        paths = jax.tree_util.tree_flatten_with_path(self._shapes)[0]
+        self._outputs = [(path[0].key, path[1].key) for path, _ in paths]
+        self._inputs = [(kind, name) for kind, group in inputs.items() for name in sorted(group)]
 
     def names(self, role: str) -> list[str]:
         """The outputs of a role."""
-        return list(dict.fromkeys(self._jaxprs[role][2]))
+        return list(dict.fromkeys(name for own, name in self._outputs if own == role))
 
     def shape(self, role: str, name: str) -> jax.ShapeDtypeStruct:
         """Shape and dtype of an output."""
         return self._shapes[role][name]
 
-    def inputs(self, role: str, name: str) -> list[tuple[str, str]]:
-        """(kind, name) of the inputs that an output depends on."""
+    def inputs(self, role: str, name: str | None = None) -> list[tuple[str, str]]:
+        """(kind, name) of the inputs that an output, or those of a role, depend on."""
         return self._reduced(role, name)[1]
 
     def without_slope(self, role: str) -> list[tuple[str, str]]:
         """(kind, name) of the inputs that outputs of a role depend on, and in which none has a derivative: see `has_slope`."""
-        jaxpr, inputs, _ = self._jaxprs[role]
+        jaxpr, inputs = self._reduced(role)
         alone = ([*[False] * len(jaxpr.constvars), *(v is one for v in jaxpr.invars)] for one in jaxpr.invars)
         return [label for label, varies in zip(inputs, alone) if not any(has_slope(jaxpr, varies))]
 
     def text(self, role: str, name: str) -> list[str]:
         """The program's text without memory addresses, and its constants: equal for equal programs."""
-        jaxpr, _ = self._reduced(role, name)
-        numbers: dict[Atom, int] = {}
+        jaxpr, numbers = self._reduced(role, name)[0], dict[Atom, int]()
 
-        def show(v: Tree) -> str:
-            return f"{v.val if hasattr(v, 'val') else numbers.setdefault(v, len(numbers))}:{v.aval}"
+        def show(*variables: Tree) -> list[str]:
+            number = lambda v: v.val if is_literal(v) else numbers.setdefault(v, len(numbers))  # noqa: E731
+            return [f"{number(v)}:{v.aval}" for v in variables]
 
-        equations = [([*e.invars, *e.outvars], f"{e.primitive} {e.params}") for e in jaxpr.eqns]
-        lines = [f"{list(map(show, variables))} {what}" for variables, what in equations]
-        lines.append(f"{list(map(show, [*jaxpr.invars, *jaxpr.outvars]))}")
-        own = zip(jaxpr.constvars, getattr(jaxpr, "consts", self._constants))  # JAX 0.10 keeps them outside the jaxpr
-        captured = [value for v, value in own if v in numbers] + list(_inner_constants(jaxpr))
-        lines += [repr(_plain(v).tobytes()) for v in captured if not isinstance(v, jax.core.Tracer)]
+        lines = [f"{show(*e.invars, *e.outvars)} {e.primitive} {e.params}" for e in jaxpr.eqns]
+        lines.append(f"{show(*jaxpr.invars, *jaxpr.outvars)}")
+        own = zip(
+            jaxpr.constvars, getattr(jaxpr, "consts", self._closed.consts)
+        )  # JAX 0.10 keeps them outside the jaxpr
+        captured = [value for v, value in own if v in numbers] + list(constants(jaxpr, inside=True))
+        captured = [jax.random.key_data(v) if is_key(v) else v for v in captured if not isinstance(v, jax.core.Tracer)]
+        lines += [repr(np.asarray(v).tobytes()) for v in captured]
         return [re.sub(r"0x[0-9a-f]+", "", line) for line in lines]
 
-    def _reduced(self, role: str, name: str) -> tuple[Traced, list[tuple[str, str]]]:
-        jaxpr, inputs, names = self._jaxprs[role]
-        jaxpr, used = dce_jaxpr(jaxpr, [other == name for other in names])
-        return jaxpr, list(compress(inputs, used))
+    def _reduced(self, role: str, name: str | None = None) -> tuple[Traced, list[tuple[str, str]]]:
+        """The program of an output, or of those of a role, without what it does not need; and its inputs."""
+        wanted = [own == role and name in (None, each) for own, each in self._outputs]
+        jaxpr, used = dce_jaxpr(self._closed.jaxpr, wanted)
+        return jaxpr, [label for label, is_used in zip(self._inputs, used) if is_used]
 
 
 def is_key(value: Tree) -> bool:
     """Whether an array, or an abstract one, holds typed random keys."""
     return hasattr(value, "dtype") and bool(jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key))
-
-
-def _plain(value: Tree) -> np.ndarray:
-    return np.asarray(jax.random.key_data(value) if is_key(value) else value)

@@ -19,7 +19,7 @@ from numpyro.infer.autoguide import AutoDelta, AutoNormal
 import dpppl
 from benchmarks.ghost import cnn as cnn_row
 from benchmarks.ghost import dense, mlp
-from dpppl.row_program.convolutions import rewrite
+from dpppl.access.convolutions import rewrite
 from dpppl.runs import driver
 from models.bayesian_mlp import bayesian_mlp
 

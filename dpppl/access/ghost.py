@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.access.factors import factors, plan
 from dpppl.access.ghost_sum import Forms
-from dpppl.row_program.factors import factors, plan
 from dpppl.types import BySite, Function, Tree
 
 _FEWEST_LATENTS = 2048

@@ -36,7 +36,7 @@ from jax import lax
 from dpppl.access.clipping import Adaptive, Clipping, Flat, Normalised, PerSite
 from dpppl.access.drawn import Blocks, total_of
 from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
-from dpppl.row_program.factors import Form, restored
+from dpppl.access.factors import Form, restored
 from dpppl.row_program.materialize import materialize
 from dpppl.types import BySite, Function, Scalar, Tree
 

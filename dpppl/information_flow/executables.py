@@ -20,13 +20,13 @@ from jax.extend.core import jaxpr_as_fun
 
 from dpppl import jaxprs
 from dpppl.jaxprs import is_key
-from dpppl.types import Equation, Function, Traced, Tree
+from dpppl.types import Function, Traced, Tree
 
 MOST = 128
 """Number of programs kept, and of functions, those used last. Each holds memory maps, of which a process may have 65,530."""
 
 _FEW = 4 * 10**6
-
+_DERIVATIVES = {"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"}
 _kept: OrderedDict[str, Function] = OrderedDict()
 _functions: OrderedDict[Hashable, Function] = OrderedDict()
 _lock = threading.Lock()
@@ -36,16 +36,14 @@ _version = cache(version)
 class Lowered:
     """A traced program, ready to be compiled.
 
-    - **closed** - the program.
-    - **leaves** - arguments like those that it will be called with.
+    - **closed**, **leaves** - the program, and arguments like those that it will be called with.
     - **quickly** - whether to compile in half of the time, to run more slowly, if it takes and gives few numbers.
     - **shardings** - arguments of `jax.jit` that say where arguments and results lie: then results are the same for any number
       of CPUs.
     - **kept** - whether the compiled program may be kept.
     - **devices** - text about the devices for the digest; None: the list of devices.
 
-    `digest` is that of its text, with shapes and types, of the values of the arrays that it captured, of the versions, and of the
-    devices."""
+    `digest`: of its text, shapes and types, of the arrays that it captured, of the versions, and of the devices."""
 
     def __init__(
         self, closed: Traced, leaves: Tree, quickly: bool = False, shardings: Tree = None, devices: str | None = None,
@@ -55,10 +53,11 @@ class Lowered:
         self._kept = kept and not any(map(is_key, captured))
         function = _function(closed) if self._kept else jaxpr_as_fun(closed)
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
-        is_simple = not (quickly or any(map(_divides, jaxprs.equations(closed))))
-        quickly = quickly and jax.default_backend() == "cpu" and is_small(*closed.in_avals, *closed.out_avals)
-        self._options: Any = {"xla_backend_optimization_level": 0} if quickly else None
-        if shardings and jax.default_backend() == "cpu" and not is_simple:
+        on_cpu = jax.default_backend() == "cpu"
+        few = quickly and on_cpu and is_small(*closed.in_avals, *closed.out_avals)
+        self._options: Any = {"xla_backend_optimization_level": 0} if few else None
+        divisors = (e.invars[1] for e in jaxprs.equations(closed) if e.primitive.name == "div")
+        if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
             self._options = {"xla_disable_hlo_passes": "algsimp"}
         facts = [
@@ -67,7 +66,9 @@ class Lowered:
             devices or str(jax.devices()),
         ]
         facts += [str(closed.in_avals), str(closed.out_avals), *map(_digest_of, captured)]
-        self._placements = [str(shardings), *map(_placement, leaves)]
+        placed = [(getattr(leaf, "sharding", None), leaf) for leaf in leaves]  # other devices' meshes are written alike
+        where = [str(s) if s is None else str((s, s.devices_indices_map(leaf.shape))) for s, leaf in placed]
+        self._placements = [str(shardings), *where]
         self.digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
     def compiled(self) -> Function:
@@ -99,11 +100,6 @@ def clear() -> None:
 def is_small(*arrays: Any) -> bool:
     """Whether so few numbers enter and leave a program that compiling it takes longer than running it."""
     return sum(math.prod(np.shape(array)) for array in arrays) < _FEW
-
-
-def _divides(equation: Equation) -> bool:
-    """Whether it divides by what is not a number of the program, which XLA may do by the inverse or not."""
-    return equation.primitive.name == "div" and not jaxprs.is_literal(equation.invars[1])
 
 
 def compiled(function: Function, *arguments: object, quickly: bool = True) -> Function:
@@ -161,15 +157,6 @@ def _form(value: Any, differentiated: bool = False) -> Hashable:
     if is_dataclass(value) and not isinstance(value, type):
         return type(value), *(_form(getattr(value, field.name), True) for field in fields(value))
     return type(value), value
-
-
-_DERIVATIVES = {"jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd"}
-
-
-def _placement(leaf: jax.Array) -> str:
-    """Where an array lies, device by device: meshes of other devices are written alike."""
-    sharding = getattr(leaf, "sharding", None)
-    return str(sharding) if sharding is None else str((sharding, sharding.devices_indices_map(leaf.shape)))
 
 
 def _digest_of(value: Tree) -> str:

@@ -12,22 +12,13 @@ import itertools
 import math
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dpppl.information_flow.findings import Trail
 from dpppl.types import Equation
 
 _names = itertools.count()
 FOLDED = 2**32  # count of numbers that `fold_in` tells apart
-
-
-class Trail(NamedTuple):
-    """How a secret came to be in a value.
-
-    - **step** - an equation, or a few words.
-    - **before** - the trail before it."""
-
-    step: Any
-    before: "Trail | None" = None
 
 
 class Data(Enum):
@@ -52,10 +43,9 @@ class Variable(NamedTuple):
 
 
 class Number(NamedTuple):
-    """An integer, offset + sum of variables, modulo 2**32, which is what `fold_in` reads.
+    """An integer modulo 2**32, which is what `fold_in` reads.
 
-    - **offset** - the constant part.
-    - **terms** - the variables: sorted, unique."""
+    - **offset**, **terms** - their sum: a constant, and variables, sorted and unique."""
 
     offset: int
     terms: tuple[Variable, ...] = ()
@@ -103,8 +93,7 @@ def unknown(rank: int) -> Number:
 class Step(NamedTuple):
     """The step from a key to one of its children.
 
-    - **how** - ("fold",), ("split", number of children) or ("element", axis).
-    - **child** - the number of the child."""
+    - **how**, **child** - ("fold",), ("split", number of children) or ("element", axis); and the number of the child."""
 
     how: tuple[Hashable, ...]
     child: Number
@@ -131,10 +120,8 @@ LOST = Key()
 class Value(NamedTuple):
     """The abstract value of a variable: an element of the lattice.
 
-    - **data** - how it depends on private rows.
-    - **key** - the secret key in it, None where there is none.
-    - **number** - its value, where it is an integer that is followed.
-    - **trail** - how it became secret."""
+    - **data**, **key** - how it depends on private rows; the secret key in it, None where there is none.
+    - **number**, **trail** - its value, where it is an integer that is followed; how it became secret."""
 
     data: Data = Data.PUBLIC
     key: Key | None = None
@@ -170,8 +157,7 @@ def join(first: Value, second: Value) -> Value:
 class Use(NamedTuple):
     """One use of a key.
 
-    - **key** - the key.
-    - **equation** - where it is used.
+    - **key**, **equation** - where it is used.
     - **variables** - the counters of the loops, devices and chains around it: each execution is one choice of these.
     - **step** - the number of the access, for an access; without one the key counts as known.
     - **streams** - numbers of the children that an access draws from, at `step`."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
-from dpppl.information_flow.findings import CURE, Finding, describe, leak, user_line
-from dpppl.information_flow.lattice import Data, Trail, Use, Value, conflicts, unknown
+from dpppl.information_flow.findings import CURE, Finding, Trail, describe, leak, user_line
+from dpppl.information_flow.lattice import Data, Value, conflicts, unknown
 from dpppl.information_flow.rules import given_key, is_followed
 from dpppl.information_flow.walk import Roles, Walk
 from dpppl.jaxprs import is_key
@@ -114,17 +114,31 @@ def verify(
         closed, outputs = function.jaxpr, function.out_info
         tree: Tree = function.in_tree
         example_args, example_kwargs = jax.tree.unflatten(tree, range(tree.num_leaves))
+    elif not callable(function):
+        raise ConfigurationError(f"verify takes a function of JAX, and {a(type(function).__name__)} is given.")
     else:
-        if not callable(function):
-            raise ConfigurationError(f"verify takes a function of JAX, and {a(type(function).__name__)} is given.")
         closed, outputs = _trace(function, example_args, example_kwargs)
-    inputs = _inputs(function, example_args, example_kwargs)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        parameters = {}.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names += [f"argument {k}" for k in range(len(names), len(example_args))]
+    given: list[Tree] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, example_args))]
+    given += [(name, argument, (name,)) for name, argument in sorted(example_kwargs.items())]
+    inputs = [(name + path, known) for name, argument, known in given for path in _paths(argument)]
     captured = len(closed.jaxpr.invars) - len(inputs)  # versions of JAX make arguments of captured arrays
     if captured and public_constants is not True:
         raise leak(Finding("constant", f"{captured} captured arrays may hold private values: pass them as arguments"))
+    wanted = (private,) if isinstance(private, int | str) else tuple(private)
+    if not all(any(one in known for _, known in inputs) for one in wanted):
+        arrays = ", ".join(f"'{name}'" for name, _ in inputs)
+        raise ConfigurationError(
+            f"private names arrays among the arguments, by name or position, and one is neither; the arrays are {arrays}."
+        )
     return verify_jaxpr(
         closed,
-        [captured + k for k in _chosen(inputs, private)],
+        [captured + k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)],
         input_names=[*("a captured array" for _ in range(captured)), *(name for name, _ in inputs)],
         output_names=[f"output{path}" for path in _paths(outputs)],
         secret_outputs=secret_outputs,
@@ -160,30 +174,26 @@ def verify_jaxpr(
         raise ConfigurationError(
             f"closed_jaxpr is {a(type(closed_jaxpr).__name__)}; give jax.make_jaxpr(function)(*args), or use verify."
         )
-    jaxpr = closed_jaxpr.jaxpr
-    if any(k not in range(len(jaxpr.invars)) for k in private_inputs):
+    variables, out = closed_jaxpr.jaxpr.invars, closed_jaxpr.jaxpr.outvars
+    if any(k not in range(len(variables)) for k in private_inputs):
+        raise ConfigurationError(f"private_inputs are numbers of the program's inputs, from 0 to {len(variables) - 1}.")
+    inputs = input_names or [f"input {k}" for k in range(len(variables))]
+    outputs = output_names or [f"output {k}" for k in range(len(out))]
+    if len(inputs) != len(variables) or len(outputs) != len(out):
         raise ConfigurationError(
-            f"private_inputs are numbers of the program's inputs, from 0 to {len(jaxpr.invars) - 1}."
+            f"input_names and output_names must name each of the {len(variables)} inputs and {len(out)} outputs."
         )
-    inputs = input_names or [f"input {k}" for k in range(len(jaxpr.invars))]
-    outputs = output_names or [f"output {k}" for k in range(len(jaxpr.outvars))]
-    if len(inputs) != len(jaxpr.invars) or len(outputs) != len(jaxpr.outvars):
-        raise ConfigurationError(
-            f"input_names and output_names must name each of the {len(jaxpr.invars)} inputs and "
-            f"{len(jaxpr.outvars)} outputs."
-        )
-    lengths = {
-        variable.aval.shape[0] for k, variable in enumerate(jaxpr.invars) if k in private_inputs and variable.aval.shape
-    }
+    lengths = {v.aval.shape[0] for k, v in enumerate(variables) if k in private_inputs and v.aval.shape}
     walk = Walk(_doors, lambda value: _problem_with(public_constants, value, lengths))
     count = max(jaxprs.count_numbers(closed_jaxpr, walk.programs))
     if lengths and count >= max(_FEW_NUMBERS, min(lengths)):
         walk.find("constant", f"{count} single numbers stand in the program, as many as there are rows, which may be the rows "
                   "themselves: pass them as one array, as an argument")  # fmt: skip
-    values = [
-        _label(k, variable.aval, name, k in private_inputs)
-        for k, (variable, name) in enumerate(zip(jaxpr.invars, inputs))
-    ]
+    values = []
+    for k, (aval, name) in enumerate(zip((v.aval for v in variables), inputs)):
+        key, data = given_key(k, aval), Data.ROWS if k in private_inputs else Data.PUBLIC
+        number = unknown(len(aval.shape)) if is_followed(aval) else None
+        values.append(Value(data, key, number, Trail(name) if data is Data.ROWS or key is not None else None))
     results = walk.program(closed_jaxpr, values)
     for name, value in zip(outputs, results):
         if value.data is Data.ROWS:
@@ -193,7 +203,15 @@ def verify_jaxpr(
         if value.key is not None and not name.endswith(tuple(secret_outputs)):
             walk.find("key", f"{name}: it holds key material", value.trail)
     for first, second in conflicts(walk.uses):
-        walk.find("key reuse", _reused(first, second), Trail(second.equation, Trail(first.equation)))
+        what = "two accesses may share a key and step: give each its own"
+        if first is second:
+            what = "two turns, chains or devices may share the key and step of an access: give each its own"
+        if not (first.streams and second.streams):
+            what = (
+                "an access and another draw may come from the same key: give the draw a key of its own, "
+                "jax.random.fold_in(key, number of its name), or split the key first"
+            )
+        walk.find("key reuse", f"{what}. {CURE}", Trail(second.equation, Trail(first.equation)))
     if walk.findings:
         raise leak(*walk.findings)
     equations = {id(equation): equation for equation in jaxprs.equations(closed_jaxpr)}
@@ -205,24 +223,6 @@ def verify_jaxpr(
         keys=sum(value.key is not None for value in values),
         constants=tuple(sorted(map(describe, walk.constants.values()))),
     )
-
-
-def _reused(first: Use, second: Use) -> str:
-    """The error message for two uses of keys, with its cure."""
-    if not (first.streams and second.streams):
-        return (
-            "an access and another draw may come from the same key: give the draw a key of its own, jax.random.fold_in(key, "
-            f"number of its name), or split the key first. {CURE}"
-        )
-    one = "two turns, chains or devices may share the key and step of an access"
-    return f"{one if first is second else 'two accesses may share a key and step'}: give each its own. {CURE}"
-
-
-def _label(k: int, aval: Any, name: str, is_private: bool) -> Value:
-    key = given_key(k, aval)
-    trail = Trail(name) if is_private or key is not None else None
-    number = unknown(len(aval.shape)) if is_followed(aval) else None
-    return Value(Data.ROWS if is_private else Data.PUBLIC, key, number, trail)
 
 
 def _problem_with(public: Tree, value: Tree, lengths: Tree) -> str | None:
@@ -267,27 +267,3 @@ def _trace(function: Function, args: Tree, kwargs: Tree) -> Any:
 
 def _paths(tree: Tree) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
-
-
-def _inputs(function: Function, args: Tree, kwargs: Tree) -> list[tuple[str, tuple[Any, ...]]]:
-    """For each array among the arguments: how to call it, and the position and name of its argument."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        parameters = {}.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    names += [f"argument {k}" for k in range(len(names), len(args))]
-    given: list[Tree] = [(name, argument, (name, k)) for k, (name, argument) in enumerate(zip(names, args))]
-    given += [(name, argument, (name,)) for name, argument in sorted(kwargs.items())]
-    return [(name + path, known) for name, argument, known in given for path in _paths(argument)]
-
-
-def _chosen(inputs: Tree, which: Any) -> list[int]:
-    wanted = (which,) if isinstance(which, int | str) else tuple(which)
-    for one in wanted:
-        if not any(one in known for _, known in inputs):
-            known = ", ".join(f"'{name}'" for name, _ in inputs)
-            raise ConfigurationError(
-                f"private names arrays among the arguments, by name or position, and one is neither; the arrays are {known}."
-            )
-    return [k for k, (_, known) in enumerate(inputs) if any(one in known for one in wanted)]

@@ -1,11 +1,11 @@
 """The primitives that the proof knows, the kind of each, and rules for integers and keys.
 
-Primitives are compared as objects: a name proves nothing. A rule gives an output's number and key from an equation and what is
-known of its inputs. Integers are exact modulo 2**32. The results of primitives without a rule are unknown.
+Primitives are compared as objects: a name proves nothing. Integers are exact modulo 2**32. The results of primitives without
+a rule are unknown.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any
@@ -18,10 +18,11 @@ from jax.experimental import io_callback
 from jax.extend.core import Primitive, primitives
 
 from dpppl import jaxprs
+from dpppl.information_flow.findings import Finding, Trail, leak
 from dpppl.information_flow.lattice import LOST, Key, Number, Step, Value, axis, number_of
 from dpppl.jaxprs import is_key
 from dpppl.randomness import chacha
-from dpppl.types import Equation, Function, Tree
+from dpppl.types import Equation, Function, Traced, Tree
 
 Kind = Enum("Kind", "PLAIN IDENTITY DRAW CALL SCAN WHILE DEVICES CALLBACK UNKNOWN")
 """Kinds of primitives, in this order: computes outputs from inputs and nothing else; passes inputs on; draws from a key; runs
@@ -34,13 +35,16 @@ _NAMES = {
     Kind.SCAN: ("scan",),
     Kind.WHILE: ("while",),
 }
-Found = tuple[Number | None, Key | None]
 
 
 @functools.cache
 def named(name: str) -> Primitive | None:
     """JAX's own primitive of this name, or None in versions without it."""
     return next((vars(place)[f"{name}_p"] for place in _PLACES if f"{name}_p" in vars(place)), None)
+
+
+_names = "slice squeeze unstack broadcast_in_dim add convert_element_type iota random_fold_in random_split".split()
+_FOLLOWED = {named(name): name for name in _names}
 
 
 def kind_of(primitive: Primitive) -> Kind:
@@ -80,16 +84,12 @@ def _found_kinds() -> dict[Any, Kind]:
         (Kind.CALLBACK, lambda x: jax.ffi.ffi_call("dpppl", like)(x), one),
     ]
     for kind, function, argument in traced:
-        found = {equation.primitive for equation in _equations(function, argument)}
+        try:
+            found = {equation.primitive for equation in jaxprs.equations(jax.make_jaxpr(function)(argument))}
+        except Exception:  # another version of JAX has another signature: then its primitive is unknown, and refused
+            continue
         kinds |= dict.fromkeys(found - set(kinds), kind)
     return kinds
-
-
-def _equations(function: Function, argument: object) -> list[Tree]:
-    try:
-        return list(jaxprs.equations(jax.make_jaxpr(function)(argument)))
-    except Exception:  # another version of JAX has another signature: then its primitive is unknown, and refused
-        return []
 
 
 def is_table(value: Tree) -> bool:
@@ -133,12 +133,41 @@ def is_unset(equation: Equation) -> bool:
     return equation.primitive.name == "empty" and any(v.aval.size for v in equation.outvars)
 
 
-def crosses_devices(equation: Equation) -> bool:
-    """Whether an equation names an axis of a mesh, along which values of other devices may come in."""
+def check_row_program(program: Traced) -> None:
+    """Raise PrivacyLeakError for a jaxpr that does more than compute its outputs from one row and public values.
+
+    `jax.vmap` of what is left keeps rows apart by construction: every operation is JAX's own, with JAX's own rule of
+    batching; none talks to other devices or to Python, and none has an effect. Random bits come from threefry2x32 and
+    ChaCha20 alone: others draw all rows' bits from the first row's key (rbg), or run code that is not in the program.
+
+    >>> check_row_program(jax.make_jaxpr(lambda z, row: -0.5 * (row - z) ** 2)(0.0, 1.0).jaxpr)
+    """
+    for equation in jaxprs.equations(program):
+        if (problem := problem_with(equation)) is not None:
+            what = f"the likelihood of a row calls {equation.primitive.name}{problem[1]}"
+            raise leak(Finding(problem[0], what, Trail(equation)))
+
+
+def problem_with(equation: Equation) -> tuple[str, str] | None:
+    """The side effect of an equation, as a kind of finding and in words; None if it only computes."""
+    kind, effects = kind_of(equation.primitive), effects_of(equation)
+    if kind is Kind.CALLBACK or effects:
+        return "effect", ": it may only compute; print and call outside"
+    if is_unset(equation):
+        return "effect", ", whose memory may hold anything: use jnp.zeros"
     axes = jax.tree.leaves([equation.params.get(name) for name in ("axes", "axis_name")])
-    if any(not isinstance(axis, int | np.integer) for axis in axes):
-        return True
-    return kind_of(equation.primitive) is Kind.DEVICES or len(effects_of(equation)) < len(equation.effects)
+    names_axis = len(effects) < len(equation.effects) or any(not isinstance(k, int | np.integer) for k in axes)
+    if kind is Kind.DEVICES or names_axis:  # along which values of other devices may come in
+        return "door", ", by which devices could exchange rows: leave it out"
+    if kind is Kind.UNKNOWN:
+        return "unknown", ", which is not known here: its rule of batching could mix rows. Use operations of JAX"
+    if other_generators(equation) or equation.primitive in (named("rng_bit_generator"), named("rng_uniform")):
+        what = " with a random generator whose draws for one row may depend on others: use threefry2x32 or ChaCha20"
+        return "noise", what
+    return None
+
+
+# Integers and keys
 
 
 def is_followed(aval: object) -> bool:
@@ -158,74 +187,47 @@ def given_key(root: Any, aval: Any) -> Key | None:
     return Key(root, tuple(elements)) if is_key(aval) else None
 
 
-def _slice(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """Neighbouring elements, or the one that is left."""
-    starts, new = enumerate(equation.params["start_indices"]), equation.outvars[0].aval.shape
-    if set(equation.params["strides"] or ()) - {1}:
-        return None, LOST
-    part = inputs[0].renamed({axis(k): Number(n) if new[k] == 1 else number_of(axis(k), n) for k, n in starts})
-    return part.number, part.key
+def followed(equation: Equation, inputs: Sequence[Value]) -> list[tuple[Number | None, Key | None]]:
+    """The number and the key in each output, as far as they are known."""
+    parameters, out = equation.params, equation.outvars[0].aval if equation.outvars else None
+    shapes, first = [v.aval.shape for v in equation.invars], inputs[0] if inputs else Value()
+    lost = [(None, LOST)] * len(equation.outvars)
 
+    def part(*replaced: dict[Any, Number]) -> list[tuple[Number | None, Key | None]]:
+        parts = map(first.renamed, replaced)
+        return [(value.number, value.key) for value in parts]
 
-def _squeeze(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """Without axes of length 1."""
-    gone, rank = equation.params["dimensions"], len(equation.invars[0].aval.shape)
-    left = enumerate(k for k in range(rank) if k not in gone)
-    part = inputs[0].renamed({axis(k): Number(0) for k in gone} | {axis(k): number_of(axis(n)) for n, k in left})
-    return part.number, part.key
-
-
-def _unstack(equation: Equation, inputs: Sequence[Value]) -> list[Found]:
-    """The elements along an axis, each an output: how newer JAX unpacks."""
-    gone, rank = equation.params["axis"], len(equation.invars[0].aval.shape)
-    left = {axis(k): number_of(axis(k - (k > gone))) for k in range(rank)}
-    parts = [inputs[0].renamed(left | {axis(gone): Number(n)}) for n in range(len(equation.outvars))]
-    return [(part.number, part.key) for part in parts]
-
-
-def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """One number for all chains. (One key would be a key twice.)"""
-    return (None if equation.invars[0].aval.shape else inputs[0].number), LOST
-
-
-def _add(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """A constant added."""
-    first, second = (value.number for value in inputs)
-    if first is None or second is None or (first.terms and second.terms):
-        return None, LOST
-    return first.plus(second), LOST
-
-
-def _convert(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """To another type: the same modulo 2**32."""
-    return (inputs[0].number if is_followed(equation.outvars[0].aval) else None), LOST
-
-
-def _iota(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """0, 1, 2, ..."""
-    aval = equation.outvars[0].aval
-    return (number_of(axis(0)) if is_followed(aval) and len(aval.shape) == 1 else None), LOST
-
-
-def _fold_in(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """The child of a number: of each key by its own, of each by one, or of one by each."""
-    key, number = inputs[0].key, inputs[1].number
-    of_key, of_number = (v.aval.shape for v in equation.invars)
-    if key in (None, LOST) or number is None or (of_key and of_number and of_key != of_number):
-        return None, LOST
-    return None, key._replace(path=(*key.path, Step(("fold",), number)))
-
-
-def _split(equation: Equation, inputs: Sequence[Value]) -> Found:
-    """The given number of children, along a new last axis."""
-    key, shape, rank = inputs[0].key, tuple(equation.params["shape"]), len(equation.invars[0].aval.shape)
-    if key in (None, LOST) or len(shape) != 1:
-        return None, LOST
-    return None, key._replace(path=(*key.path, Step(("split", *shape), number_of(axis(rank)))))
-
-
-RULES: dict[Any, Callable[[Equation, Sequence[Value]], Found | list[Found]]] = {
-    named("slice"): _slice, named("squeeze"): _squeeze, named("unstack"): _unstack, named("broadcast_in_dim"): _broadcast,
-    named("add"): _add, named("convert_element_type"): _convert, named("iota"): _iota, named("random_fold_in"): _fold_in,
-    named("random_split"): _split,
-}  # fmt: skip
+    match _FOLLOWED.get(equation.primitive):
+        case "slice":  # neighbouring elements, or the one that is left
+            if set(parameters["strides"] or ()) - {1}:
+                return lost
+            starts = enumerate(parameters["start_indices"])
+            return part({axis(k): Number(n) if out.shape[k] == 1 else number_of(axis(k), n) for k, n in starts})
+        case "squeeze":  # without axes of length 1
+            gone = parameters["dimensions"]
+            left = enumerate(k for k in range(len(shapes[0])) if k not in gone)
+            return part({axis(k): Number(0) for k in gone} | {axis(k): number_of(axis(n)) for n, k in left})
+        case "unstack":  # the elements along an axis, each an output: how newer JAX unpacks
+            gone = parameters["axis"]
+            moved = {axis(k): number_of(axis(k - (k > gone))) for k in range(len(shapes[0]))}
+            return part(*(moved | {axis(gone): Number(n)} for n in range(len(equation.outvars))))
+        case "broadcast_in_dim":  # one number for all chains; one key would be a key twice
+            return [(None if shapes[0] else first.number, LOST)]
+        case "add" if first.number and (second := inputs[1].number) and not (first.number.terms and second.terms):
+            return [(first.number.plus(second), LOST)]
+        case "convert_element_type":  # the same modulo 2**32
+            return [(first.number if is_followed(out) else None, LOST)]
+        case "iota":
+            return [(number_of(axis(0)) if is_followed(out) and len(out.shape) == 1 else None, LOST)]
+        case "random_fold_in":  # the child of a number: of each key by its own, of each by one, or of one by each
+            number, (of_key, of_number) = inputs[1].number, shapes
+            if first.key in (None, LOST) or number is None or (of_key and of_number and of_key != of_number):
+                return lost
+            return [(None, Key(first.key.root, (*first.key.path, Step(("fold",), number))))]
+        case "random_split":  # the given number of children, along a new last axis
+            shape = tuple(parameters["shape"])
+            if first.key in (None, LOST) or len(shape) != 1:
+                return lost
+            step = Step(("split", *shape), number_of(axis(len(shapes[0]))))
+            return [(None, Key(first.key.root, (*first.key.path, step)))]
+    return lost

@@ -22,13 +22,13 @@ from dpppl.jaxprs import (
     abstract,
     bind,
     equations,
-    evaluate,
     flattened,
     is_literal,
     open_jaxpr,
     programs,
     scan_parts,
     source_of,
+    walk,
 )
 from dpppl.types import Atom, BySite, Equation, Function, Traced, Tree
 
@@ -49,12 +49,8 @@ class Table(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The state of knowledge of a value.
-
-    - **value** - the value itself; None where latents enter it.
-    - **of_row** - whether the row enters it.
-    - **latents** - the latents that enter it.
-    - **bad** - which of its numbers an index out of range made; None where it cannot have."""
+    """A value, None where latents enter it; whether the row does; the latents that do; and which of its numbers an index out of
+    range made, None where it cannot have."""
 
     value: Any = None
     of_row: bool = False
@@ -63,27 +59,23 @@ class _Seen(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where an equation stands.
-
-    - **makers** - the equations of its program, by output.
-    - **choices** - what branches are chosen by.
-    - **inside** - the equations around it, the outermost first.
-    - **found** - what was found so far."""
+    """Where an equation stands: the equations of its program by output, what branches are chosen by, and the equations around it,
+    the outermost first. Found so far: tables outside of NumPyro's densities, and equations that gather at a row's index."""
 
     makers: dict[Atom, Equation]
     choices: set[Atom]
     inside: tuple[Equation, ...]
-    found: "_Found"
-
-
-class _Found(NamedTuple):
-    """Tables and gathers that rows index.
-
-    - **tables** - those outside of NumPyro's densities.
-    - **gathers** - equations that gather at a row's index."""
-
     tables: list[Table]
     gathers: list[Equation]
+
+    def run(self, program: Traced, operands: Sequence[_Seen], *inside: Equation) -> list[_Seen]:
+        """The outputs of a program in the equations `inside`, as far as they are known."""
+        jaxpr = open_jaxpr(program)
+        choosing = (e.invars[0] for e in jaxpr.eqns if e.primitive.name in ("cond", "select_n"))
+        makers, choices = {v: e for e in jaxpr.eqns for v in e.outvars}, {v for v in choosing if not is_literal(v)}
+        place = self._replace(makers=makers, choices=choices, inside=(*self.inside, *inside))
+        known = lambda value, aval=None: _Seen(value)  # noqa: E731
+        return walk(program, operands, lambda equation, given: _step(equation, given, place), known, jaxpr.outvars)
 
 
 class Followed(NamedTuple):
@@ -113,15 +105,15 @@ def followed(function: Function, z: BySite, row: Tree, public: Tree) -> Followed
     count, of_row = len(names), len(jax.tree.leaves(row))
     seen = [_Seen(latents=frozenset({name})) for name in names]
     seen += [_Seen(leaf, k < of_row) for k, leaf in enumerate(leaves[count:])]
-    found = _Found([], [])
-    [output] = _run(program, seen, (), found)
-    tables = tuple(dict.fromkeys(found.tables))
+    place = _Place({}, set(), (), [], [])
+    [output] = place.run(program, seen)
+    tables = tuple(dict.fromkeys(place.tables))
     if output.bad is None:
         return Followed(jaxpr_as_fun(program)(*leaves)[0], None, tables)
 
     def inside(equation: Equation, operands: Sequence[Tree]) -> list[Tree] | None:
         """At the last place in place of none, so that the derivative is not dropped."""
-        if any(equation is gather for gather in found.gathers):
+        if any(equation is gather for gather in place.gathers):
             moved = {"mode": lax.GatherScatterMode.CLIP, "fill_value": None}
             return bind(equation.replace(params=equation.params | moved), operands)
         is_kept = equation.primitive.name in CALLS - {"jit", "pjit"}
@@ -129,20 +121,6 @@ def followed(function: Function, z: BySite, row: Tree, public: Tree) -> Followed
 
     value, is_out = jaxpr_as_fun(flattened(program, inside))(*leaves)[0], jnp.any(output.bad)
     return Followed(value * jnp.where(is_out, jnp.nan, jnp.ones((), value.dtype)), is_out, tables)
-
-
-def _run(program: Traced, operands: Sequence[_Seen], inside: tuple[Equation, ...], found: _Found) -> list[_Seen]:
-    """The outputs of a program, as far as they are known."""
-    jaxpr, captured = open_jaxpr(program), map(_Seen, getattr(program, "consts", ()))
-    makers = {v: equation for equation in jaxpr.eqns for v in equation.outvars}
-    choosing = (equation for equation in jaxpr.eqns if equation.primitive.name in ("cond", "select_n"))
-    place = _Place(makers, {e.invars[0] for e in choosing if not is_literal(e.invars[0])}, inside, found)
-
-    def rule(equation: Equation, operands: Sequence[Tree]) -> list[_Seen]:
-        return _step(equation, [x if isinstance(x, _Seen) else _Seen(x) for x in operands], place)
-
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*captured, *operands], strict=True))
-    return [x if isinstance(x, _Seen) else _Seen(x) for x in evaluate(jaxpr, values, rule)]
 
 
 def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[_Seen]:
@@ -154,8 +132,12 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
     if index is not None and operands[index].of_row and operands[index].value is not None:
         return [operands[index]]
     if name in _INLINED and inner is not None:
-        outputs = _run(inner, operands, (*place.inside, equation), place.found)
-        return [_sorted_in(output, operands) for output in outputs] if _searches(equation) else outputs
+        outputs = place.run(inner, operands, equation)
+        if _searches(equation):  # the place of NaN in a sorted table, `jnp.searchsorted(table, number)`, is none
+            number, is_of_row = operands[1].value, operands[1].of_row
+            if is_of_row and number is not None and jnp.issubdtype(jnp.result_type(number), jnp.inexact):
+                outputs = [output._replace(bad=_either(jnp.isnan(number), output.bad)) for output in outputs]
+        return outputs
     within = (each for program in programs(equation) for each in equations(program))
     if all(operand.bad is None for operand in operands) and not any(map(_may_be_out, (equation, *within))):
         return _outputs(equation, operands)
@@ -163,7 +145,9 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
         return _scan(equation, operands, place)
     if name == "cond":
         return _cond(equation, operands, place)
-    return _outputs(equation, operands, _joined(_out_of_range(equation, operands, place), _passed(equation, operands)))
+    found = _out_of_range(equation, operands, place), _passed(equation, operands)
+    masks = [mask for mask in found if mask is not None]
+    return _outputs(equation, operands, [_either(*each) for each in zip(*masks)])
 
 
 def _outputs(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Any] | None = None) -> list[_Seen]:
@@ -174,14 +158,13 @@ def _outputs(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Any] |
     return [_Seen(value, of_row, latents, b) for value, b in zip(known, bad or [None] * len(known))]
 
 
-def _joined(*masks: Sequence[Any] | None) -> Sequence[Any] | None:
-    found = [mask for mask in masks if mask is not None]
-    return [_either(*each) for each in zip(*found)] if found else None
-
-
 def _either(*masks: Any) -> Any:
     found = [mask for mask in masks if mask is not None]
     return sum(found[1:], start=found[0]) if found else None
+
+
+def _mask(bad: Any, shape: tuple[int, ...]) -> jax.Array:
+    return jnp.zeros(shape, bool) if bad is None else jnp.broadcast_to(bad, shape)
 
 
 # Where a number goes wrong
@@ -210,25 +193,15 @@ def _counted_from_the_end(equation: Equation, place: _Place) -> int | None:
     return equation.invars.index(index) if is_zero and is_same else None
 
 
-def _sorted_in(output: _Seen, operands: Sequence[_Seen]) -> _Seen:
-    """The place of a number in a sorted table, `jnp.searchsorted(table, number)`: that of NaN is none."""
-    number = operands[1]
-    if not number.of_row or number.value is None or not jnp.issubdtype(jnp.result_type(number.value), jnp.inexact):
-        return output
-    return output._replace(bad=_either(jnp.isnan(number.value), output.bad))
-
-
 def _searches(equation: Equation) -> bool:
     return equation.params.get("name") == "searchsorted"
 
 
 def _may_be_out(equation: Equation) -> bool:
-    name = equation.primitive.name
-    return (
-        name in ("gather", "dynamic_slice", "dynamic_update_slice", "clamp")
-        or name.startswith("scatter")
-        or _casts(equation)
+    is_named = equation.primitive.name.startswith(
+        ("gather", "dynamic_slice", "dynamic_update_slice", "clamp", "scatter")
     )
+    return is_named or _casts(equation)
 
 
 def _casts(equation: Equation) -> bool:
@@ -258,9 +231,8 @@ def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) 
         sizes = parameters["slice_sizes"] if first == 1 else equation.invars[1].aval.shape
         starts, table = operands[first:], equation.invars[0].aval.shape
         lengths = [size - window for size, window in zip(table, sizes)]
-        found = [
-            _either(_outside(s.value, n), s.bad) for s, n in zip(starts, lengths) if s.of_row and s.value is not None
-        ]
+        known = [(s, n) for s, n in zip(starts, lengths) if s.of_row and s.value is not None]
+        found = [_either(_outside(s.value, n), s.bad) for s, n in known]
         if not found:
             return None
         _note(equation, operands[0].latents, place, [n for n, s in zip(lengths, starts) if s.of_row])
@@ -273,7 +245,7 @@ def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) 
     numbers, table = parameters["dimension_numbers"], equation.invars[0].aval.shape
     if name == "gather":
         if not _is_filled(equation):
-            place.found.gathers.append(equation)
+            place.gathers.append(equation)
         axes, window, batched = numbers.start_index_map, parameters["slice_sizes"], numbers.offset_dims
     else:
         axes, batched = numbers.scatter_dims_to_operand_dims, numbers.update_window_dims
@@ -321,7 +293,7 @@ def _not_an_integer(x: jax.Array, dtype: Any) -> jax.Array:
 def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Sequence[int]) -> None:
     outermost = source_of(next(iter(place.inside), equation))  # JAX traces the inside of a call once for all callers
     if not outermost.startswith(_NUMPYRO) and not any(map(_searches, place.inside)):
-        place.found.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
+        place.tables.append(Table(sites, tuple(int(n) + 1 for n in lengths)))
 
 
 # How it goes on
@@ -343,8 +315,7 @@ def _passed(equation: Equation, operands: Sequence[_Seen]) -> Sequence[Any] | No
         return jnp.zeros(equation.invars[k].aval.shape, dtypes[k]) if mark is None else mark.astype(dtypes[k])
 
     if name == "select_n" and values[0] is not None:
-        cases = [jnp.zeros(shapes[0], bool) if mark is None else mark for mark in marks[1:]]
-        return [_either(lax.select_n(values[0], *cases), bad[0])]
+        return [_either(lax.select_n(values[0], *(_mask(mark, shapes[0]) for mark in marks[1:])), bad[0])]
     if name in ("mul", "and", "or") and (name != "or" or dtypes[0] == jnp.bool):
         counts = [True if value is None else value != (name == "or") for value in values]
         both = [None if mark is None else mark & other for mark, other in zip(marks, reversed(counts))]
@@ -354,7 +325,8 @@ def _passed(equation: Equation, operands: Sequence[_Seen]) -> Sequence[Any] | No
         counts = [jnp.ones(v.aval.shape, bool) if x is None else x != 0 for v, x in zip(equation.invars, values)]
         counts = [_either(c, mark) for c, mark in zip(counts, marks)]
         pairs = [(marks[0], counts[1]), (counts[0], marks[1])]
-        return _joined(*(of([filled(0, a), filled(1, b)]) for a, b in pairs if a is not None and b is not None))
+        some = [of([filled(0, a), filled(1, b)]) for a, b in pairs if a is not None and b is not None]
+        return [_either(*each) for each in zip(*some)]
     if name in _LINEAR:
         return of([filled(k, mark) for k, mark in enumerate(marks)])
     if name in ("gather", "dynamic_slice") and all(value is not None for value in values[1:]):
@@ -382,14 +354,13 @@ def _is_elementwise(equation: Equation) -> bool:
 def _cond(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[_Seen]:
     """All branches are followed; where the choice is known, its own counts."""
     choice, *rest = operands
-    ways = [_run(branch, rest, (*place.inside, equation), place.found) for branch in equation.params["branches"]]
+    ways = [place.run(branch, rest, equation) for branch in equation.params["branches"]]
     outputs = _outputs(equation, operands)
     for number, output in enumerate(outputs):
         marks, shape = [way[number].bad for way in ways], equation.outvars[number].aval.shape
         bad = _either(*marks)
         if bad is not None and choice.value is not None:
-            each = [jnp.broadcast_to(jnp.zeros((), bool) if mark is None else mark, shape) for mark in marks]
-            bad = jnp.stack(each)[jnp.clip(choice.value, 0, len(each) - 1)]
+            bad = jnp.stack([_mask(mark, shape) for mark in marks])[jnp.clip(choice.value, 0, len(marks) - 1)]
         bad = _either(bad, None if choice.bad is None else jnp.any(choice.bad))
         outputs[number] = output._replace(bad=None if bad is None else jnp.broadcast_to(bad, shape))
     return outputs
@@ -399,20 +370,13 @@ def _scan(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
     """The same loop, over what is known and over masks."""
     inner, (first, num_carry) = equation.params["jaxpr"], scan_parts(equation)
     latents = frozenset().union(*(operand.latents for operand in operands))
-    masks = [
-        jnp.zeros(v.aval.shape, bool) if operand.bad is None else jnp.broadcast_to(operand.bad, v.aval.shape)
-        for operand, v in zip(operands, equation.invars)
-    ]
-    given = [(operand.value, mark) for operand, mark in zip(operands, masks)]
+    given = [(operand.value, _mask(operand.bad, v.aval.shape)) for operand, v in zip(operands, equation.invars)]
     start, slices = tuple(given[first : first + num_carry]), tuple(given[first + num_carry :])
 
     def body(carry: Tree, each: Tree) -> tuple[Tree, Tree]:
         parts = [_Seen(value, True, latents, mark) for value, mark in (*carry, *each)]
-        outputs = _run(inner, [*operands[:first], *parts], (*place.inside, equation), place.found)
-        pairs = [
-            (x.value, jnp.zeros(v.aval.shape, bool) if x.bad is None else jnp.broadcast_to(x.bad, v.aval.shape))
-            for x, v in zip(outputs, open_jaxpr(inner).outvars)
-        ]
+        outputs = place.run(inner, [*operands[:first], *parts], equation)
+        pairs = [(x.value, _mask(x.bad, v.aval.shape)) for x, v in zip(outputs, open_jaxpr(inner).outvars)]
         return tuple(pairs[:num_carry]), tuple(pairs[num_carry:])
 
     element = jax.tree.map(lambda x: x[0], slices)

@@ -40,8 +40,7 @@ _ALWAYS = 3
 def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tuple[tuple[str, ...], Shapes]:
     """Refuse priors that depend on data, or on the number of rows, and sites that do not depend on a row.
 
-    Returns the deterministic sites that depend on neither, and the shapes of the
-    observed values of three rows."""
+    Returns the deterministic sites that depend on neither, and the shapes of the observed values of three rows."""
     try:
         one, three = (
             Dependence(terms(n), latent=latents, row=arguments.shapes(n), public=arguments.public) for n in (1, 3)
@@ -50,23 +49,46 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
         raise
     except Exception as error:  # it ran on all rows, so the cause is their number
         raise UnsupportedModelError(_fixed_rows(f"the model{user_line(error)}", terms, latents, arguments)) from None
+
+    def has_rows(role: str, name: str) -> bool:
+        return any(kind == "row" for kind, _ in one.inputs(role, name))
+
+    def check_number_of_rows(role: str, name: str) -> None:
+        if one.text(role, name) != three.text(role, name):
+            raise UnsupportedModelError(
+                f"the prior of site '{name}' depends on the number of rows (x.shape[0], or a plate of that size around a "
+                "latent); pass a public number as an argument instead."
+            )
+
     for name in latents:
-        _check_prior(one, three, name)
+        others = {other for kind, other in one.inputs("latent", name) if kind == "latent"} - {name}
+        if others:
+            raise UnsupportedModelError(
+                f"the support of site '{name}' depends on site {quoted(sorted(others))} (dynamic support); sample it on a "
+                "fixed support and transform it with numpyro.deterministic."
+            )
+        for role, what in (("latent", "support"), ("prior", "prior")):
+            if has_rows(role, name):
+                raise UnsupportedModelError(
+                    f"the {what} of site '{name}' depends on the data; make it a constant, or pass what it needs as a "
+                    "public argument (dpppl.Public)."
+                )
+            check_number_of_rows(role, name)
     for name in one.names("prior"):
-        if _rows(one, "prior", name):
+        if has_rows("prior", name):
             raise UnsupportedModelError(
                 f"factor site '{name}' depends on the data but is outside the data plate; move it into the plate, "
                 "one value a row."
             )
-        _check_number_of_rows(one, three, "prior", name)
+        check_number_of_rows("prior", name)
     for name in one.names("observed"):
-        if not _rows(one, "observed", name):
+        if not has_rows("observed", name):
             raise UnsupportedModelError(
                 f"the observed value of site '{name}' does not depend on a private argument; observe the private "
                 "array itself (obs=y, not marked dpppl.Public), or use numpyro.factor in the data plate."
             )
     likelihood = one.names("likelihood")
-    if not any(_rows(one, "likelihood", name) for name in likelihood):
+    if not any(has_rows("likelihood", name) for name in likelihood):
         raise UnsupportedModelError(
             f"sites {quoted(likelihood)} inside the data plate do not depend on a private argument; "
             "pass the private arrays as arguments and use them there."
@@ -77,47 +99,23 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
     for name in likelihood:
         if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
             raise UnsupportedModelError(_fixed_rows(f"site '{name}'", terms, latents, arguments))
-    deterministic = tuple(
-        name
-        for name in one.names("deterministic")
-        if not _rows(one, "deterministic", name)
-        and one.text("deterministic", name) == three.text("deterministic", name)
-    )
-    return deterministic, {name: three.shape("observed", name) for name in three.names("observed")}
-
-
-def _rows(found: Dependence, role: str, name: str) -> bool:
-    return any(kind == "row" for kind, _ in found.inputs(role, name))
-
-
-def _check_prior(one: Dependence, three: Dependence, name: str) -> None:
-    others = {other for kind, other in one.inputs("latent", name) if kind == "latent"} - {name}
-    if others:
-        raise UnsupportedModelError(
-            f"the support of site '{name}' depends on site {quoted(sorted(others))} (dynamic support); sample it on a "
-            "fixed support and transform it with numpyro.deterministic."
-        )
-    for role, what in (("latent", "support"), ("prior", "prior")):
-        if _rows(one, role, name):
-            raise UnsupportedModelError(
-                f"the {what} of site '{name}' depends on the data; make it a constant, or pass what it needs as a "
-                "public argument (dpppl.Public)."
-            )
-        _check_number_of_rows(one, three, role, name)
-
-
-def _check_number_of_rows(one: Dependence, three: Dependence, role: str, name: str) -> None:
-    if one.text(role, name) != three.text(role, name):
-        raise UnsupportedModelError(
-            f"the prior of site '{name}' depends on the number of rows (x.shape[0], or a plate of that size around a "
-            "latent); pass a public number as an argument instead."
-        )
+    same = lambda name: one.text("deterministic", name) == three.text("deterministic", name)  # noqa: E731
+    own = [name for name in one.names("deterministic") if not has_rows("deterministic", name) and same(name)]
+    return tuple(own), {name: three.shape("observed", name) for name in three.names("observed")}
 
 
 def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) -> str:
     """For models that cannot be run on fewer rows; arguments or latents that are as long as the data are likely causes."""
-    marked = [label for label, shape in arguments.public.items() if shape.shape[:1] == (arguments.num_rows,)]
-    if marked and _runs_on_one_row(terms, latents, arguments, marked):
+    marked = {label: shape for label, shape in arguments.public.items() if shape.shape[:1] == (arguments.num_rows,)}
+    short = {label: abstract((1, *shape.shape[1:]), shape.dtype) for label, shape in marked.items()}
+    try:  # whether the model would run on one row if the arguments marked as public had one, too
+        found: Any = marked and Dependence(
+            terms(1), latent=latents, row=arguments.shapes(1), public=arguments.public | short
+        )
+        runs = found and all(found.shape("likelihood", name).shape == (1,) for name in found.names("likelihood"))
+    except Exception:  # only asked to explain a refusal
+        runs = False
+    if runs:
         return (
             f"{what} uses argument {quoted(marked)}, which is marked dpppl.Public, as one value for each row: that is private, "
             "pass it without the mark. A public table is for all rows, which look it up by a private argument: table[group]."
@@ -127,18 +125,6 @@ def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) 
         f"{what} fixes the number of rows: the model cannot be run on fewer rows than it was called with; take the "
         "number of rows from the arrays (x.shape[0]) and pass every array with one entry a row as a private argument."
     ) + (f" Site {quoted(names)} has an axis as long as the data; rows share their latents." if names else "")
-
-
-def _runs_on_one_row(terms: Terms, latents: Shapes, arguments: Arguments, marked: list[str]) -> bool:
-    """Whether the model would run on one row if the arguments `marked` as public had one, too."""
-    short = {
-        label: abstract((1, *arguments.public[label].shape[1:]), arguments.public[label].dtype) for label in marked
-    }
-    try:
-        found = Dependence(terms(1), latent=latents, row=arguments.shapes(1), public=arguments.public | short)
-    except Exception:  # only asked to explain a refusal
-        return False
-    return all(found.shape("likelihood", name).shape == (1,) for name in found.names("likelihood"))
 
 
 def check_coupling(
@@ -188,7 +174,8 @@ def check_coupling(
         made_up = _made_up(kind, latents, arguments, public, observed, rng)
         with jax.debug_nans(False):  # made-up values may be outside a support
             together, alone = jax.device_get(jax.tree.unflatten(outputs, call(*jax.tree.leaves(made_up))))
-        for what, name, expected, found in _pairs(together, alone):
+        for what, name in ((what, name) for what, sites in together.items() for name in sites):
+            expected, found = (np.asarray(values[what][name], np.float64) for values in (together, alone))
             compared.add((what, name))
             if not np.allclose(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
                 raise UnsupportedModelError(explain(name, what))
@@ -201,15 +188,6 @@ def check_coupling(
             "private arrays (obs=y) rather than write their density as a numpyro.factor: values are then made up inside "
             "the distribution's support."
         )
-
-
-def _pairs(together: Any, alone: Any) -> list[tuple[str, str, np.ndarray, np.ndarray]]:
-    """(likelihood or value, site, on three rows, row by row), as floats."""
-    return [
-        (what, name, np.asarray(value, np.float64), np.asarray(alone[what][name], np.float64))
-        for what, sites in together.items()
-        for name, value in sites.items()
-    ]
 
 
 def _made_up(

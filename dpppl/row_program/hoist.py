@@ -17,8 +17,19 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-from dpppl.jaxprs import CALLS, REARRANGEMENTS, equations, evaluate, flattened, is_literal, open_jaxpr, programs
-from dpppl.row_program import triangular as solves
+from dpppl.jaxprs import (
+    REARRANGEMENTS,
+    called,
+    equations,
+    evaluate,
+    flattened,
+    inputs_of,
+    is_literal,
+    open_jaxpr,
+    programs,
+    walk,
+)  # fmt: skip
+from dpppl.row_program import linear_algebra as solves
 from dpppl.types import Atom, BySite, Equation, Function, Traced, Tree
 
 _FACTORISATIONS = {"cholesky", "eig", "eigh", "geqrf", "householder_product", "lu", "qr", "svd"}
@@ -32,11 +43,8 @@ _MOST_MARKED = 256
 @dataclass(frozen=True)
 class Marked:
     """The log likelihood of a row, of (position, row, public, responses or None), with a gradient of NaN where it is -infinity
-    or NaN.
-
-    NumPyro's log likelihood is -infinity outside the support, with a gradient of 0, as if the row were masked. The gradient
-    stays 0 where there are many latents, and where there are responses in place of the row's own. It is multiplied by 1 or by
-    NaN, so that `materialize` need not store it.
+    or NaN: NumPyro's is 0 outside the support, as if the row were masked. It stays 0 where there are many latents, and where
+    there are responses in place of the row's own. It is multiplied by 1 or by NaN, so that `materialize` need not store it.
 
     - **log_likelihood** - the function without the mark."""
 
@@ -86,7 +94,7 @@ def value_and_gradient(log_likelihood: Function) -> Function:
             traced = jax.make_jaxpr(flat)(latents, others)
             public = [number == 1 for number, part in enumerate(rest) for _ in jax.tree.leaves(part)]
             steady = [True] * len(latents) + public
-            program = flattened(traced) if _steady_work(traced, steady)[0] >= _LEAST_SAVED else None
+            program = flattened(traced) if _steady_work(traced, steady) >= _LEAST_SAVED else None
             shared, used = ([], []) if program is None else _shared(program, len(latents), steady)
             if shared:
                 value, slopes = _in_two(program, latents, others, shared, used)
@@ -109,7 +117,7 @@ def _in_two(
     Of an ill-conditioned triangular system A x = b, dx/dz is so large, and cancels so much, that little precision would be
     left. So x at the cut is x0 - A0^-1 r, as a function of the residual r(z) = A(z) x0 - b(z), which is 0: J is that of r, and
     rows solve for the rest."""
-    num_smooth, inputs = sum(map(_is_smooth, shared)), [*program.jaxpr.constvars, *program.jaxpr.invars]
+    num_smooth, inputs = sum(map(_is_smooth, shared)), inputs_of(program.jaxpr)
     flat, unflat = ravel_pytree([latents[k] for k in used])
 
     def values_of(
@@ -157,7 +165,7 @@ def _in_two(
 
 def _by_products(function: Function) -> Function:
     """The same function, in which sums over all axes, or the last ones, are products with ones: of many short rows XLA
-    computes these several times as fast on a CPU. It also gives which of its outputs are 0 whatever the arguments."""
+    computes these several times as fast on a CPU. It also gives which of its outputs are written down as 0."""
 
     def rule(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array] | None:
         if equation.primitive.name != "reduce_sum" or not _is_smooth(equation.outvars[0]):
@@ -172,30 +180,18 @@ def _by_products(function: Function) -> Function:
     def run(*arguments: object) -> Tree:
         program, like = jax.make_jaxpr(function, return_shape=True)(*arguments)
         program, tree = flattened(program, rule), jax.tree.structure(like)
-        zeros = _zeros(program.jaxpr)
+        copied = lambda e, given: [e.primitive.name in REARRANGEMENTS and given[0]] * len(e.outvars)  # noqa: E731
+        nothing = [False] * len(inputs_of(program.jaxpr))
+        zeros = walk(program.jaxpr, nothing, copied, lambda value, aval: not np.any(value))
         leaves = jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(tree, leaves), jax.tree.unflatten(tree, zeros)
 
     return run
 
 
-def _zeros(program: Traced) -> list[bool]:
-    """Which outputs of an open program are written down as 0."""
-    found: set[Atom] = set()
-    is_zero = lambda v: not np.any(v.val) if is_literal(v) else v in found  # noqa: E731
-    for equation in program.eqns:
-        if equation.primitive.name in REARRANGEMENTS and is_zero(equation.invars[0]):
-            found.update(equation.outvars)
-    return [is_zero(v) for v in program.outvars]
-
-
 def _backwards_only(program: Traced) -> bool:
     """Whether something in it has no derivative but its own, from results to arguments."""
     return any(equation.primitive.name.startswith("custom_vjp") for equation in equations(program))
-
-
-def _variables(operands: Sequence[jax.Array]) -> list[Atom]:
-    return [v for v in operands if not is_literal(v)]
 
 
 def _is_smooth(v: Tree) -> bool:
@@ -221,10 +217,10 @@ def _shared(program: Traced, num_latents: int, public: Sequence[bool]) -> tuple[
     solutions: set[Atom] = set()
     for equation in reversed(program.jaxpr.eqns):
         if equation.primitive.name in _FACTORISATIONS or factorised.intersection(equation.outvars):
-            factorised.update(_variables(equation.invars))
+            factorised.update(v for v in equation.invars if not is_literal(v))
     end = 2  # 0 is where all costs are saved, 1 are the rows
     for equation in program.jaxpr.eqns:
-        operands = _variables(equation.invars)
+        operands = [v for v in equation.invars if not is_literal(v)]
         if any(v not in made_of for v in operands):
             edges |= {(nodes[v], 1): math.inf for v in operands if v in nodes}
             continue
@@ -258,19 +254,19 @@ def _shared(program: Traced, num_latents: int, public: Sequence[bool]) -> tuple[
     return ([], []) if total - cost < _LEAST_SAVED or wide or not numbers else (shared, used)
 
 
-def _steady_work(program: Traced, steady: Sequence[bool]) -> tuple[float, list[bool]]:
-    """Return the work of equations that no row enters, and which outputs no row enters; `steady`: which inputs no row enters."""
-    jaxpr, total = open_jaxpr(program), 0.0
-    known = {v for v, is_steady in zip(jaxpr.invars, steady) if is_steady} | set(jaxpr.constvars)
-    for equation in jaxpr.eqns:
-        inside = [is_literal(v) or v in known for v in equation.invars]
-        if equation.primitive.name in CALLS:
-            work, of_outputs = _steady_work(next(programs(equation)), inside)
-        else:
-            work, of_outputs = _work(equation) * all(inside), [all(inside)] * len(equation.outvars)
-        total += work
-        known.update(v for v, is_steady in zip(equation.outvars, of_outputs) if is_steady)
-    return total, [is_literal(v) or v in known for v in jaxpr.outvars]
+def _steady_work(program: Traced, steady: Sequence[bool]) -> float:
+    """The work of equations that no row enters; `steady`: which inputs no row enters."""
+    total = 0.0
+
+    def rule(equation: Equation, given: Sequence[bool]) -> list[bool]:
+        nonlocal total
+        if (outputs := called(equation, given, rule, lambda *_: True)) is not None:
+            return outputs
+        total += _work(equation) * all(given)
+        return [all(given)] * len(equation.outvars)
+
+    walk(program, steady, rule, lambda *_: True)
+    return total
 
 
 def minimum_cut(edges: dict[tuple[int, int], float], size: int, total: float) -> tuple[float, set[int]]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpppl.jaxprs import REARRANGEMENTS, abstract, evaluate, is_literal
+from dpppl.jaxprs import REARRANGEMENTS, evaluate, inputs_of, is_literal, trace
 from dpppl.types import Atom, Equation, Function, Traced, Tree
 
 _UNLIKELY = np.float32(0.7356218)
@@ -78,7 +78,7 @@ def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None
     >>> [[equation.primitive.name for equation in part.eqns] for part in ending(program, (False, True))]
     [['dot_general', 'exp'], ['mul']]
     """
-    inputs = [*program.constvars, *program.invars]
+    inputs = inputs_of(program)
     held = {v for v, of_row in zip(inputs, of_rows) if of_row}
     makers = {v: equation for equation in program.eqns for v in equation.outvars if _multiplies(equation)}
 
@@ -94,10 +94,9 @@ def ending(program: Traced, of_rows: Sequence[bool]) -> tuple[Tree, Tree] | None
             stored |= dict.fromkeys(sorted(found, key=str) if 2 * _numbers(found) < v.aval.size else [v])
     if 2 * _numbers(stored) >= _numbers(v for v in program.outvars if not is_literal(v)):
         return None
-    like = lambda variables: [abstract(v.aval.shape, v.aval.dtype) for v in variables]  # noqa: E731
-    first = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip(inputs, given)), wanted=[*stored]))
-    last = jax.make_jaxpr(lambda *given: evaluate(program, dict(zip([*inputs, *stored], given))))
-    return first(*like(inputs)), last(*like([*inputs, *stored]))
+    first = trace(lambda *given: evaluate(program, given, wanted=[*stored]), inputs)
+    last = trace(lambda *given: evaluate(program, dict(zip([*inputs, *stored], given))), [*inputs, *stored])
+    return first, last
 
 
 def _multiplies(equation: Equation) -> bool:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.jaxprs import evaluate, flattened, is_literal, varying
+from dpppl.jaxprs import evaluate, flattened, inputs_of, is_literal, varying
 from dpppl.row_program.hoist import gradient, minimum_cut
 from dpppl.types import Atom, BySite, Function, Traced, Tree
 
@@ -46,7 +46,7 @@ def scores_by_parameters(
         return log_likelihood(z, *jax.tree.unflatten(tree, rest[: len(others)]), response)
 
     program = flattened(jax.make_jaxpr(flat)(z, *others, *like))
-    jaxpr, inputs = program.jaxpr, [*program.jaxpr.constvars, *program.jaxpr.invars]
+    jaxpr, inputs = program.jaxpr, inputs_of(program.jaxpr)
     found = _narrowest(jaxpr, len(like))
     if found is None:
         return None

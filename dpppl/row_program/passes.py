@@ -1,13 +1,12 @@
-"""Passes over the program of one row before it is mapped over rows: a list of functions RowProgram -> RowProgram."""
+"""Passes over the program of one row before it is mapped over rows: functions RowProgram -> RowProgram."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from dpppl.jaxprs import split
-from dpppl.row_program.linear_algebra import on_finite
+from dpppl.row_program.linear_algebra import by_products, on_finite
 from dpppl.row_program.materialize import ending
-from dpppl.row_program.triangular import by_products
 from dpppl.types import Traced
 
 
@@ -17,11 +16,9 @@ class RowProgram:
 
     - **of_row** - the program that is mapped over rows.
     - **holds_row** - for each input of `of_row`, its constants first, whether it is a number that a row holds.
-    - **before** - what no row enters, computed once for all rows: its outputs are the first inputs of `of_row`. None where
-      there is nothing.
+    - **before** - what no row enters, computed once for all rows: its outputs are the first inputs of `of_row`; or None.
     - **last** - products of what `of_row` gives and of its inputs, which need not be stored before they are clipped: from
-      the inputs of `of_row` and then its outputs to the statistic. None where `of_row` gives the statistic.
-    """
+      the inputs of `of_row` and then its outputs to the statistic. None where `of_row` gives the statistic."""
 
     of_row: Any
     holds_row: tuple[bool, ...]
@@ -33,7 +30,7 @@ Pass = Callable[[RowProgram], RowProgram]
 
 
 def solve_by_products(program: RowProgram) -> RowProgram:
-    """Triangular systems with one matrix for all rows become products with its inverse: see `triangular`."""
+    """Solve triangular systems with one matrix for all rows by products with its inverse."""
     return replace(program, of_row=by_products(program.of_row, program.holds_row))
 
 
@@ -48,23 +45,20 @@ def hoist(program: RowProgram) -> RowProgram:
 
 
 def guard_linear_algebra(program: RowProgram) -> RowProgram:
-    """LAPACK sees finite numbers of rows only: see `linear_algebra`."""
+    """Show LAPACK finite numbers of rows only."""
     return replace(program, of_row=on_finite(program.of_row, program.holds_row))
 
 
 def leave_out_products(program: RowProgram) -> RowProgram:
-    """Products that have the same bits wherever they are computed move to `last`: see `materialize`."""
+    """Move to `last` products that have the same bits wherever they are computed: see `materialize`."""
     ends = ending(program.of_row, program.holds_row)
-    if ends is None:
-        return program
-    of_row, last = (end.jaxpr for end in ends)
-    return replace(program, of_row=of_row, last=last)
+    return program if ends is None else replace(program, of_row=ends[0].jaxpr, last=ends[1].jaxpr)
 
 
-GRADIENT: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra, leave_out_products)
-"""For a statistic that is clipped as it is."""
 FACTORS: tuple[Pass, ...] = (solve_by_products, hoist, guard_linear_algebra)
 """For factors of a gradient, all of which are stored (`ghost_sum.stored`)."""
+GRADIENT: tuple[Pass, ...] = (*FACTORS, leave_out_products)
+"""For a statistic that is clipped as it is."""
 
 
 def rewritten(program: Traced, holds_row: Sequence[bool], passes: Sequence[Pass]) -> RowProgram:

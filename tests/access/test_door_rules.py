@@ -8,8 +8,8 @@ import pytest
 from dpppl.access import ghost_sum as sums
 from dpppl.access.clipping import SLACK, Adaptive, Centred, Flat, Normalised, PerSite, with_count
 from dpppl.access.exact_sum import over_chunks, sum_of_rows
+from dpppl.access.factors import Form
 from dpppl.errors import ConfigurationError
-from dpppl.row_program.factors import Form
 
 SQUARES = np.array([0.01, 4.0, 25.0])
 KEEP = np.array([True, False, True])

@@ -14,11 +14,11 @@ from jax import lax
 from dpppl.access import ghost
 from dpppl.access import ghost_sum as sums
 from dpppl.access.clipping import SLACK, Adaptive, Flat, Normalised, PerSite, with_count
+from dpppl.access.convolutions import rewrite
 from dpppl.access.door import noisy_sum
+from dpppl.access.factors import Form, plan, restored
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError, PrivacyLeakError
-from dpppl.row_program.convolutions import rewrite
-from dpppl.row_program.factors import Form, plan, restored
 from dpppl.subsampling import FullBatch, Poisson
 
 pytestmark = pytest.mark.numerical

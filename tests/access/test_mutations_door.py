@@ -71,7 +71,7 @@ MUTATIONS = [
              "test_mechanism:test_no_container_of_the_callers_is_put_together_behind_the_door", (_meeting, lambda: list)),
     # What a row's linear algebra sees
     left_out("LAPACK sees infinities", f"{LINEAR}_of_finite", "jnp.isfinite(x)", "~jnp.isnan(x)", PRINTS, ("value", "capfd")),
-    left_out("linear algebra in calls sees all", f"{LINEAR}_outputs", "program = on_finite(program, [True] * len([*program.constvars, *program.invars]))", "pass",
+    left_out("linear algebra in calls sees all", f"{LINEAR}_outputs", "program = on_finite(program, [True] * len(inputs_of(program)))", "pass",
              PRINTS, ("slope", "capfd")),
     left_out("what came of zeros counts", f"{LINEAR}_of_finite", "chosen(y, jnp.nan)", "chosen(y, 0.0)", HALVES),
     left_out("the other half is looked at", f"{LINEAR}_of_finite", "if equation.primitive in _HALVES", "if False", HALVES),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from dpppl.row_program.triangular import by_products
+from dpppl.row_program.linear_algebra import by_products
 
 pytestmark = pytest.mark.numerical
 RNG = np.random.default_rng(0)

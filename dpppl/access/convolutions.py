@@ -41,18 +41,14 @@ def rewrite(function: Function) -> Function:
 
 def rule(equation: Equation, operands: Sequence[jax.Array]) -> list[jax.Array] | None:
     """The outputs of a convolution in two dimensions or of a small max-pool, None for all else."""
-    name = equation.primitive.name
-    if name == "conv_general_dilated" and _is_plain(equation.params):
-        return [_convolution(equation.params, *operands)]
+    name, parameters = equation.primitive.name, equation.params
     if name == "reduce_window_max":
-        return _max_pool(equation.params, *operands)
-    return None
-
-
-def _is_plain(parameters: Document) -> bool:
+        return _max_pool(parameters, *operands)
+    if name != "conv_general_dilated" or len(parameters["window_strides"]) != 2:
+        return None
     dilated = {*parameters["lhs_dilation"], *parameters["rhs_dilation"]} != {1}
     grouped = parameters["feature_group_count"] != 1 or parameters["batch_group_count"] != 1
-    return len(parameters["window_strides"]) == 2 and not dilated and not grouped
+    return None if dilated or grouped else [_convolution(parameters, *operands)]
 
 
 def _last(spec: Sequence[int]) -> tuple[int, ...]:
@@ -74,15 +70,12 @@ def _convolution(parameters: Document, x: jax.Array, w: jax.Array) -> Tree:
 
     def backward(saved: Tree, d: Tree) -> tuple[jax.Array, jax.Array]:
         x, w = saved
-        room = []
-        for k in range(2):
-            low = w.shape[k] - 1 - padding[k][0]
-            room.append((low, x.shape[1 + k] + w.shape[k] - 2 - (d.shape[1 + k] - 1) * strides[k] - low))
+        spans = [(d.shape[1 + k] - 1) * strides[k] for k in range(2)]
+        lows = [w.shape[k] - 1 - padding[k][0] for k in range(2)]
+        room = [(low, x.shape[1 + k] + w.shape[k] - 2 - spans[k] - low) for k, low in enumerate(lows)]
         of_x = convolve(d, w[::-1, ::-1].transpose(0, 1, 3, 2), (1, 1), room, lhs_dilation=strides)
-        room = []
-        for k in range(2):
-            low = padding[k][0]
-            room.append((low, (d.shape[1 + k] - 1) * strides[k] + w.shape[k] - x.shape[1 + k] - low))
+        lows = [padding[k][0] for k in range(2)]
+        room = [(low, spans[k] + w.shape[k] - x.shape[1 + k] - low) for k, low in enumerate(lows)]
         of_w = convolve(x.transpose(3, 1, 2, 0), d.transpose(1, 2, 0, 3), (1, 1), room, rhs_dilation=strides)
         return of_x, of_w.transpose(1, 2, 0, 3)
 
