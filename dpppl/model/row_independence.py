@@ -128,14 +128,9 @@ def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) 
 
 
 def check_coupling(
-    run: Callable[[int], Function],
-    latents: Shapes,
-    arguments: Arguments,
-    public: Arrays,
-    observed: Shapes,
-    axes: Mapping[str, int],
-    explain: Callable[[str, str], str],
-) -> None:
+    run: Callable[[int], Function], latents: Shapes, arguments: Arguments, public: Arrays, observed: Shapes,
+    axes: Mapping[str, int], explain: Callable[[str, str], str],
+) -> None:  # fmt: skip
     """Compare a batch of three made-up rows with the three rows one by one, at made-up latents; refuse coupled rows.
 
     - **run** - `run(n)(z, rows, public, noise)` gives, for n rows, log likelihoods (n,) and observed values by site, which are
@@ -191,12 +186,7 @@ def check_coupling(
 
 
 def _made_up(
-    kind: tuple[_Kind, _Kind],
-    latents: Shapes,
-    arguments: Arguments,
-    public: Arrays,
-    observed: Shapes,
-    rng: Any,
+    kind: tuple[_Kind, _Kind], latents: Shapes, arguments: Arguments, public: Arrays, observed: Shapes, rng: Any
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     """Latents, three rows, Public arrays, and noise; Public arrays are real, unless unknown or as long as the data."""
     floats, integers = kind
