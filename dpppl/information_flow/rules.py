@@ -8,7 +8,7 @@ import functools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -187,15 +187,14 @@ def given_key(root: Any, aval: Any) -> Key | None:
     return Key(root, tuple(elements)) if is_key(aval) else None
 
 
-def followed(equation: Equation, inputs: Sequence[Value]) -> list[tuple[Number | None, Key | None]]:
+def followed(equation: Equation, inputs: Sequence[Value]) -> Sequence[tuple[Number | None, Key | None]]:
     """The number and the key in each output, as far as they are known."""
-    parameters, out = equation.params, equation.outvars[0].aval if equation.outvars else None
+    parameters, out = equation.params, cast(Any, next((v.aval for v in equation.outvars), None))
     shapes, first = [v.aval.shape for v in equation.invars], inputs[0] if inputs else Value()
     lost = [(None, LOST)] * len(equation.outvars)
 
-    def part(*replaced: dict[Any, Number]) -> list[tuple[Number | None, Key | None]]:
-        parts = map(first.renamed, replaced)
-        return [(value.number, value.key) for value in parts]
+    def part(*replaced: dict[Any, Number]) -> Sequence[tuple[Number | None, Key | None]]:
+        return [(value.number, value.key) for value in map(first.renamed, replaced)]
 
     match _FOLLOWED.get(equation.primitive):
         case "slice":  # neighbouring elements, or the one that is left

@@ -291,8 +291,9 @@ class Walk:
                     pairs = zip(numbers, (value.number for value in outputs))
                     moves = [b.offset - a.offset if a and b and a.terms == b.terms else None for a, b in pairs]
                     ends = iteration.length is not None and (counting is None or moves[counting] == 1)
-                    added = {0: Number(0)} | ({1: number_of(iteration)} if ends else {})
-                    starts = zip((value.number for value in carry), map(added.get, moves))
+                    added: dict[int | None, Number] = {0: Number(0)}
+                    added |= {1: number_of(iteration)} if ends else {}
+                    starts = zip((value.number for value in carry), (added.get(move) for move in moves))
                     numbers = [start and more and start.plus(more) for start, more in starts]
                 labels = following
 
