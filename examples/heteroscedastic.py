@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.infer import init_to_uniform
+from scipy.special import logsumexp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -71,11 +72,13 @@ def scores(samples, predict, data):
     new_means, new_sds = jax.vmap(predict, (0, None))(samples, x_new)
     responses = new_means + new_sds * jax.random.normal(jax.random.key(0), new_means.shape)
     parts = uncertainty.decompose_variance(new_means, new_sds**2)
+    low, high = np.quantile(responses, [0.05, 0.95], axis=0)
+    log_likelihoods = dist.Normal(new_means, new_sds).log_prob(y_new)
     return {
         "training MSE": np.mean((np.mean(means, axis=0) - y) ** 2),
         "MSE": np.mean((np.mean(new_means, axis=0) - y_new) ** 2),
-        "NLL": uncertainty.predictive_log_score(dist.Normal(new_means, new_sds).log_prob(y_new)),
-        "coverage": uncertainty.interval_coverage(responses, y_new, level=0.9) if len(responses) > 1 else None,
+        "NLL": np.log(len(new_means)) - np.mean(logsumexp(log_likelihoods, axis=0)),
+        "coverage": np.mean((low <= y_new) & (y_new <= high)) if len(responses) > 1 else None,
         "epistemic": np.mean(parts.epistemic) / np.mean(parts.total),
     }
 

@@ -15,10 +15,11 @@ import jax
 import numpy as np
 from numpyro.infer import init_to_uniform, init_to_value
 from scipy.fft import dctn
+from sklearn.metrics import log_loss
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dpppl.contrib import plotting, uncertainty
+from dpppl.contrib import uncertainty
 from examples.data import has, mnist
 from examples.methods import draws
 from examples.results import Row, command, load
@@ -68,14 +69,23 @@ def probabilities(logits, samples, x, batch=2_000):
     return np.concatenate([mean(x[k : k + batch]) for k in range(0, len(x), batch)])
 
 
+def _bins(right, sure, number):
+    """Mean confidence, share of right ones, and share of all, of each bin that is not empty, (3, bins)."""
+    place = np.searchsorted(np.arange(1, number) / number, sure)
+    count, *sums = (np.bincount(place, weights, number) for weights in (np.ones(len(sure)), sure, right))
+    return np.array([*(each[count > 0] / count[count > 0] for each in sums), count[count > 0] / len(sure)])
+
+
 def class_scores(probabilities, y):
     """Scores of class probabilities (N, K), averaged over posterior draws, for labels (N,); `bins` as a reliability diagram."""
+    right, sure = probabilities.argmax(1) == y, probabilities.max(1)
+    bins = _bins(right, sure, 15)
     return {
-        "accuracy": np.mean(probabilities.argmax(1) == y),
-        "NLL": uncertainty.log_score(probabilities, y),
+        "accuracy": np.mean(right),
+        "NLL": log_loss(y, probabilities, labels=np.arange(10)),
         "ECE": uncertainty.expected_calibration_error(probabilities, y),
-        "MCE": uncertainty.maximum_calibration_error(probabilities, y),
-        "bins": [part.tolist() for part in uncertainty.reliability_bins(probabilities, y, num_bins=10)],
+        "MCE": np.max(np.abs(bins[0] - bins[1])),
+        "bins": _bins(right, sure, 10).tolist(),
     }
 
 
@@ -148,19 +158,24 @@ SHOWN = ("cnn-bbp-eps3", "cnn-dp-sgd-flat-eps3", "mlp-bbp-eps3", "mlp-dp-sgd-fla
 
 
 def picture(folder):
-    """Reliability of SHOWN, first runs: a bin is a weighted pair of rows, one right and one wrong."""
+    """Reliability of SHOWN, first runs: the area of a point is the share of rows in its bin."""
     import matplotlib.pyplot as plt
 
-    kept, axes = load(folder / "mnist.json"), None
+    kept = load(folder / "mnist.json")
+    if not kept.keys() & set(SHOWN):
+        return
+    axes = plt.subplots(figsize=(4.5, 4.5), layout="constrained")[1]
+    axes.plot([0, 1], [0, 1], "--", color="grey", linewidth=1, label="calibrated")
     for name in SHOWN:
         if name in kept:
             predicted, observed, share = np.array(kept[name]["runs"][0]["bins"])
-            weights = np.ravel(np.c_[share * observed, share * (1 - observed)])
-            pairs = np.repeat(predicted, 2), np.tile([1, 0], len(share))
-            axes = plotting.reliability_diagram(*pairs, weights=weights, label=name, axes=axes)
-    if axes is not None:
-        axes.figure.savefig(folder / "mnist.png", dpi=110)
-        plt.close(axes.figure)
+            error = share @ np.abs(predicted - observed)
+            (line,) = axes.plot(predicted, observed, label=f"{name}, ECE {error:.3f}")
+            axes.scatter(predicted, observed, s=20 + 400 * share, color=line.get_color(), clip_on=False)
+    axes.set(xlabel="predicted probability", ylabel="observed frequency")
+    axes.legend(frameon=False)
+    axes.figure.savefig(folder / "mnist.png", dpi=110)
+    plt.close(axes.figure)
 
 
 def main(arguments=None):

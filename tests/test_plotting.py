@@ -26,21 +26,6 @@ def picture(drawn, **settings):
     return file.getvalue()
 
 
-def test_a_reliability_diagram_has_the_bins_of_each_call(axes):
-    rng = np.random.default_rng(0)
-    chances = rng.random(500)
-    labels = rng.random(500) < chances
-    drawn = plotting.reliability_diagram(chances, labels, label="private", axes=axes)
-    plotting.reliability_diagram(chances**2, labels, label="squared", axes=axes)
-    assert drawn is axes and len(axes.collections) == 2
-    for points, predicted in zip(axes.collections, (chances, chances**2)):
-        found = uncertainty.reliability_bins(predicted, labels, num_bins=10)
-        np.testing.assert_allclose(points.get_offsets(), np.c_[found.predicted, found.observed])
-    ece = uncertainty.expected_calibration_error(chances, labels, num_bins=10)
-    assert axes.get_legend().get_texts()[1].get_text() == f"private, ECE {ece:.3f}"
-    assert picture(axes) != b""
-
-
 def test_bands_reach_as_far_as_the_parts_of_the_variance(axes):
     rng = np.random.default_rng(1)
     x, means = np.array([2.0, 0.0, 1.0]), rng.normal(size=(50, 3))

@@ -61,27 +61,21 @@ def text(headline: str, rows: Rows, sections: Sections) -> str:
 
 def summary(headline: str, rows: Rows, sections: Sections, title: str = "Privacy report") -> str:
     """For notebooks: the headline, and all else folded under a title but for warnings."""
-    parts = [f"<p><strong>{html_words(headline)}</strong></p>"]
-    parts += [html_list(sentences) for name, sentences in sections if name == "Warnings"]
-    parts.append(f"<details><summary>{title}</summary>{html_table(rows)}")
-    parts += [f"<p>{name}</p>{html_list(sentences)}" for name, sentences in sections if name != "Warnings"]
+    parts = [f"<p><strong>{_words(headline)}</strong></p>"]
+    parts += [_list(sentences) for name, sentences in sections if name == "Warnings"]
+    parts.append(f"<details><summary>{title}</summary>{_table(rows)}")
+    parts += [f"<p>{name}</p>{_list(sentences)}" for name, sentences in sections if name != "Warnings"]
     return "".join(parts) + "</details>"
 
 
-def html_words(sentence: str) -> str:
+def _words(sentence: str) -> str:
     """Words as HTML; a number and its % stay on one line."""
     return html.escape(sentence).replace(" %", "&nbsp;%")
 
 
-def html_table(rows: Rows) -> str:
-    """Names and texts as a table of HTML."""
-
-    def cell(words: str) -> str:
-        return '<td class="open">open</td>' if words == "open" else f"<td>{html_words(words)}</td>"
-
-    return "<table>" + "".join(f'<tr><th scope="row">{html.escape(n)}</th>{cell(t)}</tr>' for n, t in rows) + "</table>"
+def _table(rows: Rows) -> str:
+    return "<table>" + "".join(f"<tr><th>{html.escape(n)}</th><td>{_words(t)}</td></tr>" for n, t in rows) + "</table>"
 
 
-def html_list(sentences: Sequence[str]) -> str:
-    """Sentences as a list of HTML."""
-    return "<ul>" + "".join(f"<li>{html_words(sentence)}</li>" for sentence in sentences) + "</ul>"
+def _list(sentences: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{_words(sentence)}</li>" for sentence in sentences) + "</ul>"

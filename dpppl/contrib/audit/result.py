@@ -1,12 +1,9 @@
-"""The result of an audit: numbers, a table and a page."""
+"""The result of an audit: numbers and a table."""
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from dpppl import accounting
 from dpppl.accounting.tradeoff import TradeOff
-from dpppl.contrib import pages
 from dpppl.report import render
 
 
@@ -78,9 +75,3 @@ class AuditResult:
 
     def __str__(self) -> str:
         return "\n".join([self.headline, *render.table(self.rows)])
-
-    def to_html(self) -> str:
-        """Return a page that loads nothing: the table, and the attack's points under the account's trade-off curve."""
-        rates = np.linspace(0.0, 1.0, 101)
-        curve = rates.tolist(), (1.0 - np.asarray(self.curve.false_negative_rate(rates))).tolist()
-        return pages.audit_page(f"Audit: {self.audited}", self.headline, self.rows, curve, self.points)

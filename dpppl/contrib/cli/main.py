@@ -17,7 +17,6 @@ from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 from dpppl.accounting.curves import ACCOUNTANTS
 from dpppl.accounting.relations import RELATIONS
-from dpppl.contrib import pages
 from dpppl.contrib.cli import models, tables
 from dpppl.errors import ConfigurationError, DPPPLError
 from dpppl.ledger.book import as_json, events_of_json
@@ -282,9 +281,14 @@ def _report(options: argparse.Namespace) -> Answer:
     given = dict(item.partition("=")[::2] for item in options.about)
     document["about"] |= {name: words for name, words in render.about_of(given).items() if words is not None}
     if options.html is not None:
+        from dpppl.contrib import pages
+
         options.html.write_text(pages.page(document), encoding="utf-8")
         return document, f"wrote {options.html}"
-    return document, render.text(document["headline"], document["rows"], pages.sections_of(document))
+    sections = [
+        (name.capitalize().replace("_", " "), document[name]) for name in ("warnings", "assumptions", "not_covered")
+    ]
+    return document, render.text(document["headline"], document["rows"], [each for each in sections if each[1]])
 
 
 def _ledger(options: argparse.Namespace) -> Answer:

@@ -129,7 +129,9 @@ def _audit(options: argparse.Namespace) -> Answer:
         num_trials=options.trials, **arguments,
     )  # fmt: skip
     if options.html is not None:
-        options.html.write_text(found.to_html(), encoding="utf-8")
+        from dpppl.contrib.pages import to_html
+
+        options.html.write_text(to_html(found), encoding="utf-8")
     if options.picture is not None:
         from dpppl.contrib import plotting
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dpppl.contrib.pages import to_html
 from dpppl.contrib.synthetic import RULES, Schema, datasets, fit_cells, table_model
 from dpppl.contrib.synthetic.cells import MOST_CELLS, num_cells
 from dpppl.data.entries import text_rows
@@ -56,6 +55,8 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _synthesize(options: argparse.Namespace) -> Answer:
+    from dpppl.contrib.pages import to_html  # fails before anything is charged
+
     schema = Schema.from_json(options.schema)
     if options.out.exists():
         raise ConfigurationError(f"--out {options.out} exists: name a new folder, so that no file is replaced.")

@@ -6,7 +6,7 @@ of scores of private rows is a release that no report covers.
 """
 
 from dpppl.contrib.plotting.posteriors import learned_share, mixing, private_beside_prior
-from dpppl.contrib.plotting.predictions import input_probability, predictive_band, reliability_diagram, survival_plot
+from dpppl.contrib.plotting.predictions import input_probability, predictive_band, survival_plot
 from dpppl.contrib.plotting.privacy import attack_picture, budget_spent, epsilon_against_utility, plan_picture
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "plan_picture",
     "predictive_band",
     "private_beside_prior",
-    "reliability_diagram",
     "survival_plot",
 ]

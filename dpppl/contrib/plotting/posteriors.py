@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, STYLES, check_parts, new_axes
-from dpppl.contrib.uncertainty.decomposition import by_element
-from dpppl.contrib.uncertainty.inputs import as_array
+from dpppl.contrib.uncertainty.decomposition import as_array, by_element
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite
 from dpppl.validation import fraction

@@ -1,4 +1,4 @@
-"""Pictures of predictions: whether probabilities are calibrated, where they are uncertain, and why."""
+"""Pictures of predictions: where they are uncertain, and why."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -7,54 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpppl.contrib.plotting.axes import BLUE, GREY, ORANGE, SKY, STYLES, check_parts, new_axes
-from dpppl.contrib.uncertainty.calibration import reliability_bins
-from dpppl.contrib.uncertainty.decomposition import decompose_variance
-from dpppl.contrib.uncertainty.inputs import as_array
+from dpppl.contrib.uncertainty.decomposition import as_array, decompose_variance
 from dpppl.contrib.uncertainty.survival import SurvivalCurve
 from dpppl.errors import ConfigurationError
 from dpppl.validation import checked, fraction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-@checked
-def reliability_diagram(
-    probabilities: ArrayLike, labels: ArrayLike, *, num_bins: int = 10, bins: str = "width",
-    weights: ArrayLike | None = None, mask: ArrayLike | None = None, label: str | None = None, axes: "Axes | None" = None,
-) -> "Axes":  # fmt: skip
-    """Predicted probability against observed frequency, a point a bin, and the diagonal on which calibrated ones lie.
-
-    - **probabilities**, **labels**, **num_bins**, **bins**, **weights**, **mask**: as in `uncertainty.reliability_bins`.
-    - **label**: a name for the legend, before the calibration error, or None.
-    - **axes**: matplotlib's Axes to draw on, or None for new ones; call it again with them to compare.
-
-    The area of a point grows with the share of rows in its bin. Returns the Axes. Raises ConfigurationError as
-    `reliability_bins`.
-
-    >>> axes = reliability_diagram([0.2, 0.4, 0.8], [0, 1, 1])
-    >>> axes.get_xlabel()
-    'predicted probability'
-    """
-    found = reliability_bins(probabilities, labels, num_bins=num_bins, bins=bins, weights=weights, mask=mask)
-    error = np.sum(found.share * np.abs(found.predicted - found.observed))
-    axes = new_axes(axes, figsize=(4.5, 4.5))
-    number = len(axes.collections)
-    if not number:
-        axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="calibrated")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.set(xlabel="predicted probability", ylabel="observed frequency")
-    colour, marker = [(BLUE, "o"), (ORANGE, "s"), (GREY, "^"), (SKY, "D")][number % 4]
-    axes.plot(found.predicted, found.observed, color=colour, linewidth=1.2)
-    text = f"{label}, ECE {error:.3f}" if label else f"ECE {error:.3f}"
-    area = 20.0 + 400.0 * found.share
-    axes.scatter(
-        found.predicted, found.observed, s=area, c=colour, marker=marker, alpha=0.8, label=text, clip_on=False, zorder=3
-    )
-    legend: Any = axes.legend(loc="upper left", frameon=False)
-    for handle in legend.legend_handles[1:]:
-        handle.set_sizes([40.0])
-    return axes
 
 
 @checked
@@ -105,7 +64,7 @@ def predictive_band(
         x, y = observed
         axes.scatter(x, y, s=8.0, c="black", alpha=0.5, linewidths=0, label="observed", zorder=3)
     axes.set(xlabel="input", ylabel="response")
-    axes.legend(frameon=False)
+    axes.legend(loc="upper left", frameon=False)
     return axes
 
 
@@ -145,7 +104,7 @@ def input_probability(
     axes.plot([low, high], [0.0, 0.0], color=ORANGE, linewidth=5, solid_capstyle="butt", clip_on=False,
               label=f"{level:.0%}: {low:.2f} to {high:.2f}")  # fmt: skip
     axes.set(xlim=(0, 1), xlabel="probability", ylabel="density")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="upper left", frameon=False, fontsize="small")
     return axes
 
 
@@ -176,5 +135,5 @@ def survival_plot(curve: SurvivalCurve, *, labels: Sequence[str] | None = None, 
         axes.fill_between(curve.times, curve.lower[row], curve.upper[row], color=colour, alpha=0.2, linewidth=0)
     axes.set(xlabel="time", ylabel="probability of no event", ylim=(0.0, 1.02))
     if labels:
-        axes.legend(frameon=False)
+        axes.legend(loc="upper left", frameon=False)
     return axes

@@ -46,7 +46,7 @@ def plan_picture(plan: Plan, *, axes: "Axes | None" = None) -> "Axes":
                 axes.plot(place, plan.width_at(place, option), color=colour, marker=marker, markersize=7, linestyle="")
     axes.axvline(plan.row_curvature, color=GREY, linestyle=":", linewidth=1)
     axes.set(xscale="log", yscale="log", xlabel="curvature of one row", ylabel="width of a 90 % interval")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="upper left", frameon=False, fontsize="small")
     return axes
 
 
@@ -91,7 +91,7 @@ def epsilon_against_utility(
     ticks = sorted({epsilon for scores in results.values() for epsilon in scores})
     axes.set_xticks(ticks, [f"{epsilon:g}" for epsilon in ticks])
     axes.set_xticks([], minor=True)
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="lower right", frameon=False, fontsize="small")
     return axes
 
 
@@ -133,7 +133,7 @@ def budget_spent(ledger: PrivacyLedger, *, axes: "Axes | None" = None) -> "Axes"
     axes.set_xticks(places, [run.what for run in runs], rotation=30, ha="right", fontsize="small")
     axes.set_ylabel(f"epsilon at delta {report.delta:g}")
     axes.set_ylim(bottom=0.0)
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="upper left", frameon=False, fontsize="small")
     return axes
 
 
@@ -159,5 +159,5 @@ def attack_picture(result: Any, *, axes: "Axes | None" = None) -> "Axes":
     )
     axes.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="guessing")
     axes.set(xlabel="false positive rate", ylabel="true positive rate")
-    axes.legend(frameon=False, fontsize="small")
+    axes.legend(loc="upper left", frameon=False, fontsize="small")
     return axes

@@ -1,131 +1,42 @@
 """Calibration: whether events of predicted probability p happen in a share p of the cases."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpppl.contrib.uncertainty.inputs import class_predictions
+from dpppl.contrib.uncertainty.decomposition import as_array
 from dpppl.errors import ConfigurationError
 from dpppl.validation import checked, positive_integer
 
 
-class ReliabilityBins(NamedTuple):
-    """Of the bins that hold a row, in order, arrays (M,):
-
-    - **predicted**: mean probability that was given.
-    - **observed**: share of rows in which the event happened.
-    - **share**: share of all rows, by weight; sums to 1.
-
-    >>> isinstance(reliability_bins([0.2, 0.8], [0, 1]), ReliabilityBins)
-    True
-    """
-
-    predicted: np.ndarray
-    observed: np.ndarray
-    share: np.ndarray
-
-
 @checked
-def reliability_bins(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    num_bins: int = 15,
-    bins: str = "width",
-    weights: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-) -> ReliabilityBins:
-    """Predicted probability against observed frequency, bin by bin: the data of a reliability diagram.
+def expected_calibration_error(probabilities: ArrayLike, labels: ArrayLike, *, num_bins: int = 15) -> float:
+    """Mean over rows of |predicted - observed| in their bin ((m - 1) / M, m / M], in [0, 1].
 
-    - **probabilities**: (N,) the probability of class 1, or (N, K) of each class; averaged over posterior samples.
-    - **labels**: (N,) classes 0, ..., K - 1.
-    - **num_bins**: the number of bins; empty ones are left out.
-    - **bins**: "width", intervals ((m - 1) / M, m / M], or "mass", intervals between quantiles, which hold equal
-      weight up to ties.
-    - **weights**: (N,) weights of rows, or None.
-    - **mask**: (N,) True for rows that count, or None.
+    - **probabilities** - (N,) of class 1, or (N, K) of each class, averaged over samples. For (N, K) the event is that the
+      most probable class is right.
+    - **labels** - (N,) classes 0, ..., K - 1.
+    - **num_bins** - M.
 
-    For (N,) the event is class 1. For (N, K) the event is that the most probable class is right, and its probability
-    is the largest one. Adds no noise: of private rows this is a release that no report covers.
-
-    Raises ConfigurationError where shapes differ, for numbers that are no probabilities or labels, and for unknown bins.
-    Source: Guo, Pleiss, Sun, Weinberger (2017), equations 1 and 2.
-
-    >>> found = reliability_bins([0.1, 0.3, 0.9, 0.9], [0, 1, 1, 1], num_bins=2)
-    >>> found.predicted.round(6).tolist(), found.observed.tolist(), found.share.tolist()
-    ([0.2, 0.9], [0.5, 1.0], [0.5, 0.5])
-    """
-    num_bins = positive_integer(num_bins, name="num_bins")
-    chances, classes, share = class_predictions(probabilities, labels, weights, mask)
-    if chances.ndim == 1:
-        happened = classes == 1
-    else:
-        happened, chances = np.argmax(chances, axis=1) == classes, np.max(chances, axis=1)
-    if bins == "width":
-        inner = np.arange(1, num_bins) / num_bins
-    elif bins == "mass":
-        order = np.argsort(chances, kind="stable")
-        below = np.cumsum(share[order])
-        places = np.searchsorted(below, np.arange(1, num_bins) / num_bins - 1e-12)
-        inner = chances[order][np.minimum(places, len(order) - 1)]
-    else:
-        raise ConfigurationError('bins must be "width" or "mass".')
-    place = np.searchsorted(inner, chances)
-    total, predicted, observed = (
-        np.bincount(place, share * value, num_bins) for value in (np.ones_like(chances), chances, happened)
-    )
-    held = total > 0.0
-    return ReliabilityBins(predicted[held] / total[held], observed[held] / total[held], total[held])
-
-
-@checked
-def expected_calibration_error(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    num_bins: int = 15,
-    bins: str = "width",
-    weights: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-) -> float:
-    """Mean over rows of |predicted - observed| in their bin, in [0, 1]. Errors as `reliability_bins`.
-
-    - **probabilities**, **labels**, **num_bins**, **bins**, **weights**, **mask** - as for `reliability_bins`.
-
-    It depends on the bins, and is positive by chance also for calibrated predictions: with N rows in M bins up to about
-    .4 sqrt(M / N). Adds no noise: of private rows this is a release that no report covers.
-
-    Source: Naeini, Cooper, Hauskrecht (2015); Guo et al. (2017), equation 3.
+    It is positive by chance also for calibrated predictions: up to about .4 sqrt(M / N). Adds no noise: of private rows this is
+    a release that no report covers. Raises ConfigurationError where shapes differ, for numbers that are no probabilities or
+    labels. Source: Naeini, Cooper, Hauskrecht (2015); Guo et al. (2017), equation 3.
 
     >>> round(expected_calibration_error([0.1, 0.3, 0.9, 0.9], [0, 1, 1, 1], num_bins=2), 6)
     0.2
     """
-    found = reliability_bins(probabilities, labels, num_bins=num_bins, bins=bins, weights=weights, mask=mask)
-    return float(np.sum(found.share * np.abs(found.predicted - found.observed)))
-
-
-@checked
-def maximum_calibration_error(
-    probabilities: ArrayLike,
-    labels: ArrayLike,
-    *,
-    num_bins: int = 15,
-    bins: str = "width",
-    weights: ArrayLike | None = None,
-    mask: ArrayLike | None = None,
-) -> float:
-    """Largest |predicted - observed| of a bin, in [0, 1]. Errors as `reliability_bins`.
-
-    - **probabilities**, **labels**, **num_bins**, **bins**, **weights**, **mask** - as for `reliability_bins`.
-
-    With bins of equal width a bin of few rows may decide it. Adds no noise: of private rows this is a release that no
-    report covers.
-
-    Source: Naeini, Cooper, Hauskrecht (2015); Guo et al. (2017), equation 5.
-
-    >>> round(maximum_calibration_error([0.1, 0.3, 0.9, 0.9], [0, 1, 1, 1], num_bins=2), 6)
-    0.3
-    """
-    found = reliability_bins(probabilities, labels, num_bins=num_bins, bins=bins, weights=weights, mask=mask)
-    return float(np.max(np.abs(found.predicted - found.observed)))
+    chances, classes = as_array(probabilities, "probabilities"), as_array(labels, "labels")
+    if chances.ndim not in (1, 2) or not np.all((chances >= 0.0) & (chances <= 1.0 + 1e-6)):
+        raise ConfigurationError(
+            "probabilities must lie in [0, 1], of shape (N,) or (N, K): not logits, and averaged over posterior samples."
+        )
+    if classes.shape != chances.shape[:1]:
+        raise ConfigurationError(f"labels must have shape {chances.shape[:1]}, got {classes.shape}.")
+    num_classes = 2 if chances.ndim == 1 else chances.shape[1]
+    if not np.all(np.isin(classes, np.arange(num_classes))):
+        raise ConfigurationError(
+            f"labels must be whole numbers from 0 to {num_classes - 1}: pass (y + 1) / 2 for labels -1 and 1, y - 1 for 1 to K."
+        )
+    happened = classes == 1 if chances.ndim == 1 else np.argmax(chances, axis=1) == classes
+    chances = chances if chances.ndim == 1 else np.max(chances, axis=1)
+    place = np.searchsorted(np.arange(1, positive_integer(num_bins, name="num_bins")) / num_bins, chances)
+    return float(np.abs(np.bincount(place, chances - happened)).sum() / len(chances))

@@ -3,13 +3,23 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpppl.contrib.uncertainty.inputs import as_array, row_weights
 from dpppl.errors import ConfigurationError
 from dpppl.types import BySite
 from dpppl.validation import checked
+
+
+def as_array(value: ArrayLike, name: str) -> np.ndarray:
+    """`value` as a float64 array. Raises ConfigurationError inside JAX transformations and for what is not numbers."""
+    if isinstance(value, jax.core.Tracer):
+        raise ConfigurationError(f"{name} is traced: call this outside of jax.jit and other transformations.")
+    try:
+        return np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{name} must be an array of real numbers, got {type(value).__name__}.") from None
 
 
 class VarianceParts(NamedTuple):
@@ -64,9 +74,14 @@ def decompose_variance(
         raise ConfigurationError(f"variances must have the shape of means, {centre.shape}, got {within.shape}.")
     if not (np.all(np.isfinite(centre)) and np.all(np.isfinite(within)) and np.all(within >= 0.0)):
         raise ConfigurationError("means and variances must be finite, and variances not negative.")
-    share = row_weights(len(centre), weights, None)
-    mean = np.tensordot(share, centre, 1)
-    return VarianceParts(np.tensordot(share, (centre - mean) ** 2, 1), np.tensordot(share, within, 1))
+    share = np.ones(len(centre)) if weights is None else as_array(weights, "weights")
+    if share.shape != centre.shape[:1] or not (np.all(share >= 0.0) and 0.0 < share.sum() < np.inf):
+        raise ConfigurationError(
+            f"weights must have shape {centre.shape[:1]}, finite and not negative, one of them positive."
+        )
+    mean = np.average(centre, axis=0, weights=share)
+    epistemic = np.average((centre - mean) ** 2, axis=0, weights=share)
+    return VarianceParts(epistemic, np.average(within, axis=0, weights=share))
 
 
 def learned_shares(posterior: BySite, prior: BySite) -> dict[str, float]:

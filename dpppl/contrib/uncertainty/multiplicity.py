@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpppl.contrib.uncertainty.inputs import as_array
+from dpppl.contrib.uncertainty.decomposition import as_array
 from dpppl.errors import ConfigurationError
 from dpppl.validation import fraction
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from numpyro import handlers
 
-from dpppl.contrib.uncertainty.inputs import as_array
+from dpppl.contrib.uncertainty.decomposition import as_array
 from dpppl.errors import ConfigurationError
 from dpppl.model.censoring import is_censored
 from dpppl.model.structure import plates_of, unwrapped
