@@ -163,7 +163,7 @@ ROOMS = {
     "mcmc": ("mcmc", 2_800, 1_400),
     "svi": ("svi", 2_450, 1_400),
     "noise_aware": ("noise_aware", 5_150, 1_600),
-    "contrib": ("contrib", 4_150, 4_000),
+    "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.
 Lower the first number towards the goal with each change that makes a room shorter."""

@@ -1,10 +1,10 @@
 """Private selection of settings: a random number of private runs, each with a private score; only the best is released."""
 
-import contextlib
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,23 +50,21 @@ class TuningDetails:
     score_noise: float
 
     def rows(self) -> list[tuple[str, str]]:
-        """See `runs.report.Details`."""
+        """See `Details`."""
         distribution = "Poisson" if self.shape is None else f"truncated negative binomial, shape {self.shape:g}"
+        number = f"secret, drawn: {distribution}, {self.mean_runs:g} expected; the best alone is released"
         return [
             ("candidates", f"{self.num_candidates}, each run drawing one at random"),
-            (
-                "number of runs",
-                f"secret, drawn: {distribution}, {self.mean_runs:g} expected; the best alone is released",
-            ),
+            ("number of runs", number),
             ("score", f"noised, noise multiplier {self.score_noise:g}, in the account"),
         ]
 
     def warnings(self) -> list[str]:
-        """See `runs.report.Details`."""
+        """See `Details`."""
         return []
 
     def assumptions(self) -> list[str]:
-        """See `runs.report.Details`."""
+        """See `Details`."""
         return [
             "The number of runs stays secret: running time reveals it, so nobody may see it (Papernot, Steinke 2022)."
         ]
@@ -177,17 +175,12 @@ def tune(
         for number in range(event.draw(rng)):
             chosen = int(rng.integers(len(candidates)))
             own = jax.random.fold_in(keys.stream(key, "runs"), number)
-            with _silence():
+            # output of single runs would reveal how many there were
+            with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 samples = _samples(make(candidates[chosen]), own, args, kwargs)
-                found = private_score(
-                    keys.stream(own, "score"),
-                    score,
-                    Public(samples),
-                    *args,
-                    bounds=bounds,
-                    noise_multiplier=noise,
-                    **kwargs,
-                )
+                settings: Any = dict(bounds=bounds, noise_multiplier=noise)
+                found = private_score(keys.stream(own, "score"), score, Public(samples), *args, **settings, **kwargs)
             if found.mean > best[0]:
                 best = found.mean, candidates[chosen], samples
     done = replace(report, provenance=provenance, ledger=budget.ledger_line())
@@ -217,12 +210,3 @@ def _samples(runner: Any, key: jax.Array, args: Tree, kwargs: Tree) -> dict[str,
         )
     runner.run(key, *args, **kwargs)
     return runner.get_samples(allow_unconverged=True)
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Print nothing: output of single runs would reveal how many there were."""
-    nowhere = io.StringIO()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

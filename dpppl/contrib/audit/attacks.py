@@ -33,19 +33,10 @@ from dpppl.validation import checked, optional, positive_integer
 @clears_tracebacks
 @checked
 def audit(
-    audited: DPKernel | SVI | MCMC | NoiseAware | Function,
-    *args: object,
-    num_steps: int | None = None,
-    delta: float,
-    attack: str = "white_box",
-    canaries: str = "gradient",
-    num_trials: int = 20_000,
-    confidence: float = 0.95,
-    rng_key: jax.Array | None = None,
-    unit: str | None = None,
-    max_rows_per_unit: int | None = None,
-    **kwargs: object,
-) -> AuditResult:
+    audited: DPKernel | SVI | MCMC | NoiseAware | Function, *args: object, num_steps: int | None = None, delta: float,
+    attack: str = "white_box", canaries: str = "gradient", num_trials: int = 20_000, confidence: float = 0.95,
+    rng_key: jax.Array | None = None, unit: str | None = None, max_rows_per_unit: int | None = None, **kwargs: object,
+) -> AuditResult:  # fmt: skip
     """Attack a method on the model called with these arguments.
 
     Canaries are rows whose gradient always reaches the clipping norm; all other rows contribute nothing, the worst case for a
@@ -96,7 +87,17 @@ def audit(
     else:
         seed = int(np.asarray(jax.random.key_data(stream(key, "canaries"))).ravel()[0])
         watcher: Any = ManyCanaries(kind=canaries, seed=seed) if attack == "one_run" else Recorded()
-        _watched(watcher, _runner(audited, num_steps, of), stream(key, "run"), args, kwargs)
+        runner = _runner(audited, num_steps, of)
+        with (
+            watched_by(watcher), claims_apart(), warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            runner(stream(key, "run"), *args, **kwargs)
+        if not watcher.charges:
+            raise ConfigurationError(
+                "the runner made no access: it must make and run an MCMC, SVI, NoiseAware or query."
+            )
         events, gaussian = watcher.events, watcher.sees_all
         if attack == "one_run":
             canary, scores = watcher.coins, (watcher.scores[watcher.coins], watcher.scores[~watcher.coins])
@@ -166,19 +167,6 @@ def _runner(audited: Any, num_steps: object, of: Unit) -> Function:
         warnings.simplefilter("ignore")  # of a budget that is copied
         own: Tree = copy.deepcopy(audited)
     return own.run if num_steps is None else lambda key, *args, **kwargs: own.run(key, num_steps, *args, **kwargs)
-
-
-def _watched(
-    watcher: Any, runner: Function, key: jax.Array, args: tuple[object, ...], kwargs: dict[str, object]
-) -> None:
-    with (
-        watched_by(watcher), claims_apart(), warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()),
-    ):  # fmt: skip
-        warnings.simplefilter("ignore")
-        runner(key, *args, **kwargs)
-    if not watcher.charges:
-        raise ConfigurationError("the runner made no access: it must make and run an MCMC, SVI, NoiseAware or query.")
 
 
 def _points(present: np.ndarray, absent: np.ndarray) -> tuple[tuple[float, float], ...]:

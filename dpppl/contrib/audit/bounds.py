@@ -46,12 +46,8 @@ def many_runs(present: Array, absent: Array, *, delta: float, confidence: float,
 
     level = 1 - (1 - confidence) / 2
     best = 0.0
-    half_present, half_absent = len(present) // 2, len(absent) // 2
     for positive, negative in ((present, absent), (-absent, -present)):
-        first, second = (
-            (positive[:half_present], positive[half_present:]),
-            (negative[:half_absent], negative[half_absent:]),
-        )
+        first, second = ((x[: len(y) // 2], x[len(y) // 2 :]) for x, y in ((positive, present), (negative, absent)))
         candidates = np.quantile(np.concatenate([first[0], second[0]]), np.linspace(0.02, 0.999, 50))
         threshold = max(candidates, key=lambda t: bound(first[0], second[0], t, level))
         best = max(best, bound(first[1], second[1], threshold, 1 - (1 - level) / 2))

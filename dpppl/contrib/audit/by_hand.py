@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from dpppl.access.door import door_p
 from dpppl.access.mechanism import Mechanism
@@ -25,14 +26,9 @@ _BATCH = 10_000
 
 
 def by_hand(
-    audited: Any,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    key: jax.Array,
-    num_steps: Any,
-    attack: str,
+    audited: Any, args: tuple[object, ...], kwargs: dict[str, object], key: jax.Array, num_steps: Any, attack: str,
     num_trials: int,
-) -> tuple[Any, bool, Any]:
+) -> tuple[Any, bool, Any]:  # fmt: skip
     """Return what steps by hand cost, whether each sees all rows, and the scores of runs with and without the canary.
 
     - **audited** - a kernel, or an SVI with a noise multiplier.
@@ -104,12 +100,6 @@ def _target(audited: DPKernel | SVI, args: tuple[object, ...], kwargs: dict[str,
     return _Target(own, own.mechanism, start, move, lambda state: state.z)
 
 
-def _along(direction: Tree, value: Tree) -> Tree:
-    """The part of `value` in this direction; both are pytrees of one structure."""
-    inner = lambda a, b: sum(jnp.vdot(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b)))  # noqa: E731
-    return inner(direction, value) / jnp.sqrt(inner(direction, direction))
-
-
 def _white_box(target: _Target, num_steps: int, present: object, key: jax.Array) -> Tree:
     """Log likelihood ratio of all that the door returned, at the starting values."""
     state, rate = target.state._replace(rng_key=key), target.mechanism.subsampling.rate
@@ -126,4 +116,5 @@ def _black_box(target: _Target, num_steps: int, present: object, key: jax.Array)
     state = target.state._replace(rng_key=key)
     pushed, free = (target.position(target.attacked(state, p, subsampling=FullBatch())[0]) for p in (1.0, 0.0))
     run = jax.lax.scan(lambda state, _: (target.attacked(state, present)[0], None), state, length=num_steps)[0]
-    return _along(jax.tree.map(jnp.subtract, pushed, free), target.position(run))
+    direction, end = (ravel_pytree(x)[0] for x in (jax.tree.map(jnp.subtract, pushed, free), target.position(run)))
+    return direction @ end / jnp.linalg.norm(direction)

@@ -78,24 +78,6 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--relation", choices=tuple(RELATIONS), default="zero_out")
         added.add_argument("--accountant", choices=ACCOUNTANTS, default="auto")
         added.add_argument("--discrete", action="store_true", help="discrete Gaussian noise")
-    _add_plan(command)
-    added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
-    added.add_argument("file", type=Path)
-    added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
-    added.add_argument("--about", action="append", default=[], metavar="NAME=TEXT", help=", ".join(render.ABOUT))
-    added = command("ledger", _ledger, "what a ledger says: show it, verify its file, or export all that was charged")
-    added.add_argument("action", choices=("show", "verify", "export"))
-    added.add_argument("file", type=Path)
-    models.add(command)
-    tables.add(command)
-    added = command(
-        "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
-    )
-    added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
-    return parser
-
-
-def _add_plan(command: Callable[..., argparse.ArgumentParser]) -> None:
     added = command(
         "plan", _plan, "what each method could do with a budget, and which to take; or what several runs would cost"
     )
@@ -126,17 +108,27 @@ def _add_plan(command: Callable[..., argparse.ArgumentParser]) -> None:
     added.add_argument(
         "--ledger", type=Path, help="with --compare: what it has charged comes first, and whether it admits"
     )
+    added = command("report", _report, "a report that PrivacyReport.to_json() wrote, as text or as a page")
+    added.add_argument("file", type=Path)
+    added.add_argument("--html", type=Path, metavar="FILE", help="write a page that loads nothing")
+    added.add_argument("--about", action="append", default=[], metavar="NAME=TEXT", help=", ".join(render.ABOUT))
+    added = command("ledger", _ledger, "what a ledger says: show it, verify its file, or export all that was charged")
+    added.add_argument("action", choices=("show", "verify", "export"))
+    added.add_argument("file", type=Path)
+    models.add(command)
+    tables.add(command)
+    added = command(
+        "completion", _completion, 'tab completion: eval "$(dpppl completion bash)"; needs dpppl[completion]'
+    )
+    added.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    return parser
 
 
 def _event(options: argparse.Namespace, noise_multiplier: float, steps: int) -> GaussianEvent:
     return GaussianEvent(
-        noise_multipliers=((noise_multiplier, steps),),
-        sampling_rate=options.rate,
-        neighboring_relation=options.relation,
-        batch_size=options.batch_size,
-        num_data=options.num_data,
-        discrete=options.discrete,
-    )
+        noise_multipliers=((noise_multiplier, steps),), sampling_rate=options.rate, discrete=options.discrete,
+        neighboring_relation=options.relation, batch_size=options.batch_size, num_data=options.num_data,
+    )  # fmt: skip
 
 
 def _cost(options: argparse.Namespace, noise_multiplier: float, steps: int) -> Answer:
@@ -145,16 +137,8 @@ def _cost(options: argparse.Namespace, noise_multiplier: float, steps: int) -> A
     spent = accounting.spent(event, options.delta, options.accountant)
     attack = accounting.trade_off(event, options.accountant)
     headline = risk.headline(attack.advantage, options.relation)
-    document = {
-        "epsilon": spent.epsilon,
-        "delta": spent.delta,
-        "accountant": spent.accountant,
-        "meaningful": spent.meaningful,
-        "noise_multiplier": noise_multiplier,
-        "steps": steps,
-        "headline": headline,
-        "risk": risk.risk_numbers(attack),
-    }
+    document = asdict(spent) | {"noise_multiplier": noise_multiplier, "steps": steps}
+    document |= {"headline": headline, "risk": risk.risk_numbers(attack)}
     return document, f"epsilon {spent.epsilon:.4g} at delta {spent.delta:g} ({spent.accountant})\n{headline}"
 
 

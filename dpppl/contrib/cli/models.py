@@ -30,18 +30,9 @@ _ARRAY = re.compile(r"(?P<dtype>[a-z]+\d+)\[(?P<shape>[\d, ]*)\]")
 
 def add(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add both commands. `command(name, function, words)` makes the parser of one."""
-    for name, function, words in (
-        (
-            "verify",
-            _verify,
-            "whether a NumPyro model can be run, and a proof that its rows leave through the mechanism only",
-        ),
-        (
-            "audit",
-            _audit,
-            "attack a method on a model with made-up rows or rows of one's own: a lower bound on epsilon",
-        ),
-    ):
+    proves = "whether a NumPyro model can be run, and a proof that its rows leave through the mechanism only"
+    attacks = "attack a method on a model with made-up rows or rows of one's own: a lower bound on epsilon"
+    for name, function, words in (("verify", _verify, proves), ("audit", _audit, attacks)):
         added = command(name, function, words)
         added.add_argument(
             "model", metavar="FILE:FUNCTION", help="a Python file and the NumPyro model in it; the file is run"
@@ -104,13 +95,10 @@ def _verify(options: argparse.Namespace) -> Answer:
         f"{options.model}: rows are {', '.join(rows)}, in the plate '{split.data_plate}'; latents "
         + ", ".join(f"{name} {tuple(shape)}" for name, shape in latents.items()),
         "proved: in a step, rows enter nothing but the mechanism",
-        *(
-            [
-                f"assumed public, captured by the model or arguments that are not private: {', '.join(split.assumed_public)}"
-            ]
-            * bool(split.assumed_public)
-        ),
     ]
+    if split.assumed_public:
+        captured = ", ".join(split.assumed_public)
+        lines.append(f"assumed public, captured by the model or arguments that are not private: {captured}")
     return document, "\n".join(lines)
 
 

@@ -126,13 +126,8 @@ def mixing(
         spread = path.std() or 1.0
         for chain, values in enumerate(path):
             colour, _, style = STYLES[chain % len(STYLES)]
-            axes.plot(
-                times,
-                row - np.clip((values - path.mean()) / (5.0 * spread), -0.48, 0.48),
-                color=colour,
-                lw=0.7,
-                ls=style,
-            )
+            heights = row - np.clip((values - path.mean()) / (5.0 * spread), -0.48, 0.48)
+            axes.plot(times, heights, color=colour, lw=0.7, ls=style)
         axes.axhline(row + 0.5, color=GREY, linewidth=0.5)
         axes.text(1.02, row, words[name], transform=axes.get_yaxis_transform(), va="center", fontsize="small")
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(len(names) - 0.5, -0.5), xlim=(0, 1))

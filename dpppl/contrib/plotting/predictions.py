@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @checked
 def predictive_band(
     inputs: ArrayLike, means: ArrayLike, variances: ArrayLike, *, weights: ArrayLike | None = None,
-    num_sd: float = 2.0, observed: Any = None,
-    axes: "Axes | None" = None,
+    num_sd: float = 2.0, observed: Any = None, axes: "Axes | None" = None,
 ) -> "Axes":  # fmt: skip
     """Predictive mean of a real response along one input, with a band for each part of its variance.
 
@@ -49,16 +48,8 @@ def predictive_band(
         (parts.epistemic, BLUE, 0.45, "///", f"epistemic, ±{num_sd:g} sd"),
     ):
         low, high = mean - num_sd * np.sqrt(spread), mean + num_sd * np.sqrt(spread)
-        axes.fill_between(
-            at[order],
-            low[order],
-            high[order],
-            facecolor=colour,
-            alpha=alpha,
-            hatch=hatch,
-            edgecolor=colour,
-            label=label,
-        )
+        looks: Any = dict(facecolor=colour, edgecolor=colour, alpha=alpha, hatch=hatch)
+        axes.fill_between(at[order], low[order], high[order], label=label, **looks)
     axes.plot(at[order], mean[order], color="black", linewidth=1.4, label="mean")
     if observed is not None:
         x, y = observed

@@ -174,15 +174,20 @@ def fit_cells(
         statistic=lambda row, _: jax.nn.one_hot(row["cell"], cells + 1), bound=1.0, rows={"cell": number}, public={},
         what="synthetic.fit_cells",
     )  # fmt: skip
+    from numpyro.diagnostics import split_gelman_rubin
+
     budget, key = Budget(target_epsilon, target_delta, ledger=ledger), keys.as_key(rng_key)
     charge, origin = query_charge(query, budget, noise_multiplier), KeyOrigin.of(key)
     posterior_key = keys.stream(key, "posterior")
     counts, noise = noisy_query(query, charge, key, budget), float(charge.noise_multipliers[0])
     total = float(np.clip(len(number) - counts[-1], 1.0, len(number)))
-    sampler = _sampler(model, tuple(columns), tuple(shape), num_samples)
-    samples, r_hat, p_value = _posterior(sampler, counts[:-1], total, noise, posterior_key)
+    own, sampler = keys.threefry(posterior_key), _sampler(model, tuple(columns), tuple(shape), num_samples)
+    found = sampler(own, np.asarray(counts[:-1], np.float32), np.float32(total), np.float32(noise))
+    squared = np.asarray(found.pop("chi-squared")).ravel()
+    random = np.random.default_rng(np.asarray(jax.random.key_data(own)))
     details = CellDetails(
-        num_cells=cells, noise_sd=noise, r_hat=r_hat, p_value=p_value,
+        num_cells=cells, noise_sd=noise, r_hat=max(float(np.max(split_gelman_rubin(np.asarray(x)))) for x in found.values()),
+        p_value=float(np.mean(random.chisquare(cells, len(squared)) >= squared)),
         complete=len(number) - float(counts[-1]), incomplete=float(counts[-1]),
     )  # fmt: skip
     report = PrivacyReport(
@@ -190,6 +195,7 @@ def fit_cells(
         mechanism=replace(MechanismFacts.of(charge.mechanism, len(number)), clipping="none: a row is a 1 in one cell"),
         provenance=Provenance().and_now(Status.COMPLETE, origin, Start.PRIOR_MEDIAN), ledger=budget.ledger_line(),
     )  # fmt: skip
+    samples = {site: np.asarray(value).reshape(-1, *value.shape[2:]) for site, value in found.items()}
     return CellFit(samples=samples, counts=counts, details=details, report=report)
 
 
@@ -222,19 +228,3 @@ def _sampler(model: Function, names: tuple[str, ...], shape: tuple[int, ...], nu
         return found
 
     return jax.jit(samples)
-
-
-def _posterior(
-    sampler: Function, counts: Array, total: float, noise: float, key: jax.Array
-) -> tuple[dict[str, Array], float, float]:
-    """Samples by site, the largest split R-hat, and the p-value of the counts."""
-    from numpyro.diagnostics import split_gelman_rubin
-
-    own = keys.threefry(key)
-    found = sampler(own, np.asarray(counts, np.float32), np.float32(total), np.float32(noise))
-    found = {site: np.asarray(value) for site, value in found.items()}
-    squared = found.pop("chi-squared").ravel()
-    r_hat = max(float(np.max(split_gelman_rubin(value))) for value in found.values())
-    replicated = np.random.default_rng(np.asarray(jax.random.key_data(own))).chisquare(len(counts), len(squared))
-    samples = {site: value.reshape(-1, *value.shape[2:]) for site, value in found.items()}
-    return samples, r_hat, float(np.mean(replicated >= squared))

@@ -9,9 +9,9 @@ from dpppl.contrib.uncertainty.calibration import expected_calibration_error as 
 from dpppl.contrib.uncertainty.decomposition import VarianceParts as VarianceParts
 from dpppl.contrib.uncertainty.decomposition import decompose_variance as decompose_variance
 from dpppl.contrib.uncertainty.decomposition import learned_shares as learned_shares
-from dpppl.contrib.uncertainty.discrepancy import discrepancy as discrepancy
-from dpppl.contrib.uncertainty.elpd import elpd_difference as elpd_difference
 from dpppl.contrib.uncertainty.multiplicity import discoveries as discoveries
+from dpppl.contrib.uncertainty.row_scores import discrepancy as discrepancy
+from dpppl.contrib.uncertainty.row_scores import elpd_difference as elpd_difference
 from dpppl.contrib.uncertainty.survival import SurvivalCurve as SurvivalCurve
 from dpppl.contrib.uncertainty.survival import survival_curve as survival_curve
 
