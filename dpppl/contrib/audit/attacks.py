@@ -110,11 +110,13 @@ def audit(
     else:
         perfect = np.ones_like(scores[0]), np.zeros_like(scores[1])
         lower, strongest = (bounds.many_runs(*pair, **settings) for pair in (scores, perfect))
+    thresholds = np.quantile(np.concatenate(scores), np.linspace(0.0, 1.0, 50))
+    present, absent = ([float(np.mean(values > t)) if len(values) else 0.0 for t in thresholds] for values in scores)
     return AuditResult(
         epsilon_lower=lower, epsilon_reported=reported, epsilon_strongest=strongest, delta=delta, confidence=confidence,
         num_trials=num_trials if canary is None else 1, num_canaries=1 if canary is None else len(canary), attack=attack,
         audited="runner" if inspect.isfunction(audited) else type(audited).__name__, events=tuple(events),
-        points=_points(*scores),
+        points=tuple(zip(absent, present)),
     )  # fmt: skip
 
 
@@ -167,10 +169,3 @@ def _runner(audited: Any, num_steps: object, of: Unit) -> Function:
         warnings.simplefilter("ignore")  # of a budget that is copied
         own: Tree = copy.deepcopy(audited)
     return own.run if num_steps is None else lambda key, *args, **kwargs: own.run(key, num_steps, *args, **kwargs)
-
-
-def _points(present: np.ndarray, absent: np.ndarray) -> tuple[tuple[float, float], ...]:
-    """(false positive rate, true positive rate) at 50 thresholds."""
-    thresholds = np.quantile(np.concatenate([present, absent]), np.linspace(0.0, 1.0, 50))
-    share = lambda scores, t: float(np.sum(scores > t)) / max(1, len(scores))  # noqa: E731
-    return tuple((share(absent, t), share(present, t)) for t in thresholds)

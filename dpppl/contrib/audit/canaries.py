@@ -157,11 +157,7 @@ def _ratio(access: Access, shapes: Tree, number: int, stacked: Tree, present: ob
 
 
 def with_rows(access: Access, rows: Tree, others: Tree, key: jax.Array) -> list[Tree]:
-    """Return the operands of one chain's access.
-
-    - **rows** - its rows, in order.
-    - **others** - its other operands, in order.
-    - **key** - key in place of its own."""
+    """Return the operands of one chain's access: its rows and other operands, in order, and a key in place of its own."""
     own, rest = iter(rows), iter(others)
     operands = [next(own) if k in access.roles.rows else next(rest) for k in range(len(jax.tree.leaves(access.parts)))]
     operands[access.roles.key] = key
@@ -169,13 +165,10 @@ def with_rows(access: Access, rows: Tree, others: Tree, key: jax.Array) -> list[
 
 
 def of_first(access: Access, coins: Tree, own: Tree, *operands: Tree) -> tuple[list[Tree], Tree, Tree]:
-    """Return the outputs of one chain's access; the released sum along what the first row adds; and the noise of that.
+    """Return the outputs of one chain's access, and the released sum along what the first row adds with its noise.
 
-    Both are in units of the length of what the row adds.
-
-    - **coins** - (N,) 1 for rows that are in, 0 for others: each adds a random vector of the largest length.
-    - **own** - key of these vectors.
-    """
+    Both are in units of the length of what the row adds. Rows whose **coins** (N,) are 1 add random vectors of the largest
+    length, whose key is **own**."""
     outputs, adds, released, sigma = _release(access, "gradient", coins, own, *operands, first=1)
     return outputs, adds[0] @ released / jnp.linalg.norm(adds[0]), sigma
 

@@ -74,7 +74,12 @@ def _synthesize(options: argparse.Namespace) -> Answer:
     tables = datasets(model, samples, schema, secret_key(), num_rows=rows, num_datasets=options.datasets)
     for number, table in enumerate(tables, start=1):
         table.to_csv(options.out / f"synthetic_{number:0{len(str(len(tables)))}d}.csv", index=False)
-    (options.out / "README.txt").write_text(_readme(options, schema, report, verdict.line(), rows))
+    about = _README.format(
+        count=options.datasets, rows=rows, cost=report.headline, verdict=verdict.line(), conditions=RULES["fully_synthetic"],
+        order=", ".join(column.name for column in schema.columns), licence=options.licence,
+        interactions=", with products of pairs" if options.interactions else "",
+    )  # fmt: skip
+    (options.out / "README.txt").write_text(about)
     document = {"folder": str(options.out), "tables": len(tables), "rows": rows, "verdict": verdict.line()}
     return document | {"epsilon": report.epsilon, "delta": report.delta}, (
         f"{len(tables)} tables of {rows:,} rows in {options.out}, epsilon {report.epsilon:.4g} at delta {report.delta:g}\n"
@@ -92,14 +97,6 @@ def _fitted(options: argparse.Namespace, model: Any, schema: Schema, table: Any)
     private = NoiseAware(model, num_samples=count, progress_bar=False, print_cost=False, **budget)
     private.run(secret_key(), *schema.encoded(table))
     return private.get_samples(allow_unconverged=True), private.privacy_report(), private.verdict
-
-
-def _readme(options: argparse.Namespace, schema: Schema, report: Any, verdict: str, rows: int) -> str:
-    return _README.format(
-        count=options.datasets, rows=rows, cost=report.headline, verdict=verdict, conditions=RULES["fully_synthetic"],
-        order=", ".join(column.name for column in schema.columns), licence=options.licence,
-        interactions=", with products of pairs" if options.interactions else "",
-    )  # fmt: skip
 
 
 def _read(path: Path, schema: Schema) -> tuple[dict[str, list[str | None]], int]:

@@ -37,7 +37,8 @@ class Category:
     def __post_init__(self) -> None:
         values = tuple(self.values) if isinstance(self.values, Sequence) and not isinstance(self.values, str) else ()
         object.__setattr__(self, "values", values)
-        known = {value if isinstance(value, str) else number(value) for value in values if _is_plain(value)}
+        plain = [value for value in values if isinstance(value, str) or _is_number(value)]
+        known = {value if isinstance(value, str) else number(value) for value in plain}
         if len(values) < 2 or len(known) < len(values) or len(set(map(str, values))) < len(values):
             raise ConfigurationError(
                 f"column '{self.name}' needs two or more different categories, each a text or a finite number, as in "
@@ -221,13 +222,12 @@ class Schema:
         A column of numbers may also give "decimals" and "log". With "edges" in place of "range" it has `Intervals`.
         Raises ConfigurationError for anything else."""
         try:
-            entries = json.loads(Path(path).read_text())["columns"]
-            return cls(tuple(_column(entry) for entry in entries))
+            return cls(tuple(map(_column, json.loads(Path(path).read_text())["columns"])))
         except OSError:
             raise ConfigurationError(f"{path} cannot be read; write a schema as JSON there.") from None
-        except (ValueError, KeyError, TypeError) as error:
-            if isinstance(error, ConfigurationError):
-                raise
+        except ConfigurationError:
+            raise
+        except (ValueError, KeyError, TypeError):
             raise ConfigurationError(
                 f'{path} is no schema; write {{"columns": [{{"name": "sex", "categories": ["F", "M"]}}, '
                 '{"name": "age", "range": [0, 100], "decimals": 0}]}.'
@@ -278,11 +278,6 @@ def _column(entry: Mapping[str, Any]) -> Column:
         return Intervals(entry["name"], tuple(entry["edges"]), int(entry.get("decimals", 2)))
     low, high = entry["range"]
     return Number(entry["name"], float(low), float(high), int(entry.get("decimals", 2)), bool(entry.get("log", False)))
-
-
-def _is_plain(value: object) -> bool:
-    """Whether a category is a text or a finite number."""
-    return isinstance(value, str) or _is_number(value)
 
 
 def _is_number(value: Any) -> bool:

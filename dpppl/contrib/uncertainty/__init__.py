@@ -5,15 +5,11 @@ no privacy report covers. `dpppl.private_score` asks for one as a charged query.
 theirs (docs/uncertainty.md).
 """
 
-from dpppl.contrib.uncertainty.calibration import expected_calibration_error as expected_calibration_error
-from dpppl.contrib.uncertainty.decomposition import VarianceParts as VarianceParts
-from dpppl.contrib.uncertainty.decomposition import decompose_variance as decompose_variance
-from dpppl.contrib.uncertainty.decomposition import learned_shares as learned_shares
-from dpppl.contrib.uncertainty.multiplicity import discoveries as discoveries
-from dpppl.contrib.uncertainty.row_scores import discrepancy as discrepancy
-from dpppl.contrib.uncertainty.row_scores import elpd_difference as elpd_difference
-from dpppl.contrib.uncertainty.survival import SurvivalCurve as SurvivalCurve
-from dpppl.contrib.uncertainty.survival import survival_curve as survival_curve
+from dpppl.contrib.uncertainty.calibration import expected_calibration_error
+from dpppl.contrib.uncertainty.decomposition import VarianceParts, decompose_variance, learned_shares
+from dpppl.contrib.uncertainty.multiplicity import discoveries
+from dpppl.contrib.uncertainty.row_scores import discrepancy, elpd_difference
+from dpppl.contrib.uncertainty.survival import SurvivalCurve, survival_curve
 
 __all__ = [
     "SurvivalCurve",
