@@ -75,7 +75,7 @@ MUTATIONS = [
     Mutation("a selection priced as the cheapest candidate", SELECT, "one = np.max(", "one = np.min(", TUNED, (5.0, 1.0)),
     Mutation("scores for nothing", TUNE, "(*plan.events, of_score)", "plan.events", TUNED, (5.0, 1.0)),
     Mutation("the first candidate's price for all", TUNE, "for plan in plans)), mean=", "for plan in plans[:1])), mean=", TUNED, (20.0, 0.5)),
-    Mutation("scores with less noise than is charged", TUNE, "noise_multiplier=noise,", "noise_multiplier=0.1 * noise,",
+    Mutation("scores with less noise than is charged", TUNE, "noise_multiplier=noise)", "noise_multiplier=0.1 * noise)",
              f"{ACCOUNTS}the_index_of_the_winner_tells_no_more_than_is_charged", ("monkeypatch",)),
     Mutation("a selection that the ledger is not charged", TUNE, "opened.charge(0, 1)", "pass",
              "test_tuning:test_a_poisson_number_of_runs_may_be_none", ("tmp_path",)),
