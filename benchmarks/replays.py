@@ -24,7 +24,7 @@ import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from numpyro.infer.autoguide import AutoNormal
+from numpyro.infer.autoguide import AutoMultivariateNormal, AutoNormal
 
 import dpppl
 import dpppl.contrib.tuning
@@ -69,6 +69,20 @@ def variational(key, x, y, **settings):
     result = svi.run(key, 6, x, y)
     elbo = svi.estimate_elbo(jax.random.fold_in(key, 1), result.params, x, y, bound=2.0, noise_multiplier=5.0)
     return result, elbo, svi.privacy_report()
+
+
+def framed_chains(key, x, y):
+    mcmc = dpppl.MCMC(
+        dpppl.DPSGHMC(model), num_warmup=4, num_samples=6, frame=True, target_epsilon=40.0, target_delta=1e-5, progress_bar=False
+    )  # fmt: skip
+    mcmc.run(key, x, y)
+    mcmc.print_summary()
+    return mcmc
+
+
+def framed_guide(key, x, y):
+    svi = dpppl.SVI(model, AutoMultivariateNormal(model), frame=True, target_epsilon=40.0, target_delta=1e-5)
+    return svi.run(key, 6, x, y), svi.privacy_report()
 
 
 def aware(key, x, y, **settings):
@@ -226,6 +240,8 @@ RUNNERS = {
     "discrete noise": functools.partial(LANGEVIN, discretise=True),
     "SVI": variational,
     "SVI with adaptive norms": functools.partial(variational, clipping_norm=1.0, clipping=dpppl.Adaptive()),
+    "chains from a frame": framed_chains,
+    "SVI from a frame": framed_guide,
     "NoiseAware": aware,
     "query": query,
     "posterior predictive check": checked,

@@ -36,8 +36,8 @@ _FEW_NUMBERS = 10**6
 class BoundKernel:
     """A kernel with the structure that its model has for a run's arguments. Holds shapes and dtypes, no values of rows.
 
-    Positions u = z / scale are those in which the chain moves, gradients are clipped and noise is added; without a
-    preconditioner u = z.
+    Positions u are those in which the chain moves, gradients are clipped and noise is added: z / scale with a preconditioner,
+    those of the kernel's metric with one, else z.
 
     - **kernel** - the settings.
     - **split** - the model's log prior and the log likelihood of one row.
@@ -72,10 +72,14 @@ class BoundKernel:
 
     def to_metric(self, z: Tree) -> Tree:
         """Preconditioned positions u, by site."""
+        if self.kernel.metric is not None:
+            return self.kernel.metric.coordinates(z)
         return {s: value / self.scales[s] for s, value in z.items()} if self.scales else z
 
     def from_metric(self, position: BySite) -> Tree:
         """Unconstrained latents z, by site."""
+        if self.kernel.metric is not None:
+            return self.kernel.metric.latents(position)
         return {s: u * self.scales[s] for s, u in position.items()} if self.scales else position
 
     # The start
@@ -94,7 +98,9 @@ class BoundKernel:
 
     def _start(self, public: Tree, num_warmup: jax.Array, rng_key: jax.Array, init_params: Tree) -> Tree:
         key, start_key = jax.random.split(rng_key)
-        strategy = self.kernel.init_strategy if init_params is None else init_params
+        metric = self.kernel.metric
+        own = self.kernel.init_strategy if metric is None else metric.start
+        strategy = own if init_params is None else init_params
         state = self.kernel.first_state(initial_values(self.split, public, start_key, strategy), key, num_warmup)
         if self.kernel.searches:
             state = state._replace(search=no_search(state.z)._replace(until=steps_of(num_warmup)))
@@ -142,8 +148,8 @@ class BoundKernel:
             position, rows, public, key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i
         )
         prior_gradient = jax.grad(lambda u: self.split.log_prior(self.from_metric(u), public))(position)
-        rate = mechanism.subsampling.rate
-        gradient = jax.tree.map(lambda prior, total: prior + total / rate, prior_gradient, noisy.total)
+        rate, kept = mechanism.subsampling.rate, 1.0 if self.kernel.metric is None else self.kernel.metric.kept
+        gradient = jax.tree.map(lambda prior, total: kept * prior + total / rate, prior_gradient, noisy.total)
         if noisy.count is None:
             return gradient, state
         num_drawn = rate * number_of(rows)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpppl.frame.locate import frame_line
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.verdict import Measured
 from dpppl.report.counted_rows import BIASED
@@ -29,6 +30,7 @@ class ChainDetails:
     - **failed_chains** - numbers of the chains with values that are not finite.
     - **measured** - step size, moving sites and clipped rows of the last run, or None.
     - **norm_is_chosen** - whether the clipping norm is still to be chosen.
+    - **frame** - its accesses in words, None without one.
     """
 
     num_chains: int
@@ -42,6 +44,7 @@ class ChainDetails:
     failed_chains: tuple[int, ...] = ()
     measured: Measured | None = None
     norm_is_chosen: bool = False
+    frame: str | None = None
 
     @classmethod
     def of(
@@ -51,7 +54,8 @@ class ChainDetails:
         """Details of charged steps. Raises ConfigurationError if the sampler cannot stand the noise."""
         longest = measured.step_size if measured is not None and kernel.searches else math.inf
         num_queries = sum(charge.is_query for charge in charges)
-        charges = [charge for charge in charges if charge.num_steps and not charge.is_query]
+        frame = frame_line(charges)
+        charges = [charge for charge in charges if charge.num_steps and charge.is_steps]
         steps: list[Numbers] = [np.full(1, math.nan)]
         std: list[Numbers] = [np.full(1, math.nan)]
         for charge in charges:
@@ -75,7 +79,8 @@ class ChainDetails:
             temperatures=(float(temperatures.min()), float(temperatures.max())),
             temperature=_temperature(kernel, charges, temperatures) if note is None else note,
             diffusion_time=time,
-            preconditioned=kernel.preconditioner is not None,
+            preconditioned=kernel.preconditioner is not None or kernel.metric is not None,
+            frame=frame,
             stability=float(h.max()) * curvature if curvature else None,
             failed_chains=failed_chains,
             measured=measured,
@@ -105,6 +110,7 @@ class ChainDetails:
             ("step size", show_range(*self.step_sizes)),
             ("temperature", self.temperature),
             ("mixing budget", self.mixing_line()),
+            *([("frame", self.frame)] if self.frame else []),
             *(
                 [("clipping norm", "from a private histogram at the start, in the account")]
                 if self.norm_is_chosen

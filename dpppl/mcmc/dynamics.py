@@ -12,6 +12,7 @@ import numpy as np
 
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
+from dpppl.frame.metric import Metric
 from dpppl.mcmc.step_search import Search
 from dpppl.model.initialization import Strategy, of_numpyro
 from dpppl.report.provenance import Start
@@ -36,6 +37,7 @@ class Dynamics(Fixed, ABC):
     - **init_strategy** - as in `initial_values`.
     - **auto_norm** - whether the clipping norm is still to be chosen from a private histogram.
     - **searches** - whether the warmup shortens steps that would be unstable.
+    - **metric** - the frame in which chains start and move, None without one.
     """
 
     mechanism: Mechanism
@@ -48,6 +50,7 @@ class Dynamics(Fixed, ABC):
     init_strategy: Strategy
     auto_norm: bool
     searches: bool
+    metric: Metric | None
 
     # Supplied by a method
 
@@ -60,6 +63,8 @@ class Dynamics(Fixed, ABC):
     def start(self) -> Start:
         """Origin of the starting values, for the report."""
         strategy = self.init_strategy
+        if self.metric is not None:
+            return Start.FRAME
         if isinstance(strategy, str):
             return Start(strategy.replace("_", " "))
         return Start.NUMPYRO if of_numpyro(strategy) not in (None, "init_to_value") else Start.SUPPLIED

@@ -102,7 +102,7 @@ class DPKernel(Dynamics, MCMCKernel):
         if row_curvature is not None and num_data is None:
             raise ConfigurationError("row_curvature needs num_data, the declared number of rows.")
         self.preconditioner = None if preconditioner is None else diagonal_of(preconditioner)
-        self.data_plate, self.init_strategy = data_plate, init_strategy
+        self.data_plate, self.init_strategy, self.metric = data_plate, init_strategy, None
         if not (callable(step_size) or (isinstance(step_size, str) and step_size == "matched")):
             step_size = positive(step_size, name="step_size")
         self.step_size, self.searches = step_size, isinstance(step_size, str)

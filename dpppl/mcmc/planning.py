@@ -1,13 +1,16 @@
 """Noise and clipping norm of chains, from a budget and a private histogram of norms; the plan and charges of a run."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, norm_in
 from dpppl.mcmc.chains import Chains
+from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.model.initialization import prior_scales
 from dpppl.model.supports import codes
@@ -18,6 +21,7 @@ from dpppl.runs.prelude import NormPhase, histogram_charge
 from dpppl.runs.private_runner import Privacy
 
 QUANTILE, MARGIN = 0.99, 1.25
+_SPARE = 32.0
 CENTRED_QUANTILE, KEPT, CENTRED_MARGIN = 0.9, 0.6, 4.0
 
 
@@ -47,11 +51,27 @@ def checked_kernel(kernel: object, privacy: Privacy, checkpoint: object) -> DPKe
     return kernel
 
 
-def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int) -> DPKernel:
+def has_frame(frame: bool | None, kernel: DPKernel, privacy: Privacy, num_steps: int) -> bool:
+    """Whether chains with these settings start at a frame; see `checked_frame`. By default not in a run of few steps.
+
+    - **num_steps** - of each chain."""
+    mechanism, start = kernel.mechanism, kernel.init_strategy
+    fits = {
+        "target_epsilon": privacy.epsilon is not None, "clipping_norm='auto'": kernel.auto_norm,
+        "clipping='centred'": isinstance(mechanism.clipping, Centred),
+        "init_strategy='prior_median'": isinstance(start, str) and start == "prior_median",
+        "no preconditioner": kernel.preconditioner is None, "temperature=1": kernel.temperature == 1.0,
+        "subsampling=FullBatch()": mechanism.subsampling.rate == 1.0, "discretise=False": not mechanism.discretise,
+    }  # fmt: skip
+    return checked_frame(frame, fits) and (frame is True or num_steps >= FEWEST_STEPS)
+
+
+def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int, frame: bool) -> DPKernel:
     """The kernel with the noise multiplier and the step size that a budget gives. Looks at no data.
 
     - **budget** - the account, all of which but its reserve is used where it has a target.
     - **num_steps** - steps of each chain, warmup included.
+    - **frame** - whether a frame comes first.
     """
     kernel = kernel.copy(mechanism=budget.affordable(kernel.mechanism, num_steps * num_chains))
     if budget.target_epsilon is None:
@@ -67,20 +87,21 @@ def calibrated(kernel: DPKernel, budget: Budget, num_steps: int, num_chains: int
 
     def charges(noise_multiplier: float) -> list[Charge]:
         noisy = kernel.with_noise(noise_multiplier)
-        return [*histogram_of(noisy, total), noisy.charge(0, num_steps, num_chains)]
+        return [*prelude_of(noisy, total, frame), noisy.charge(0, num_steps, num_chains)]
 
     return kernel.with_noise(budget.calibrate(charges))
 
 
-def histogram_of(kernel: DPKernel, total_steps: int) -> list[Charge]:
-    """The cost of the histogram that the clipping norm comes from; empty where the norm is known.
+def prelude_of(kernel: DPKernel, total_steps: int, frame: bool) -> list[Charge]:
+    """The cost of the histogram that the clipping norm comes from; empty where the norm is known. Before it that of a `frame`.
 
     - **total_steps** - steps of all chains together, warmup included.
     """
     if not kernel.auto_norm:
         return []
     assert kernel.noise_multiplier is not None
-    return [histogram_charge(kernel.noise_multiplier, total_steps, kernel.mechanism)]
+    histogram = histogram_charge(kernel.noise_multiplier, total_steps, kernel.mechanism)
+    return [*([frame_charge(kernel.noise_multiplier, total_steps)] if frame else []), histogram]
 
 
 def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -> Plan:
@@ -98,42 +119,51 @@ def plan_of(chains: Chains, warmup: int, print_cost: bool, progress_bar: bool) -
 
 
 def norm_phase(
-    chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[float, CountedRows], None]
+    chains: Chains, histogram: Charge, print_cost: bool, choose: Callable[[Dynamics, CountedRows], None]
 ) -> NormPhase:
     """The phase that chooses the clipping norm of these chains.
 
     - **chains** - the chains, with a kernel whose norm is still to be chosen.
     - **print_cost** - whether to print what the run will cost.
-    - **choose** - `choose(norm, rows)` is given the norm and what was counted of the rows.
+    - **choose** - `choose(kernel, rows)` is given the kernel with a norm, and what was counted of the rows.
     """
     bound = chains.bound
-    scales = bound.to_metric(prior_scales(bound.split, chains.public))
+    if bound.kernel.metric is None:
+        scales = bound.to_metric(prior_scales(bound.split, chains.public))
+    else:
+        scales = {site: np.ones(latent.shape) for site, latent in bound.split.latents.items()}
     phase = NormPhase(
         statistic=bound.norm_statistic(), start=bound.to_metric(chains.one.z), scales=scales, codes=codes(bound.split),
         rows=chains.rows, public=chains.public, histogram=histogram, charges=chains.charges,
-        choose=lambda norms, counted: choose(norm_for(chains, norms, phase.scale), counted), what=type(bound.kernel).__name__,
-        notes=bound.split.notes, print_cost=print_cost,
+        choose=lambda norms, counted: choose(with_norm_for(chains, norms, phase.scale), counted), notes=bound.split.notes,
+        what=type(bound.kernel).__name__, print_cost=print_cost,
     )  # fmt: skip
     return phase
 
 
-def norm_for(chains: Chains, norms: Norms, scale: float) -> float:
-    """The clipping norm that private norms of the rows suggest, or the least at which the prior alone is sampled well.
+def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:
+    """The kernel of these chains, whose norm is still to be chosen, with the norm that private norms of the rows suggest, or the
+    least at which the prior alone is sampled well.
 
     Rows with shorter gradients do not inform the posterior: their sum is smaller than the noise of a step that suits the prior.
 
-    - **chains** - the chains, with a kernel whose norm is still to be chosen.
     - **scale** - the standard deviation of the prior.
     """
     bound, kernel = chains.bound, chains.bound.kernel
-    time = kernel.total_time(chains.call.first + chains.num_steps)
-    affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
-    is_centred = isinstance(kernel.mechanism.clipping, Centred)
-    norm = chosen_norm(norms, is_centred, affordable)
+    if (
+        kernel.metric is not None
+    ):  # clipped scores have the share `kept` of the curvature: at this temperature widths are right
+        collected = chains.call.num_collected * chains.layout.thinning / chains.num_steps
+        norm, kept = norm_in(norms, chains.charges, collected or 1.0)
+        kernel = kernel.copy(metric=replace(kernel.metric, kept=kept), temperature=kept)
+    else:
+        time = kernel.total_time(chains.call.first + chains.num_steps)
+        affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)
+        norm = chosen_norm(norms, isinstance(kernel.mechanism.clipping, Centred), affordable)
     step_size = kernel.with_norm(norm).step_size
     assert isinstance(step_size, float)
     too_long = step_size / float(kernel.longest_step(scale**-2.0))  # steps fall as norm^-2
-    return float(f"{norm * max(1.0, too_long) ** 0.5:.4g}")
+    return kernel.with_norm(float(f"{norm * max(1.0, too_long) ** 0.5:.4g}"))
 
 
 def chosen_norm(norms: Norms, is_centred: bool, affordable: float = 0.0) -> float:
@@ -183,4 +213,4 @@ def affordable_norm(norms: Norms, num_latents: int, num_rows: float, diffusion_t
     >>> affordable_norm(norms, num_latents=5, num_rows=10_000, diffusion_time=1.0)
     0.7905694150420949"""
     curvature = num_rows * _squared(norms, np.inf) / num_latents
-    return float((diffusion_time * curvature / (32.0 * 100.0)) ** 0.5)
+    return float((diffusion_time * curvature / (_SPARE * 100.0)) ** 0.5)

@@ -1,16 +1,21 @@
 """`dpppl.MCMC`: NumPyro's calls for private chains, with a budget and a report."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 
 from dpppl.data.rows import described
+from dpppl.errors import ConfigurationError
+from dpppl.frame.locate import Locator, locator_or_none
 from dpppl.information_flow.row_free import proved
-from dpppl.mcmc.bound import check_prior_stability
+from dpppl.mcmc.bound import BoundKernel, check_prior_stability
 from dpppl.mcmc.chains import Call, Chains, Layout, fields_to_collect
+from dpppl.mcmc.dynamics import Dynamics
+from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome
 from dpppl.mcmc.planning import norm_phase, plan_of
 from dpppl.mcmc.settings import MCMCSettings
@@ -21,7 +26,7 @@ from dpppl.report.provenance import KeyOrigin, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, drive, on_host, prove
-from dpppl.runs.prelude import after_histogram, measure_norms
+from dpppl.runs.prelude import Earlier, NormPhase, after_histogram, measure_norms
 from dpppl.runs.session import Run
 from dpppl.types import Tree
 from dpppl.validation import check_num_data, checked
@@ -46,6 +51,10 @@ class MCMC(MCMCSettings):
       charge. It holds the run's keys: keep it secret.
     - **chain_method** - "parallel", "vectorized", "sequential" or a transform like jax.vmap, as in NumPyro.
     - **progress_bar**, **progress_rate** - as in NumPyro.
+    - **frame** - whether to spend 16 % of the cost on where the posterior is and how wide, by the accesses of `dpppl.NoiseAware`:
+      chains start there, and move in coordinates in which the posterior is nearly white. Norm and steps follow from it. None: a
+      frame where target_epsilon is given, the kernel's norm, start and step are its defaults, the chain has 200 steps or more,
+      and the model at most 500 latents of which 200 numbers enter the likelihood.
     - **print_cost** - print a line with the cost before a run.
     - **mesh** - a jax.sharding.Mesh, over whose axis "rows" (its only one, else) rows are sharded; rows that are sharded
       already stay as they lie.
@@ -106,37 +115,62 @@ class MCMC(MCMCSettings):
         """The phases of a run: bind the model; choose the norm; prove, charge and run."""
         run, kernel = Run.opened(rng_key, self.checkpoint), self.calibrated_kernel()
         unit = self.unit
-        args, kwargs = grouped(
-            kernel.model, call.args, call.kwargs, unit.ids, unit.max_rows, keys.stream(run.key, "units")
-        )
+        given, key = (call.args, call.kwargs), keys.stream(run.key, "units")
+        args, kwargs = grouped(kernel.model, *given, unit.ids, unit.max_rows, key)
         call = replace(call, args=args, kwargs=kwargs)
         layout = Layout(self.num_chains, self.num_warmup, self.thinning, self.chain_method, self.mesh)
         with TRACING:
             bound = kernel.bind(call.args, call.kwargs)
         check_num_data(kernel.num_data, bound.split.num_rows)
-        chains = Chains.starting(bound, run.key, call, layout)
         if kernel.auto_norm:
             with self.budget.one_at_a_time:
                 if self.calibrated_kernel().auto_norm:  # else another thread has chosen the norm meanwhile
-                    run = self._choose_norm(run, chains)
+                    located = self._locator(bound, run.key, call, given)
+                    bound = replace(bound, kernel=self.calibrated_kernel())
+                    run = self._choose_norm(run, Chains.starting(bound, run.key, call, layout), located)
             bound = replace(bound, kernel=self.calibrated_kernel())
         with after_histogram(run):
-            chains = chains if bound is chains.bound else Chains.starting(bound, run.key, call, layout)
-            self._sample(run, chains, warmup)
+            self._sample(run, Chains.starting(bound, run.key, call, layout), warmup)
 
-    def _choose_norm(self, run: Run, chains: Chains) -> Run:
-        """Choose the norm from a charged histogram; the run, whose steps are reserved since before that charge."""
-        [histogram] = self._histogram(self.calibrated_kernel())
-        charges = [histogram, *chains.charges]
+    def _locator(self, bound: BoundKernel, key: jax.Array, call: Call, given: tuple[Any, Any]) -> Locator | None:
+        """The accesses of a frame, or None and a kernel calibrated without one. `given`: the arguments, not grouped."""
+        if self.frame and call.init_params is not None:
+            raise ConfigurationError("frame=True finds the start: leave init_params out, or leave frame out.")
+        located = None
+        if self._has_frame and call.init_params is None:
+            kernel = self.calibrated_kernel()
+            charge, _ = self._prelude(kernel)
+            settings = charge, self.unit, kernel.data_plate, self.mesh
+            located = locator_or_none(self.frame is True, bound.split, kernel.model, *given, key, *settings)
+        if self._has_frame and located is None:
+            self._has_frame, self._kernel = False, None
+        return located
+
+    def _choose_norm(self, run: Run, chains: Chains, located: Locator | None) -> Run:
+        """Choose the norm from a charged histogram, after a frame where there is one; the run, whose steps are reserved since
+        before these charges."""
+        *_, histogram = prelude = self._prelude(self.calibrated_kernel())
+        charges = [*prelude, *chains.charges]
         self.budget.admit(charges, run.run_id)
         prove(chains.method.mapped_chunk, plan_of(chains, 0, False, False).arguments(), rows=1)
 
-        def choose(norm: float, counted: CountedRows) -> None:
-            self._kernel, self._counted = self.calibrated_kernel().with_norm(norm), counted
+        def choose(kernel: Dynamics, counted: CountedRows) -> None:
+            assert isinstance(kernel, DPKernel)
+            self._kernel, self._counted = kernel, counted
+
+        def then(located: Locator, before: Callable[[int], None]) -> NormPhase:
+            self._kernel = self.calibrated_kernel().copy(metric=located.metric(before), searches=False)
+            framed = Chains.starting(replace(chains.bound, kernel=self._kernel), run.key, chains.call, chains.layout)
+            with TRACING:
+                return norm_phase(framed, histogram, self.print_cost, choose)
 
         with TRACING:
             phase = norm_phase(chains, histogram, self.print_cost, choose)
-        return measure_norms(run, phase, self.budget, lambda origin: self._begun(chains, charges, origin))
+        earlier = None
+        if located is not None:
+            earlier = Earlier(charge=located.charge, digest=located.digest, then=partial(then, located))
+        begun = lambda origin: self._begun(chains, charges, origin)  # noqa: E731
+        return measure_norms(run, phase, self.budget, begun, earlier)
 
     def _sample(self, run: Run, chains: Chains, warmup: int) -> None:
         bound, plan = chains.bound, plan_of(chains, warmup, self.print_cost, self.progress_bar)

@@ -12,7 +12,7 @@ from dpppl.errors import ConfigurationError
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome, print_table
-from dpppl.mcmc.planning import calibrated, checked_kernel, histogram_of
+from dpppl.mcmc.planning import calibrated, checked_kernel, has_frame, prelude_of
 from dpppl.mcmc.verdict import Reading
 from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import Start, Status
@@ -42,10 +42,13 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         chain_method: Any = "parallel",
         progress_bar: bool = True,
         progress_rate: int | None = None,
+        frame: bool | None = False,
         **common: Any,
     ) -> None:
         PrivateRunner.__init__(self, **common)
         kernel = checked_kernel(kernel, self.privacy, self.checkpoint)
+        self.frame, num_steps = frame, plain(num_warmup) + plain(num_samples)
+        self._has_frame = has_frame(frame, kernel, self.privacy, num_steps)
         thinning = positive_integer(thinning, name="thinning")
         if positive_integer(num_samples, name="num_samples") < thinning:
             raise ConfigurationError("num_samples must be at least thinning: one sample in this number is kept.")
@@ -78,19 +81,20 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
     def calibrated_kernel(self) -> DPKernel:
         """The kernel of all runs, with the noise multiplier and the step size that the budget gives. Looks at no data."""
         if self._kernel is None:  # found once: what was charged stays charged at its noise
-            self._kernel = calibrated(self.sampler, self.budget, self.num_warmup + self.num_samples, self.num_chains)
+            steps = self.num_warmup + self.num_samples
+            self._kernel = calibrated(self.sampler, self.budget, steps, self.num_chains, self._has_frame)
         return self._kernel
 
     def privacy_plan(self) -> PrivacyReport:
-        """The report that the next `run` would add up to, without data."""
+        """The report that the next `run` would add up to, without data. A model without a frame has fewer accesses."""
         kernel, resume = self.calibrated_kernel(), self._warmup_state
         first = 0 if resume is None else int(np.max(np.asarray(resume.i)))
         steps = self.num_samples + (self.num_warmup if resume is None else 0)
-        charges = [*self._histogram(kernel), kernel.charge(first, steps, self.num_chains)]
+        charges = [*self._prelude(kernel), kernel.charge(first, steps, self.num_chains)]
         return self._planned(charges)
 
-    def _histogram(self, kernel: DPKernel) -> list[Charge]:
-        return histogram_of(kernel, self.num_chains * (self.num_warmup + self.num_samples))
+    def _prelude(self, kernel: DPKernel) -> list[Charge]:
+        return prelude_of(kernel, self.num_chains * (self.num_warmup + self.num_samples), self._has_frame)
 
     @property
     def _first_start(self) -> Start:

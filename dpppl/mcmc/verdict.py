@@ -26,6 +26,8 @@ _MOST_ALONE = 10_000
 _FEWEST, _LEAST, _DRIFT = 50, 10, 8
 SMALLEST_SIZE, LARGEST_R_HAT, LARGEST_EXCESS, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 0.5, 10.0
 LARGEST_SHIFT, LARGEST_SHIFT_TO_READ = 1.0, 0.5
+RELAXED, RELAXED_MEAN = 12.0, 6.0
+"""Relaxation times that make a mean's error by chance .41 posterior sds, and a width's a fifth; and a mean's .58."""
 FALSE_ALARM = 0.01
 _SLOWEST, _SLOW = 2, 8
 _MOST_TOGETHER, _SHARE = 0.1, 0.1
@@ -187,6 +189,8 @@ class Measured:
     - **moving** - sites with an element that still drifts.
     - **clipped** - the rows that were clipped while samples were taken; None where not measured.
     - **counted** - the rows that do not inform the posterior; None where not counted.
+    - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
+      a metric, in which the time of a chain in units of the posterior's variance is known.
     """
 
     step_size: float
@@ -194,6 +198,15 @@ class Measured:
     moving: tuple[str, ...] = ()
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
+    relaxations: Mapping[str, Array] | None = None
+
+    def relaxed(self, site: str, shape: tuple[int, ...]) -> Array:
+        """`relaxations` of a site in constrained space: of its own elements, or the least."""
+        found = self.relaxations or {}
+        if site in found and np.shape(found[site]) == shape:
+            return found[site]
+        own = [found[site]] if site in found else [*found.values()]
+        return np.full(shape, min((np.min(x) for x in own), default=0.0))
 
     @property
     def over_long(self) -> tuple[str, ...]:
@@ -243,6 +256,13 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
     positions = bound.to_metric(collected.get("z", collected["midpoint"]))
     noise = noise_of(bound, first, draws, thinning, np.broadcast_to(longest_steps, chains))
     arrival = Arrival.of(middle, positions, noise) if "z" in collected and draws > 2 else Arrival()
+    if kernel.metric is not None and arrival.held:  # from its coordinates to the latents
+        still, held = ({s: ~x for s, x in arrival.moving.items()}, arrival.held)
+        still, held = ({s: x > 0 for s, x in kernel.metric.least(found).items()} for found in (still, held))
+        arrival = Arrival(moving={s: ~x for s, x in still.items()}, held=held)
+        time = 0.5 * float(noise.ways.sum())
+        spans = {site: time / np.maximum(np.var(x, axis=(0, 1)), 1e-30) for site, x in middle.items()}
+        measured = replace(measured, relaxations=kernel.metric.least(spans))
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
     return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival
 
@@ -323,6 +343,9 @@ class Reading(Verdict):
     def _by_word(self) -> list[Finding]:
         norm = "" if self.measured.is_biased else " or a smaller clipping_norm"
         longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
+        if self.measured.relaxations is not None:
+            least = min(float(np.min(x)) for x in self.measured.relaxations.values())
+            longer = f"samples span {least:.2g} relaxation times of the posterior, {RELAXED:g} are enough; {longer}"
         cures = {
             UNSTABLE: self.measured.too_long,
             MOVING: "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start nearer "
@@ -354,12 +377,12 @@ def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mappin
     """The verdict on each element of each site.
 
     "too short": fewer than 50 effective samples in all, or a split R-hat above 1.1. "read the mean only": too short, but held
-    by the posterior, with ten effective samples of each chain or more. "still moving": the positions drift. See `Arrival`.
-    "unstable": the step is so long that positions spread 1.5 times as wide as the samples (variances), or values are not
-    finite; a site computed from others has the worst of theirs. "biased by clipping": of what would be read, where more rows
-    were clipped than N^(-1/2) of them. "prior": it would be read, and its spread and location are the prior's. "depends on
-    ...": latents that have not arrived may move it by more than its sd. Where they may move it by half an sd to one sd, the
-    verdict is at most "read the mean only".
+    by the posterior, with ten effective samples of each chain or more. With a frame: fewer than 12 relaxation times, 6 or
+    more. "still moving": the positions drift. See `Arrival`. "unstable": the step is so long that positions spread 1.5 times as
+    wide as the samples (variances), or values are not finite; a site computed from others has the worst of theirs. "biased by
+    clipping": of what would be read, where more rows were clipped than N^(-1/2) of them. "prior": it would be read, and its
+    spread and location are the prior's. "depends on ...": latents that have not arrived may move it by more than its sd. Where
+    they may move it by half an sd to one sd, the verdict is at most "read the mean only".
 
     - **samples** - constrained, {site: (chains, draws, ...)}.
     - **prior** - prior draws of the same sites, {site: (any number, ...)}.
@@ -409,8 +432,14 @@ def _alone(site: str, value: Array, size: Array, r_hat: Array, measured: Measure
     unstable = site in measured.over_long or (site not in measured.excess and bool(measured.over_long))
     moving, held = arrival.of_samples(site, value.shape[2:])
     words = np.full(value.shape[2:], SHORT, dtype=object)
-    words[held & (size >= SMALLEST_SIZE_FOR_MEAN * len(value))] = CLIPPED if measured.is_biased else MEAN
-    words[(size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)] = CLIPPED if measured.is_biased else READ
+    if measured.relaxations is None:
+        is_long = (size >= SMALLEST_SIZE) & (r_hat <= LARGEST_R_HAT)
+        has_mean = held & (size >= SMALLEST_SIZE_FOR_MEAN * len(value))
+    else:  # a free walk of a posterior's variance spans 3 on average, and as many as the first in 7 % of runs
+        spans = measured.relaxed(site, value.shape[2:])
+        is_long, has_mean = spans >= RELAXED, held & (spans >= RELAXED_MEAN)
+    words[has_mean] = CLIPPED if measured.is_biased else MEAN
+    words[is_long] = CLIPPED if measured.is_biased else READ
     words[moving] = MOVING
     words[~np.all(np.isfinite(value), axis=(0, 1)) | unstable] = UNSTABLE
     if measured.counted is not None and measured.counted.refusals:

@@ -68,6 +68,7 @@ class Start(StrEnum):
     PRIOR_MEDIAN = "prior median"
     PRIOR_SAMPLE = "prior sample"
     PRIOR_MEAN = "prior mean"
+    FRAME = "the centre of a private frame"
     NUMPYRO = "a strategy of NumPyro's, from the prior alone"
     GUIDE = "the guide's, on made-up rows"
     SUPPLIED = "supplied by the user: assumed independent of the data"

@@ -31,7 +31,7 @@ class Charge:
 
     - **mechanism**, **noise_multipliers** - the mechanism, and that of each planned step, (steps,) float64.
     - **first**, **chains** - number of the first step, and how many chains take these steps.
-    - **is_query** - whether it may use what was kept for queries.
+    - **is_query**, **is_frame** - whether it may use what was kept for queries; whether it finds where a run starts.
     - **neighboring_relation** - relation of the account that it belongs to, where it differs from the mechanism's.
     - **selection** - the event of a random number of runs, of whose scores this is one access: it stands for them all.
     """
@@ -43,6 +43,12 @@ class Charge:
     is_query: bool = False
     neighboring_relation: str | None = None
     selection: SelectionEvent | None = None
+    is_frame: bool = False
+
+    @property
+    def is_steps(self) -> bool:
+        """Whether its accesses are steps of a method."""
+        return not (self.is_query or self.is_frame)
 
     @property
     def num_steps(self) -> int:

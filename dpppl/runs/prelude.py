@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge
-from dpppl.runs.driver import prepare
+from dpppl.runs.driver import Program, prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.types import BySite, Function, Tree
 
@@ -27,13 +28,8 @@ SHARE = 0.01
 
 
 def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechanism) -> Charge:
-    """The cost of the histogram of a run.
-
-    The run's mu^2 is num_steps / noise_multiplier^2, with Poisson rows rate^2 num_steps (exp(noise_multiplier^-2) - 1)
-    in the limit of many steps, which only decides the share: the account is exact.
-
-    - **num_steps** - steps of all chains together.
-    """
+    """The cost of the histogram of a run of `num_steps` steps of all chains together. The run's mu^2, which only decides the
+    share, is num_steps / noise_multiplier^2; with Poisson rows and many steps as below."""
     inverse, rate = noise_multiplier**-2.0, mechanism.subsampling.rate
     cost = num_steps * (inverse if rate == 1.0 else rate**2 * math.expm1(min(inverse, 50.0)))
     noise = ((1.0 - SHARE) / (SHARE * max(cost, 1e-12))) ** 0.5
@@ -43,21 +39,15 @@ def histogram_charge(noise_multiplier: float, num_steps: int, mechanism: Mechani
 
 @dataclass(frozen=True, kw_only=True)
 class NormPhase:
-    """The histogram of a run: its rows, and its cost.
+    """The histogram of a run.
 
     - **statistic** - `statistic(at, row, public)`, the bin of a row's gradient norm; see `norm_histogram.gradient_norm`.
-    - **start** - latents where the run starts.
-    - **scales** - standard deviations of the prior, like `start`.
+    - **start**, **scales** - latents where the run starts, and the standard deviations of the prior.
     - **codes** - for each observed site the values that its distribution takes; see `supports.codes`.
-    - **rows** - private rows (N, ...).
-    - **public** - the model's Public arrays.
-    - **histogram** - the cost of the histogram.
-    - **charges** - the cost of the run's own steps, which is reserved before the histogram is charged.
+    - **rows**, **public** - private rows (N, ...), and the model's Public arrays.
+    - **histogram**, **charges** - the costs of the histogram and of the run's own steps, which is reserved first.
     - **choose** - `choose(norms, rows)` is given the private norms, and the counts of rows that have none.
-    - **what** - what a ledger calls the run.
-    - **notes** - lines printed with the cost.
-    - **print_cost** - whether to print the cost.
-    """
+    - **what**, **notes**, **print_cost** - what a ledger calls the run; lines printed with the cost; whether to print it."""
 
     statistic: Function
     start: Tree
@@ -71,6 +61,18 @@ class NormPhase:
     what: str
     notes: Sequence[str] = ()
     print_cost: bool = True
+
+    def program(self, key: jax.Array) -> tuple[Program, tuple[Tree, ...]]:
+        """The access of a run with this key as a program, proved, and its arguments."""
+        noise, discretise = float(self.histogram.noise_multipliers[0]), self.histogram.mechanism.discretise
+
+        def query(z: BySite, rows: Tree, public: Tree, key: jax.Array) -> Tree:
+            return noisy_histogram(
+                self.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise
+            )
+
+        arguments = (self.at(), self.rows, self.public, keys.stream(key, "norms"))
+        return prepare(query, arguments, rows=1, quickly=True), arguments
 
     @property
     def scale(self) -> float:
@@ -96,33 +98,42 @@ class NormPhase:
         )  # fmt: skip
 
 
-def measure_norms(run: Run, phase: NormPhase, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport]) -> Run:
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """Accesses before a histogram, in the same session.
+
+    - **charge**, **digest** - their cost, and the digest of their programs.
+    - **then** - `then(before)` makes them, each charged first by `before(number of accesses so far)`, and returns the phase of
+      the histogram in the metric that they give."""
+
+    charge: Charge
+    digest: str
+    then: Callable[[Callable[[int], None]], NormPhase]
+
+
+def measure_norms(
+    run: Run, phase: NormPhase, budget: Budget, begin: Callable[[KeyOrigin], PrivacyReport], earlier: Earlier | None = None
+) -> Run:  # fmt: skip
     """Measure the norms of all rows' gradients by one access, charged first. Returns the run, whose steps are reserved.
 
-    The program is proved before anything is charged, and the run's key is used up here. Reasons to refuse the run itself
-    are checked before, too. The caller goes on inside `after_histogram`.
-
-    - **phase** - what is looked at, and what it costs.
-    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
-    """
-    histogram = phase.histogram
-    noise, discretise = float(histogram.noise_multipliers[0]), histogram.mechanism.discretise
-
-    def query(z: BySite, rows: Tree, public: Tree, key: jax.Array) -> Tree:
-        return noisy_histogram(phase.statistic, z, rows, public, key=key, noise_multiplier=noise, discretise=discretise)
-
-    arguments = (phase.at(), phase.rows, phase.public, keys.stream(run.key, "norms"))
-    program = prepare(query, arguments, rows=1, quickly=True)
-    noises = [charge.noise_multipliers for charge in (histogram, *phase.charges)]
+    All programs are proved before anything is charged, and the run's key is used up here. The caller goes on inside
+    `after_histogram`. Of `earlier` accesses, which find a metric, the `phase` without it is what is proved beforehand."""
+    charges = [*([] if earlier is None else [earlier.charge]), phase.histogram]
+    program, arguments = phase.program(run.key)
+    noises = [charge.noise_multipliers for charge in (*charges, *phase.charges)]
     request = Request(
-        what="clipping norm", charges=[histogram], rows=phase.rows, program=program.digest,
+        what="clipping norm" if earlier is None else "frame and clipping norm", charges=charges, rows=phase.rows,
+        program=program.digest + ("" if earlier is None else earlier.digest),
         shared=dict(settings=noises, public_arrays=phase.public, starting_values=phase.start), begin=begin,
         notes=phase.notes, print_cost=phase.print_cost, later=(run.run_id, phase.what, phase.charges),
     )  # fmt: skip
     with session(replace(run, run_id=f"{run.run_id}.norms"), request, budget) as opened:
-        opened.charge(0, 1)
+        if earlier is not None:
+            phase = earlier.then(partial(opened.charge, 0))
+            program, arguments = phase.program(run.key)
+        opened.charge(len(charges) - 1, 1)
         counts = np.asarray(jax.block_until_ready(program(*arguments)))
-        phase.choose(*phase.found(counts, noise))
+        phase.choose(*phase.found(counts, float(phase.histogram.noise_multipliers[0])))
     return replace(run, reservation=opened.later)
 
 

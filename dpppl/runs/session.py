@@ -28,11 +28,7 @@ from dpppl.types import Tree
 class Run:
     """A run, before its steps.
 
-    - **key** - its key.
-    - **run_id** - its name.
-    - **checkpoint** - its checkpoint file, where one is kept.
-    - **reservation** - reservation of its steps, where an earlier phase of the run has charged.
-    """
+    - **key**, **run_id**, **checkpoint**, **reservation** - the last: of its steps, where an earlier phase has charged."""
 
     key: Tree
     run_id: str
@@ -68,14 +64,11 @@ class Run:
 class Request:
     """The charges of a session and what its start needs, fixed before it looks at data.
 
-    - **what** - name of the run in a ledger.
-    - **charges** - costs of its accesses.
-    - **rows** - private rows (N, ...).
-    - **program** - digest of the compiled programs.
+    - **what** - name of the run in a ledger; **charges** - costs of its accesses.
+    - **rows** - private rows (N, ...); **program** - digest of the compiled programs.
     - **shared** - further values that several processes must have in common, by name.
     - **begin** - `begin(origin of the key)` notes that the run begins; its report, if any, is announced.
-    - **notes** - lines printed with the cost.
-    - **print_cost** - whether to print the cost.
+    - **notes**, **print_cost** - lines printed with the cost, and whether to print it.
     - **later** - accesses after this session: their run's name, what a ledger calls it, and their charges. They are reserved
       first, and stay so if the session succeeds.
     """
@@ -95,10 +88,7 @@ class Request:
 class Session:
     """An open session.
 
-    - **reservation** - reservation of the request's charges.
-    - **processes** - the processes that take part.
-    - **later** - reservation of the request's later charges, if any.
-    """
+    - **reservation**, **later**, **processes** - of the request's charges, and of its later ones; those that take part."""
 
     reservation: Reservation
     processes: ProcessGroup

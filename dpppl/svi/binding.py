@@ -1,6 +1,7 @@
 """From the arguments of a run to an objective, without data; a clipping norm from a charged histogram."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ from numpyro.infer import autoguide
 from dpppl.access.clipping import Adaptive, Centred
 from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.frame.guides import Movement
+from dpppl.frame.locate import Locator, norm_in
 from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
@@ -33,7 +36,7 @@ from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING
-from dpppl.runs.prelude import NormPhase, measure_norms
+from dpppl.runs.prelude import Earlier, NormPhase, measure_norms
 from dpppl.runs.session import Run
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective, check_params
@@ -65,8 +68,10 @@ def bind(
     svi.unit.check_grouped(MASK in kwargs)
     with TRACING:
         objective, phi = bind_objective(svi, keys.stream(key, "initial values"), args, kwargs, init_params)
-        captured = optimizers.check_without_loss(svi.optim, phi, objective.split.num_rows)
-        svi._also_captured(captured)
+        if svi._metric is None:
+            svi._also_captured(optimizers.check_without_loss(svi.optim, phi, objective.split.num_rows))
+        elif init_params is None:
+            phi = Movement.of(svi._metric, objective.guide, objective.transforms).start()
         adaptive = isinstance(svi.mechanism.clipping, Adaptive)
         norm = jnp.float32(svi.mechanism.clipping.clipping_norm) if adaptive else None
         init = proved(svi.optim.init, phi, num_rows=objective.split.num_rows)
@@ -120,7 +125,16 @@ def bind_objective(
     clipping = svi.mechanism.clipping
     distribution = responses_of(split, clipping.num_draws) if isinstance(clipping, Centred) else None
     return Objective(
-        split, guide, transforms, svi.loss, svi.num_particles, reads_rows, captured, distribution, shapes_of(params)
+        split,
+        guide,
+        transforms,
+        svi.loss,
+        svi.num_particles,
+        reads_rows,
+        captured,
+        distribution,
+        shapes_of(params),
+        svi._metric,
     ), phi
 
 
@@ -265,27 +279,71 @@ def _init_shapes(
 
 def choose_norm(
     svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: Sequence[Charge],
-    begin: Callable[[KeyOrigin], PrivacyReport],
+    begin: Callable[[KeyOrigin], PrivacyReport], located: Locator | None,
 ) -> Run:  # fmt: skip
-    """Choose the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits.
+    """Choose the norm: the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits; in a
+    metric see `norm_in`.
 
     Returns the run, which has its steps reserved.
 
     - **phi** - the first unconstrained parameters.
     - **run** - the run, not yet begun.
     - **charges** - the histogram's, and that of the steps.
-    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges."""
-    (histogram, *steps), split = charges, objective.split
+    - **begin** - `begin(origin of the key)` notes that the run begins and reports its charges.
+    - **located** - the accesses of a frame, which come first, or None."""
+    *_, histogram, steps = charges
+
+    def then(located: Locator, before: Callable[[int], None]) -> NormPhase:
+        metric = located.metric(before)
+        svi._framed(metric, objective, steps.num_steps)
+        moved, start = _framed(svi, objective)
+        return _norm_phase(svi, moved, start, rows, public, run, (histogram, steps))
+
+    phase, earlier = _norm_phase(svi, objective, phi, rows, public, run, (histogram, steps)), None
+    if located is not None:
+        earlier = Earlier(charge=located.charge, digest=located.digest, then=partial(then, located))
+    return measure_norms(run, phase, svi.budget, begin, earlier)
+
+
+def framed(svi: SVISettings, objective: Objective, state: SVIState) -> tuple[Objective, SVIState]:
+    """The objective and the first state in the metric of the frame that was released; as they are where none was."""
+    if svi._metric is None:
+        return objective, state
+    moved, start = _framed(svi, objective)
+    return moved, state._replace(optim_state=svi.optim.init(start))
+
+
+def _framed(svi: SVISettings, objective: Objective) -> tuple[Objective, BySite]:
+    assert svi._metric is not None
+    with TRACING:
+        start = Movement.of(svi._metric, objective.guide, objective.transforms).start()
+        return replace(objective, metric=svi._metric), start
+
+
+def _norm_phase(
+    svi: SVISettings, objective: Objective, phi: BySite, rows: Tree, public: Tree, run: Run, charges: tuple[Charge, Charge]
+) -> NormPhase:  # fmt: skip
+    split, metric, (histogram, steps) = objective.split, objective.metric, charges
     with TRACING:
         _, z = jax.jit(objective.draw)(phi, keys.stream(run.key, "start"), public)
         scales, known = prior_scales(split, public), codes(split)
+    log_likelihood: Function = split.log_likelihood
+    outside: Function = partial(is_outside, split)
+    if metric is not None:
+        z, scales = metric.coordinates(z), {site: np.ones(shape) for site, shape in metric.shapes.items()}
+        log_likelihood = lambda u, *rest: split.log_likelihood(metric.latents(u), *rest)  # noqa: E731
+        outside = lambda u, *rest: is_outside(split, metric.latents(u), *rest)  # noqa: E731
 
     def choose(norms: Norms, counted: CountedRows) -> None:
-        svi._chosen(float(f"{norms.high_quantile(QUANTILE):.4g}"), counted)
+        if svi._metric is None:
+            norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
+        else:
+            norm, kept = norm_in(norms, [steps])
+            svi._metric = replace(svi._metric, kept=kept)
+        svi._chosen(norm, counted)
 
-    phase = NormPhase(
-        statistic=gradient_norm(split.log_likelihood, partial(is_outside, split)), start=z, scales=scales, codes=known,
-        rows=rows, public=public, histogram=histogram, charges=steps, choose=choose, what="SVI", notes=split.notes,
+    return NormPhase(
+        statistic=gradient_norm(log_likelihood, outside), start=z, scales=scales, codes=known,
+        rows=rows, public=public, histogram=histogram, charges=[steps], choose=choose, what="SVI", notes=split.notes,
         print_cost=svi.print_cost,
     )  # fmt: skip
-    return measure_norms(run, phase, svi.budget, begin)

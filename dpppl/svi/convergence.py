@@ -16,6 +16,7 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
+from dpppl.frame.metric import Metric
 from dpppl.information_flow.executables import run_once
 from dpppl.model.initialization import number_of_draws, prior_draws
 from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
@@ -26,9 +27,11 @@ from dpppl.svi.guides import AutoDropout, parts_of
 from dpppl.types import BySite, Tree
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
-IN_PART, HIDDEN = "hidden in part", "hidden by noise"
+IN_PART, HIDDEN, MEAN = "hidden in part", "hidden by noise", "read the mean only"
 _LEVELS = {ARRIVED: Level.NOTE, BIASED: Level.CARE, IN_PART: Level.CARE, PRIOR: Level.CARE}
 FALSE_ALARM, TAIL = 0.01, 0.5
+NARROWED = 1.25
+"""By this factor a guide may be narrower than the frame for want of correlations."""
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 LARGEST_ERROR, LARGEST_DISTANCE, _GROWING, _MOST_ROWS = 0.6, 1.2, 2.5, 200
 _LEAST_CURVATURE = 0.05  # of the guide's precision; noise can hide the whole curvature
@@ -66,7 +69,9 @@ class Convergence(Verdict):
     - **num_iterates** - number of kept gradients in the tail; 40 are needed.
     - **clipped** - share of clipped rows in the last half of the run, None where it was not counted.
     - **counted** - rows that do not inform the posterior, None where they were not counted.
-    - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element."""
+    - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element; "read the mean
+      only" where a guide without correlations is too narrow.
+    - **narrowed** - by what such a guide is narrower than the frame, of each element by site; empty for other guides."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
@@ -74,6 +79,7 @@ class Convergence(Verdict):
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
+    narrowed: Mapping[str, Array] = field(default_factory=dict)
 
     otherwise = "nothing moves beyond its noise"
 
@@ -83,7 +89,17 @@ class Convergence(Verdict):
         own = Finding(_LEVELS.get(self.verdict, Level.REFUSED), self.verdict, self._advice())
         counted = [] if self.counted is None else self.counted.findings
         clipped = [] if self.clipped is None else [Finding(Level.NOTE, str(self.clipped))]
-        return ranked([*([] if self.verdict == IGNORED else [own]), *clipped, *counted])
+        return ranked([*([] if self.verdict == IGNORED else [own]), *self._unheld(), *clipped, *counted])
+
+    def _unheld(self) -> list[Finding]:
+        """The correlations that a guide without any cannot hold."""
+        factors = {site: float(np.max(factor)) for site, factor in self.narrowed.items() if np.any(factor > NARROWED)}
+        if not factors:
+            return []
+        what = (
+            f"{', '.join(list(factors)[:6])}: correlated, with sds up to {max(factors.values()):.2g} times the guide's"
+        )
+        return [Finding(Level.CARE, MEAN, f"the guide cannot hold {what}; take AutoMultivariateNormal")]
 
     @property
     def by_site(self) -> Mapping[str, Array]:
@@ -101,7 +117,7 @@ class Convergence(Verdict):
     def _learned(self) -> str:
         """How much the data informed the latents, in words."""
         parts = []
-        for word in (LEARNED, PARTLY, PRIOR, HIDDEN):
+        for word in (LEARNED, PARTLY, MEAN, PRIOR, HIDDEN):
             sites = [site for site, words in self.latents.items() if np.any(words == word)]
             if sites:
                 named = ", ".join(sites[:6]) + (", ..." if len(sites) > 6 else "")
@@ -145,6 +161,8 @@ def convergence(
     counted: CountedRows | None = None,
     latents: Mapping[str, Array] | None = None,
     by_parameter: bool = True,
+    framed: bool = False,
+    narrowed: Mapping[str, Array] | None = None,
 ) -> Convergence:
     """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
@@ -157,7 +175,8 @@ def convergence(
     `counted` are ignored; "too few steps to
     tell" if all is hidden, or with fewer than 40 gradients in the tail. A run that has learned nothing of any of the
     `latents` is "prior". One that has "arrived", while noise hides others, has "hidden in part": latents, or parameters if
-    the verdict is `by_parameter`.
+    the verdict is `by_parameter`. Where the run is `framed`, it started within a few sds of the posterior, and the default
+    optimiser can step over several: what does not move has arrived, and a Newton step of each of the `latents` says how well.
 
     The numbers of a parameter may have dependent noise: how many independent ones they are worth is estimated from the
     fast cosines (Satterthwaite 1946). Numbers whose mean gradient has fallen below 1e-4 of the largest that the run saw
@@ -172,7 +191,9 @@ def convergence(
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
     }  # the last one may be a mean over fewer steps
     tails = tail_of(named, tail)
-    parameters = tuple(_parameter(name, named[name], tails[name], FALSE_ALARM / len(named)) for name in sorted(named))
+    parameters = tuple(
+        _parameter(name, named[name], tails[name], FALSE_ALARM / len(named), framed) for name in sorted(named)
+    )
     found = {p.verdict for p in parameters}
     verdict = next((v for v in (DIVERGED, MOVING, ARRIVED) if v in found), UNDECIDED)
     num_iterates = len(next(iter(tails.values())))
@@ -191,11 +212,15 @@ def convergence(
         num_iterates=num_iterates,
         clipped=clipped,
         counted=counted,
-        latents=latents or {},
+        latents={
+            site: np.where((narrowed or {}).get(site, 1.0) > NARROWED, np.where(found == HIDDEN, HIDDEN, MEAN), found)
+            for site, found in (latents or {}).items()
+        },
+        narrowed=narrowed or {},
     )
 
 
-def _parameter(name: str, whole: Array, tail: Array, false_alarm: float) -> ParameterConvergence:
+def _parameter(name: str, whole: Array, tail: Array, false_alarm: float, framed: bool) -> ParameterConvergence:
     """The verdict on one parameter, from gradients (steps, numbers)."""
     if not np.all(np.isfinite(whole)):
         return ParameterConvergence(name=name, verdict=DIVERGED, slow_power=np.nan, p_value=np.nan)
@@ -206,7 +231,7 @@ def _parameter(name: str, whole: Array, tail: Array, false_alarm: float) -> Para
     if not unsettled.any():
         return ParameterConvergence(name=name, verdict=ARRIVED, slow_power=0.0, p_value=1.0)
     slow_power, p_value, p_held = _whiteness(tail[:, unsettled])
-    pulled = min(_whiteness(whole[:, unsettled])[1], p_held) < FALSE_ALARM
+    pulled = framed or min(_whiteness(whole[:, unsettled])[1], p_held) < FALSE_ALARM
     verdict = MOVING if p_value < false_alarm else ARRIVED if pulled else HIDDEN
     return ParameterConvergence(name=name, verdict=verdict, slow_power=slow_power, p_value=p_value)
 
@@ -257,6 +282,8 @@ def learned_latents(
     places, spreads = (
         by_site(objective.guide, found) for found in (gradients, _spread_gradients(objective, phi, gradients))
     )
+    if objective.metric is not None:
+        places = _along_the_covariance(objective.metric, places)
     words, is_all = dict[str, Array](), True
     for site, expected in prior.items():
         values = np.asarray(drawn[site], np.float64)
@@ -268,11 +295,14 @@ def learned_latents(
         gradient = np.asarray(places[site], np.float64).reshape(-1, *expected.shape[1:])
         spread = np.std(values, axis=0)
         pull, error = _mean_and_error(gradient)
+        if objective.metric is not None:  # steps of 2 / t: a mean over the run, of 4 / 3 of the least variance
+            error *= (2.0 / 3.0) ** 0.5
         is_hidden = spread * error > LARGEST_ERROR
         if site in spreads:
             growth, growth_error = _mean_and_error(np.asarray(spreads[site], np.float64).reshape(gradient.shape))
             is_hidden |= growth > _GROWING * growth_error
-            step = spread * (np.abs(pull) + error) / np.maximum(1.0 - growth, _LEAST_CURVATURE)
+            own = error if objective.metric is None else 0.0  # else noise in the pull is that in the location
+            step = spread * (np.abs(pull) + own) / np.maximum(1.0 - growth, _LEAST_CURVATURE)
             is_hidden |= step > LARGEST_DISTANCE
         middle = np.median(expected, axis=0)
         moves = np.maximum(
@@ -281,6 +311,13 @@ def learned_latents(
         is_still = is_point & (moves < SMALLEST_SHARE**0.5 * distance(expected, middle))
         words[site] = np.where(is_still, PRIOR, np.where(is_hidden, HIDDEN, words[site]))
     return words, is_all
+
+
+def _along_the_covariance(metric: Metric, places: BySite) -> dict[str, Tree]:
+    """By site, gradients g of locations as (S g) / diag(S), S the covariance of a frame: those of latents that did not depend on
+    each other and had the same Newton step."""
+    covariance = metric.covariance
+    return metric.split(np.asarray(metric.vector(places), np.float64) @ covariance / np.diag(covariance))
 
 
 def _mean_and_error(gradient: Array) -> tuple[Array, Array]:

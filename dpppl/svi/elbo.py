@@ -18,6 +18,7 @@ from numpyro.infer.util import compute_log_probs, transform_fn
 from dpppl.access.centring import unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.errors import ConfigurationError
+from dpppl.frame.metric import Metric
 from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.randomness import keys
@@ -56,7 +57,8 @@ class Objective:
     - **reads_rows** - whether the guide draws latents of rows, or the model has parameters.
     - **captured** - arrays that model and guide captured, in words.
     - **response_distribution** - the model's distribution of a row's responses, for centred clipping; else None.
-    - **shapes** - of the constrained parameters, by name."""
+    - **shapes** - of the constrained parameters, by name.
+    - **metric** - the frame in which aligned gradients are clipped and noised, None without one."""
 
     split: SplitModel
     guide: Any = field(repr=False)
@@ -67,6 +69,7 @@ class Objective:
     captured: tuple[str, ...] = ()
     response_distribution: Responses | None = None
     shapes: Mapping[str, Tree] = field(default_factory=dict)
+    metric: Metric | None = None
 
     @property
     def responses(self) -> Function:
@@ -148,7 +151,14 @@ class Objective:
         The latents of all particles are the coordinates of one vector, clipped jointly; pulling the noisy sum back
         through the guide is post-processing. The derivative of log q(g(phi, eps); phi) is the total one."""
         (prior, z), pullback = jax.vjp(lambda phi: self.draws(phi, key, public), phi)
-        noisy = access(self._sum_over_particles, lambda z, public: (z, public), z, public)
+        if self.metric is None:
+            noisy = access(self._sum_over_particles, lambda z, public: (z, public), z, public)
+        else:
+            metric = self.metric
+            of_u = lambda u, *rest: self._sum_over_particles(metric.latents(u), *rest)  # noqa: E731
+            u = metric.coordinates(z)
+            noisy = metric.gradient(access(of_u, lambda u, public: (metric.latents(u), public), u, public))
+            noisy = jax.tree.map(lambda leaf: leaf / metric.kept, noisy)
         per_particle = jax.tree.map(lambda leaf: leaf / (rate * self.num_particles), noisy)
         return pullback((jnp.ones_like(prior), per_particle))[0]
 

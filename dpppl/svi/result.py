@@ -80,9 +80,16 @@ class SVIResult:
             phi = jax.tree.map(lambda x: jnp.mean(x, axis=0), tail_of(self.trajectory, TAIL))
             with TRACING:
                 latents, is_all = learned_latents(self.objective, self.public or {}, phi, self.gradients)
+        metric = None if self.objective is None else self.objective.metric
+        is_mean_field = isinstance(self.guide, autoguide.AutoNormal | autoguide.AutoDiagonalNormal)
         return convergence(
-            self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all
-        )
+            self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all,
+            framed=metric is not None, narrowed=metric.narrowed if metric is not None and is_mean_field else None,
+        )  # fmt: skip
+
+    @property
+    def _is_framed(self) -> bool:
+        return self.objective is not None and self.objective.metric is not None
 
     @property
     def verdict(self) -> Convergence:
@@ -95,7 +102,8 @@ class SVIResult:
         numbers."""
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
-        return convergence(self.gradients, clipped=self.clipped, counted=self.counted).refusals
+        framed = self._is_framed
+        return convergence(self.gradients, clipped=self.clipped, counted=self.counted, framed=framed).refusals
 
     @property
     def losses(self) -> Any:

@@ -11,6 +11,9 @@ import numpy as np
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
+from dpppl.frame.guides import NAMES, MovedOptimizer, Movement, moves
+from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, frame_line
+from dpppl.frame.metric import Metric
 from dpppl.model.arguments import name_of
 from dpppl.model.split import SplitModel
 from dpppl.model.supports import codes
@@ -71,6 +74,7 @@ class SVISettings(Fixed, PrivateRunner):
         gradient_strategy: str = "auto",
         discretise: bool = False,
         measure_clipping: bool = True,
+        frame: bool | None = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -79,6 +83,15 @@ class SVISettings(Fixed, PrivateRunner):
         check_guide(guide)
         self.model, self.guide, self.gradient, self.data_plate = model, guide, gradient, data_plate
         self._optim = None if optim is None else optimizers.without_loss(optim)
+        self.frame, scheme = frame, _scheme(subsampling)
+        self._metric: Metric | None = None
+        fits = {
+            "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": clipping_norm == "auto",
+            "clipping='centred'": clipping in (None, "centred"), "subsampling=FullBatch()": scheme.rate == 1.0,
+            "optim=None": optim is None, "a guide without a start of its own": start_of(guide) is Start.GUIDE,
+            NAMES: moves(guide), "discretise=False": not discretise,
+        }  # fmt: skip
+        self._may_have_frame = checked_frame(frame, fits)
         if self._optim is None:
             start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
@@ -88,7 +101,7 @@ class SVISettings(Fixed, PrivateRunner):
             check_auto(gradient, clipping, self.checkpoint)
         rule = svi_clipping_of(clipping, clipping_norm, self.num_data)
         self._mechanism = Mechanism(
-            clipping=rule, subsampling=_scheme(subsampling), strategy=gradient_strategy, discretise=discretise
+            clipping=rule, subsampling=scheme, strategy=gradient_strategy, discretise=discretise
         )
         self._count_share = count_share_of(rule, measure_clipping, self._has_auto_norm)
         self._check_one_noise()
@@ -143,19 +156,44 @@ class SVISettings(Fixed, PrivateRunner):
         """Take the clipping norm that a histogram gave, and its counts of rows."""
         self._mechanism, self._has_auto_norm, self._counted = self._mechanism.with_norm(norm), False, counted
 
+    def _framed(self, metric: Metric, objective: Objective, num_steps: int) -> None:
+        """Take the frame that a run released: from now on parameters start and move in its metric."""
+        movement = Movement.of(metric, objective.guide, objective.transforms)
+        self._metric, self._optim, self._start = metric, MovedOptimizer(num_steps, movement), Start.FRAME
+
+    def _start_from(self, init_state: object, init_params: object) -> Start:
+        """Where a run starts that finds no frame. Raises ConfigurationError for a start of the user's own with frame=True."""
+        if self.frame and self._metric is None and not (init_state is None and init_params is None):
+            raise ConfigurationError(
+                "frame=True finds the start: leave init_state and init_params out, or leave frame out."
+            )
+        usual = Start.STATE if init_state is not None else start_of(self.guide) if self._metric is None else Start.FRAME
+        return usual if init_params is None else Start.SUPPLIED
+
+    def _count(self, shares: object, charge: Charge, num_steps: int, split: SplitModel) -> None:
+        """Note the rows that a run has counted; see `counted_rows`. Where there was a histogram, it knows more."""
+        self._clipped, counted = counted_rows(shares, charge, num_steps, split)
+        if counted is not None and (self._counted is None or self._counted.outside is None):
+            self._counted = counted
+
     def _also_captured(self, names: Iterable[str]) -> None:
         """Note arrays, in words, that functions of this object captured: the report says that they are assumed public."""
         self._captured = tuple(dict.fromkeys((*self._captured, *names)))
 
-    def _charges(self, num_steps: int, first: int, run_id: str | None = None) -> list[Charge]:
+    def _charges(
+        self, num_steps: int, first: int, run_id: str | None = None, frame: bool | None = None
+    ) -> list[Charge]:
         """A run's charges at the noise multiplier that the budget gives, the last that of its steps. Looks at no data.
 
-        The one before, if any: the histogram that the norm is still to come from. `run_id`: of a run that is resumed."""
+        Before, where the norm is still to come from it, the histogram, and before that a `frame`, by default where settings and
+        number of steps fit one. `run_id`: of a run that is resumed."""
+        has_frame = (self._may_have_frame and (self.frame or num_steps >= FEWEST_STEPS)) if frame is None else frame
         mechanism = replace(self.budget.affordable(self.mechanism, num_steps), count_share=self._count_share)
 
         def charges_at(sigma: float) -> list[Charge]:
             steps = Charge(mechanism, np.full(num_steps, sigma), first)
-            return [histogram_charge(sigma, num_steps, mechanism), steps] if self._has_auto_norm else [steps]
+            earlier = [frame_charge(sigma, num_steps)] if has_frame else []
+            return [*earlier, histogram_charge(sigma, num_steps, mechanism), steps] if self._has_auto_norm else [steps]
 
         noise = self.noise_multiplier
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
@@ -177,14 +215,14 @@ class SVISettings(Fixed, PrivateRunner):
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         objective, queries = self._objective, [charge for charge in charges if charge.is_query]
         num_rows, captured = (None, ()) if objective is None else (objective.split.num_rows, objective.captured)
-        steps = [charge for charge in charges if not charge.is_query]
+        steps = [charge for charge in charges if charge.is_steps]
         num_steps, num_queries = (sum(c.num_steps * c.chains for c in found) for found in (steps, queries))
         return Facts(
             method=f"SVI ({getattr(type(self.guide), '__name__', 'guide')}, {self.gradient})",
             mechanism=MechanismFacts.of(steps[-1].mechanism if steps else self.mechanism, num_rows),
             details=SVIDetails(
                 num_steps=num_steps, num_queries=num_queries, num_particles=self.num_particles, clipped=self._clipped,
-                counted=self._counted,
+                counted=self._counted, frame=frame_line(charges),
             ),
             num_rows=num_rows,
             assumed_public=tuple(dict.fromkeys((*captured, *self._captured))),
@@ -210,18 +248,21 @@ class SVIDetails:
     - **num_queries** - accesses that were queries.
     - **num_particles** - guide draws a step.
     - **clipped** - share of clipped rows at the end of the last run, None where it was not counted.
-    - **counted** - rows that do not inform the posterior, None where they were not counted."""
+    - **counted** - rows that do not inform the posterior, None where they were not counted.
+    - **frame** - its accesses in words, None without one."""
 
     num_steps: int
     num_queries: int
     num_particles: int
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
+    frame: str | None = None
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
         return [
             ("steps", f"{self.num_steps}, each an access of the data"),
+            *([("frame", self.frame)] if self.frame else []),
             ("queries", f"{self.num_queries}, each an access of the data"),
             ("particles", f"{self.num_particles} a step, clipped together: one access"),
             *([("clipped rows", str(self.clipped))] if self.clipped else []),

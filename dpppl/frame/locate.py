@@ -1,0 +1,200 @@
+"""The first accesses of a run: NoiseAware's, at a share of the budget, and the centre, metric and clipping norm that follow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpppl.access.norm_histogram import Norms
+from dpppl.accounting.unit import Unit
+from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.frame.metric import Metric
+from dpppl.model.split import SplitModel
+from dpppl.noise_aware import posterior
+from dpppl.noise_aware.binding import Bound, bind
+from dpppl.noise_aware.conclusion import staged
+from dpppl.noise_aware.coordinates import MOST_FULL, Prior
+from dpppl.noise_aware.curvature import positive_part
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
+from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
+from dpppl.noise_aware.shared_law import statistics_of
+from dpppl.noise_aware.surrogate import posterior_covariance, root_of
+from dpppl.randomness import keys
+from dpppl.runs.budget import Charge
+from dpppl.runs.driver import TRACING
+from dpppl.types import Function, Tree
+
+SHARE = 0.16
+"""The share of a run's cost, in mu^2, that the frame spends."""
+FEWEST_STEPS, MOST_LATENTS = 200, 500
+"""Fewer steps than the first have no frame by default, and models with more latents than the second."""
+RELAXATIONS = 35.0
+"""Relaxation times that samples are to span: privacy moves a mean by .24 posterior sds, and changes a width by an eighth."""
+_MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
+_NOISELESS, _DRAWS, _FARTHEST = 1e-2, 1_000, 5.0
+
+
+def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
+    """The cost of the frame of a run on full batches, whose steps have this noise multiplier.
+
+    - **num_steps** - steps of all chains together."""
+    scale = noise_multiplier * ((1.0 - SHARE) / (SHARE * num_steps)) ** 0.5
+    return Charge(MECHANISM, default_plan().noise_multipliers(scale), is_frame=True)
+
+
+def scale_of(charge: Charge) -> float:
+    """1 / mu of the charge of a frame."""
+    return float(charge.noise_multipliers[0] / default_plan().noise_multipliers(1.0)[0])
+
+
+def frame_line(charges: Sequence[Charge]) -> str | None:
+    """The report's line about the accesses of a frame; None without one. Shares are of mu^2, for full batches."""
+    cost = lambda found: sum(c.chains * float(np.sum(c.noise_multipliers**-2.0)) for c in found)  # noqa: E731
+    frame = [charge for charge in charges if charge.is_frame and charge.num_steps]
+    if not frame:
+        return None
+    return f"{sum(c.num_steps for c in frame)} accesses, {cost(frame) / cost(charges):.0%} of the cost in mu^2"
+
+
+def checked_frame(frame: bool | None, fits: dict[str, bool]) -> bool:
+    """Whether a run with these settings starts at a frame, which is the default where all `fits`, by what is asked for.
+
+    Raises ConfigurationError where the user asks for a frame that does not fit."""
+    missing = [name for name, is_so in fits.items() if not is_so]
+    if frame and missing:
+        raise ConfigurationError(f"frame=True goes with {', '.join(missing)}: change that, or leave frame out.")
+    return not missing if frame is None else frame
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Locator:
+    """The accesses of a frame before they are made: programs, proved.
+
+    - **settings** - those of a `NoiseAware` that makes them.
+    - **bound** - the model with the arguments.
+    - **prior**, **is_normal** - of the latents.
+    - **charge** - the cost.
+    - **programs** - by name.
+    - **key** - of the frame."""
+
+    settings: NoiseAwareSettings
+    bound: Bound
+    prior: Prior
+    is_normal: bool
+    charge: Charge
+    programs: Any
+    key: jax.Array
+
+    @property
+    def digest(self) -> str:
+        """Of all programs."""
+        return ",".join(program.digest for program in self.programs.values())
+
+    def metric(self, before: Callable[[int], None]) -> Metric:
+        """Make the accesses; the frame that they give.
+
+        - **before** - of the number of accesses so far: charges them."""
+        noises, bound = self.charge.noise_multipliers, self.bound
+        made = Releases(self.programs, _access_key(self.key), bound.rows, bound.public, before, noises)
+        released = Released(self.prior, self.is_normal, scale_of(self.charge), [])
+        stage = staged(self.settings, bound, released, made.asker()).stages[-1]
+        sites = bound.coordinates.shapes
+        if set(sites) == set(bound.split.latents):
+            return Metric({site: bound.split.latents[site].shape for site in sites}, *_normal(stage, self.prior))
+        law = stage.surrogate
+        law = law._replace(noise_variance=_NOISELESS * law.noise_variance, curvature=law.curvature.as_model())
+        mixture, key = Mixture.of(law, self.prior), keys.stream(self.key, "draws")
+        with TRACING:
+            z, _ = posterior.draw(bound.coordinates, mixture, self.is_normal, bound.public, key, _DRAWS)
+        points = np.concatenate(
+            [np.reshape(np.asarray(z[s], float), (_DRAWS, -1)) for s in bound.split.latents], axis=1
+        )
+        middle, half = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
+        points = np.clip(points, middle - _FARTHEST * half, middle + _FARTHEST * half)
+        shapes = {site: latent.shape for site, latent in bound.split.latents.items()}
+        return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))))
+
+
+def _access_key(key: jax.Array) -> jax.Array:
+    return keys.stream(key, "accesses")
+
+
+def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
+    """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than the
+    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count."""
+    frame, place = stage.surrogate.frame, stage.surrogate.frame.layout.place
+    root = root_of(frame.from_latents(prior.covariance(frame)))
+    spread = frame.to_latents(posterior_covariance(positive_part(stage.surrogate.curvature.mean), root))[0]
+    covariance = spread[np.ix_(place, place)] * np.outer(frame.scales, frame.scales)
+    return stage.belief.mean, np.linalg.cholesky((covariance + covariance.T) / 2.0)
+
+
+def locator(
+    model: Function, args: Tree, kwargs: Tree, key: jax.Array, charge: Charge, unit: Unit, data_plate: str | None, mesh: Any
+) -> Locator:  # fmt: skip
+    """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing.
+
+    Raises ConfigurationError or UnsupportedModelError for a model or a budget that has no frame.
+
+    - **args**, **kwargs** - the arguments, not yet grouped by unit.
+    - **key** - the run's.
+    - **charge** - see `frame_charge`.
+    - **unit**, **data_plate**, **mesh** - of the run."""
+    scale = scale_of(charge)
+    settings = NoiseAwareSettings(
+        model, noise_multiplier=scale, unit=unit.ids, max_rows_per_unit=unit.max_rows if unit.ids else None,
+        data_plate=data_plate, mesh=mesh,
+    )  # fmt: skip
+    bound = bind(settings, args, kwargs, key)
+    coordinates = bound.coordinates
+    if coordinates.dimension > MOST_FULL or bound.symmetric:
+        raise ConfigurationError(
+            f"frame=True needs a likelihood of at most {MOST_FULL} numbers, and latents that cannot change places: leave it out."
+        )
+    check_budget(scale, bound.split.num_rows)
+    own = keys.stream(key, "frame")
+    with TRACING:
+        prior, is_normal = coordinates.prior(bound.public, keys.stream(own, "prior"))
+    statistics = statistics_of(bound.responses, coordinates.latents, prior.first(), None, settings._most_scores)
+    programs = prepared(statistics, _access_key(own), bound.rows, bound.public, coordinates.dimension)
+    return Locator(
+        settings=settings, bound=bound, prior=prior, is_normal=is_normal, charge=charge, programs=programs, key=own
+    )  # fmt: skip
+
+
+def locator_or_none(is_asked: bool, split: SplitModel, *arguments: Any) -> Locator | None:
+    """`locator(*arguments)`; None for a model that has no frame, unless the user asked for one."""
+    if is_asked:
+        return locator(*arguments)
+    if sum(latent.size for latent in split.latents.values()) > MOST_LATENTS:
+        return None
+    try:
+        return locator(*arguments)
+    except (ConfigurationError, UnsupportedModelError):
+        return None
+
+
+def norm_in(norms: Norms, steps: Sequence[Charge], share: float = 1.0) -> tuple[float, float]:
+    """The clipping norm at which a run spans `RELAXATIONS` relaxation times, to four digits, and the share of the curvature that
+    clipped scores keep: E[x min(x, C)] / E[x^2] over the norms x of rows, where the model is right.
+
+    In the metric the posterior's curvature is about 1. So noise of norm C and multipliers s spans 2 k^2 sum(s^-2) / C^2
+    relaxation times, if clipped scores keep the share k. The norm is the longest at which that is enough, and at
+    least longer than most scores.
+
+    - **norms** - of rows' scores in the metric.
+    - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
+    mu_squared = share * sum(charge.chains * float(np.sum(charge.noise_multipliers**-2.0)) for charge in steps)
+    lengths = np.minimum(norms.middles, norms.high_quantile(_NEARLY_ALL))  # beyond them a fit's tail is a guess
+    squared = float(norms.mass @ lengths**2)
+    kept = lambda norm: float(norms.mass @ (lengths * np.minimum(lengths, norm))) / squared  # noqa: E731
+    least, most = norms.quantile(_MOST_ROWS), _MARGIN * norms.high_quantile(_NEARLY_ALL)
+    candidates = [c for c in 2.0**norms.edges if least < c < most]
+    enough = [c for c in candidates if 2.0 * mu_squared * (kept(c) / c) ** 2 >= RELAXATIONS]
+    norm = float(f"{max([least, *enough]):.4g}")
+    return norm, kept(norm)

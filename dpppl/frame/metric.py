@@ -1,0 +1,91 @@
+"""Coordinates in which a posterior is nearly white: where chains move and guides are fitted, once a frame was released."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpppl.types import Tree
+
+Array = np.ndarray
+_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """u of z = centre + root u, for unconstrained latents z, by site. Values may have leading axes.
+
+    - **shapes** - shapes of latents by site, in the order of the vectors.
+    - **centre** - (d,).
+    - **root** - (d, d), lower triangular, of the covariance.
+    - **kept** - the share of the likelihood's curvature that clipped scores keep: their sum divided by it is unbiased around the
+      mode.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    centre: Array
+    root: Array
+    kept: float = 1.0
+
+    @cached_property
+    def inverse(self) -> Array:
+        """The inverse of the root."""
+        return np.linalg.inv(self.root)
+
+    @property
+    def covariance(self) -> Array:
+        """The covariance of z where u is white, (d, d)."""
+        return self.root @ self.root.T
+
+    @property
+    def given_others(self) -> Array:
+        """The sd of each latent given all others, (d,)."""
+        found: Array = np.sum(self.inverse**2, axis=0) ** -0.5
+        return found
+
+    @property
+    def narrowed(self) -> dict[str, Array]:
+        """By what a normal law without correlations is narrower than this one, of each latent, by site."""
+        return self.split(np.sqrt(np.diag(self.covariance)) / self.given_others)
+
+    @property
+    def start(self) -> dict[str, Array]:
+        """The centre by site."""
+        return dict(self.split(np.asarray(self.centre, np.float32)))
+
+    def coordinates(self, z: Tree) -> dict[str, Any]:
+        """The coordinates u of z, by site."""
+        return self.split((self.vector(z) - self.centre.astype(np.float32)) @ self.inverse.T.astype(np.float32))
+
+    def latents(self, u: Tree) -> dict[str, Any]:
+        """The inverse."""
+        return self.split(self.vector(u) @ self.root.T.astype(np.float32) + self.centre.astype(np.float32))
+
+    def gradient(self, gradient: Tree) -> dict[str, Any]:
+        """The gradient in z where this is the one in u."""
+        return self.split(self.vector(gradient) @ self.inverse.astype(np.float32))
+
+    def least(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Of each latent, the least value of the coordinates that have a tenth of its variance; all by site."""
+        flat = np.concatenate([np.ravel(values[site]) for site in self.shapes]).astype(float)
+        shares = self.root**2 / np.sum(self.root**2, axis=1, keepdims=True)
+        return self.split(np.min(np.where(shares > _SHARE, flat, np.inf), axis=1))
+
+    def vector(self, z: Tree) -> jax.Array:
+        """The vectors (..., d) of values by site."""
+        parts = [jnp.reshape(z[site], (*self._leading(z), -1)) for site in self.shapes]
+        return jnp.concatenate(parts, axis=-1)
+
+    def _leading(self, z: Tree) -> tuple[int, ...]:
+        site, shape = next(iter(self.shapes.items()))
+        return tuple(np.shape(z[site])[: np.ndim(z[site]) - len(shape)])
+
+    def split(self, vector: Any) -> dict[str, Any]:
+        """A vector by site."""
+        ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
+        parts = zip(self.shapes.items(), [0, *ends], ends)
+        return {site: vector[..., a:b].reshape((*vector.shape[:-1], *shape)) for (site, shape), a, b in parts}

@@ -1,0 +1,205 @@
+"""Runs that start at a frame: its coordinates, what it costs, what is refused, and that the posterior is right."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.autoguide import (
+    AutoDelta,
+    AutoDiagonalNormal,
+    AutoLowRankMultivariateNormal,
+    AutoMultivariateNormal,
+    AutoNormal,
+)
+
+import dpppl
+from dpppl import ConfigurationError
+from dpppl.access.norm_histogram import Norms, histogram_mechanism
+from dpppl.accounting.unit import ROW
+from dpppl.frame.guides import Movement
+from dpppl.frame.locate import SHARE, frame_charge, locator_or_none, norm_in
+from dpppl.frame.metric import Metric
+from dpppl.model.units import split_in_units
+from dpppl.runs.budget import Charge
+
+N, WEIGHTS = 3000, np.array([0.3, 1.0, -0.5, 0.8])
+BUDGET = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False)
+
+
+def linear(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 5).expand([3]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(0, 5))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(b + x @ w, 1.0), obs=y)
+
+
+def data():
+    """Columns that are correlated by .9, in other units each."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 3)) @ np.linalg.cholesky(np.full((3, 3), 0.9) + 0.1 * np.eye(3)).T * [1.0, 0.2, 3.0]
+    y = WEIGHTS[0] + x @ WEIGHTS[1:] + rng.normal(size=N)
+    return x.astype(np.float32), y.astype(np.float32)
+
+
+def exact():
+    """Mean and covariance of the posterior of (w, b)."""
+    x, y = (array.astype(np.float64) for array in data())
+    columns = np.concatenate([x, np.ones((N, 1))], axis=1)
+    covariance = np.linalg.inv(columns.T @ columns + np.eye(4) / 25.0)
+    return covariance @ columns.T @ y, covariance
+
+
+def metric():
+    return Metric({"w": (3,), "b": ()}, *(lambda mean, covariance: (mean, np.linalg.cholesky(covariance)))(*exact()))
+
+
+def test_the_coordinates_of_a_metric():
+    """There and back with leading axes; gradients; a latent is as good as the worst of what it is made of."""
+    frame, rng = metric(), np.random.default_rng(1)
+    u = {"w": rng.normal(size=(2, 5, 3)).astype(np.float32), "b": rng.normal(size=(2, 5)).astype(np.float32)}
+    z = frame.latents(u)
+    for site, value in frame.coordinates(z).items():
+        assert np.allclose(value, u[site], atol=2e-3) and np.shape(value) == np.shape(u[site])
+    assert np.allclose(np.concatenate([frame.start["w"], [frame.start["b"]]]), frame.centre)
+    point, function = jax.tree.map(lambda x: x[0, 0], u), lambda z: jnp.sum(jnp.sin(z["w"])) + z["b"] ** 2
+    in_u = jax.grad(lambda u: function(frame.latents(u)))(point)
+    for site, value in frame.gradient(in_u).items():
+        assert np.allclose(value, jax.grad(function)(frame.latents(point))[site], rtol=1e-3, atol=1e-3)
+    root = np.array([[1.0, 0.0], [0.1, 1.0]])
+    found = Metric({"a": (2,)}, np.zeros(2), root).least({"a": np.array([3.0, 5.0])})
+    assert list(found["a"]) == [3.0, 5.0]
+    root[1, 0] = 1.0
+    assert list(Metric({"a": (2,)}, np.zeros(2), root).least({"a": np.array([3.0, 5.0])})["a"]) == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("kind", [AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoDelta])
+def test_a_guide_starts_at_the_frame_and_its_parameters_move_linearly(kind):
+    svi = dpppl.SVI(linear, kind(linear), clipping_norm=1.0, noise_multiplier=9.0)
+    svi.init(dpppl.secret_key(), *data())
+    objective, frame = svi.objective(), metric()
+    movement = Movement.of(frame, objective.guide, objective.transforms)
+    start = movement.start()
+    psi = movement.inside(start)
+    for name, value in movement.outside(psi).items():
+        assert np.allclose(value, start[name], atol=1e-3), name
+    constrained = objective.constrain(psi)
+    for name, value in constrained.items():
+        white = np.zeros(np.shape(value)) if name.endswith("_loc") else np.eye(4) if "tril" in name else 1.0
+        assert np.allclose(value, white, atol=2e-2), name
+    mean, covariance = exact()
+    params = objective.constrain(start)
+    draws = objective.sample(params, jax.random.key(0), 4000)
+    drawn = np.concatenate([draws["w"], np.reshape(draws["b"], (-1, 1))], axis=1)
+    assert np.allclose(drawn.mean(axis=0), mean, atol=0.1 * np.sqrt(np.diag(covariance)).max())
+    if kind is AutoMultivariateNormal:
+        assert np.allclose(np.cov(drawn.T), covariance, rtol=0.15, atol=1e-4)
+    elif kind is not AutoDelta:
+        assert np.allclose(drawn.std(axis=0), np.diag(np.linalg.inv(covariance)) ** -0.5, rtol=0.1)
+
+
+def mcmc_of(kernel=dpppl.DPSGHMC, budget=BUDGET, of_kernel=None, **options):
+    made = kernel(linear, **(of_kernel or {}))
+    options = dict(num_warmup=100, num_samples=300, progress_bar=False, frame=True) | options
+    return dpppl.MCMC(made, **budget, **options)
+
+
+def svi_of(kind=AutoMultivariateNormal, budget=BUDGET, optim=None, **options):
+    return dpppl.SVI(linear, kind(linear), optim, **budget, **(dict(frame=True) | options))
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "named"),
+    [
+        (mcmc_of, dict(of_kernel=dict(clipping_norm=1.0)), "clipping_norm='auto'"),
+        (mcmc_of, dict(of_kernel=dict(init_strategy="prior_sample")), "init_strategy"),
+        (mcmc_of, dict(of_kernel=dict(preconditioner={"w": 1.0, "b": 1.0})), "no preconditioner"),
+        (mcmc_of, dict(of_kernel=dict(subsampling=dpppl.Poisson(0.1))), "FullBatch"),
+        (mcmc_of, dict(budget=dict(noise_multiplier=9.0)), "target_epsilon"),
+        (svi_of, dict(clipping_norm=1.0), "clipping_norm='auto'"),
+        (svi_of, dict(optim=numpyro.optim.Adam(0.1)), "optim=None"),
+        (svi_of, dict(kind=AutoLowRankMultivariateNormal), "a guide that is AutoNormal"),
+        (svi_of, dict(subsampling=dpppl.Poisson(0.1)), "FullBatch"),
+        (svi_of, dict(budget=dict(noise_multiplier=9.0)), "target_epsilon"),
+    ],
+)
+def test_settings_that_a_frame_does_not_go_with_are_refused(make, settings, named):
+    with pytest.raises(ConfigurationError, match=named):
+        make(**settings)
+
+
+def test_what_a_run_without_settings_does():
+    """A frame where nothing speaks against it; none in a run of few steps, or where the user gives what a frame gives."""
+    framed = lambda thing, *steps: "frame" in str(thing.privacy_plan(*steps))  # noqa: E731
+    assert not dpppl.MCMC(dpppl.DPSGLD(linear), num_warmup=100, num_samples=300).frame
+    assert framed(mcmc_of(frame=None)) and framed(svi_of(frame=None), 200)
+    assert not framed(mcmc_of(frame=None, num_samples=99)) and not framed(svi_of(frame=None), 199)
+    assert not framed(mcmc_of(frame=False)) and not framed(svi_of(frame=False), 400)
+    assert not framed(mcmc_of(frame=None, of_kernel=dict(init_strategy="prior_sample")))
+    assert not framed(svi_of(AutoLowRankMultivariateNormal, frame=None), 400)
+
+
+def symmetric(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3]).to_event(1))
+    v = numpyro.sample("v", dist.Normal(0, 1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(v * (x @ w), 1.0), obs=y)
+
+
+def wide(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 1).expand([3, 200]).to_event(2))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(jnp.sum(jnp.tanh(x @ w), axis=-1), 1.0), obs=y)
+
+
+@pytest.mark.parametrize(("model", "words"), [(symmetric, "cannot change places"), (wide, "at most 200 numbers")])
+def test_models_without_a_frame(model, words):
+    """Refused before any charge where the user asks for one; else there is none."""
+    with pytest.raises(ConfigurationError, match=words):
+        dpppl.SVI(model, AutoNormal(model), frame=True, **BUDGET).run(
+            dpppl.secret_key(), 40, *data(), progress_bar=False
+        )
+    split = split_in_units(model, data(), {})
+    arguments = model, data(), {}, dpppl.secret_key(), frame_charge(50.0, 40), ROW, None, None
+    assert locator_or_none(False, split, *arguments) is None
+
+
+def test_the_norm_of_a_run_in_a_metric():
+    """The longest that leaves 35 relaxation times; between the .8 quantile and four times the .99 quantile."""
+    norms = Norms(np.array([-1.0, 0.0, 3.0, 4.0]), np.array([0.9, 0.0, 0.1]), 0.0)
+    steps = lambda mu: [Charge(histogram_mechanism(), np.full(100, 10.0 / mu))]  # noqa: E731
+    norm, kept = norm_in(norms, steps(1.0))
+    assert norm == pytest.approx(norms.quantile(0.8), rel=1e-3) and 0.05 < kept < 0.2
+    assert norm_in(norms, steps(1000.0)) == (16.0, 1.0)
+    assert norm_in(norms, steps(1000.0), share=1e-6) == (norm, kept)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [mcmc_of, svi_of], ids=["MCMC", "SVI"])
+def test_a_run_from_a_frame_costs_what_was_planned_and_finds_the_posterior(make, tmp_path):
+    """In one account, charged before accesses; in the report; and what a run without it would be many sds away from."""
+    ledger = dpppl.PrivacyLedger(tmp_path / "rows.ledger", 2.0, 1e-5, full_batch_only=True)
+    thing = make(ledger=ledger)
+    planned = thing.privacy_plan() if make is mcmc_of else thing.privacy_plan(400)
+    if make is mcmc_of:
+        thing.run(dpppl.secret_key(), *data())
+        samples = thing.get_samples(allow_unconverged=True)
+    else:
+        result = thing.run(dpppl.secret_key(), 400, *data(), progress_bar=False)
+        params = result.averaged_params(allow_unconverged=True)
+        samples = result.sample_posterior(jax.random.key(1), 500, params)
+    report = thing.privacy_report()
+    assert report.epsilon == pytest.approx(planned.epsilon, rel=1e-6) and 0.99 < report.epsilon <= 1.0
+    assert report.num_accesses == planned.num_accesses
+    cost = {charge.is_frame: 0.0 for charge in thing.budget.charged}
+    for charge in thing.budget.charged:
+        cost[charge.is_frame] += np.sum(charge.noise_multipliers**-2.0)
+    assert cost[True] / sum(cost.values()) == pytest.approx(SHARE, rel=0.03)
+    assert "frame" in str(report) and "16% of the cost" in str(report)
+    mean, covariance = exact()
+    drawn = np.concatenate([samples["w"], np.reshape(samples["b"], (-1, 1))], axis=1)
+    sd = np.sqrt(np.diag(covariance))
+    assert np.abs((drawn.mean(axis=0) - mean) / sd).max() < 3.0
+    assert np.all((drawn.std(axis=0) / sd > 0.4) & (drawn.std(axis=0) / sd < 3.0))
+    assert ledger.spent == pytest.approx(report.epsilon, rel=1e-3)
