@@ -19,7 +19,7 @@ from dpppl.noise_aware.coordinates import MOST_FULL, Prior
 from dpppl.noise_aware.curvature import positive_part
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.recipe import Stage, unsaturated
 from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
 from dpppl.noise_aware.shared_law import statistics_of
@@ -36,7 +36,7 @@ FEWEST_STEPS, MOST_LATENTS = 200, 500
 RELAXATIONS = 35.0
 """Relaxation times that samples are to span: privacy moves a mean by .24 posterior sds, and changes a width by an eighth."""
 _MOST_ROWS, _NEARLY_ALL, _MARGIN = 0.8, 0.99, 4.0
-_NOISELESS, _DRAWS, _FARTHEST = 1e-2, 1_000, 5.0
+_NOISELESS, _DRAWS, _FARTHEST, _UNSURE = 1e-2, 1_000, 5.0, 2.0
 
 
 def frame_charge(noise_multiplier: float, num_steps: int) -> Charge:
@@ -126,10 +126,15 @@ def _access_key(key: jax.Array) -> jax.Array:
 
 def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
     """The posterior mean of a stage, and the root of the covariance that goes with its curvature: no direction is worse than the
-    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count."""
-    frame, place = stage.surrogate.frame, stage.surrogate.frame.layout.place
-    root = root_of(frame.from_latents(prior.covariance(frame)))
-    spread = frame.to_latents(posterior_covariance(positive_part(stage.surrogate.curvature.mean), root))[0]
+    prior, and the privacy noise in the gradient, which the run's own gradients replace, does not count.
+
+    A frame too wide along a column makes its rows long, and has them clipped; one too narrow costs only time. So the curvature
+    is what clipping and noise may hide of it."""
+    frame, place, law = stage.surrogate.frame, stage.surrogate.frame.layout.place, stage.surrogate.curvature
+    root, width = root_of(frame.from_latents(prior.covariance(frame))), law.values.shape[-1]
+    unsure = np.sqrt(np.max(np.diagonal(law.error(np.eye(width)), axis1=-2, axis2=-1)) / width)
+    information = unsaturated(positive_part(law.mean), law.ratio) + _UNSURE * unsure * np.eye(width)
+    spread = frame.to_latents(posterior_covariance(information, root))[0]
     covariance = spread[np.ix_(place, place)] * np.outer(frame.scales, frame.scales)
     return stage.belief.mean, np.linalg.cholesky((covariance + covariance.T) / 2.0)
 

@@ -148,7 +148,8 @@ class BoundKernel:
             position, rows, public, key=state.rng_key, noise_multiplier=noise_multiplier, step=state.i
         )
         prior_gradient = jax.grad(lambda u: self.split.log_prior(self.from_metric(u), public))(position)
-        rate, kept = mechanism.subsampling.rate, 1.0 if self.kernel.metric is None else self.kernel.metric.kept
+        rate = mechanism.subsampling.rate
+        kept = 1.0 if self.kernel.metric is None else self.kernel.metric.kept
         gradient = jax.tree.map(lambda prior, total: kept * prior + total / rate, prior_gradient, noisy.total)
         if noisy.count is None:
             return gradient, state
