@@ -130,7 +130,7 @@ class Bench:
         stages, scalars = recipe.run_recipe(ask, plan, 1.0 / mu, self.prior, bounds, self.num_rows, self.redrawn)
         mixture = posterior.Mixture.of(stages[-1].surrogate, self.prior)
         std, names = plan.noise_multipliers(1.0 / mu)[-1], self.coordinates.names()
-        verdict = Verdict.of(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
+        verdict = Verdict.from_releases(stages, mixture.moments(), scalars, std, self.prior, names, self.num_rows)
         return stages[-1], mixture, verdict
 
     def draws(self, mixture, seed):

@@ -79,7 +79,7 @@ class Bench:
         mixture = Mixture.of(stages[-1].surrogate, self.prior)
         found, std = mixture.moments(), plan.noise_multipliers(1.0 / mu)[-1]
         names = self.coordinates.names()
-        verdict = Verdict.of(stages, found, scalars, std, self.prior, names, self.num_rows)
+        verdict = Verdict.from_releases(stages, found, scalars, std, self.prior, names, self.num_rows)
         seconds = time.perf_counter() - start
         design = np.column_stack([np.ones(self.num_rows), x]).astype(np.float64)
         p = 1.0 / (1.0 + np.exp(-design @ truth))

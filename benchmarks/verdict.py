@@ -54,7 +54,7 @@ def run(name, num_rows, epsilon, seed):
     return {
         "doubted": doubted, "refused otherwise": bool(verdict.refusals) and not doubted,
         "with care": bool(verdict.doubts) and not verdict.refusals,
-        "labels": verdict.label_switching is not None, "error": float(max(off, default=np.nan)),
+        "labels": bool(verdict.symmetric), "error": float(max(off, default=np.nan)),
     }  # fmt: skip
 
 

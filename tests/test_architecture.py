@@ -20,7 +20,7 @@ PACKAGE = Path(dpppl.__file__).parent
 
 LEAVES = {"types", "errors", "validation", "processes", "jaxprs", "accounting", "randomness"}
 DOOR = LEAVES | {"data", "subsampling", "information_flow", "row_program", "access"}
-METHODS = DOOR | {"model", "ledger", "report", "runs"}
+METHODS = DOOR | {"model", "ledger", "report", "findings", "runs"}
 MAY_IMPORT = {
     "types": set(),
     "errors": set(),
@@ -37,7 +37,8 @@ MAY_IMPORT = {
     "access": DOOR,
     "ledger": {"errors", "processes", "validation", "accounting"},
     "report": LEAVES | {"access", "ledger"},
-    "runs": DOOR | {"model", "ledger", "report"},
+    "findings": {"errors", "access", "report"},
+    "runs": DOOR | {"model", "ledger", "report", "findings"},
     "noise_aware": METHODS,
     "frame": METHODS | {"noise_aware"},
     "mcmc": METHODS | {"frame"},
@@ -160,7 +161,7 @@ ROOMS = {
     "session": ("runs processes", 2_500, 1_500),
     "frame": ("frame", 500, 500),
     "findings": ("findings", 700, 700),
-    "report": ("report", 1_250, 800),
+    "report": ("report", 800, 800),
     "mcmc": ("mcmc", 2_870, 1_400),
     "svi": ("svi", 2_605, 1_400),
     "noise_aware": ("noise_aware", 5_150, 1_600),

@@ -13,13 +13,13 @@ from dpppl.access.clipping import clipping_of
 from dpppl.access.mechanism import Mechanism
 from dpppl.data.rows import of_one_process
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import count_share_of
 from dpppl.mcmc.bound import BoundKernel, diagonal_of
 from dpppl.mcmc.details import chain_facts
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.model.arguments import Public, name_of
 from dpppl.model.initialization import Strategy, checked_strategy
 from dpppl.model.units import split_in_units
-from dpppl.report.counted_rows import count_share_of
 from dpppl.report.provenance import KeyOrigin, KeySource, Provenance, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import counted

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpppl.findings.counted_rows import CountedRows
+from dpppl.findings.verdict import Level, few, ranked, refused
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, mixing, reading, refused_alone
 from dpppl.model.initialization import prior_draws
-from dpppl.report.counted_rows import CountedRows
-from dpppl.report.verdict import Finding, Level, ranked
 from dpppl.runs.driver import TRACING
 from dpppl.types import BySite, Function, Tree
 from dpppl.validation import fraction
@@ -87,13 +87,10 @@ class Outcome:
     @cached_property
     def refusals(self) -> list[str]:
         """Why the samples should not be read: what was measured of the rows, and `refused_alone`."""
-        sites = refused_alone(self.sites, self.measured, self.arrival)
-        alone = [f"elements of {', '.join(sites[:6])} have not arrived; see mcmc.verdict."] if sites else []
-        return [
-            str(f)
-            for f in ranked([*self.measured.of_rows, *Finding.each(Level.REFUSED, alone)])
-            if f.level == Level.REFUSED
-        ]
+        sites, counted = refused_alone(self.sites, self.measured, self.arrival), self.measured.counted
+        alone = [refused(f"elements of {few(sites)} have not arrived; see mcmc.verdict.")] if sites else []
+        every = ranked([*([] if counted is None else counted.findings), *alone])
+        return [str(each) for each in every if each.level == Level.REFUSED]
 
     def __getstate__(self) -> dict[str, object]:
         assert self.reading  # a pickle holds it instead of the model

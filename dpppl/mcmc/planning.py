@@ -8,13 +8,13 @@ import numpy as np
 from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
+from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, norm_in
 from dpppl.mcmc.chains import Chains
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.model.initialization import prior_scales
 from dpppl.model.supports import codes
-from dpppl.report.counted_rows import CountedRows
 from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import Plan
 from dpppl.runs.prelude import NormPhase, histogram_charge

@@ -10,6 +10,7 @@ import jax
 
 from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.locate import Locator, locator_or_none
 from dpppl.information_flow.row_free import proved
 from dpppl.mcmc.bound import BoundKernel, check_prior_stability
@@ -21,7 +22,6 @@ from dpppl.mcmc.planning import norm_phase, plan_of
 from dpppl.mcmc.settings import MCMCSettings
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import KeyOrigin, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge

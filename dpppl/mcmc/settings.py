@@ -9,16 +9,16 @@ import numpy as np
 import numpyro.infer
 
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import CountedRows
+from dpppl.findings.verdict import warn_of
 from dpppl.mcmc.details import ChainDetails, chain_facts
 from dpppl.mcmc.kernel import DPKernel
 from dpppl.mcmc.outcome import Outcome, print_table
 from dpppl.mcmc.planning import calibrated, checked_kernel, has_frame, prelude_of
 from dpppl.mcmc.verdict import Reading
-from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
-from dpppl.report.verdict import warn_of
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
 from dpppl.types import Tree

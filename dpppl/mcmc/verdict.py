@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
+from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
+from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
+from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, found, note, refused, sites_with
 from dpppl.mcmc.bound import BoundKernel
 from dpppl.model.supports import codes
-from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, rows_of
-from dpppl.report.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
-from dpppl.report.verdict import REFUSED, Finding, Level, Verdict, ranked
 from dpppl.types import BySite, Tree
 
 READ, MEAN, CLIPPED = "read", "read the mean only", BIASED
@@ -224,11 +224,6 @@ class Measured:
         )
 
     @property
-    def of_rows(self) -> Sequence[Finding]:
-        """Findings on the rows that do not inform the posterior."""
-        return () if self.counted is None else self.counted.findings
-
-    @property
     def is_biased(self) -> bool:
         """Whether enough rows were clipped to bias the posterior."""
         return self.clipped is not None and self.clipped.is_biased
@@ -310,6 +305,52 @@ def mean_counts(sums: object, thinning: int) -> tuple[Array, float]:
     return means[:-1], float((means[-1] / (steps * sums.shape[0])) ** 0.5)
 
 
+def of_rows(run: "Reading") -> Sequence[Finding]:
+    """The rows that do not inform the posterior."""
+    return () if run.measured.counted is None else run.measured.counted.findings
+
+
+def of_elements(run: "Reading") -> Found:
+    """A finding for each word that elements have."""
+    norm = "" if run.measured.is_biased else " or a smaller clipping_norm"
+    longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
+    if run.measured.relaxations is not None:
+        least = min(float(np.min(x)) for x in run.measured.relaxations.values())
+        longer = f"samples span {least:.2g} relaxation times of the posterior, {RELAXED:g} are enough; {longer}"
+    data = "use more rows or a larger epsilon, and check masks, the coding of the data and clipping_norm"
+    by_word = (
+        refused(UNSTABLE, run.measured.too_long),
+        refused(MOVING, "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start "
+                f"nearer (init_strategy); {longer}"),
+        refused(SHORT, f"neither mean nor spread is known to be the posterior's; {longer}"),
+        refused(DEPENDS, "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre "
+                f"and scale the columns; {longer}"),
+        care(MEAN, f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}"),
+        care(CLIPPED), care(PRIOR, f"the data changed neither spread nor location; {data}"), note(READ),
+    )  # fmt: skip
+    words = dict.fromkeys(str(word) for own in run.words.values() for word in np.ravel(own))
+    for finding in by_word:
+        for word in words:
+            if word == finding.words or (finding.words == DEPENDS and word.startswith(DEPENDS)):
+                shown, sites = _count(run.words, word)
+                yield replace(finding, words=f"{word.removeprefix(f'{REFUSED}: ')}: {shown}", latent=sites)
+
+
+def of_data(run: "Reading") -> Found:
+    """How much the data informed the elements that have arrived, and the rows that were clipped."""
+    counts = [(word, _count(run.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
+    if from_data := ", ".join(f"{word} {shown}" for word, (shown, sites) in counts if sites):
+        yield note(f"from the data: {from_data}")
+    if run.measured.clipped is not None:
+        yield note(str(run.measured.clipped))
+
+
+def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:
+    """How many elements have this word, and of which sites."""
+    count, sites = sites_with(word, words)
+    return f"{count} of {sum(np.size(own) for own in words.values())} ({sites})", sites
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reading(Verdict):
     """Which elements of a run's samples may be read.
@@ -332,45 +373,8 @@ class Reading(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        """See `Verdict`: what was measured of the rows, then a finding for each word that elements have."""
-        measured = self.measured
-        by_word = [(word, _count(self.learned, word)) for word in (LEARNED, PARTLY, PRIOR)]
-        from_data = ", ".join(f"{word} {count}" for word, count in by_word if count)
-        notes = [f"from the data: {from_data}"] * bool(from_data)
-        notes += [] if measured.clipped is None else [str(measured.clipped)]
-        return ranked([*measured.of_rows, *self._by_word(), *(Finding(Level.NOTE, note) for note in notes)])
-
-    def _by_word(self) -> list[Finding]:
-        norm = "" if self.measured.is_biased else " or a smaller clipping_norm"
-        longer = f"the budget bounds the diffusion time: more rows, a larger epsilon{norm}"
-        if self.measured.relaxations is not None:
-            least = min(float(np.min(x)) for x in self.measured.relaxations.values())
-            longer = f"samples span {least:.2g} relaxation times of the posterior, {RELAXED:g} are enough; {longer}"
-        cures = {
-            UNSTABLE: self.measured.too_long,
-            MOVING: "noisy gradients show a steady drift, so the mean reflects the transient: raise num_warmup, or start nearer "
-            f"(init_strategy); {longer}",
-            SHORT: f"neither mean nor spread is known to be the posterior's; {longer}",
-            DEPENDS: "these latents have not arrived, and the samples do not exclude that the mean moves with them; centre and "
-            f"scale the columns; {longer}",
-            MEAN: f"it is within about a posterior sd of the posterior's; the spread is not known to be; {longer}",
-            CLIPPED: "",
-            PRIOR: "the data changed neither spread nor location; use more rows or a larger epsilon, and check masks, the "
-            "coding of the data and clipping_norm",
-            READ: "",
-        }
-        levels = {MEAN: Level.CARE, CLIPPED: Level.CARE, PRIOR: Level.CARE, READ: Level.NOTE}
-        words = list(dict.fromkeys(str(word) for words in self.words.values() for word in np.ravel(words)))
-        return [
-            Finding(
-                levels.get(kind, Level.REFUSED),
-                f"{word.removeprefix(f'{REFUSED}: ')}: {_count(self.words, word)}",
-                cure,
-            )
-            for kind, cure in cures.items()
-            for word in words
-            if word == kind or (kind == DEPENDS and word.startswith(DEPENDS))
-        ]
+        """See `Verdict`."""
+        return found(self, of_rows, of_elements, of_data)
 
 
 def reading(samples: BySite, measured: Measured, arrival: Arrival, prior: Mapping[str, Array]) -> Reading:
@@ -472,10 +476,3 @@ def mixing(value: Array) -> tuple[Array, Array]:
     with np.errstate(all="ignore"):
         size, r_hat = effective_sample_size(value), split_gelman_rubin(value)
     return np.where(still, np.inf, size), np.where(still, 1.0, r_hat)
-
-
-def _count(words: Mapping[str, Array], word: str) -> str:
-    """How many elements have this word, and of which sites; "" for none."""
-    count, size = (sum(int(np.sum(found(v))) for v in words.values()) for found in (lambda v: v == word, np.ones_like))
-    sites = [site for site, v in words.items() if np.any(v == word)]
-    return f"{count} of {size} ({', '.join(sites[:6])}{', ...' if len(sites) > 6 else ''})" if count else ""

@@ -9,6 +9,8 @@ from numpyro.diagnostics import print_summary
 from numpyro.distributions.transforms import IndependentTransform
 
 from dpppl.errors import ConfigurationError
+from dpppl.findings.learned import Learned
+from dpppl.findings.verdict import warn_of
 from dpppl.model import supports
 from dpppl.model.initialization import prior_draws
 from dpppl.noise_aware import posterior
@@ -19,9 +21,7 @@ from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Outcome, run_recipe
 from dpppl.noise_aware.releases import Released
 from dpppl.noise_aware.settings import NoiseAwareSettings
-from dpppl.noise_aware.verdict import Verdict, unknown_scale
-from dpppl.report.learned import Learned
-from dpppl.report.verdict import warn_of
+from dpppl.noise_aware.verdict import HIDDEN, Verdict
 from dpppl.runs.driver import TRACING
 from dpppl.types import Distribution, Document, Tree
 from dpppl.validation import checked, fraction
@@ -63,7 +63,7 @@ def concluded(
     assert surrogate is not None
     mixture = Mixture.of(surrogate, prior)
     names, num_rows = coordinates.names(), bound.split.num_rows
-    verdict = Verdict.of(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
+    verdict = Verdict.from_releases(stages, mixture.moments(), scalars, scalar_std, prior, names, num_rows)
     with TRACING:
         z, problem = posterior.draw(coordinates, mixture, releases.is_normal, bound.public, key, settings.num_samples)
         beyond = {site: z[site] for site in coordinates.split.latents if site not in coordinates.sites}
@@ -72,7 +72,7 @@ def concluded(
         verdict = replace(
             verdict, sampler=problem, beyond=words, through=coordinates.through, symmetric=bound.symmetric, unnamed=bound.unnamed,
             codes=supports.codes(bound.split), in_units=settings._rows_per_unit > 1,
-            has_columns=unknown_scale(verdict.hidden) is None or bound.split.has_columns,
+            has_columns=verdict.hidden < HIDDEN or bound.split.has_columns,
             widths=verdict.widths._replace(is_sandwich=settings.width == "sandwich" and not is_modelled),
         )  # fmt: skip
         return mixture, verdict, bound.constrain(z, bound.public)

@@ -7,6 +7,7 @@ skewed than the model's, which clipped scores are sensitive to (Neyman 1937).
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ in one number only."""
 IMPOSSIBLE = 12.0
 """A response whose log probability is so much below the mean of those that the model gives is next to impossible: of a
 normal law, five sds away."""
+SURE = 9.66  # chi-squared of 2 degrees: one run in 125 by chance
 _TIED = 1e-3
 # The most: of a continuous rank's two moments, of the rank by value, and of its third moment.
 _VARIANCES = (1 / 12 + 1 / 28, 1 / 3 + 1 / 7, 1.0, 0.16)
@@ -70,7 +72,7 @@ def numbers(
     log_probs: jax.Array, values: jax.Array, weights: jax.Array, squares: jax.Array, flags: jax.Array, speaks: jax.Array,
     is_outside: jax.Array, share: Numbers | float = 1.0,
 ) -> jax.Array:  # fmt: skip
-    """The numbers that a row releases, (10 + number of flags + k,), of norm at most 1. See `Fit.of`, which reads their sums.
+    """The numbers that a row releases, (10 + number of flags + k,), of norm at most 1. `Fit.from_sums` reads their sums.
 
     - **log_probs**, **values**, **weights** - of its real response and m others of the model's, (1 + m,).
     - **squares** - (k,), see `Directions`.
@@ -142,44 +144,46 @@ class Scalars(NamedTuple):
         return cls(ask("scalars", at._replace(directions=directions.columns), noise_multiplier), directions.coordinates)
 
 
-class Fit(NamedTuple):
-    """The released sums, decoded; shares are of all rows.
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How well rows fit: the released sums, decoded. Shares are of all rows.
 
-    - **outside** - share of rows whose response is outside the model's support.
-    - **missing** - share of others whose score is not finite.
-    - **impossible** - share of responses that the model finds next to impossible, and its standard error.
-    - **std** - sd of the noise of `outside` and `missing`.
-    - **clipped** - shares of clipped scores and of clipped curvatures, and the sd of their noise.
-    - **gaps** - share of rows with missing values, and the sd of its noise; None where the model has none.
-    - **rank** - the mean rank by surprise, and its standard error.
-    - **shape** - how far the moments of this rank are from the model's, and the same in squared standard errors, chi-squared with
-      2 degrees of freedom.
-    - **link** - of the means of signed ranks by value the one farthest from 0: which, how far, and the square of that in squared
-      standard errors.
-    - **num_links** - how many means those are.
-    - **skew** - the third moment of ranks by value less the model's, and the square of that in squared standard errors.
-    - **harm** - how far departures as in `shape`, `link` and `skew` move estimates at most, each in sds of their sampling.
-    - **unseen** - how far, at most, a departure of the moments by their standard errors moves estimates, in the same sds."""
+    - **outside**, **missing** - shares of rows whose response is outside the model's support, and of others with no finite score.
+    - **share_std** - sd of the noise of these shares.
+    - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
+    - **clipped** - shares of rows whose score and whose curvature was clipped, and the sd of their noise.
+    - **gaps** - the share of rows with missing values that the model sums out or masks, and the sd of its noise, or None.
+    - **rank** - the mean rank of responses, by surprise, among those that the model gives in their place, .5 where it is right,
+      with its standard error.
+    - **fit** - how far the moments of that rank are from the model's, and the same in squared standard errors, chi-squared with 2
+      degrees of freedom.
+    - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
+      is from 0, its square in squared standard errors, and how many means were compared.
+    - **skew** - how far the third moment of ranks by value is from the model's, and its square in squared standard errors.
+    - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most, if
+      all scores were clipped.
+    - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs."""
 
-    outside: float
-    missing: float
-    impossible: tuple[float, float]
-    std: float
+    outside: float = 0.0
+    missing: float = 0.0
+    share_std: float = 0.0
+    impossible: tuple[float, float] = (0.0, 0.0)
     clipped: tuple[float, float, float]
-    gaps: tuple[float, float] | None
+    gaps: tuple[float, float] | None = None
     rank: tuple[float, float]
-    shape: tuple[float, float]
-    link: tuple[int, float, float]
-    num_links: int
-    skew: tuple[float, float]
-    harm: tuple[float, ...]
-    unseen: float
+    fit: tuple[float, float]
+    link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
+    skew: tuple[float, float] = (0.0, 0.0)
+    harm: tuple[float, ...] = (0.0, 0.0, 0.0)
+    unseen: float = 0.0
 
     @classmethod
-    def of(
-        cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, num_flags: int = 2
-    ) -> "Fit":
-        """`noise_std`: of the sums; `excess`: see `Stage`, by how much moments scatter more since the point is not the truth."""
+    def from_sums(
+        cls, values: Sequence[float] | Array, noise_std: float, num_rows: int, excess: float, along: Sequence[str],
+        num_flags: int = 2, sampled: float = 1.0,
+    ) -> "Fit":  # fmt: skip
+        """`noise_std`: of the sums; `excess`, `sampled`: see `Stage`, moments scatter more where the point is not the truth;
+        `along`: names of the coordinates along which rows were compared."""
         end, unit = 9 + num_flags, beside_fit(num_flags)
         values, std = np.asarray(values, np.float64) / num_rows, noise_std / num_rows
         (unlikely, outside, missing), moments = values[:3], values[3:5] / FIT
@@ -200,17 +204,16 @@ class Fit(NamedTuple):
         return cls(
             outside=float(outside),
             missing=float(missing),
+            share_std=std,
             impossible=(float(unlikely), float(np.sqrt(std**2 + max(unlikely, 0.0) / num_rows))),
-            std=std,
             clipped=(float(flags[0]), float(flags[1]), std / unit),
             gaps=(float(flags[2]), std / unit) if num_flags > 2 else None,
             rank=(0.5 + float(by_surprise @ moments), float(np.linalg.norm(by_surprise * stds[:2]))),
-            shape=(float(np.linalg.norm(moments)), float(np.sum(chi_squared[:2]))),
-            link=(farthest, float(links[farthest]), float(chi_squared[2])),
-            num_links=len(links),
+            fit=(float(np.linalg.norm(moments)), float(np.sum(chi_squared[:2]))),
+            link=(along[farthest], float(links[farthest]), float(chi_squared[2]), len(links)),
             skew=(float(skew), float(chi_squared[3])),
-            harm=tuple(float(np.sqrt(num_rows * x)) for x in (np.sum(tilts[:2]), *tilts[2:])),
-            unseen=float(unseen),
+            harm=tuple(float(np.sqrt(num_rows * x)) * sampled**0.5 for x in (np.sum(tilts[:2]), *tilts[2:])),
+            unseen=(SURE * sampled) ** 0.5 * float(unseen),
         )
 
 

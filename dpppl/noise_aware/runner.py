@@ -9,6 +9,7 @@ import numpy as np
 
 from dpppl.data.rows import described
 from dpppl.errors import ConfigurationError
+from dpppl.findings.verdict import warn_of
 from dpppl.noise_aware import conclusion
 from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.recipe import Outcome
@@ -20,7 +21,6 @@ from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
-from dpppl.report.verdict import warn_of
 from dpppl.runs import placing
 from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host

@@ -6,27 +6,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dpppl.findings import verdict
+from dpppl.findings.counted_rows import STANDS_OUT, CountedRows
+from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware import recipe
 from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.fit import Fit, Scalars, certain
+from dpppl.noise_aware.fit import SURE, Fit, Scalars, certain
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Stage
-from dpppl.report import verdict
-from dpppl.report.counted_rows import STANDS_OUT, CountedRows
 from dpppl.report.render import table
-from dpppl.report.verdict import REFUSED, Array, Finding, Level, ranked
 
 MOST_DISPERSED = 1.1
-PSEUDO_TRUE = (
-    "the model is wrong by the ranks of responses: intervals are for its pseudo-true value, at which clipped scores have mean "
-    "zero, and predictions of single rows are not calibrated."
-)
 HIDDEN = 40.0
 MANY, BLURRED = 20, 0.5
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # smaller departures are not told, however many rows there are
-HARM, SURE, UNLEARNED = 1.0, 9.66, 4.0  # posterior sds; 9.66: one run in 125 by chance
+HARM, UNLEARNED = 1.0, 4.0  # posterior sds
 CUT = 0.05
 """The most that may be clipped off scores where a model that does not fit is a note: of more, a histogram's noise hides tails."""
 TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
@@ -34,6 +30,7 @@ LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 SKEW_SURE = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
 IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
+_MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
 class Widths(NamedTuple):
@@ -62,89 +59,220 @@ class Widths(NamedTuple):
         number = int(np.argmax(np.abs(np.log(ratios))))
         return cls(*last.dispersion, names[number], float(ratios[number]))
 
-    @property
-    def doubt(self) -> str | None:
-        """Whether scores vary by more than the model and the noise of the release explain."""
-        if not self.ratio - STANDS_OUT * self.std > MOST_DISPERSED:
-            return None
-        cure = "" if self.is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
-        return (
-            f"scores vary {self.ratio:.1f} ± {self.std:.1f} times as much as under the model, and the sd of '{self.latent}' is "
-            f"{self.wider:.1f} times the model's: responses are more dispersed, or rows of a unit correlated{cure}."
-        )
-
-    def described(self) -> str:
-        """A line of the report."""
-        return (
-            f"{self.ratio:.2f} ± {self.std:.2f} times the model's (at most 1 expected); the sd of '{self.latent}' "
-            f"{self.wider:.2f} times that of the model-based width"
-        )
-
 
 MODELLED = Widths()
 
 
-_MORE = "raise the budget, give the latents narrower priors, or fewer of them"
+def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
+    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
+    sites, sd = np.array([name.split("[")[0] for name in names]), np.sqrt(found.variance)
+    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
+    many = {site: own for site, own in members.items() if len(own) >= MANY}
+    return tuple(site for site, own in many.items() if np.median(sd[own]) > BLURRED * np.std(found.mean[own]))
 
 
-def unknown_scale(hidden: float, has_columns: bool = True) -> str | None:
-    """A finding on scales that the run has not found; `hidden`: see `Release.hidden`, `has_columns`: see `SplitModel`."""
-    if hidden < HIDDEN:
-        return None
+# Findings
+
+
+def ignored(run: "Verdict") -> Sequence[Finding]:
+    """Rows that do not inform the posterior."""
+    shares = CountedRows(outside=run.outside, missing=run.missing, silent=0.0, std=run.share_std, codes=run.codes)
+    return shares.findings
+
+
+def unknown_scale(run: "Verdict") -> Found:
+    """Scales that the run has not found."""
     scaled = (
         "some columns are in units of their own (years, euros), or nearly constant; write (x - centre) / scale in the model, "
         "with public constants or those of dpppl.private_scale, or raise the budget"
     )
-    return (
-        f"noise hides a direction of the latents that the data may know {hidden:,.0f} times as well as the prior does, while "
-        f"another one is well known: {scaled if has_columns else _MORE}."
-    )
+    if run.hidden >= HIDDEN:
+        yield refused(
+            f"noise hides a direction of the latents that the data may know {run.hidden:,.0f} times as well as the prior does, "
+            f"while another one is well known: {scaled if run.has_columns else _MORE}."
+        )
 
 
-def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
-    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
-    sites = np.array([name.split("[")[0] for name in names])
-    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
-    sd = np.sqrt(found.variance)
-    return tuple(
-        site
-        for site, own in members.items()
-        if len(own) >= MANY and np.median(sd[own]) > BLURRED * np.std(found.mean[own])
-    )
+def unfinished(run: "Verdict") -> Found:
+    """The run has not converged."""
+    far = _conflict(run)
+    cure = far or run.unnamed or _MORE
+    if not run.arrival < ARRIVED:
+        yield refused(f"the gradients were taken {run.arrival:.1f} sd away from the posterior mean: {cure}.")
+    if not run.agreement < AGREEMENT:
+        yield refused(f"the last two stages disagree by {run.agreement:.1f} sd: {cure}.")
+    if not run.chi_squared < 1.0 + SCATTER + 4.0 * np.sqrt(2.0 / run.degrees):
+        yield refused(
+            f"gradients scatter {run.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
+            "quadratic where they were taken",
+            f"{cure}{'' if far or run.unnamed else ', or transform the latents'}.",
+        )
+
+
+def failed(run: "Verdict") -> Found:
+    """The sampler did not draw from the posterior, or the posterior is the prior."""
+    if run.sampler is not None:
+        yield refused(f"{run.sampler}: write the model with better scaled latents.")
+    if run.is_prior:
+        yield care("nothing was learned: the samples are the prior's", "raise the budget.")
+
+
+def _conflict(run: "Verdict") -> str:
+    """The latent that the data put where the prior does not expect it, in words; else ""."""
+    (name, distance), cure = run.farthest, "give it a wider prior, or scale the columns that belong to it"
+    words = f"the prior puts '{name}' at {distance:.1f} sd, and the run starts from the prior: {cure}"
+    return "" if distance < CONFLICT else words
+
+
+def conflict(run: "Verdict") -> Found:
+    """Data and prior disagree; where the run has not converged its cure says so."""
+    if (far := _conflict(run)) and not any(unfinished(run)):
+        level = Level.REFUSED if any(each.level == Level.REFUSED for each in misfit(run)) else Level.CARE
+        yield Finding(level, f"{far}.", latent=run.farthest[0])
+
+
+def misfit(run: "Verdict") -> Found:
+    """The model is wrong by the ranks of responses. That of a sandwich is in `of_scores`."""
+    lines = "; ".join(against(run))
+    if not lines or run.widths.is_sandwich:
+        return
+    moved = f"clipping is centred on what the model expects, so estimates move, by up to {run.moved:.1f} posterior sd"
+    if run.symmetric:
+        yield refused(
+            f"the model does not fit where the run ended: {lines}; the model stays the same when {'; or '.join(run.symmetric)}, "
+            f"so this may be between its modes; {moved}",
+            "order the latents in the prior (dist.transforms.OrderedTransform), and use a richer model if that fits no better.",
+        )
+    elif run.is_wrong:
+        yield refused(f"the model is wrong: {lines}; {moved}", "use a richer model.")
+    else:
+        yield note(
+            f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "
+            "those without privacy under the same model; its intervals and predictions are the model's."
+        )
+
+
+def against(run: "Verdict") -> Sequence[str]:
+    """What ranks of responses say against the model, as parts of a sentence; by chance in less than 2 % of runs."""
+    lines = []
+    departure, chi_squared = run.fit
+    # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
+    times = 1.0 if max(run.learned.values(), default=1.0) > 0.5 else UNLEARNED
+    share, std = run.impossible
+    together = chi_squared + max(share / std, 0.0) ** 2 if std else chi_squared
+    is_sure = chi_squared >= times * SURE or together >= times * TOGETHER
+    if is_sure and departure >= EXACT and run.harm[0] >= HARM and not run.in_units:
+        lines.append(
+            f"by surprise, responses rank {run.rank[0]:.3f} ± {run.rank[1]:.3f} among its own (more than .5 if they are "
+            f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees, and "
+            f"{together:.0f} of 3 with responses that are next to impossible)"
+        )
+    coordinate, departure, chi_squared, count = run.link
+    times *= DISPERSED if run.in_units else 1.0
+    if run.harm[1] >= HARM and chi_squared >= times * certain(LINK_CHANCE / count):
+        where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
+        lines.append(
+            f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
+            "degree), as if a square, an interaction or another link were missing"
+        )
+    departure, chi_squared = run.skew
+    is_sure = chi_squared >= times * SKEW_SURE and abs(departure) >= EXACT
+    if is_sure and run.harm[2] >= HARM and not run.in_units:
+        lines.append(
+            f"responses have another distribution than the model's: by value, the third moment of their ranks is "
+            f"{departure:+.3f} (0 expected, chi-squared {chi_squared:.0f} of 1 degree)"
+        )
+    if run.has_impossible:
+        lines.append(
+            f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
+        )
+    return lines
+
+
+def of_scores(run: "Verdict") -> Found:
+    """Rows of a unit are not as independent as the model has them; the model of a sandwich is wrong; or scores vary by more than
+    the model and the noise of the release explain."""
+    if run.in_units and run.fit[1] >= SURE and run.fit[0] >= EXACT and run.harm[0] >= HARM:
+        yield care(
+            f"rows of one unit are correlated, or of another law than the model's (units rank {run.rank[0]:.3f} ± "
+            f"{run.rank[1]:.3f} by surprise): read means and their intervals, which count it, not scales."
+        )
+    ratio, std, latent, wider, is_sandwich = run.widths
+    if is_sandwich and against(run):
+        yield care(
+            "the model is wrong by the ranks of responses: intervals are for its pseudo-true value, at which clipped scores have "
+            "mean zero, and predictions of single rows are not calibrated."
+        )
+    if ratio - STANDS_OUT * std > MOST_DISPERSED:
+        cure = "" if is_sandwich else '; NoiseAware(..., width="sandwich") counts it in full'
+        yield care(
+            f"scores vary {ratio:.1f} ± {std:.1f} times as much as under the model, and the sd of '{latent}' is {wider:.1f} "
+            f"times the model's: responses are more dispersed, or rows of a unit correlated{cure}.",
+            latent=latent,
+        )
+
+
+def of_stages(run: "Verdict") -> Found:
+    """The last stage knows less than the one before, noise hides what was learned, or the likelihood is not normal there."""
+    before, after = run.stages_learned
+    if before - after >= FORGOTTEN:
+        yield care(
+            f"the last stage has learned {after:.0%} of the latents and the one before, with a smaller part of the budget, "
+            f"{before:.0%}: what is said to be learned is not",
+            "raise the budget, or take fewer latents.",
+        )
+    if run.resolved < RESOLVED and not run.is_prior:
+        yield care(
+            f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
+            "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
+            "raise the budget, take fewer latents, or predict by dpppl.SVI.",
+        )
+    if run.agreement >= SKEWED and not any(unfinished(run)):
+        yield care(
+            f"the last two stages disagree by {run.agreement:.1f} sd, more than their noise: the likelihood is skewed where "
+            "they were taken, as where most probabilities are near 0 or 1; its intervals may be too narrow."
+        )
+
+
+def of_latents(run: "Verdict") -> Found:
+    """Latents that the data bound on one side only, that can change places, or that are too many to know the sd among them."""
+    yield from map(care, recipe.findings(run.sides))
+    if run.symmetric:
+        yield care(
+            f"the model stays the same when {'; or '.join(run.symmetric)}: its posterior has as many modes, of which the "
+            "samples show one at most, with labels that mean nothing by themselves",
+            "order the latents in the prior, or read only what does not depend on labels.",
+        )
+    if run.blurred and run.through:
+        yield care(
+            f"values of {quoted(run.blurred)} differ by little more than they are known by: an sd among them may come out "
+            f"too small, if {quoted(run.through)} is one, and outlying values are drawn in too far",
+            "raise the budget, or form fewer and larger groups.",
+            ", ".join(run.through),
+        )
+
+
+CHECKS = (ignored, unknown_scale, unfinished, failed, conflict, misfit, of_scores, of_stages, of_latents)
+"""All findings on a run. Equally grave ones keep this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict(verdict.Verdict):
-    """The verdict on a run, from its releases.
+class Verdict(Fit, verdict.Verdict):
+    """The verdict on a run, from its releases: what was measured, with the fields of `Fit`, and `CHECKS` on it.
 
     - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
     - **agreement** - that between the last two stages' means, in sd of the earlier.
     - **chi_squared** - the scatter of gradients in units of their known noise.
     - **degrees** - the degrees of freedom of that.
-    - **rank** - the mean rank of responses, by surprise, among those that the model gives in their place, .5 where it is right,
-      with its standard error.
-    - **fit** - how far the moments of that rank are from the model's, and the same in squared standard errors, chi-squared with 2
-      degrees of freedom.
-    - **harm** - by how many posterior sds a departure as in `fit`, as in `link`, and as in `skew` moves estimates at most, if
-      all scores were clipped.
     - **cut** - the part of scores that was clipped, over scores, by root mean squares: `harm` times this is how far estimates
       may lie from those of the same model without clipping.
-    - **clipped** - shares of rows whose score and whose curvature was clipped, and their standard error.
     - **learned** - by latent, 1 - posterior / prior variance.
     - **norms** - the last stage's bounds.
-    - **unseen** - the sds by which a departure moves estimates, at most, that `fit` shows in half of the runs.
-    - **link** - by which coordinate ranks of responses by value change most ("" for the fitted values), how far their signed mean
-      is from 0, its square in squared standard errors, and how many means were compared.
-    - **skew** - how far the third moment of ranks by value is from the model's, and its square in squared standard errors.
-    - **outside**, **missing** - shares of rows whose response is outside the model's support, and of others with no finite score.
-    - **share_std** - sd of the noise of these shares.
-    - **gaps** - the share of rows with missing values that the model sums out or masks, and the sd of its noise, or None.
-    - **impossible** - the share of responses that the model finds next to impossible, and its standard error.
     - **stages_learned** - the mean of `learned` in the last two stages.
     - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
       with its sd below and above the mean, in units of the stated one.
     - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
-    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `unknown_scale`.
+    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `Release.hidden`.
     - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
     - **curvature** - which part of it was released.
     - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
@@ -155,29 +283,17 @@ class Verdict(verdict.Verdict):
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **codes** - which values the observed sites take; see `supports.codes`.
     - **in_units** - whether a row is a unit of several.
-    - **has_columns** - whether numbers of a row enter the law of its responses.
+    - **has_columns** - whether numbers of a row enter the law of its responses; see `SplitModel`.
     - **widths** - what the released variance of scores says beside the model's."""
 
     arrival: float
     agreement: float
     chi_squared: float
     degrees: int
-    rank: tuple[float, float]
-    fit: tuple[float, float]
-    clipped: tuple[float, float, float]
     learned: dict[str, float] = field(repr=False)
     norms: tuple[float, float]
-    link: tuple[str, float, float, int] = ("", 0.0, 0.0, 1)
-    skew: tuple[float, float] = (0.0, 0.0)
-    harm: tuple[float, ...] = (0.0, 0.0, 0.0)
     cut: float = 1.0
-    unseen: float = 0.0
     sides: tuple[tuple[str, float, float], ...] = ()
-    outside: float = 0.0
-    missing: float = 0.0
-    share_std: float = 0.0
-    gaps: tuple[float, float] | None = None
-    impossible: tuple[float, float] = (0.0, 0.0)
     stages_learned: tuple[float, float] = (0.0, 0.0)
     resolved: float = 1.0
     hidden: float = 0.0
@@ -197,124 +313,48 @@ class Verdict(verdict.Verdict):
     otherwise = "the releases agree with each other and with the model"
 
     @classmethod
-    def of(
+    def from_releases(
         cls, stages: Sequence[Stage], found: Known, scalars: Scalars, scalar_std: float, prior: Prior, names: Sequence[str],
         num_rows: int,
     ) -> "Verdict":  # fmt: skip
         """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
         (*_, before, last), sd = stages, np.sqrt(found.variance)
-        fit = Fit.of(scalars.values, scalar_std, num_rows, last.excess, scalars.num_flags)
-        number, departure, chi_squared = fit.link
+        along = ["", *(names[number] for number in scalars.coordinates)]
+        fit = Fit.from_sums(scalars.values, scalar_std, num_rows, last.excess, along, scalars.num_flags, last.sampled)
         distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
         share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
         return cls(
+            **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
+            hidden=last.hidden, norms=(last.norm, last.bound), curvature=prior.curvature, widths=Widths.of(last, prior, names),
             arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
             agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
-            chi_squared=last.chi_squared,
-            degrees=last.degrees,
-            rank=fit.rank,
-            fit=fit.shape,
-            harm=tuple(harm * last.sampled**0.5 for harm in fit.harm),
-            cut=last.cut,
-            unseen=(SURE * last.sampled) ** 0.5 * fit.unseen,
             sides=() if last.sides is None else last.sides.named(names),
-            link=(names[scalars.coordinates[number - 1]] if number else "", departure, chi_squared, fit.num_links),
-            skew=fit.skew,
-            outside=fit.outside,
-            missing=fit.missing,
-            share_std=fit.std,
-            impossible=fit.impossible,
-            clipped=fit.clipped,
-            gaps=fit.gaps,
             learned=dict(zip(names, map(float, share(found)))),
             stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
-            resolved=last.resolved,
-            hidden=last.hidden,
-            farthest=(names[int(np.argmax(distance))], float(np.max(distance))),
-            norms=(last.norm, last.bound),
-            curvature=prior.curvature,
-            blurred=blurred(found, names),
-            widths=Widths.of(last, prior, names),
-        )
+            farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
+        )  # fmt: skip
 
     @property
     def findings(self) -> list[Finding]:
-        """See `verdict.Verdict`: what was measured of the rows, then what the releases say of the run and of the model."""
-        unfinished, far = self._unfinished(), self.conflict and f"{self.conflict}."
-        misfit, departure = (self.misfit, None) if self.is_wrong else (None, self.misfit)
-        sampler = None if self.sampler is None else f"{self.sampler}: write the model with better scaled latents."
-        hidden = unknown_scale(self.hidden, self.has_columns)
-        refused = (hidden, *unfinished, sampler, far if misfit and not unfinished else None, misfit)
-        care = (
-            self._unlearned(), None if unfinished or misfit else far, self.correlation, self.pseudo_true, self.widths.doubt,
-            self._forgotten(), self._unresolved(), self._skewed(),
-            *recipe.findings(self.sides), self.label_switching, self.spreads,
-        )  # fmt: skip
-        return ranked([
-            *self.counted.findings, *Finding.each(Level.REFUSED, refused), *Finding.each(Level.CARE, care),
-            *Finding.each(Level.NOTE, [departure]),
-        ])  # fmt: skip
-
-    @property
-    def counted(self) -> CountedRows:
-        """The rows that do not inform the posterior."""
-        return CountedRows(outside=self.outside, missing=self.missing, silent=0.0, std=self.share_std, codes=self.codes)
-
-    def _unfinished(self) -> list[str]:
-        """Findings of a run that has not converged."""
-        far = self.conflict
-        cure = far or self.unnamed or _MORE
-        lines = []
-        if not self.arrival < ARRIVED:
-            lines.append(f"the gradients were taken {self.arrival:.1f} sd away from the posterior mean: {cure}.")
-        if not self.agreement < AGREEMENT:
-            lines.append(f"the last two stages disagree by {self.agreement:.1f} sd: {cure}.")
-        if not self.chi_squared < 1.0 + SCATTER + 4.0 * np.sqrt(2.0 / self.degrees):
-            lines.append(
-                f"gradients scatter {self.chi_squared:.2f} times as widely as their noise: the likelihood is not near "
-                f"quadratic where they were taken; {cure}{'' if far or self.unnamed else ', or transform the latents'}."
-            )
-        return lines
-
-    @property
-    def conflict(self) -> str | None:
-        """Which latent the data put where the prior does not expect it."""
-        name, distance = self.farthest
-        if distance < CONFLICT:
-            return None
-        return (
-            f"the prior puts '{name}' at {distance:.1f} sd, and the run starts from the prior: give it a wider prior, or "
-            "scale the columns that belong to it"
-        )
+        """See `verdict.Verdict`."""
+        return found(self, *CHECKS)
 
     @property
     def misfit(self) -> str | None:
-        """Findings against the model from the responses' ranks. Empty for a sandwich, which reports them as `pseudo_true`."""
-        lines = self._against()
-        if not lines or self.widths.is_sandwich:
-            return None
-        moved = (
-            f"clipping is centred on what the model expects, so estimates move, by up to {self.moved:.1f} posterior sd"
-        )
-        if self.symmetric:
-            return (
-                f"the model does not fit where the run ended: {'; '.join(lines)}; the model stays the same when "
-                f"{'; or '.join(self.symmetric)}, so this may be between its modes; {moved}; order the latents in the prior "
-                "(dist.transforms.OrderedTransform), and use a richer model if that fits no better."
-            )
-        if not self.is_wrong:
-            return (
-                f"the model does not fit: {'; '.join(lines)}. Few scores are clipped, so estimates lie within {self.moved:.1f} "
-                "posterior sd of those without privacy under the same model; its intervals and predictions are the model's."
-            )
-        return f"the model is wrong: {'; '.join(lines)}; {moved}; use a richer model."
+        """What the ranks of responses say against the model; None for a sandwich."""
+        return next(map(str, misfit(self)), None)
+
+    @property
+    def is_prior(self) -> bool:
+        """Whether nothing was learned."""
+        return bool(self.learned) and max(self.learned.values()) < LEARNED
 
     @property
     def is_wrong(self) -> bool:
         """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model.
 
         Responses that are next to impossible, and scores in tails that noise hides, may move them by any distance."""
-        return self.moved >= HARM or self.cut >= CUT or self._has_impossible or bool(self.symmetric)
+        return self.moved >= HARM or self.cut >= CUT or self.has_impossible or bool(self.symmetric)
 
     @property
     def moved(self) -> float:
@@ -325,121 +365,18 @@ class Verdict(verdict.Verdict):
         return max(self.harm) * self.cut
 
     @property
-    def _has_impossible(self) -> bool:
+    def has_impossible(self) -> bool:
+        """Whether more responses are next to impossible than noise explains."""
         share, std = self.impossible
         return share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units
-
-    def _against(self) -> list[str]:
-        """Findings against the model from the responses' ranks, as parts of a sentence; by chance in less than 2 % of runs."""
-        lines = []
-        departure, chi_squared = self.fit
-        # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
-        times = 1.0 if max(self.learned.values(), default=1.0) > 0.5 else UNLEARNED
-        share, std = self.impossible
-        together = chi_squared + max(share / std, 0.0) ** 2 if std else chi_squared
-        is_sure = chi_squared >= times * SURE or together >= times * TOGETHER
-        if is_sure and departure >= EXACT and self.harm[0] >= HARM and not self.in_units:
-            lines.append(
-                f"by surprise, responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} among its own (more than .5 if they are "
-                f"more dispersed), and their ranks are not uniform (chi-squared {chi_squared:.0f} of 2 degrees, and "
-                f"{together:.0f} of 3 with responses that are next to impossible)"
-            )
-        coordinate, departure, chi_squared, count = self.link
-        times *= DISPERSED if self.in_units else 1.0
-        if self.harm[1] >= HARM and chi_squared >= times * certain(LINK_CHANCE / count):
-            where = f"'{coordinate}' matters most" if coordinate else "fitted values are most extreme"
-            lines.append(
-                f"where {where}, responses are too {'high' if departure > 0 else 'low'} (chi-squared {chi_squared:.0f} of 1 "
-                "degree), as if a square, an interaction or another link were missing"
-            )
-        departure, chi_squared = self.skew
-        is_sure = chi_squared >= times * SKEW_SURE and abs(departure) >= EXACT
-        if is_sure and self.harm[2] >= HARM and not self.in_units:
-            lines.append(
-                f"responses have another distribution than the model's: by value, the third moment of their ranks is "
-                f"{departure:+.3f} (0 expected, chi-squared {chi_squared:.0f} of 1 degree)"
-            )
-        if self._has_impossible:
-            lines.append(
-                f"{share:.1%} ± {std:.1%} of the responses are next to impossible under it: outliers, or another scale"
-            )
-        return lines
-
-    @property
-    def pseudo_true(self) -> str | None:
-        """Of a sandwich: whether ranks say that the model is wrong."""
-        return PSEUDO_TRUE if self.widths.is_sandwich and self._against() else None
-
-    @property
-    def correlation(self) -> str | None:
-        """Of units: whether their rows are as independent as the model has them. The variance of scores counts it if not."""
-        if not self.in_units or self.fit[1] < SURE or self.fit[0] < EXACT or self.harm[0] < HARM:
-            return None
-        return (
-            f"rows of one unit are correlated, or of another law than the model's (units rank {self.rank[0]:.3f} ± "
-            f"{self.rank[1]:.3f} by surprise): read means and their intervals, which count it, not scales."
-        )
-
-    def _unlearned(self) -> str | None:
-        is_prior = bool(self.learned) and max(self.learned.values()) < LEARNED
-        return "nothing was learned: the samples are the prior's; raise the budget." if is_prior else None
-
-    def _forgotten(self) -> str | None:
-        before, after = self.stages_learned
-        if before - after < FORGOTTEN:
-            return None
-        return (
-            f"the last stage has learned {after:.0%} of the latents and the one before, with a smaller part of the budget, "
-            f"{before:.0%}: what is said to be learned is not; raise the budget, or take fewer latents."
-        )
-
-    def _unresolved(self) -> str | None:
-        if self.resolved >= RESOLVED or self._unlearned():
-            return None
-        return (
-            f"noise hides the directions in which the data know the latents (draws of the curvature agree on {self.resolved:.0%} "
-            "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's; "
-            "raise the budget, take fewer latents, or predict by dpppl.SVI."
-        )
-
-    def _skewed(self) -> str | None:
-        if self._unfinished() or not self.agreement >= SKEWED:
-            return None
-        return (
-            f"the last two stages disagree by {self.agreement:.1f} sd, more than their noise: the likelihood is skewed where "
-            "they were taken, as where most probabilities are near 0 or 1; its intervals may be too narrow."
-        )
-
-    @property
-    def label_switching(self) -> str | None:
-        """Which latents can change places."""
-        if not self.symmetric:
-            return None
-        return (
-            f"the model stays the same when {'; or '.join(self.symmetric)}: its posterior has as many modes, of which the "
-            "samples show one at most, with labels that mean nothing by themselves; order the latents in the prior, or read "
-            "only what does not depend on labels."
-        )
 
     @property
     def released(self) -> str | None:
         """A sentence on the part of the curvature that was not released; None where all of it was."""
-        if self.curvature == "full":
-            return None
-        return (
+        words = (
             f"curvature released in {self.curvature}: samples know no correlations between blocks but a few directions."
         )
-
-    @property
-    def spreads(self) -> str | None:
-        """Which latents may be too small, if any."""
-        if not (self.blurred and self.through):
-            return None
-        return (
-            f"values of {quoted(self.blurred)} differ by little more than they are known by: an sd among them may come out "
-            f"too small, if {quoted(self.through)} is one, and outlying values are drawn in too far; raise the budget, or "
-            "form fewer and larger groups."
-        )
+        return None if self.curvature == "full" else words
 
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"; "do not read" where the run is refused."""
@@ -457,38 +394,38 @@ class Verdict(verdict.Verdict):
 
     def rows(self) -> list[tuple[str, str]]:
         """Lines of the report: pairs of a name and a text."""
-        words, (clipped, of_curvature, std) = [word for _, word in self.share_learned()], self.clipped
+        (clipped, of_curvature, std), (place, chi_squared, count) = self.clipped, self.link[1:]
+        words = [word for _, word in self.share_learned()]
+        blocks = "; correlations between them are not released" if self.released else ""
+        gaps = [] if self.gaps is None else [("rows with missing values", f"{self.gaps[0]:.1%} ± {self.gaps[1]:.1%}")]
+        counts = [f"{words.count(word)} {word}" for word in ("learned", "partly", "prior", REFUSED) if word in words]
+        agree, scatter = f"stages agree within {self.agreement:.2f} sd", f"chi-squared {self.chi_squared:.2f}"
+        fit = (
+            f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared {self.fit[1]:.1f} of "
+            f"2; by value {place:+.3f} (0 expected), chi-squared {chi_squared:.1f}, the largest of {count}; third moment "
+            f"{self.skew[0]:+.3f} (0 expected), chi-squared {self.skew[1]:.1f}; a departure that moves estimates by "
+            f"{self.unseen:.1f} sd may pass unseen"
+        )
+        silent = (
+            f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next to impossible "
+            f"{self.impossible[0]:.1%} ± {self.impossible[1]:.1%}"
+        )
+        bounds = f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates"
+        widths = (
+            f"{self.widths.ratio:.2f} ± {self.widths.std:.2f} times the model's (at most 1 expected); the sd of "
+            f"'{self.widths.latent}' {self.widths.wider:.2f} times that of the model-based width"
+        )
         return [
             ("verdict", self.line()),
-            (
-                "bounds",
-                f"clipping_norm {self.norms[0]:.3g}, curvature {self.norms[1]:.3g}, in the last stage's coordinates",
-            ),
-            ("curvature", self.curvature + ("; correlations between them are not released" if self.released else "")),
+            ("bounds", bounds),
+            ("curvature", self.curvature + blocks),
             ("rows clipped", f"{clipped:.0%} (curvature {of_curvature:.0%}) ± {std:.0%}; centred, so unbiased"),
-            (
-                "arrival",
-                f"{self.arrival:.2f} sd; stages agree within {self.agreement:.2f} sd; chi-squared {self.chi_squared:.2f}",
-            ),
-            (
-                "fit",
-                f"responses rank {self.rank[0]:.3f} ± {self.rank[1]:.3f} by surprise (.5 expected); chi-squared "
-                f"{self.fit[1]:.1f} of 2; by value {self.link[1]:+.3f} (0 expected), chi-squared "
-                f"{self.link[2]:.1f}, the largest of {self.link[3]}; third moment {self.skew[0]:+.3f} (0 expected), chi-squared "
-                f"{self.skew[1]:.1f}; a departure that moves estimates by {self.unseen:.1f} sd "
-                "may pass unseen",
-            ),
-            ("variance of scores", self.widths.described()),
-            (
-                "rows that say nothing",
-                f"{self.outside:.1%} outside the support, {self.missing:.1%} not finite, ± {self.share_std:.1%}; next "
-                f"to impossible {self.impossible[0]:.1%} ± {self.impossible[1]:.1%}",
-            ),
-            *([] if self.gaps is None else [("rows with missing values", f"{self.gaps[0]:.1%} ± {self.gaps[1]:.1%}")]),
-            (
-                "latents",
-                ", ".join(f"{words.count(w)} {w}" for w in ("learned", "partly", "prior", REFUSED) if w in words),
-            ),
+            ("arrival", f"{self.arrival:.2f} sd; {agree}; {scatter}"),
+            ("fit", fit),
+            ("variance of scores", widths),
+            ("rows that say nothing", silent),
+            *gaps,
+            ("latents", ", ".join(counts)),
         ]
 
     def __repr__(self) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import MISSING, OUTSIDE, SILENT, Norms, histogram_mechanism, noisy_histogram
 from dpppl.data.rows import number_of
+from dpppl.findings.counted_rows import CountedRows
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Budget, Charge

@@ -17,6 +17,7 @@ from numpyro.infer import autoguide
 from dpppl.access.clipping import Adaptive, Centred
 from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.errors import ConfigurationError, UnsupportedModelError
+from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.guides import Movement
 from dpppl.frame.locate import Locator, norm_in
 from dpppl.information_flow.executables import run_once
@@ -31,7 +32,6 @@ from dpppl.model.split import SplitModel
 from dpppl.model.supports import codes
 from dpppl.model.units import MASK, is_outside, responses_of, split_in_units
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import CountedRows
 from dpppl.report.provenance import KeyOrigin
 from dpppl.report.report import PrivacyReport
 from dpppl.runs.budget import Charge

@@ -8,7 +8,7 @@ displacement of the parameter, which stays bounded. High frequencies measure pri
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -16,25 +16,36 @@ import numpy as np
 from numpyro.infer import autoguide
 
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
+from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, SMALLEST_SHARE, Learned, distance
+from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
 from dpppl.frame.metric import Metric
 from dpppl.information_flow.executables import run_once
 from dpppl.model.initialization import number_of_draws, prior_draws
-from dpppl.report.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
-from dpppl.report.learned import LEARNED, PARTLY, PRIOR, SMALLEST_SHARE, Learned, distance
-from dpppl.report.verdict import REFUSED, Finding, Level, Verdict, ranked
 from dpppl.svi.elbo import Objective
 from dpppl.svi.guides import AutoDropout, parts_of
 from dpppl.types import BySite, Tree
 
 ARRIVED, MOVING, UNDECIDED, DIVERGED = "arrived", "still moving", "too few steps to tell", "not finite"
 IN_PART, HIDDEN, MEAN = "hidden in part", "hidden by noise", "read the mean only"
-_LEVELS = {ARRIVED: Level.NOTE, BIASED: Level.CARE, IN_PART: Level.CARE, PRIOR: Level.CARE}
 FALSE_ALARM, TAIL = 0.01, 0.5
 NARROWED = 1.25
 """By this factor a guide may be narrower than the frame for want of correlations."""
 _MIN_LENGTH, _SLOW, _SLOWEST, _SETTLED = 40, 8, 2, 1e-4
 LARGEST_ERROR, LARGEST_DISTANCE, _GROWING, _MOST_ROWS = 0.6, 1.2, 2.5, 200
 _LEAST_CURVATURE = 0.05  # of the guide's precision; noise can hide the whole curvature
+_MORE, _DATA = "use a larger epsilon or more rows", "check masks, the coding of the data and clipping_norm"
+_FINDINGS = (
+    note(ARRIVED, "nothing moves beyond its noise"),
+    care(BIASED, "nothing moves beyond its noise, but the optimum is that of clipped gradients"),
+    care(IN_PART, f"noise hides some of it, and what has arrived may move with that: {_MORE}, and scale the columns"),
+    care(PRIOR, f"nothing was learned: the posterior is the prior; {_MORE}, and {_DATA}"),
+    refused(HIDDEN, f"noise in the locations is as large as the guide's sds: {_MORE}, and scale the columns"),
+    refused(MOVING, "run longer, or raise the learning rate"),
+    refused(UNDECIDED, "noise hides whether anything moves"),
+    refused(DIVERGED, "lower the learning rate"),
+)
+"""The finding on a run with one of these verdicts."""
 
 Array = np.ndarray
 
@@ -56,6 +67,30 @@ class ParameterConvergence:
 
     def __str__(self) -> str:
         return f"{self.verdict:<{len(HIDDEN)}}  slow changes {self.slow_power:.3g} x noise"
+
+
+def arrived(run: "Convergence") -> Found:
+    """Whether the run has arrived; of ignored rows `of_rows` says more."""
+    short = f"the tail holds {run.num_iterates} iterates, {_MIN_LENGTH} are needed. Run longer or lower thinning."
+    for own in _FINDINGS:
+        if own.words == run.verdict:
+            yield own if run.num_iterates >= _MIN_LENGTH else replace(own, cure=short)
+
+
+def too_narrow(run: "Convergence") -> Found:
+    """The correlations that a guide without any cannot hold."""
+    factors = {site: float(np.max(factor)) for site, factor in run.narrowed.items() if np.any(factor > NARROWED)}
+    if factors:
+        sites, most = few([*factors]), f"with sds up to {max(factors.values()):.2g} times the guide's"
+        yield care(MEAN, f"the guide cannot hold {sites}: correlated, {most}; take AutoMultivariateNormal", sites)
+
+
+def of_rows(run: "Convergence") -> Found:
+    """Clipped rows, and rows that do not inform the posterior."""
+    if run.clipped is not None:
+        yield note(str(run.clipped))
+    if run.counted is not None:
+        yield from run.counted.findings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +120,8 @@ class Convergence(Verdict):
 
     @property
     def findings(self) -> list[Finding]:
-        """See `Verdict`: what was measured of the rows, then whether the run has arrived."""
-        own = Finding(_LEVELS.get(self.verdict, Level.REFUSED), self.verdict, self._advice())
-        counted = [] if self.counted is None else self.counted.findings
-        clipped = [] if self.clipped is None else [Finding(Level.NOTE, str(self.clipped))]
-        return ranked([*([] if self.verdict == IGNORED else [own]), *self._unheld(), *clipped, *counted])
-
-    def _unheld(self) -> list[Finding]:
-        """The correlations that a guide without any cannot hold."""
-        factors = {site: float(np.max(factor)) for site, factor in self.narrowed.items() if np.any(factor > NARROWED)}
-        if not factors:
-            return []
-        what = (
-            f"{', '.join(list(factors)[:6])}: correlated, with sds up to {max(factors.values()):.2g} times the guide's"
-        )
-        return [Finding(Level.CARE, MEAN, f"the guide cannot hold {what}; take AutoMultivariateNormal")]
+        """See `Verdict`."""
+        return found(self, arrived, too_narrow, of_rows)
 
     @property
     def by_site(self) -> Mapping[str, Array]:
@@ -111,37 +133,10 @@ class Convergence(Verdict):
         first, *rest = map(str, self.findings)
         width = max((len(p.name) for p in self.parameters), default=0)
         parameters = [f"  {p.name:<{width}}  {p}" for p in self.parameters if self.num_iterates >= _MIN_LENGTH]
-        learned = "" if self.refusals else self._learned()
+        counts = [(word, *sites_with(word, self.latents)) for word in (LEARNED, PARTLY, MEAN, PRIOR, HIDDEN)]
+        latents = ", ".join(f"{count} {word} ({sites})" for word, count, sites in counts if count)
+        learned = f"latents: {latents}" if latents and not self.refusals else ""
         return "\n".join(filter(None, [f"convergence: {first}", *parameters, learned, *rest]))
-
-    def _learned(self) -> str:
-        """How much the data informed the latents, in words."""
-        parts = []
-        for word in (LEARNED, PARTLY, MEAN, PRIOR, HIDDEN):
-            sites = [site for site, words in self.latents.items() if np.any(words == word)]
-            if sites:
-                named = ", ".join(sites[:6]) + (", ..." if len(sites) > 6 else "")
-                parts.append(f"{sum(int(np.sum(self.latents[site] == word)) for site in sites)} {word} ({named})")
-        return f"latents: {', '.join(parts)}" if parts else ""
-
-    def _advice(self) -> str:
-        if self.num_iterates < _MIN_LENGTH:
-            return (
-                f"the tail holds {self.num_iterates} iterates, {_MIN_LENGTH} are needed. Run longer or lower thinning."
-            )
-        return {
-            ARRIVED: "nothing moves beyond its noise",
-            BIASED: "nothing moves beyond its noise, but the optimum is that of clipped gradients",
-            MOVING: "run longer, or raise the learning rate",
-            IN_PART: "noise hides some of it, and what has arrived may move with that: use a larger epsilon or more "
-            "rows, and scale the columns",
-            PRIOR: "nothing was learned: the posterior is the prior; use a larger epsilon or more rows, and check masks, the "
-            "coding of the data and clipping_norm",
-            HIDDEN: "noise in the locations is as large as the guide's sds: use a larger epsilon or more rows, and scale the "
-            "columns",
-            UNDECIDED: "noise hides whether anything moves",
-            DIVERGED: "lower the learning rate",
-        }.get(self.verdict, "")
 
 
 def tail_of(trajectory: Tree, tail: float) -> Tree:

@@ -13,13 +13,13 @@ from numpyro.infer import autoguide
 from numpyro.infer.util import transform_fn
 
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import ClippedRows, CountedRows
+from dpppl.findings.verdict import warn_of
 from dpppl.information_flow.row_free import proved
 from dpppl.model.initialization import drawn_from_prior
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import ClippedRows, CountedRows
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
-from dpppl.report.verdict import warn_of
 from dpppl.runs.driver import TRACING
 from dpppl.svi.convergence import TAIL, Convergence, convergence, learned_latents, tail_of
 from dpppl.svi.elbo import Objective, check_params

@@ -11,6 +11,7 @@ import numpy as np
 from dpppl.access.clipping import Adaptive
 from dpppl.access.mechanism import Mechanism
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
 from dpppl.frame.guides import NAMES, MovedOptimizer, Movement, moves
 from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, frame_line
 from dpppl.frame.metric import Metric
@@ -19,7 +20,6 @@ from dpppl.model.split import SplitModel
 from dpppl.model.supports import codes
 from dpppl.model.units import grouped
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import BIASED, ClippedRows, CountedRows, count_share_of, rows_of
 from dpppl.report.provenance import KeyOrigin, Start, Status
 from dpppl.report.report import MechanismFacts
 from dpppl.runs.budget import Charge

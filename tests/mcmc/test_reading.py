@@ -7,9 +7,9 @@ import pytest
 from numpyro import handlers
 
 import dpppl
+from dpppl.findings.learned import LEARNED, PRIOR, Learned
 from dpppl.mcmc import verdict
 from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Arrival, Measured, Noise, excess_of, reading
-from dpppl.report.learned import LEARNED, PRIOR, Learned
 
 READABLE = (READ, MEAN)
 

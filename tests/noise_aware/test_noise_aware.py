@@ -74,7 +74,7 @@ class Bench:
         std = 1.0 / (mu * np.sqrt(blocks[-1].share / sum(b.share for b in blocks)))
         stages, scalars = found
         moments = Mixture.of(stages[-1].surrogate, self.prior).moments()
-        return Verdict.of(stages, moments, scalars, std, self.prior, self.coordinates.names(), NUM_ROWS)
+        return Verdict.from_releases(stages, moments, scalars, std, self.prior, self.coordinates.names(), NUM_ROWS)
 
 
 @functools.cache
@@ -469,7 +469,7 @@ def test_an_sd_among_values_that_are_hardly_known_is_doubted():
         and "9.0 sd" in lines[0]
     )
     assert lines[-1] == f"  - {warning}" and lines[-2].startswith("  latents ")
-    assert replace(verdict, through=()).spreads is None and replace(verdict, blurred=()).spreads is None
+    assert not replace(verdict, through=()).doubts and not replace(verdict, blurred=()).doubts
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from test_verdict import verdict
 
 from dpppl.model.split import split_model
 from dpppl.noise_aware import recipe, releases
@@ -16,7 +17,6 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import default_plan
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.sketch import Release
-from dpppl.noise_aware.verdict import unknown_scale
 from dpppl.randomness import keys
 from tests.noise_aware.test_noise_aware import Bench, bench, full, split_rows
 
@@ -113,8 +113,8 @@ def test_a_scale_that_is_not_found_is_said():
     assert hidden(30.0, 0.2) == pytest.approx(1_000.0)
     assert hidden(2.0, 0.2) == hidden(30.0, 5.0) == 0.0
     assert hidden(30.0, 0.2, 1.0) == pytest.approx(1.0)
-    assert "dpppl.private_scale" in unknown_scale(1_000.0) and unknown_scale(10.0) is None
-    assert "column" not in unknown_scale(1_000.0, has_columns=False)
+    assert "dpppl.private_scale" in verdict(hidden=1_000.0).line() and not verdict(hidden=10.0).findings
+    assert "column" not in verdict(hidden=1_000.0, has_columns=False).line()
 
 
 def test_models_without_columns_have_none():

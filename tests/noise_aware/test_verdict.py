@@ -314,16 +314,16 @@ def test_sums_are_read_in_units_of_what_their_rows_released():
     )
     sums = np.concatenate([sums, fit.LINK / np.sqrt(3) * np.array([1.0, -20.0, 2.0]), [fit.SKEW * 6.0]])
     for excess in (0.0, 3.0):
-        found = fit.Fit.of(sums, 1e-9, 100, excess)
+        found = fit.Fit.from_sums(sums, 1e-9, 100, excess, ["", "a", "b"])
         assert (found.outside, found.missing, found.impossible[0]) == pytest.approx((0.03, 0.04, 0.02))
-        assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.shape[0] == pytest.approx(0.05)
+        assert found.clipped[:2] == pytest.approx((0.4, 0.3)) and found.fit[0] == pytest.approx(0.05)
         assert found.rank == pytest.approx((0.525, np.sqrt((0.25 * 0.1 + 0.0625 * 0.2) / 100 * (1 + excess))), rel=1e-3)
-        assert found.link == pytest.approx((1, -0.2, 0.2**2 / (0.5 / 100 * (1 + excess)))) and found.num_links == 3
+        assert found.link[0] == "a" and found.link[1:] == pytest.approx((-0.2, 0.2**2 / (0.5 / 100 * (1 + excess)), 3))
         assert found.skew == pytest.approx((0.06, 0.06**2 / (0.12 / 100 * (1 + excess))))
         assert found.harm == pytest.approx(
             np.array([0.05, 0.2, 0.06]) * np.sqrt(100 / np.array([0.1, 0.5, 0.12])), rel=1e-3
         )
-    noisy = fit.Fit.of(sums, 10.0, 100, 0.0)
+    noisy = fit.Fit.from_sums(sums, 10.0, 100, 0.0, ["", "a", "b"])
     variance = (0.1 * np.sqrt(3) / fit.LINK) ** 2 + min(1.0, 0.5 + 0.2 / fit.beside_fit(2)) / 100
     assert noisy.link[2] == pytest.approx(0.2**2 / variance)
     assert noisy.skew[1] == pytest.approx(0.06**2 / ((0.1 / fit.SKEW) ** 2 + 0.16 / 100))

@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from dpppl.findings.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
 from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Measured, Reading
-from dpppl.report.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
 from dpppl.svi.convergence import Convergence, ParameterConvergence
 
 

@@ -15,12 +15,12 @@ from numpyro.infer import MCMC, NUTS, init_to_median
 
 from dpppl.contrib.synthetic.schema import LEFT_OUT, Number, Schema
 from dpppl.errors import ConfigurationError
+from dpppl.findings.counted_rows import STANDS_OUT, stands_out
+from dpppl.findings.verdict import Finding, Found, Level, Verdict, found, refused
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.randomness import keys
-from dpppl.report.counted_rows import STANDS_OUT, stands_out
 from dpppl.report.provenance import KeyOrigin, Provenance, Start, Status
 from dpppl.report.report import MechanismFacts, PrivacyReport
-from dpppl.report.verdict import Finding, Level, Verdict, ranked
 from dpppl.runs.budget import Budget
 from dpppl.runs.driver import on_host
 from dpppl.runs.query import Query, noisy_query, query_charge
@@ -31,6 +31,26 @@ Array = np.ndarray
 
 MOST_CELLS = 10_000
 _WARMUP, _CHAINS, _MIXED, _UNLIKELY = 500, 2, 1.05, 1e-3
+
+
+def left_out(fit: "CellDetails") -> Found:
+    """Rows that are left out: results are refused where they are most of the rows, or the others may be noise."""
+    total = max(1.0, fit.complete + fit.incomplete)
+    share, is_refused = fit.incomplete / total, not fit.complete > max(fit.incomplete, STANDS_OUT * fit.noise_sd)
+    if is_refused or stands_out(share, fit.noise_sd / total):
+        words = f"{min(1.0, max(0.0, share)):.1%} of the rows are left out: {LEFT_OUT}."
+        yield Finding(Level.REFUSED if is_refused else Level.CARE, words, of_rows=True)
+
+
+def misfit(fit: "CellDetails") -> Found:
+    """NUTS has not converged, or the model does not fit."""
+    if not fit.r_hat < _MIXED:
+        yield refused(f"NUTS has not converged (R-hat {fit.r_hat:.2f}): raise num_samples.")
+    if fit.p_value < _UNLIKELY:
+        yield refused(
+            f"the model does not fit the counts of cells (p-value {fit.p_value:.2g}): table_model(schema, "
+            "interactions=True), or another order of columns."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,25 +79,7 @@ class CellDetails(Verdict):
     @property
     def findings(self) -> list[Finding]:
         """Why the samples should not be used; empty where nothing speaks against them."""
-        lines = []
-        if not self.r_hat < _MIXED:
-            lines.append(f"NUTS has not converged (R-hat {self.r_hat:.2f}): raise num_samples.")
-        if self.p_value < _UNLIKELY:
-            lines.append(
-                f"the model does not fit the counts of cells (p-value {self.p_value:.2g}): table_model(schema, "
-                "interactions=True), or another order of columns."
-            )
-        return ranked([*self._left_out, *Finding.each(Level.REFUSED, lines)])
-
-    @property
-    def _left_out(self) -> list[Finding]:
-        """Rows that are left out: results are refused where they are most of the rows, or the others may be noise."""
-        total = max(1.0, self.complete + self.incomplete)
-        share, few = self.incomplete / total, not self.complete > max(self.incomplete, STANDS_OUT * self.noise_sd)
-        if not (few or stands_out(share, self.noise_sd / total)):
-            return []
-        words = f"{min(1.0, max(0.0, share)):.1%} of the rows are left out: {LEFT_OUT}."
-        return [Finding(Level.REFUSED if few else Level.CARE, words, of_rows=True)]
+        return found(self, left_out, misfit)
 
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""

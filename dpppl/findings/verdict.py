@@ -1,10 +1,11 @@
 """One answer to "may these results be read?" for all methods: findings on a run, in one order of precedence."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -31,20 +32,22 @@ class Finding:
     - **level** - how grave it is.
     - **words** - what was found.
     - **cure** - what to do about it; "" where `words` say it.
+    - **latent** - the latent, or the sites, that it is about; "" for the whole run.
     - **of_rows** - whether it was measured of the rows, and may explain what else was found."""
 
     level: Level
     words: str
     cure: str = ""
+    latent: str = ""
     of_rows: bool = False
-
-    @classmethod
-    def each(cls, level: Level, texts: Iterable[str | None]) -> list["Finding"]:
-        """Findings of one level, in these words; those that are None or empty are left out."""
-        return [cls(level, text) for text in texts if text]
 
     def __str__(self) -> str:
         return f"{self.words}; {self.cure}" if self.cure else self.words
+
+
+refused, care, note = (partial(Finding, level) for level in Level)
+Found = Iterator[Finding]
+Run = TypeVar("Run")
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
@@ -61,8 +64,13 @@ def ranked(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(raised, key=lambda finding: (finding.level, not finding.of_rows))
 
 
+def found(run: Run, *checks: Callable[[Run], Iterable[Finding]]) -> list[Finding]:
+    """Findings of the checks on a run, in order of precedence; equally grave ones in the order of the checks."""
+    return ranked(finding for check in checks for finding in check(run))
+
+
 class Verdict(ABC):
-    """One verdict on the results of a run, for all methods. Computed from releases: free."""
+    """One verdict on the results of a run, for all methods: what its releases say, and findings on that. Free."""
 
     otherwise: ClassVar[str]
     """The words of a run without a grave finding."""
@@ -70,7 +78,7 @@ class Verdict(ABC):
     @property
     @abstractmethod
     def findings(self) -> Sequence[Finding]:
-        """All findings, in order of precedence: see `ranked`."""
+        """All findings, in order of precedence: see `found`."""
 
     @property
     def by_site(self) -> Mapping[str, Array]:
@@ -90,17 +98,16 @@ class Verdict(ABC):
     @property
     def lines(self) -> list[str]:
         """All findings, one a line."""
-        words = {Level.REFUSED: f"{REFUSED}: "}
-        return [f"{words.get(finding.level, '')}{finding}" for finding in self.findings]
+        return [f"{REFUSED}: {each}" if each.level == Level.REFUSED else str(each) for each in self.findings]
 
     def line(self) -> str:
         """The worst finding, and how many others follow: "do not read: ...", "read with care: ..." or "read: ..."."""
-        grave = [finding for finding in self.findings if finding.level < Level.NOTE]
+        refusals, grave = self.refusals, [*self.refusals, *self.doubts]
         if not grave:
             return f"read: {self.otherwise}"
         more = len(grave) - 1
         rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
-        return f"{REFUSED if grave[0].level == Level.REFUSED else 'read with care'}: {grave[0]}{rest}"
+        return f"{REFUSED if refusals else 'read with care'}: {grave[0]}{rest}"
 
     def _repr_html_(self) -> str:
         """For notebooks: the line, the other refusals, and how many elements of each site have which word."""
@@ -108,6 +115,22 @@ class Verdict(ABC):
         rows = [(site, ", ".join(f"{count} {word}" for word, count in zip(*counts))) for site, counts in words.items()]
         others = self.refusals[1:]
         return render.summary(self.line(), rows, [("Warnings", others)] if others else [], "Words by site")
+
+
+def sites_with(word: str, words: Mapping[str, Array]) -> tuple[int, str]:
+    """How many elements have a word, and the names of their sites, at most six.
+
+    - **words** - by site, a word for each element."""
+    counts = {site: int(np.sum(own == word)) for site, own in words.items()}
+    return sum(counts.values()), few([site for site, count in counts.items() if count])
+
+
+def few(names: Sequence[str]) -> str:
+    """At most six names.
+
+    >>> few("abcdefg")
+    'a, b, c, d, e, f, ...'"""
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 
 
 def warn_of(refusals: Sequence[str], call: str, allow_unconverged: bool) -> None:

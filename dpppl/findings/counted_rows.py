@@ -1,11 +1,10 @@
 """Rows that were clipped and rows that do not inform the posterior, from one noised count of each kind."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from dpppl.access.clipping import Adaptive, Centred, Clipping, Normalised
-from dpppl.report.verdict import Finding, Level, Verdict
+from dpppl.findings.verdict import Finding, Level, Verdict
 
 IGNORED = "do not read: rows are ignored"
 MOST = 0.5
@@ -55,40 +54,31 @@ class CountedRows(Verdict):
     def findings(self) -> list[Finding]:
         """Rows that the model cannot use, which refuse the run; then rows without a gradient, which are no error where the model
         masks them, and which explain other findings where they are most of the rows; and a clipping norm that is a guess."""
-        found, codes = [], "; ".join(self.codes)
-        refused = partial(Finding, Level.REFUSED, of_rows=True)
-        if self.outside is not None and stands_out(self.outside, self.std):
-            found.append(refused(f"{self._share(self.outside)} of the rows have {self._wrong}: {codes}."))
+        lines, codes = [], "; ".join(self.codes)
         hidden = f"they have {self._wrong} ({codes})" if self.outside is None and codes else ""
+        if self.outside is not None and stands_out(self.outside, self.std):
+            words = f"{self._share(self.outside)} of the rows have {self._wrong}: {codes}."
+            lines.append(Finding(Level.REFUSED, words, of_rows=True))
         if stands_out(self.missing, self.std):
-            found.append(
-                refused(
-                    f"{self._share(self.missing)} of the rows are ignored: {hidden and f'{hidden}, or '}"
-                    "they hold missing values (NaN), or their gradient is not finite, as at an exposure of 0",
-                    _MISSING,
-                )
+            words = (
+                f"{self._share(self.missing)} of the rows are ignored: {hidden and f'{hidden}, or '}they hold missing values "
+                "(NaN), or their gradient is not finite, as at an exposure of 0"
             )
+            lines.append(Finding(Level.REFUSED, words, _MISSING, of_rows=True))
         if stands_out(self.silent, self.std):
-            when = "" if self.outside is None else " at the start"
-            found.append(
-                Finding(
-                    Level.NOTE,
-                    f"{self._share(self.silent)} of the rows have a gradient of 0{when}: they are masked, or all of their "
-                    f"covariates are 0{hidden and f', or {hidden}'}",
-                    "if the model should use these rows, check its mask and the coding of its columns.",
-                    of_rows=self.silent > MOST,
-                )
+            words = (
+                f"{self._share(self.silent)} of the rows have a gradient of 0{' at the start' * (self.outside is not None)}: "
+                f"they are masked, or all of their covariates are 0{hidden and f', or {hidden}'}"
             )
+            cure = "if the model should use these rows, check its mask and the coding of its columns."
+            lines.append(Finding(Level.NOTE, words, cure, of_rows=self.silent > MOST))
         if self.octaves is not None:
-            found.append(
-                Finding(
-                    Level.NOTE,
-                    f"noise hides the norms of the rows' gradients (known to a factor of {2.0 ** min(self.octaves, 20.0):.1g}): "
-                    'clipping_norm="auto" chose a norm that fits the prior\'s scale',
-                    "give the norm as a number, or raise the budget.",
-                )
+            words = (
+                f"noise hides the norms of the rows' gradients (known to a factor of {2.0 ** min(self.octaves, 20.0):.1g}): "
+                'clipping_norm="auto" chose a norm that fits the prior\'s scale'
             )
-        return found  # fmt: skip
+            lines.append(Finding(Level.NOTE, words, "give the norm as a number, or raise the budget."))
+        return lines
 
     @property
     def warnings(self) -> list[str]:
@@ -109,10 +99,8 @@ class CountedRows(Verdict):
     def _wrong(self) -> str:
         """Name the fault of rows that do not fit `codes`."""
         are_ids = [code.startswith(("ids ", "numbers cast ")) for code in self.codes]
-        what = ["responses outside the support"] * (not all(are_ids) or not are_ids) + ["ids out of range"] * any(
-            are_ids
-        )
-        return " or ".join(what)
+        kinds = {"responses outside the support": not are_ids or not all(are_ids), "ids out of range": any(are_ids)}
+        return " or ".join(kind for kind, is_wrong in kinds.items() if is_wrong)
 
     def _share(self, share: float) -> str:
         return f"{_percent(share)} ± {self.std:.1%}"
@@ -161,7 +149,7 @@ def count_share_of(clipping: Clipping, measure: bool, has_histogram: bool) -> fl
 
 
 def rows_of(
-    counts: Any, error: float, clipping: Clipping, num_rows: int, codes: tuple[str, ...]
+    counts: Iterable[float], error: float, clipping: Clipping, num_rows: int, codes: tuple[str, ...]
 ) -> tuple[ClippedRows | None, CountedRows]:
     """Clipped rows, None where clipping is centred or changes the length of every row, and rows that do not inform a posterior.
 
