@@ -9,7 +9,7 @@ import numpy as np
 from dpppl.findings.counted_rows import BIASED
 from dpppl.frame.locate import frame_line
 from dpppl.mcmc.dynamics import Dynamics
-from dpppl.mcmc.verdict import Measured
+from dpppl.mcmc.measured import Measured
 from dpppl.report.report import MechanismFacts, noise_range, show_range
 from dpppl.runs.budget import Charge, events_of
 from dpppl.runs.private_runner import Facts

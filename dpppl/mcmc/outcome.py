@@ -13,7 +13,8 @@ from dpppl.findings.counted_rows import CountedRows
 from dpppl.findings.verdict import Level, few, ranked, refused
 from dpppl.mcmc.chains import Chains, not_finite
 from dpppl.mcmc.kernel import DPKernel
-from dpppl.mcmc.verdict import Arrival, Measured, Reading, measure, mixing, reading, refused_alone
+from dpppl.mcmc.measured import Arrival, Measured, measure
+from dpppl.mcmc.verdict import Reading, mixing, reading, refused_alone
 from dpppl.model.initialization import prior_draws
 from dpppl.runs.driver import TRACING
 from dpppl.types import BySite, Function, Tree

@@ -1,8 +1,7 @@
 """Whether a posterior may be read: what the releases say for and against it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,89 +10,43 @@ from dpppl.findings.counted_rows import STANDS_OUT, CountedRows
 from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, found, note, refused
 from dpppl.model.refusals import quoted
 from dpppl.noise_aware import recipe
-from dpppl.noise_aware.coordinates import Known, Prior
-from dpppl.noise_aware.fit import SURE, Fit, Scalars, certain
-from dpppl.noise_aware.posterior import Mixture
-from dpppl.noise_aware.recipe import Stage
+from dpppl.noise_aware.evidence import HARM, LEARNED, Evidence
+from dpppl.noise_aware.fit import SURE, certain
 from dpppl.report.render import table
 
 MOST_DISPERSED = 1.1
 HIDDEN = 40.0
-MANY, BLURRED = 20, 0.5
 ARRIVED, AGREEMENT, SKEWED, SCATTER = 2.0, 8.0, 4.0, 0.1
 EXACT = 0.005  # smaller departures are not told, however many rows there are
-HARM, UNLEARNED = 1.0, 4.0  # posterior sds
-CUT = 0.05
-"""The most that may be clipped off scores where a model that does not fit is a note: of more, a histogram's noise hides tails."""
+UNLEARNED = 4.0
 TOGETHER = 14.8  # ranks and next to impossible responses, chi-squared of 3 degrees: one run in 500 by chance
 LINK_CHANCE = 0.005  # of doubting a right model for its ranks by value
 SKEW_SURE = 9.55  # the same for the skewness of these ranks: one run in 500 by chance
 DISPERSED = 3.0  # the variance of twice a rank where units are of any other law, over that of a uniform rank
-IMPOSSIBLE, CONFLICT, FORGOTTEN, LEARNED, RESOLVED = 0.002, 3.0, 0.2, 0.1, 0.7
+CONFLICT, FORGOTTEN, RESOLVED = 3.0, 0.2, 0.7
 _MORE = "raise the budget, give the latents narrower priors, or fewer of them"
 
 
-class Widths(NamedTuple):
-    """Findings from the released variance of scores.
-
-    - **ratio** - by what the model's variance of scores is multiplied to be nearest to the released one. At most 1 where the
-      model is right.
-    - **std** - its standard error by noise.
-    - **latent** - the latent whose sd changes most if the model's variance is used.
-    - **wider** - its sd over that with the model's variance.
-    - **is_sandwich** - whether the sds come from the released variance whatever the model says."""
-
-    ratio: float = 1.0
-    std: float = 0.0
-    latent: str = ""
-    wider: float = 1.0
-    is_sandwich: bool = False
-
-    @classmethod
-    def of(cls, last: Stage, prior: Prior, names: Sequence[str]) -> "Widths":
-        """From the last stage."""
-        if last.modelled is None:
-            return cls()
-        released, modelled = (Mixture.of(s, prior).moments().variance for s in (last.surrogate, last.modelled))
-        ratios = np.sqrt(released / modelled)
-        number = int(np.argmax(np.abs(np.log(ratios))))
-        return cls(*last.dispersion, names[number], float(ratios[number]))
-
-
-MODELLED = Widths()
-
-
-def blurred(found: Known, names: Sequence[str]) -> tuple[str, ...]:
-    """The sites of at least 20 coordinates whose means have an sd of less than twice their median sd."""
-    sites, sd = np.array([name.split("[")[0] for name in names]), np.sqrt(found.variance)
-    members = {str(site): np.flatnonzero(sites == site) for site in dict.fromkeys(sites)}
-    many = {site: own for site, own in members.items() if len(own) >= MANY}
-    return tuple(site for site, own in many.items() if np.median(sd[own]) > BLURRED * np.std(found.mean[own]))
-
-
-# Findings
-
-
-def ignored(run: "Verdict") -> Sequence[Finding]:
+def ignored(run: Evidence) -> Sequence[Finding]:
     """Rows that do not inform the posterior."""
     shares = CountedRows(outside=run.outside, missing=run.missing, silent=0.0, std=run.share_std, codes=run.codes)
     return shares.findings
 
 
-def unknown_scale(run: "Verdict") -> Found:
+def unknown_scale(run: Evidence) -> Found:
     """Scales that the run has not found."""
     scaled = (
         "some columns are in units of their own (years, euros), or nearly constant; write (x - centre) / scale in the model, "
         "with public constants or those of dpppl.private_scale, or raise the budget"
     )
-    if run.hidden >= HIDDEN:
+    if not run.hidden < HIDDEN:
         yield refused(
             f"noise hides a direction of the latents that the data may know {run.hidden:,.0f} times as well as the prior does, "
             f"while another one is well known: {scaled if run.has_columns else _MORE}."
         )
 
 
-def unfinished(run: "Verdict") -> Found:
+def unfinished(run: Evidence) -> Found:
     """The run has not converged."""
     far = _conflict(run)
     cure = far or run.unnamed or _MORE
@@ -109,7 +62,7 @@ def unfinished(run: "Verdict") -> Found:
         )
 
 
-def failed(run: "Verdict") -> Found:
+def failed(run: Evidence) -> Found:
     """The sampler did not draw from the posterior, or the posterior is the prior."""
     if run.sampler is not None:
         yield refused(f"{run.sampler}: write the model with better scaled latents.")
@@ -117,21 +70,21 @@ def failed(run: "Verdict") -> Found:
         yield care("nothing was learned: the samples are the prior's", "raise the budget.")
 
 
-def _conflict(run: "Verdict") -> str:
+def _conflict(run: Evidence) -> str:
     """The latent that the data put where the prior does not expect it, in words; else ""."""
     (name, distance), cure = run.farthest, "give it a wider prior, or scale the columns that belong to it"
     words = f"the prior puts '{name}' at {distance:.1f} sd, and the run starts from the prior: {cure}"
     return "" if distance < CONFLICT else words
 
 
-def conflict(run: "Verdict") -> Found:
+def conflict(run: Evidence) -> Found:
     """Data and prior disagree; where the run has not converged its cure says so."""
     if (far := _conflict(run)) and not any(unfinished(run)):
         level = Level.REFUSED if any(each.level == Level.REFUSED for each in misfit(run)) else Level.CARE
         yield Finding(level, f"{far}.", latent=run.farthest[0])
 
 
-def misfit(run: "Verdict") -> Found:
+def misfit(run: Evidence) -> Found:
     """The model is wrong by the ranks of responses. That of a sandwich is in `of_scores`."""
     lines = "; ".join(against(run))
     if not lines or run.widths.is_sandwich:
@@ -152,7 +105,7 @@ def misfit(run: "Verdict") -> Found:
         )
 
 
-def against(run: "Verdict") -> Sequence[str]:
+def against(run: Evidence) -> Sequence[str]:
     """What ranks of responses say against the model, as parts of a sentence; by chance in less than 2 % of runs."""
     lines = []
     departure, chi_squared = run.fit
@@ -189,10 +142,10 @@ def against(run: "Verdict") -> Sequence[str]:
     return lines
 
 
-def of_scores(run: "Verdict") -> Found:
+def of_scores(run: Evidence) -> Found:
     """Rows of a unit are not as independent as the model has them; the model of a sandwich is wrong; or scores vary by more than
     the model and the noise of the release explain."""
-    if run.in_units and run.fit[1] >= SURE and run.fit[0] >= EXACT and run.harm[0] >= HARM:
+    if run.in_units and not (run.fit[1] < SURE or run.fit[0] < EXACT or run.harm[0] < HARM):
         yield care(
             f"rows of one unit are correlated, or of another law than the model's (units rank {run.rank[0]:.3f} ± "
             f"{run.rank[1]:.3f} by surprise): read means and their intervals, which count it, not scales."
@@ -212,16 +165,16 @@ def of_scores(run: "Verdict") -> Found:
         )
 
 
-def of_stages(run: "Verdict") -> Found:
+def of_stages(run: Evidence) -> Found:
     """The last stage knows less than the one before, noise hides what was learned, or the likelihood is not normal there."""
     before, after = run.stages_learned
-    if before - after >= FORGOTTEN:
+    if not before - after < FORGOTTEN:
         yield care(
             f"the last stage has learned {after:.0%} of the latents and the one before, with a smaller part of the budget, "
             f"{before:.0%}: what is said to be learned is not",
             "raise the budget, or take fewer latents.",
         )
-    if run.resolved < RESOLVED and not run.is_prior:
+    if not (run.resolved >= RESOLVED or run.is_prior):
         yield care(
             f"noise hides the directions in which the data know the latents (draws of the curvature agree on {run.resolved:.0%} "
             "of what was learned): shares learned may be too large by a tenth or more, and predictions are too near the prior's",
@@ -234,7 +187,7 @@ def of_stages(run: "Verdict") -> Found:
         )
 
 
-def of_latents(run: "Verdict") -> Found:
+def of_latents(run: Evidence) -> Found:
     """Latents that the data bound on one side only, that can change places, or that are too many to know the sd among them."""
     yield from map(care, recipe.findings(run.sides))
     if run.symmetric:
@@ -257,82 +210,10 @@ CHECKS = (ignored, unknown_scale, unfinished, failed, conflict, misfit, of_score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict(Fit, verdict.Verdict):
-    """The verdict on a run, from its releases: what was measured, with the fields of `Fit`, and `CHECKS` on it.
-
-    - **arrival** - the largest distance, in sd, from where the last gradients were taken to the posterior mean.
-    - **agreement** - that between the last two stages' means, in sd of the earlier.
-    - **chi_squared** - the scatter of gradients in units of their known noise.
-    - **degrees** - the degrees of freedom of that.
-    - **cut** - the part of scores that was clipped, over scores, by root mean squares: `harm` times this is how far estimates
-      may lie from those of the same model without clipping.
-    - **learned** - by latent, 1 - posterior / prior variance.
-    - **norms** - the last stage's bounds.
-    - **stages_learned** - the mean of `learned` in the last two stages.
-    - **sides** - latents that the likelihood bounds less, or more, on one side of the mean than the posterior has it, each
-      with its sd below and above the mean, in units of the stated one.
-    - **resolved** - how far draws of the curvature agree on the directions that were learned, from 0 to 1.
-    - **hidden** - how much better than the prior the data may know a direction that noise hides; see `Release.hidden`.
-    - **farthest** - the latent that lies farthest from its prior mean, and how far, in prior sd.
-    - **curvature** - which part of it was released.
-    - **sampler** - what is wrong with the draws from the posterior that the releases give, or None.
-    - **blurred** - sites of many coordinates that differ by little more than they are known by.
-    - **through** - the latents that the likelihood knows through coordinates only.
-    - **beyond** - by site of the other latents "learned", "partly" or "prior" for each element, from draws, (elements,).
-    - **symmetric** - the latents that may change places or signs without a change of the model, in words.
-    - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
-    - **codes** - which values the observed sites take; see `supports.codes`.
-    - **in_units** - whether a row is a unit of several.
-    - **has_columns** - whether numbers of a row enter the law of its responses; see `SplitModel`.
-    - **widths** - what the released variance of scores says beside the model's."""
-
-    arrival: float
-    agreement: float
-    chi_squared: float
-    degrees: int
-    learned: dict[str, float] = field(repr=False)
-    norms: tuple[float, float]
-    cut: float = 1.0
-    sides: tuple[tuple[str, float, float], ...] = ()
-    stages_learned: tuple[float, float] = (0.0, 0.0)
-    resolved: float = 1.0
-    hidden: float = 0.0
-    farthest: tuple[str, float] = ("", 0.0)
-    curvature: str = "full"
-    sampler: str | None = None
-    blurred: tuple[str, ...] = ()
-    through: tuple[str, ...] = ()
-    beyond: dict[str, Array] = field(default_factory=dict, repr=False)
-    symmetric: tuple[str, ...] = ()
-    unnamed: str | None = None
-    codes: tuple[str, ...] = ()
-    in_units: bool = False
-    has_columns: bool = True
-    widths: Widths = MODELLED
+class Verdict(Evidence, verdict.Verdict):
+    """The verdict on a run, from its releases: `CHECKS` on their numbers."""
 
     otherwise = "the releases agree with each other and with the model"
-
-    @classmethod
-    def from_releases(
-        cls, stages: Sequence[Stage], found: Known, scalars: Scalars, scalar_std: float, prior: Prior, names: Sequence[str],
-        num_rows: int,
-    ) -> "Verdict":  # fmt: skip
-        """`found`: moments of the posterior; `scalar_std`: of the noise of `scalars`."""
-        (*_, before, last), sd = stages, np.sqrt(found.variance)
-        along = ["", *(names[number] for number in scalars.coordinates)]
-        fit = Fit.from_sums(scalars.values, scalar_std, num_rows, last.excess, along, scalars.num_flags, last.sampled)
-        distance = np.abs(found.mean - prior.mean) / np.sqrt(prior.variance)
-        share = lambda known: 1.0 - known.variance / prior.variance  # noqa: E731
-        return cls(
-            **vars(fit), chi_squared=last.chi_squared, degrees=last.degrees, cut=last.cut, resolved=last.resolved,
-            hidden=last.hidden, norms=(last.norm, last.bound), curvature=prior.curvature, widths=Widths.of(last, prior, names),
-            arrival=float(np.max(np.abs(found.mean - last.surrogate.point(prior.mean)) / sd)),
-            agreement=float(np.max(np.abs(found.mean - before.belief.mean) / np.sqrt(before.belief.variance))),
-            sides=() if last.sides is None else last.sides.named(names),
-            learned=dict(zip(names, map(float, share(found)))),
-            stages_learned=(float(np.mean(share(before.belief))), float(np.mean(share(last.belief)))),
-            farthest=(names[int(np.argmax(distance))], float(np.max(distance))), blurred=blurred(found, names),
-        )  # fmt: skip
 
     @property
     def findings(self) -> list[Finding]:
@@ -343,40 +224,6 @@ class Verdict(Fit, verdict.Verdict):
     def misfit(self) -> str | None:
         """What the ranks of responses say against the model; None for a sandwich."""
         return next(map(str, misfit(self)), None)
-
-    @property
-    def is_prior(self) -> bool:
-        """Whether nothing was learned."""
-        return bool(self.learned) and max(self.learned.values()) < LEARNED
-
-    @property
-    def is_wrong(self) -> bool:
-        """Whether a departure from the model may have moved estimates, or was measured between modes of a symmetric model.
-
-        Responses that are next to impossible, and scores in tails that noise hides, may move them by any distance."""
-        return self.moved >= HARM or self.cut >= CUT or self.has_impossible or bool(self.symmetric)
-
-    @property
-    def moved(self) -> float:
-        """How far a departure from the model moves estimates away from those without clipping, at most, in posterior sds.
-
-        By Cauchy and Schwarz: a law whose densities under the model's have the relative variance V changes the mean of what is
-        clipped off a score by at most V^(1/2) times its sd."""
-        return max(self.harm) * self.cut
-
-    @property
-    def has_impossible(self) -> bool:
-        """Whether more responses are next to impossible than noise explains."""
-        share, std = self.impossible
-        return share >= IMPOSSIBLE and share >= STANDS_OUT * std and not self.in_units
-
-    @property
-    def released(self) -> str | None:
-        """A sentence on the part of the curvature that was not released; None where all of it was."""
-        words = (
-            f"curvature released in {self.curvature}: samples know no correlations between blocks but a few directions."
-        )
-        return None if self.curvature == "full" else words
 
     def share_learned(self) -> list[tuple[str, str]]:
         """For each latent whether it is "prior", "partly" or "learned"; "do not read" where the run is refused."""

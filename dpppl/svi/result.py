@@ -21,9 +21,10 @@ from dpppl.randomness import keys
 from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.driver import TRACING
-from dpppl.svi.convergence import TAIL, Convergence, convergence, learned_latents, tail_of
+from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import parts_of
+from dpppl.svi.latents import learned_latents
 from dpppl.types import BySite, Tree
 from dpppl.validation import checked, positive_integer
 

@@ -8,19 +8,8 @@ import pytest
 from numpyro.distributions import constraints
 
 import dpppl
-from dpppl.mcmc.verdict import (
-    MEAN,
-    MOVING,
-    READ,
-    SHORT,
-    UNSTABLE,
-    Arrival,
-    Measured,
-    Noise,
-    excess_of,
-    noise_of,
-    reading,
-)
+from dpppl.mcmc.measured import Arrival, Measured, Noise, excess_of, noise_of
+from dpppl.mcmc.verdict import MEAN, MOVING, READ, SHORT, UNSTABLE, reading
 
 STEP = 0.01
 

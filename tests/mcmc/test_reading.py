@@ -9,7 +9,8 @@ from numpyro import handlers
 import dpppl
 from dpppl.findings.learned import LEARNED, PRIOR, Learned
 from dpppl.mcmc import verdict
-from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, Arrival, Measured, Noise, excess_of, reading
+from dpppl.mcmc.measured import Arrival, Measured, Noise, excess_of
+from dpppl.mcmc.verdict import DEPENDS, MEAN, READ, SHORT, reading
 
 READABLE = (READ, MEAN)
 

@@ -20,8 +20,9 @@ from dpppl.access.mechanism import Mechanism
 from dpppl.errors import KeyReuseError, PrivacyLeakError, UnsupportedModelError
 from dpppl.findings.counted_rows import IGNORED, ClippedRows, CountedRows, rows_of
 from dpppl.mcmc.bound import BoundKernel
+from dpppl.mcmc.measured import Arrival, Measured, mean_counts
 from dpppl.mcmc.step_search import after, no_search, probe, steps_of
-from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, Arrival, Measured, mean_counts, reading
+from dpppl.mcmc.verdict import CLIPPED, READ, SHORT, UNSTABLE, reading
 from dpppl.runs.prelude import SHARE
 from dpppl.subsampling import FullBatch, Poisson
 

@@ -6,7 +6,7 @@ import pytest
 from test_mutations import Mutation, check_that_it_is_caught, quoted  # noqa: F401
 
 CHECKS, FIT = "dpppl.noise_aware.verdict:", "dpppl.noise_aware.fit:"
-VERDICT = f"{CHECKS}Verdict."
+NUMBERS = "dpppl.noise_aware.evidence:Evidence."
 FOUND = "test_verdict:test_each_finding_is_in_the_line_and_the_report"
 CHANCE = "test_verdict:test_what_is_small_or_may_be_chance_is_not_a_finding"
 MEAN_ZERO = "test_verdict:test_what_a_row_releases_has_mean_zero_under_the_model_and_is_at_most_one_long"
@@ -49,7 +49,7 @@ MUTATIONS = [
         CHANCE, (lambda: {"link": ("w[0]", 0.01, 90.0, 4), "harm": (0.0, 0.9, 0.0)},)),
     bug("ranks and outliers count apart", f"{CHECKS}against", " or together >= times * TOGETHER", "",
         FOUND, (lambda: {"fit": (0.1, 8.2), "impossible": (0.067, 0.021)}, "18 of 3 with")),
-    bug("a refused run says what it has learned", f"{VERDICT}share_learned", "if self.refusals", "if False",
+    bug("a refused run says what it has learned", f"{CHECKS}Verdict.share_learned", "if self.refusals", "if False",
         "test_verdict:test_notebooks_show_the_line_and_the_words_by_site"),
     bug("latents that are no coordinates have no word", "dpppl.noise_aware.conclusion:concluded", "beyond=words", "beyond={}",
         "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"),
@@ -59,11 +59,11 @@ MUTATIONS = [
         FOUND, (lambda: {"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches")),
     bug("many comparisons count as one", f"{CHECKS}against", "LINK_CHANCE / count", "LINK_CHANCE",
         CHANCE, (lambda: {"link": ("w[0]", 0.1, 9.0, 4)},)),
-    bug("outliers that may be noise", f"{VERDICT}has_impossible", "and share >= STANDS_OUT * std", "",
+    bug("outliers that may be noise", f"{NUMBERS}has_impossible", "and share >= STANDS_OUT * std", "",
         CHANCE, (lambda: {"impossible": (0.01, 0.004)},)),
     bug("stages are compared the wrong way round", f"{CHECKS}of_stages", "before - after", "after - before",
         FOUND, (lambda: {"stages_learned": (0.7, 0.3)}, "the last stage has learned 30%")),
-    bug("directions that noise hides are not told", f"{CHECKS}of_stages", "run.resolved < RESOLVED", "False",
+    bug("directions that noise hides are not told", f"{CHECKS}of_stages", "run.resolved >= RESOLVED", "True",
         FOUND, (lambda: {"resolved": 0.6}, "read with care: noise hides the directions")),
     bug("missing rows count by their share alone", "dpppl.findings.counted_rows:stands_out", "max(SHARE, STANDS_OUT * std)", "SHARE",
         CHANCE, (lambda: {"outside": 0.02},)),
@@ -82,13 +82,13 @@ MUTATIONS = [
     bug("skewness longer than is paid for", f"{FIT}skewness", "1.264", "1.0", "test_verdict:test_skewness_is_at_most_one_long"),
     bug("skewness is not told", f"{CHECKS}against", "chi_squared >= times * SKEW_SURE", "False",
         FOUND, (lambda: {"skew": (0.1, 60.0)}, "do not read: the model is wrong: responses have another")),
-    bug("a departure that only clipped rows feel", f"{VERDICT}moved", "* self.cut", "",
+    bug("a departure that only clipped rows feel", f"{NUMBERS}moved", "* self.cut", "",
         "test_verdict:test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates",
         (lambda: {"fit": (0.1, 50.0)},)),
-    bug("tails that noise hides", f"{VERDICT}is_wrong", "or self.cut >= CUT", "",
+    bug("tails that noise hides", f"{NUMBERS}is_wrong", "or self.cut >= CUT", "",
         "test_verdict:test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates",
         (lambda: {"fit": (0.1, 50.0)},)),
-    bug("a departure between modes", f"{VERDICT}is_wrong", "or bool(self.symmetric)", "",
+    bug("a departure between modes", f"{NUMBERS}is_wrong", "or bool(self.symmetric)", "",
         "test_verdict:test_a_model_that_does_not_fit_is_refused_where_clipping_may_have_moved_estimates",
         (lambda: {"fit": (0.1, 50.0)},)),
     bug("a skewness that harms nothing", f"{CHECKS}against", "run.harm[2] >= HARM and", "",

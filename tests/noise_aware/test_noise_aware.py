@@ -21,13 +21,14 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware import bounds, curvature, fit, posterior, recipe, releases, runner
 from dpppl.noise_aware.coordinates import Coordinates
+from dpppl.noise_aware.evidence import blurred
 from dpppl.noise_aware.plan import State, Walk, default_plan, narrow
 from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.settings import NoiseAwareDetails
 from dpppl.noise_aware.sketch import Sketch
 from dpppl.noise_aware.statistics import RowStatistics
 from dpppl.noise_aware.surrogate import Surrogate, excess_of
-from dpppl.noise_aware.verdict import Verdict, blurred
+from dpppl.noise_aware.verdict import Verdict
 from dpppl.runs import driver
 
 NUM_ROWS, DIMENSION = 1_000, 3

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dpppl.findings.counted_rows import BIASED, SHARE, ClippedRows, CountedRows, stands_out
-from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Measured, Reading
+from dpppl.mcmc.measured import Measured
+from dpppl.mcmc.verdict import IGNORED, MEAN, MOVING, READ, SHORT, Reading
 from dpppl.svi.convergence import Convergence, ParameterConvergence
 
 

@@ -81,9 +81,9 @@ def test_latents_that_noise_hides_are_named(monkeypatch):
     assert found[-1] == "hidden by noise" and np.mean(found[:-1] == "learned") >= 0.5
     assert result.convergence.verdict in ("hidden in part", "still moving")
     assert convergence(result.gradients, latents=result.convergence.latents, by_parameter=False).verdict != "arrived"
-    monkeypatch.setattr("dpppl.svi.convergence.LARGEST_ERROR", np.inf)  # a mutant
-    monkeypatch.setattr("dpppl.svi.convergence.LARGEST_DISTANCE", np.inf)
-    monkeypatch.setattr("dpppl.svi.convergence._GROWING", np.inf)
+    monkeypatch.setattr("dpppl.svi.latents.LARGEST_ERROR", np.inf)  # a mutant
+    monkeypatch.setattr("dpppl.svi.latents.LARGEST_DISTANCE", np.inf)
+    monkeypatch.setattr("dpppl.svi.latents._GROWING", np.inf)
     del result.__dict__["convergence"]
     assert set(result.convergence.latents["w"]) == {"learned"}
 
@@ -117,7 +117,7 @@ def test_rare_events_in_few_rows_have_not_arrived(monkeypatch):
     results = [fitted(logistic, AutoNormal, x, y, target_epsilon=2.0, seed=seed) for seed in range(6)]
     far = [np.mean(result.sample_posterior(random.key(0), 100)["w"][:, 0]) > -3.5 for result in results]
     assert np.mean(far) > 0.5 and not any(result.convergence.verdict == "arrived" for result in results)
-    monkeypatch.setattr("dpppl.svi.convergence.LARGEST_DISTANCE", np.inf)  # a mutant
+    monkeypatch.setattr("dpppl.svi.latents.LARGEST_DISTANCE", np.inf)  # a mutant
     for result in results:
         del result.__dict__["convergence"]
     assert any(result.convergence.verdict == "arrived" for result in results)
