@@ -38,8 +38,7 @@ class CountedRows(Verdict):
     - **silent** - share of rows whose gradient is 0.
     - **std** - standard deviation of the noise of each share.
     - **codes** - the values that observed sites and ids take; see `supports.codes`.
-    - **octaves** - where noise hides the norms of the rows, the sd of their logarithm; else None.
-    """
+    - **octaves** - where noise hides the norms of the rows, the sd of their logarithm; else None."""
 
     outside: float | None
     missing: float

@@ -22,22 +22,17 @@ class Learned:
     """How much the data informed each element of a site.
 
     - **share** - 1 - (posterior variance) / (prior variance), of normal scores.
-    - **words** - "learned" above .5, "prior" where spread and location are the prior's, else "partly".
-    """
+    - **words** - "learned" above .5, "prior" where spread and location are the prior's, else "partly"."""
 
     share: Array
     words: Array
 
     @classmethod
     def of(cls, values: Array, sizes: Array | float, prior: Array) -> "Learned":
-        """Compare a posterior with its prior.
+        """Compare posterior draws (draws, ...), of which so many are independent, by element, with prior draws.
 
         A share of less than .1 counts as none, and so does a shift of less than .1^(1/2) prior sds, which the same share
-        would explain. Both limits are wider by two standard errors.
-
-        - **values** - posterior draws (draws, ...).
-        - **sizes** - effective number of the draws, by element.
-        """
+        would explain. Both limits are wider by two standard errors."""
         scores, variance = normal_scores(values, prior)
         error = _ERRORS * (1.0 / np.maximum(sizes, 1.0) + 1.0 / len(prior)) ** 0.5
         left = np.var(scores, axis=0) / variance
@@ -76,8 +71,7 @@ class Partner:
 
     - **site** - name of the site.
     - **values** - draws (draws, elements).
-    - **reach** - how far each element may be from the mean of its draws, infinity for an improper prior, (elements,).
-    """
+    - **reach** - how far each element may be from the mean of its draws, infinity for an improper prior, (elements,)."""
 
     site: str
     values: Array
@@ -85,11 +79,7 @@ class Partner:
 
     @classmethod
     def of(cls, site: str, values: Array, prior: Array) -> "Partner":
-        """Elements that may be as far away as their prior is.
-
-        - **values** - draws (draws, elements).
-        - **prior** - prior draws (any number, elements).
-        """
+        """Elements that may be as far away as the prior is, from draws (draws, elements) of posterior and prior."""
         reach = distance(prior, np.mean(values, axis=0))
         return cls(site=site, values=values, reach=np.where(is_proper(prior), reach, np.inf))
 
@@ -127,9 +117,6 @@ def named(squares: Mapping[str, Array], element: int) -> str:
     """The sites that an element depends on, at most three, in words."""
     by_site = {site: float(values[element]) for site, values in squares.items()}
     largest = max(by_site.values())
-    sites = [
-        site
-        for site in sorted(by_site, key=lambda s: -by_site[s])
-        if by_site[site] >= _NAMED_FROM * min(largest, 1e300)
-    ]
+    least = _NAMED_FROM * min(largest, 1e300)
+    sites = [site for site in sorted(by_site, key=lambda s: -by_site[s]) if by_site[site] >= least]
     return ", ".join(sites[:MOST_NAMED]) + (", ..." if len(sites) > MOST_NAMED else "")

@@ -102,12 +102,10 @@ class Verdict(ABC):
 
     def line(self) -> str:
         """The worst finding, and how many others follow: "do not read: ...", "read with care: ..." or "read: ..."."""
-        refusals, grave = self.refusals, [*self.refusals, *self.doubts]
-        if not grave:
-            return f"read: {self.otherwise}"
-        more = len(grave) - 1
-        rest = f" ({more} more {'finding' if more == 1 else 'findings'})" if more else ""
-        return f"{REFUSED if refusals else 'read with care'}: {grave[0]}{rest}"
+        first, *others = [each for each in self.findings if each.level < Level.NOTE] or [note(self.otherwise)]
+        rest = f" ({len(others)} more {'finding' if len(others) == 1 else 'findings'})" if others else ""
+        words = {Level.REFUSED: REFUSED, Level.CARE: "read with care", Level.NOTE: "read"}
+        return f"{words[first.level]}: {first}{rest}"
 
     def _repr_html_(self) -> str:
         """For notebooks: the line, the other refusals, and how many elements of each site have which word."""

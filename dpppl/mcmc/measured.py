@@ -65,13 +65,8 @@ def noise_of(bound: BoundKernel, first: int, draws: int, thinning: int, longest:
         moves.append((way * friction / (2.0 - friction))[thinning - 1 :: thinning])
         ways.append(way.reshape(draws, thinning).sum(axis=1)[1:])
         most = max(most, rate * (1.0 - rate) * bound.split.num_rows / np.min(multipliers) ** 2)
-    return Noise(
-        moves=np.array(moves),
-        ways=np.array(ways),
-        friction=float(np.mean(friction)),
-        thinning=thinning,
-        most=1.0 + most,
-    )
+    kept = float(np.mean(friction))
+    return Noise(moves=np.array(moves), ways=np.array(ways), friction=kept, thinning=thinning, most=1.0 + most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,20 +101,15 @@ class Arrival:
             together = chdtrc(freedom * size, slowest.sum()) < 0.5 * FALSE_ALARM / len(ways)
             is_held = chdtr(chains * slow, power.sum(axis=(0, 1))) < FALSE_ALARM
             shape = np.shape(positions[site])[2:]
-            moving[site] = (alone | (together & ~is_held)).reshape(shape)
-            held[site] = is_held
+            moving[site], held[site] = (alone | (together & ~is_held)).reshape(shape), is_held
         flat = np.concatenate([way.reshape(-1, way.shape[2]) for way in ways.values()], axis=1)
-        parts = np.split(
-            _held_together(flat, np.concatenate(list(held.values()))), np.cumsum([len(h) for h in held.values()])
-        )
+        every = _held_together(flat, np.concatenate([*held.values()]))
+        parts = np.split(every, np.cumsum([len(own) for own in held.values()]))
         return cls(moving=moving, held={site: part.reshape(moving[site].shape) for site, part in zip(held, parts)})
 
     def of_samples(self, site: str, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """(moving, held) of a site in constrained space: of its own elements, or the worst of them where their shape is
-        another. A site that is computed from others has the worst of all sites.
-
-        - **shape** - shape of one draw of it.
-        """
+        """(moving, held) of a site in constrained space, whose draws have this shape: of its own elements, or the worst of them
+        where their shape is another. A site that is computed from others has the worst of all sites."""
         sites = [site] if site in self.moving else list(self.moving)
         moving, held = ([by_site[s] for s in sites] for by_site in (self.moving, self.held))
         if len(sites) == 1 and moving[0].shape == shape:

@@ -1,4 +1,4 @@
-"""What the releases of a run say of its posterior, in numbers."""
+"""Numbers on a run of NoiseAware, from its releases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -90,23 +90,23 @@ def misfit(run: Evidence) -> Found:
     if not lines or run.widths.is_sandwich:
         return
     moved = f"clipping is centred on what the model expects, so estimates move, by up to {run.moved:.1f} posterior sd"
-    if run.symmetric:
+    if not run.is_wrong:
+        yield note(
+            f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "
+            "those without privacy under the same model; its intervals and predictions are the model's."
+        )
+    elif run.symmetric:
         yield refused(
             f"the model does not fit where the run ended: {lines}; the model stays the same when {'; or '.join(run.symmetric)}, "
             f"so this may be between its modes; {moved}",
             "order the latents in the prior (dist.transforms.OrderedTransform), and use a richer model if that fits no better.",
         )
-    elif run.is_wrong:
-        yield refused(f"the model is wrong: {lines}; {moved}", "use a richer model.")
     else:
-        yield note(
-            f"the model does not fit: {lines}. Few scores are clipped, so estimates lie within {run.moved:.1f} posterior sd of "
-            "those without privacy under the same model; its intervals and predictions are the model's."
-        )
+        yield refused(f"the model is wrong: {lines}; {moved}", "use a richer model.")
 
 
 def against(run: Evidence) -> Sequence[str]:
-    """What ranks of responses say against the model, as parts of a sentence; by chance in less than 2 % of runs."""
+    """Arguments against the model from ranks of responses, as parts of a sentence; by chance in less than 2 % of runs."""
     lines = []
     departure, chi_squared = run.fit
     # Ranks were taken far from the truth where next to nothing was learned, and scatter by more than they are given.
@@ -222,7 +222,7 @@ class Verdict(Evidence, verdict.Verdict):
 
     @property
     def misfit(self) -> str | None:
-        """What the ranks of responses say against the model; None for a sandwich."""
+        """The finding against the model from ranks of responses; None for a sandwich."""
         return next(map(str, misfit(self)), None)
 
     def share_learned(self) -> list[tuple[str, str]]:
