@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpppl.model.refusals import quoted
 from dpppl.noise_aware.bounds import Bounds, Expected, found_bounds
 from dpppl.noise_aware.coordinates import Known, Prior
 from dpppl.noise_aware.curvature import Array, Curvature, dispersion, symmetric_root, times
@@ -137,32 +136,6 @@ def _diagonal(surrogate: Surrogate) -> Array:
     frame = surrogate.frame
     matrices = frame.inverse.swapaxes(1, 2) @ surrogate.curvature.mean @ frame.inverse
     return np.maximum(frame.layout.scattered(np.diagonal(matrices, axis1=1, axis2=2)), 1e-30)
-
-
-def findings(sides: Sequence[tuple[str, float, float]]) -> list[str]:
-    """Sentences on the latents that the data bound on one side only, and on those whose posterior reaches too far.
-
-    - **sides** - latents, each with its sd below and above the mean, in units of the stated one."""
-    order = sorted(sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
-    wider = [name for name, *widths in order if max(widths) > 1.0]
-    narrower = [name for name, *widths in order if min(widths) < 1.0]
-    lines = []
-    if wider:
-        lines.append(
-            f"the data bound {_few(wider)} on one side only, as a rare category or a group without events does: the mean and the "
-            "interval may be far off; merge categories or groups, or give the latent a narrower prior."
-        )
-    if narrower:
-        lines.append(
-            f"the posterior of {_few(narrower)} reaches to values that the data exclude: the interval is too wide by a factor "
-            f"of {FACTOR:g} or more, and the mean may be off; raise the budget, or give the latent a narrower prior."
-        )
-    return lines
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    return quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 class Stage(NamedTuple):

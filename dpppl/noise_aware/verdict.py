@@ -7,11 +7,11 @@ import numpy as np
 
 from dpppl.findings import verdict
 from dpppl.findings.counted_rows import STANDS_OUT, CountedRows
-from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, found, note, refused
+from dpppl.findings.verdict import REFUSED, Array, Finding, Found, Level, care, few, found, note, refused
 from dpppl.model.refusals import quoted
-from dpppl.noise_aware import recipe
 from dpppl.noise_aware.evidence import HARM, LEARNED, Evidence
 from dpppl.noise_aware.fit import SURE, certain
+from dpppl.noise_aware.recipe import FACTOR
 from dpppl.report.render import table
 
 MOST_DISPERSED = 1.1
@@ -187,9 +187,28 @@ def of_stages(run: Evidence) -> Found:
         )
 
 
+def one_sided(run: Evidence) -> Found:
+    """Latents that the data bound on one side only, and those whose posterior reaches too far; the worst come first."""
+    order = sorted(run.sides, key=lambda side: -max(abs(np.log(width)) for width in side[1:]))
+    shown = lambda names: quoted(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: E731
+    if wider := [name for name, *widths in order if max(widths) > 1.0]:
+        yield care(
+            f"the data bound {shown(wider)} on one side only, as a rare category or a group without events does: the mean and "
+            "the interval may be far off",
+            "merge categories or groups, or give the latent a narrower prior.",
+            few(wider),
+        )
+    if narrower := [name for name, *widths in order if min(widths) < 1.0]:
+        yield care(
+            f"the posterior of {shown(narrower)} reaches to values that the data exclude: the interval is too wide by a factor "
+            f"of {FACTOR:g} or more, and the mean may be off",
+            "raise the budget, or give the latent a narrower prior.",
+            few(narrower),
+        )
+
+
 def of_latents(run: Evidence) -> Found:
-    """Latents that the data bound on one side only, that can change places, or that are too many to know the sd among them."""
-    yield from map(care, recipe.findings(run.sides))
+    """Latents that can change places, or that are too many to know the sd among them."""
     if run.symmetric:
         yield care(
             f"the model stays the same when {'; or '.join(run.symmetric)}: its posterior has as many modes, of which the "
@@ -201,11 +220,11 @@ def of_latents(run: Evidence) -> Found:
             f"values of {quoted(run.blurred)} differ by little more than they are known by: an sd among them may come out "
             f"too small, if {quoted(run.through)} is one, and outlying values are drawn in too far",
             "raise the budget, or form fewer and larger groups.",
-            ", ".join(run.through),
+            few(run.through),
         )
 
 
-CHECKS = (ignored, unknown_scale, unfinished, failed, conflict, misfit, of_scores, of_stages, of_latents)
+CHECKS = (ignored, unknown_scale, unfinished, failed, conflict, misfit, of_scores, of_stages, one_sided, of_latents)
 """All findings on a run. Equally grave ones keep this order."""
 
 

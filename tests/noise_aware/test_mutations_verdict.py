@@ -55,7 +55,7 @@ MUTATIONS = [
         "test_noise_aware_coordinates:test_with_budget_to_spare_the_posterior_is_the_models_own"),
     bug("fewer outliers than expected count", f"{CHECKS}against", "max(share / std, 0.0)", "(share / std)",
         CHANCE, (lambda: {"fit": (0.1, 8.2), "impossible": (-0.067, 0.021)},)),
-    bug("latents that the data bound on one side are not told", f"{CHECKS}of_latents", "recipe.findings(run.sides)", "[]",
+    bug("latents that the data bound on one side are not told", f"{CHECKS}one_sided", "min(widths) < 1.0", "False",
         FOUND, (lambda: {"sides": (("cuts[1]", 0.3, 1.0),)}, "read with care: the posterior of 'cuts[1]' reaches")),
     bug("many comparisons count as one", f"{CHECKS}against", "LINK_CHANCE / count", "LINK_CHANCE",
         CHANCE, (lambda: {"link": ("w[0]", 0.1, 9.0, 4)},)),

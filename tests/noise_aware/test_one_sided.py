@@ -5,9 +5,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from test_verdict import verdict
 
 import dpppl
-from dpppl.noise_aware.recipe import APART, FACTOR, findings, widths
+from dpppl.noise_aware.recipe import APART, FACTOR, widths
 from dpppl.randomness import chacha
 
 NUM_ROWS = 5_000
@@ -52,9 +53,9 @@ def test_noise_is_not_taken_for_one_side(std):
 
 def test_the_worst_is_named_first_and_few_are():
     sides = [(f"w[{k}]", 1.0, 2.0 + k) for k in range(5)]
-    (line,) = findings(sides)
+    (line,) = verdict(sides=sides).doubts
     assert "'w[4]' and 'w[3]' and 'w[2]' and 2 more on one side only" in line
-    assert len(findings([("a", 0.3, 3.0)])) == 2 and not findings([])
+    assert len(verdict(sides=[("a", 0.3, 3.0)]).doubts) == 2
 
 
 # Models
