@@ -22,7 +22,7 @@ from dpppl.noise_aware.posterior import Mixture
 from dpppl.noise_aware.recipe import Stage, unsaturated
 from dpppl.noise_aware.releases import MECHANISM, Released, Releases, prepared
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.shared_law import statistics_of
+from dpppl.noise_aware.statistics import statistics_of
 from dpppl.noise_aware.surrogate import posterior_covariance, root_of
 from dpppl.randomness import keys
 from dpppl.runs.budget import Charge

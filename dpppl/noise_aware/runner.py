@@ -15,7 +15,7 @@ from dpppl.noise_aware.binding import Bound, bind
 from dpppl.noise_aware.recipe import Outcome
 from dpppl.noise_aware.releases import Released, Releases, prepared, shown
 from dpppl.noise_aware.settings import NoiseAwareSettings, check_budget
-from dpppl.noise_aware.shared_law import statistics_of
+from dpppl.noise_aware.statistics import statistics_of
 from dpppl.noise_aware.verdict import Verdict
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin, Start, Status

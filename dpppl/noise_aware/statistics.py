@@ -16,32 +16,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from dpppl.access.centring import (
-    averaged,
-    binary_factor,
-    centre,
-    clipped,
-    odds_of,
-    squared_length,
-    unnumbered,
-)
+from dpppl.access.centring import averaged, binary_factor, centre, clipped, odds_of, squared_length, unnumbered
 from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.access.norm_histogram import in_bin
 from dpppl.errors import ConfigurationError
 from dpppl.model.responses import Responses
 from dpppl.model.units import UnitResponses
 from dpppl.noise_aware.fit import numbers
-from dpppl.noise_aware.frame import Frame
+from dpppl.noise_aware.frame import Frame, isometric
 from dpppl.noise_aware.plan import At
 from dpppl.row_program.hoist import gradient, value_and_gradient
 from dpppl.row_program.parameters import scores_by_parameters
-from dpppl.types import Function, Numbers, Tree
+from dpppl.types import Function, Numbers, Scalar, Tree
 from dpppl.validation import a, positive
 
-J_SHARE, _SANDWICH_SHARE = 0.15, 0.5
-"""The share of a curvature's cost that goes to the variance of scores; of a sandwich, whose width it decides."""
 NUM_DRAWS = 32
+_PRECISION, _MOST_ITERATIONS = 3e-5, 50
 
 
 @dataclass(frozen=True)
@@ -90,37 +82,31 @@ class Weights:
         return jnp.where(jnp.isfinite(weight) & (weight >= 0.0), jnp.minimum(weight, 1.0), jnp.nan)
 
 
-def moment(weights: jax.Array, psi: jax.Array, scores: jax.Array) -> jax.Array:
-    """The matrix (k, k) of sum weights psi scores', for psi, scores (m, k)."""
-    return (weights[:, None] * psi).T @ scores
-
-
 class Members(NamedTuple):
     """Responses that a row could have given, the real one first.
 
-    - **log_probs** - (1 + m,).
-    - **scores** - (1 + m, d), in u; with a `jacobian` of k numbers in blocks of u they are its products with `scores` (1 + m, k).
-    - **weights** - (1 + m,).
-    - **jacobian** - of the k numbers that a distribution is made of, in blocks of u, or None.
-    - **others** - by site, (m, ...)."""
+    - **log_probs**, **weights** - (1 + m,).
+    - **scores**, **jacobian** - (1 + m, d), in u, and None; or (1 + m, k), whose products with the jacobian, of the k numbers
+      that a distribution is made of, in blocks of u, are the scores.
+    - **others** - by site, (m, ...).
+    - **chances** - (c,), where a row has missing values: then the c ways to fill these in stand in the place of the real one."""
 
     log_probs: jax.Array
     scores: jax.Array
     weights: jax.Array
     jacobian: jax.Array | None
     others: Tree
+    chances: jax.Array
 
 
 class Influence(NamedTuple):
     """A row's score and its curvature.
 
-    - **score** - of the real response, (d,); of `Joint` None.
-    - **psi** - the same, centred and clipped, (d,).
+    - **score**, **psi** - of the real response, (d,) (of `Joint` None); and the same centred and clipped.
     - **length** - the Frobenius norm of the row's curvature.
     - **is_clipped** - whether the centred score was longer than the norm.
     - **matrix** - computes the curvature, as its `frame` has it.
-    - **squares** - of directions (d, n): the model's variance of scores along each.
-    - **along** - of directions (d, n): the row's curvature along each."""
+    - **squares**, **along** - of directions (d, n): the model's variance of scores, and the row's curvature, along each."""
 
     score: Any
     psi: jax.Array
@@ -132,125 +118,99 @@ class Influence(NamedTuple):
 
 
 def scores_share(most_scores: float) -> float:
-    """Return the share of a curvature's cost that goes to the variance of scores."""
-    return _SANDWICH_SHARE if np.isinf(most_scores) else J_SHARE
+    """Return the share of a curvature's cost that goes to the variance of scores; a sandwich's width depends on it."""
+    return 0.5 if np.isinf(most_scores) else 0.15
 
 
+@dataclass(frozen=True, eq=False)
 class RowStatistics:
     """The statistics of a row, each a function of (at, row, (public, key)).
 
     - **responses** - those that the model could have given in a row's place.
     - **latents** - from a point to the model's latents.
     - **frame** - one of the same shapes as those that accesses have.
-    - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight,
-      in [0, 1], after clipping: scores of the whole population still have mean zero.
+    - **weights** - the column of weights, if there is one: all that the row releases of scores is multiplied by its weight, in
+      [0, 1], after clipping: scores of the whole population still have mean zero.
     - **most_scores** - see `run_recipe`."""
 
-    def __init__(
-        self,
-        responses: Responses,
-        latents: Callable[[Tree], Tree],
-        frame: Frame,
-        weights: Weights | None = None,
-        most_scores: float = 1.0,
-    ) -> None:
-        self._responses, self._latents, self.frame, self._weights = responses, latents, frame, weights
-        self._scores_share = scores_share(most_scores)
-        self._real_counts = not (isinstance(responses, UnitResponses) or np.isinf(most_scores))
+    responses: Responses
+    latents: Callable[[Tree], Tree]
+    frame: Frame
+    weights: Weights | None = None
+    most_scores: float = 1.0
 
     def _share(self, row: Tree) -> Numbers | float:
         """The row's weight, in [0, 1]; NaN where the row is left out."""
-        return 1.0 if self._weights is None else self._weights.of_row(row)
+        return 1.0 if self.weights is None else self.weights.of_row(row)
 
     def log_likelihood(self, point: Numbers, row: Tree, public: Tree, responses: Tree = None) -> jax.Array:
         """NaN, gradient included, where the row's own response is outside the model's support: the row says nothing."""
-        latents = self._latents(point)
-        log_prob = self._responses.split.log_likelihood(latents, row, public, responses)
+        latents = self.latents(point)
+        log_prob = self.responses.split.log_likelihood(latents, row, public, responses)
         if responses is not None:
             return log_prob
-        is_outside = self._responses.is_outside(latents, row, public)
+        is_outside = self.responses.is_outside(latents, row, public)
         # Not a factor: log probabilities that are -inf outside of the support have a gradient of 0, and would keep it.
         return log_prob + jnp.sum(point) * jnp.where(is_outside, jnp.nan, 0.0)
-
-    def _respond(self, point: Numbers, row: Tree, public: Tree, key: jax.Array) -> tuple[Tree, jax.Array]:
-        return self._responses(self._latents(point), row, public, key)
 
     def _own(self, at: At, row: Tree, public: Tree) -> tuple[jax.Array, jax.Array]:
         """The log probability of the row's own response, and its score in u, (d,)."""
         log_prob, score = value_and_gradient(self.log_likelihood)(at.point, unnumbered(row), public)
         return log_prob, at.frame.pulled(score)
 
-    def _mean(self, of: Callable[[Influence], Tree], at: At, row: Tree, rest: Tree) -> Tree:
-        """A statistic of a row. Where it has missing values, what it would be with these filled in, averaged by their
-        probabilities given what the row observes.
+    def _mean(self, of: Callable[..., Tree], at: At, row: Tree, rest: Tree, *beside: jax.Array) -> Tree:
+        """`of` the row's influence, and of numbers `beside` its members. Where the row has missing values, what it would be with
+        these filled in, averaged by their probabilities given what the row observes.
 
         Its mean is then that for complete rows, whatever part of what is observed decides which values are missing: clipping is
         centred for complete rows, whose law the model gives, and not for those of one pattern."""
-        if not self._responses.missing:
-            return of(self._influence(at, row, rest))
-        scores, chances, weights, jacobian = self._completed(at, row, *rest)
-        completed, others = scores[: len(chances)], scores[len(chances) :]
-        found = jax.vmap(
-            lambda score: of(self.drawn_influence(at, jnp.concatenate([score[None], others]), weights, jacobian))
-        )(completed)
-        return averaged(found, chances)
+        if not self.responses.missing:
+            return of(self._influence(at, row, rest), *beside)
+        members = self.members(at, row, *rest)
+        count = len(members.chances)
 
-    def _completed(
-        self, at: At, row: Tree, public: Tree, key: jax.Array
-    ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:
-        """Scores (m + n, k) of a row with its missing values filled in, each of m ways, and of n rows that it could have been;
-        the probabilities (m,) of the former, the weights (1 + n,) of one of them and of the latter, and a Jacobian as
-        `_by_parameters` has it, or None."""
-        point, number, row = at.point, row[ROW_NUMBER], unnumbered(row)
-        latents = self._latents(point)
-        completions, chances = self._responses.completions(latents, row, public)
-        others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
-        values = {site: jnp.concatenate([completions[site], others[site]]) for site in others}
-        found = scores_by_parameters(self.log_likelihood, point, row, public, values)
-        if found is None:
-            score = gradient(self.log_likelihood)
-            scores, jacobian = at.frame.pulled(jax.vmap(lambda r: score(point, row, public, r))(values)), None
-        else:
-            scores, jacobian = found[1], at.frame.blocks(found[2])
-        silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
-        return scores.at[: len(chances)].add(silent), chances, weights, jacobian
+        def completed(number: jax.Array) -> Tree:
+            scores, *given = (jnp.concatenate([x[number][None], x[count:]]) for x in (members.scores, *beside))
+            return of(self.drawn_influence(at, scores, members.weights, members.jacobian), *given)
+
+        return averaged(jax.vmap(completed)(jnp.arange(count)), members.chances)
 
     def _influence(self, at: At, row: Tree, public_and_key: Tree) -> Influence:
-        norm = at.norm
-        if self._responses.is_binary:
-            log_prob, score = self._own(at, row, public_and_key[0])
-            odds, square = odds_of(log_prob), jnp.sum(score**2)
-            factor = binary_factor(odds, jnp.sqrt(square), norm)
-            return Influence(
-                score,
-                factor * score,
-                factor * odds * at.frame.length(score, square),
-                factor < 1.0,
-                lambda: factor * odds * at.frame.square(score),
-                lambda directions: odds * (score @ directions) ** 2,
-                lambda directions: factor * odds * (score @ directions) ** 2,
-            )
-        return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
+        if not self.responses.is_binary:
+            return self.drawn_influence(at, *self.members(at, row, *public_and_key)[1:4])
+        log_prob, score = self._own(at, row, public_and_key[0])  # the other response's score is -odds as long
+        odds, square = odds_of(log_prob), jnp.sum(score**2)
+        factor = binary_factor(odds, jnp.sqrt(square), at.norm)
+        squares = lambda directions: odds * (score @ directions) ** 2  # noqa: E731
+        length, matrix = factor * odds * at.frame.length(score, square), lambda: factor * odds * at.frame.square(score)
+        along = lambda directions: factor * odds * (score @ directions) ** 2  # noqa: E731
+        return Influence(score, factor * score, length, factor < 1.0, matrix, squares, along)
 
     def members(self, at: At, row: Tree, public: Tree, key: jax.Array) -> Members:
         """The responses that a row could have given, and their scores; by parameters where these are few, see
         `scores_by_parameters`."""
         point, number, row = at.point, row[ROW_NUMBER], unnumbered(row)
-        latents = self._latents(point)
-        others, weights = self._respond(point, row, public, jax.random.fold_in(key, number))
-        own = self._responses.own(latents, row, public)
-        if own is not None:
-            joined = lambda one, more: jnp.concatenate([jnp.asarray(one)[None], more])  # noqa: E731
-            values = jax.tree.map(joined, {site: own[site] for site in others}, others)
-            found = scores_by_parameters(self.log_likelihood, point, row, public, values)
-            if found is not None:
-                silent = jnp.where(self._responses.is_outside(latents, row, public), jnp.nan, 0.0)
-                log_probs, scores = (x.at[0].add(silent) for x in found[:2])
-                return Members(log_probs, scores, weights, at.frame.blocks(found[2]), others)
-        each = value_and_gradient(self.log_likelihood)
-        real, rest = each(point, row, public, None), jax.vmap(lambda r: each(point, row, public, r))(others)
-        log_probs, scores = (jnp.concatenate([x[None], y]) for x, y in zip(real, rest))
-        return Members(log_probs, at.frame.pulled(scores), weights, None, others)
+        latents, each, chances = self.latents(point), value_and_gradient(self.log_likelihood), jnp.ones(1)
+        others, weights = self.responses(latents, row, public, jax.random.fold_in(key, number))
+        if self.responses.missing:
+            own, chances = self.responses.completions(latents, row, public)
+        else:
+            own = jax.tree.map(lambda x: jnp.asarray(x)[None], self.responses.own(latents, row, public))
+        if own is None:
+            log_prob, score = each(point, row, public)
+            log_probs, scores = jax.vmap(lambda r: each(point, row, public, r))(others)
+            scores = at.frame.pulled(jnp.concatenate([score[None], scores]))
+            return Members(jnp.append(log_prob, log_probs), scores, weights, None, others, chances)
+        values = jax.tree.map(lambda *x: jnp.concatenate(x), {site: own[site] for site in others}, others)
+        found = scores_by_parameters(self.log_likelihood, point, row, public, values)
+        if found is None:
+            log_probs, scores = jax.vmap(lambda r: each(point, row, public, r))(values)
+            scores, jacobian = at.frame.pulled(scores), None
+        else:
+            log_probs, scores, jacobian = *found[:2], at.frame.blocks(found[2])
+        silent = jnp.where(self.responses.is_outside(latents, row, public), jnp.nan, 0.0)
+        log_probs, scores = (x.at[: len(chances)].add(silent) for x in (log_probs, scores))
+        return Members(log_probs, scores, weights, jacobian, others, chances)
 
     def through(self, at: At, jacobian: jax.Array | None, vectors: jax.Array) -> jax.Array:
         """Vectors like the scores of `Members` as those of u."""
@@ -259,98 +219,72 @@ class RowStatistics:
     def drawn_influence(self, at: At, scores: jax.Array, weights: jax.Array, jacobian: jax.Array | None) -> Influence:
         """From the scores (1 + m, d) of responses. Given a `jacobian` of k numbers in blocks of u, `scores` are (1 + m, k), and
         their products with it are the scores: lengths of vectors of k numbers are then those of their products."""
-        norm = at.norm
+        norm, frame, through = at.norm, at.frame, partial(self.through, at, jacobian)
         grams = None if jacobian is None else jnp.einsum("kib,lib->ikl", jacobian, jacobian)
         gram = None if grams is None else jnp.sum(grams, axis=0)
-        through = partial(self.through, at, jacobian)
         centred = scores - centre(scores, weights, norm, gram)
         psi = clipped(centred, norm, gram)
         # A real score that is not finite takes its row out; another one is left out.
         left_out = (jnp.arange(len(scores)) > 0) & ~jnp.all(jnp.isfinite(scores), axis=1)
         psi, scores = (jnp.where(left_out[:, None], 0.0, vectors) for vectors in (psi, scores))
-
-        # Real responses of a unit, and in a sandwich, may vary by more than the model's, which say how scores move with latents.
-        drawn = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)
-        of_curvature = weights if self._real_counts else drawn
-
-        def matrix() -> jax.Array:
-            if jacobian is None:
-                return at.frame.curvature(of_curvature, psi, scores)
-            ones, product = jnp.ones(len(jacobian), jacobian.dtype), moment(of_curvature, psi, scores)
-            return at.frame.curvature(ones, through(jnp.eye(len(jacobian))), through(product))
-
-        def squares(directions: Numbers) -> jax.Array:
-            """The real response is left out: signs of ranks must not depend on it."""
-            return weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:])
-
+        of_curvature = weights
+        if isinstance(self.responses, UnitResponses) or np.isinf(self.most_scores):
+            # These real responses may vary by more than the model's, which say how scores move with latents.
+            of_curvature = jnp.where(jnp.arange(len(weights)) > 0, weights / jnp.sum(weights[1:]), 0.0)
         if jacobian is None or grams is None:
+            matrix = lambda: frame.curvature(of_curvature, psi, scores)  # noqa: E731
             length = jnp.sqrt(jnp.sum(matrix() ** 2))
         else:
-            length = at.frame.length_of_product(moment(of_curvature, psi, scores), jacobian, grams)
+            product, ones = (of_curvature[:, None] * psi).T @ scores, jnp.ones(len(jacobian), jacobian.dtype)
+            matrix = lambda: frame.curvature(ones, through(jnp.eye(len(ones))), through(product))  # noqa: E731
+            length = frame.length_of_product(product, jacobian, grams)
+        return Influence(
+            through(scores[0]),
+            through(psi[0]),
+            length,
+            squared_length(centred[0], gram) > norm**2,
+            matrix,
+            # Without the real response: signs of ranks must not depend on it.
+            lambda directions: weights[1:] @ (through(scores[1:]) @ directions) ** 2 / jnp.sum(weights[1:]),
+            lambda directions: of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions)),
+        )
 
-        def along(directions: Numbers) -> jax.Array:
-            return of_curvature @ ((through(psi) @ directions) * (through(scores) @ directions))
-
-        is_clipped = squared_length(centred[0], gram) > norm**2
-        return Influence(through(scores[0]), through(psi[0]), length, is_clipped, matrix, squares, along)
-
-    def weight(self, at: At, row: Tree, length: jax.Array) -> jax.Array:
-        """Of a curvature of this length."""
-        return self._factor(at.bound, length) * self._share(row)
-
-    def score_weight(self, at: At, row: Tree, length: jax.Array) -> jax.Array:
-        """Of the score of a row with such a curvature."""
-        return self._factor(at.score_bound, length) * self._share(row)
-
-    @staticmethod
-    def _factor(bound: Numbers | float, length: jax.Array) -> jax.Array:
-        return jnp.minimum(1.0, bound / jnp.maximum(length, 1e-30))
+    def weight(self, row: Tree, length: jax.Array, bound: Scalar) -> jax.Array:
+        """Of what a row with a curvature of this length releases under a bound."""
+        return jnp.minimum(1.0, bound / jnp.maximum(length, 1e-30)) * self._share(row)
 
     def bin(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """A 1 among zeros (norm_histogram.SIZE,): the bin of the log norm of the row's own score; where `at` is
-        `of_curvature`, that of its curvature over the squared norm, scores clipped."""
-        own = self._own_score(at, row, rest[0])
-
-        def of(found: Influence) -> Tree:
-            score = jnp.linalg.norm(found.score if own is None else own)
-            length = found.length / at.norm**2  # in units of the norm: its scale may be any
-            return in_bin(jnp.where(at.of_curvature, length, score))
-
+        `of_curvature`, that of its curvature over the squared norm (whose scale may be any), scores clipped."""
+        of = lambda x: in_bin(jnp.where(at.of_curvature, x.length / at.norm**2, jnp.linalg.norm(x.score)))  # noqa: E731
         return self._mean(of, at, row, rest)
-
-    def _own_score(self, at: At, row: Tree, public: Tree) -> jax.Array | None:
-        """The row's own score, (d,); None where it is that of its influence."""
-        return None if self._responses.missing else self._own(at, row, public)[1]
 
     def gradient(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """v psi of the row's own response, in units of the norm: (d,), at most 1 long."""
-        return self._mean(lambda found: self.gradient_of(at, row, found), at, row, rest)
+        return self._mean(partial(self.gradient_of, at, row), at, row, rest)
 
     def gradient_of(self, at: At, row: Tree, found: Influence) -> jax.Array:
         """The same from the row's influence."""
-        return found.psi * (self.score_weight(at, row, found.length) / at.norm)
+        return found.psi * (self.weight(row, found.length, at.score_bound) / at.norm)
 
     def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
-        """Isometric coordinates of w A / bound and of (v psi / norm)(v psi / norm)' for the row's own response.
-
-        Jointly at most 1 long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the
-        covariance of w psi and the score given what is observed: the information that is missing (Louis 1982)."""
+        """Isometric coordinates of w A / bound and of (v psi / norm)(v psi / norm)' for the row's own response. Jointly at most 1
+        long: see `scores_share`. Of a row with missing values A is the mean of those of complete rows, less the covariance of w
+        psi and the score given what is observed: the information that is missing (Louis 1982)."""
+        if not self.responses.missing:
+            return self.curvature_of(at, row, self._influence(at, row, rest))
+        product = lambda psi, score: at.frame.curvature(jnp.ones(1), psi[None], score[None])  # noqa: E731
 
         def of(found: Influence) -> Tree:
-            w, v = self.weight(at, row, found.length), self.score_weight(at, row, found.length)
-            psi = found.psi * w
-            product = at.frame.curvature(one, psi[None], found.score[None]) if has_missing else 0.0
-            return found.matrix() * w, psi, found.score, product, found.psi * v
+            w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
+            return w * (found.matrix() - product(found.psi, found.score)), w * found.psi, found.score, v * found.psi
 
-        one, has_missing = jnp.ones(1), bool(self._responses.missing)
-        matrix, psi, score, product, weighed = self._mean(of, at, row, rest)
-        if has_missing:
-            matrix -= product - at.frame.curvature(one, psi[None], score[None])
-        return self._scaled(at, matrix, weighed)
+        matrix, psi, score, weighed = self._mean(of, at, row, rest)
+        return self._scaled(at, matrix + product(psi, score), weighed)
 
     def curvature_of(self, at: At, row: Tree, found: Influence) -> Tree:
         """The same from the row's influence."""
-        w, v = self.weight(at, row, found.length), self.score_weight(at, row, found.length)
+        w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
         return self._scaled(at, found.matrix() * w, found.psi * v)
 
     def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
@@ -358,17 +292,15 @@ class RowStatistics:
         return total
 
     def _scaled(self, at: At, matrix: jax.Array, psi: jax.Array) -> Tree:
-        return {
-            "A": np.sqrt(1.0 - self._scores_share) * (matrix / at.bound),
-            "J": np.sqrt(self._scores_share) * at.frame.outer(psi / at.norm),
-        }
+        share = scores_share(self.most_scores)
+        outer = at.frame.outer(psi / at.norm)
+        return {"A": np.sqrt(1.0 - share) * (matrix / at.bound), "J": np.sqrt(share) * outer}
 
     def sizes(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """The lengths of w A `halfway`, and at the point, in units of sqrt 2 times the bound: (2,)."""
         assert at.halfway is not None
-        points = at.halfway, at.point
         of = lambda found: self.sizes_of(at, row, found.length)  # noqa: E731
-        return jnp.stack([self._mean(of, at._replace(point=point), row, rest) for point in points])
+        return jnp.stack([self._mean(of, at._replace(point=p), row, rest) for p in (at.halfway, at.point)])
 
     def sizes_of(self, at: At, row: Tree, lengths: jax.Array) -> jax.Array:
         """The same from lengths."""
@@ -378,16 +310,15 @@ class RowStatistics:
         """Curvatures w E[psi s'] along directions, `along` (d, n): at the point, and each at its own two of the points
         `sides` (2 n, d). In units of their bounds, (4 n,), at most 1 long. A row's three of a direction are scaled
         alike, and the fourth is the first where that made it smaller, else 0."""
-        has_missing = bool(self._responses.missing)
 
         def curvatures(point: Numbers, directions: Numbers) -> Tree:
             def of(found: Influence) -> Tree:
-                w = self.weight(at, row, found.length)
+                w = self.weight(row, found.length, at.bound)
                 psi, score = found.psi @ directions * w, found.score @ directions
                 return w * found.along(directions), psi, score, psi * score
 
             along, psi, score, product = self._mean(of, at._replace(point=point), row, rest)
-            return along - (product - psi * score) if has_missing else along
+            return along - (product - psi * score) if self.responses.missing else along
 
         return self.sides_of(self._beside(at, curvatures))
 
@@ -396,7 +327,7 @@ class RowStatistics:
         """Curvatures of (point, directions), (3, n): along all directions at the point, and along each at its own two."""
         assert at.along is not None
         directions = jnp.tile(at.along.T[:, :, None], (2, 1, 1))
-        beside = jax.lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
+        beside = lax.map(lambda pair: curvatures(*pair)[0], (at.sides, directions))
         return jnp.concatenate([curvatures(at.point, at.along), beside]).reshape(3, -1)
 
     @staticmethod
@@ -411,47 +342,31 @@ class RowStatistics:
     def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
         """How well the row fits, see `fit.numbers`. In `directions` rows are compared."""
         log_probs, values, weights = self._alternatives(at, row, *rest)
-        of = partial(self.scalars_of, at, row, rest[0], weights)
-        if not self._responses.missing:
-            return of(self._influence(at, row, rest), log_probs, values)
-        scores, chances, shares, jacobian = self._completed(at, row, *rest)
-        count = len(chances)
-
-        def completed(number: jax.Array) -> Tree:
-            one = lambda x: jnp.concatenate([x[number][None], x[count:]])  # noqa: E731
-            return of(self.drawn_influence(at, one(scores), shares, jacobian), one(log_probs), one(values))
-
-        return averaged(jax.vmap(completed)(jnp.arange(count)), chances)
+        return self._mean(partial(self.scalars_of, at, row, rest[0], weights), at, row, rest, log_probs, values)
 
     def scalars_of(
         self, at: At, row: Tree, public: Tree, weights: jax.Array, found: Influence, log_probs: jax.Array, values: jax.Array,
     ) -> jax.Array:  # fmt: skip
         """The same from its influence, and the weights, log probabilities and values of responses, (1 + m,)."""
         assert at.directions is not None
-        responses, situation = self._responses, (self._latents(at.point), unnumbered(row), public)
+        responses, situation = self.responses, (self.latents(at.point), unnumbered(row), public)
         gaps = [responses.has_gap(*situation)] if responses.has_gaps else []
         flags = jnp.stack([found.is_clipped, found.length > at.bound, *gaps])
-        speaks = jnp.all(jnp.isfinite(found.psi * self.weight(at, row, found.length)))
+        speaks = jnp.all(jnp.isfinite(found.psi * self.weight(row, found.length, at.bound)))
         squares, is_outside = found.squares(at.directions), responses.is_outside(*situation)
         return numbers(log_probs, values, weights, squares, flags, speaks, is_outside, self._share(row))
 
     def totals(self, at: At, row: Tree, public: Tree, values: Tree) -> jax.Array:
         """The sum of all that a row observes, and the same of `values` by site (m, ...): (1 + m,)."""
-        return self._responses.totals(self._latents(at.point), unnumbered(row), public, values)
-
-    @property
-    def responses(self) -> Responses:
-        """Those that the model could have given in a row's place."""
-        return self._responses
+        return self.responses.totals(self.latents(at.point), unnumbered(row), public, values)
 
     def _alternatives(self, at: At, row: Tree, public: Tree, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Log probabilities of the real response and of those that it could have been, their values, and their weights, all
-        (1 + m,). Of rows with missing values the former two hold, in the place of the real response, all ways to fill these
-        in."""
-        responses = replace(self._responses, num_draws=NUM_DRAWS)
+        (1 + m,). Of rows with missing values the former two hold all ways to fill these in, in its place."""
+        responses = replace(self.responses, num_draws=NUM_DRAWS)
         # Not the draws that squares, and with them the signs of ranks, are made of: ranks among these would have another mean.
         key, row = jax.random.fold_in(jax.random.fold_in(key, row[ROW_NUMBER]), 1), unnumbered(row)
-        latents = self._latents(at.point)
+        latents = self.latents(at.point)
         values, weights = responses(latents, row, public, key)
         log_prob = lambda r=None: self.log_likelihood(at.point, row, public, r)  # noqa: E731
         if responses.missing:
@@ -461,3 +376,132 @@ class RowStatistics:
         else:
             log_probs = jnp.append(log_prob(), jax.vmap(log_prob)(values))
         return log_probs, responses.totals(latents, row, public, values), weights
+
+
+class _Table(NamedTuple):
+    """The scores (m, d) of all responses, or of many draws, their weights, of sum 1, their centre, the scores around it, clipped,
+    and the numbers of the curvature and their length. No row enters it."""
+
+    scores: jax.Array
+    weights: jax.Array
+    psi: jax.Array
+    centre: jax.Array
+    matrix: jax.Array
+    length: jax.Array
+
+    def squares(self, directions: Numbers) -> jax.Array:
+        """See `Influence`."""
+        return self.weights @ (self.scores @ directions) ** 2
+
+    def along(self, directions: Numbers) -> jax.Array:
+        """See `Influence`."""
+        return self.weights @ ((self.psi @ directions) * (self.scores @ directions))
+
+
+def centre_of_many(scores: jax.Array, weights: jax.Array, norm: Scalar) -> jax.Array:
+    """The centre a (d,) with `sum_k weights_k clip(scores_k - a) = 0`, for many finite scores (m, d) and weights (m,): repeated
+    weighted means, until one moves by less than 3e-5 of the norm."""
+
+    def mean(shares: jax.Array) -> jax.Array:
+        return shares @ scores / jnp.maximum(jnp.sum(shares), 1e-30)
+
+    def better(state: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        count, centre, _ = state
+        new = mean(weights * clipped_around(scores, centre, norm)[1])
+        return count + 1, new, jnp.sqrt(jnp.sum((new - centre) ** 2))
+
+    goes_on = lambda state: (state[0] < _MOST_ITERATIONS) & (state[2] > _PRECISION * norm)  # noqa: E731
+    start = mean(weights)
+    return lax.while_loop(goes_on, better, (jnp.zeros((), jnp.int32), start, jnp.full((), jnp.inf, start.dtype)))[1]
+
+
+def clipped_around(scores: jax.Array, centre: jax.Array, norm: Scalar) -> tuple[jax.Array, jax.Array]:
+    """Scores (..., d) less the centre, shortened to at most `norm`, and the factors (...,) that shortened them."""
+    centred = scores - centre
+    factors = jnp.minimum(1.0, norm / jnp.maximum(jnp.sqrt(jnp.sum(centred**2, axis=-1)), 1e-30))
+    return centred * factors[..., None], factors
+
+
+class SharedStatistics(RowStatistics):
+    """The statistics of a row whose law is that of all rows (see `Responses.shared`): a table of scores, their centre and their
+    curvature, computed once for all rows. No row enters it, so that the sensitivity is that of clipping. A row adds its own score
+    alone, looked up in the table where all responses are listed."""
+
+    def table(self, at: At, public: Tree, key: jax.Array) -> _Table:
+        """The table that all rows share; scores that are not finite are left out."""
+        values, weights, row = self.responses.shared(self.latents(at.point), public, key)
+        score = gradient(self.log_likelihood)
+        scores = at.frame.pulled(jax.vmap(lambda response: score(at.point, row, public, response))(values))
+        finite = jnp.all(jnp.isfinite(scores), axis=1)
+        scores, weights = jnp.where(finite[:, None], scores, 0.0), jnp.where(finite, weights, 0.0)
+        weights = weights / jnp.maximum(jnp.sum(weights), 1e-30)
+        centre = centre_of_many(scores, weights, at.norm)
+        psi = clipped_around(scores, centre, at.norm)[0]
+        matrix = at.frame.curvature(weights, psi, scores)
+        return _Table(scores, weights, psi, centre, matrix, jnp.sqrt(jnp.sum(matrix**2)))
+
+    def _influence(self, at: At, row: Tree, public_and_key: Tree) -> Influence:
+        public, table = public_and_key[0], self.table(at, *public_and_key)
+        if self.responses.supports is None:
+            score = self._own(at, row, public)[1]
+        else:
+            place, is_listed = self.responses.place(self.latents(at.point), unnumbered(row), public)
+            score = jnp.where(is_listed, table.scores[place], jnp.nan)
+        psi, factor = clipped_around(score, table.centre, at.norm)
+        length = jnp.where(jnp.all(jnp.isfinite(psi)), table.length, jnp.nan)  # a row without a score says nothing
+        return Influence(score, psi, length, factor < 1.0, lambda: table.matrix, table.squares, table.along)
+
+    def curvature(self, at: At, row: Tree, rest: Tree) -> Tree:
+        """The length of w A / bound, and all products of v psi / norm. All A have one direction, which no row enters; and a
+        symmetric matrix is as long as its isometric coordinates."""
+        found, share = self._influence(at, row, rest), scores_share(self.most_scores)
+        w, v = (self.weight(row, found.length, bound) for bound in (at.bound, at.score_bound))
+        inside = at.frame.layout.gathered(found.psi * (v / at.norm))
+        outer = np.float32(np.sqrt(share)) * inside[:, :, None] * inside[:, None, :]
+        return {"A": np.sqrt(1.0 - share) * found.length * w[None] / at.bound, "J": outer}
+
+    def released(self, at: At, public: Tree, key: jax.Array, noise: jax.Array, total: Tree) -> Tree:
+        """From noisy sums of what `curvature` gives to those of its isometric coordinates. Their noise is alike in all
+        directions; in those that no row's curvature has it is drawn here."""
+        table = self.table(at, public, key)
+        along = table.matrix / jnp.maximum(table.length, 1e-30)
+        drawn = noise * jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, 1), 1), along.shape)
+        outer = (total["J"] + jnp.swapaxes(total["J"], 1, 2)) / 2
+        return {"A": drawn + (total["A"] - drawn @ along) * along, "J": isometric(outer).ravel()}
+
+    def sides(self, at: At, row: Tree, rest: Tree) -> jax.Array:
+        """See `RowStatistics.sides`. No row enters the curvatures, so that they are computed once."""
+
+        def curvatures(point: Numbers, directions: Numbers) -> jax.Array:
+            table = self.table(at._replace(point=point), *rest)
+            return jnp.minimum(1.0, at.bound / jnp.maximum(table.length, 1e-30)) * table.along(directions)
+
+        speaks = jnp.isfinite(self._influence(at, row, rest).length)
+        return self.sides_of(self._beside(at, curvatures) * jnp.where(speaks, self._share(row), 0.0))
+
+    def scalars(self, at: At, row: Tree, rest: Tree) -> jax.Array:
+        """See `RowStatistics.scalars`; where all responses are listed, looked up in a table (m, n) of a row with each."""
+        if self.responses.supports is None or self.weights is not None:
+            return super().scalars(at, row, rest)
+        assert at.directions is not None
+        responses, latents, public, table = self.responses, self.latents(at.point), rest[0], self.table(at, *rest)
+        values, shares, one = responses.shared(latents, *rest)
+        log_probs = jax.vmap(lambda response: self.log_likelihood(at.point, one, public, response))(values)
+        totals, squares = responses.totals(latents, one, public, values)[1:], table.squares(at.directions)
+        weights, speaks, is_none = jnp.append(jnp.zeros(1), shares), jnp.ones((), bool), jnp.zeros((), bool)
+
+        def of(number: jax.Array) -> jax.Array:
+            is_clipped = clipped_around(table.scores[number], table.centre, at.norm)[1] < 1.0
+            flags = jnp.stack([is_clipped, table.length > at.bound])
+            first = lambda x: jnp.concatenate([x[number][None], x])  # noqa: E731
+            return numbers(first(log_probs), first(totals), weights, squares, flags, speaks, is_none)
+
+        every, own = lax.map(of, jnp.arange(len(shares))), (latents, unnumbered(row), public)
+        (place, is_listed), is_outside = responses.place(*own), responses.is_outside(*own)
+        silent = jnp.zeros(every.shape[1]).at[1].set(is_outside).at[2].set(~is_outside)
+        return jnp.where(is_listed, every[place], silent)
+
+
+def statistics_of(responses: Responses, *arguments: Any) -> RowStatistics:
+    """The statistics of a row of these responses; `arguments` are the others of `RowStatistics`."""
+    return (SharedStatistics if responses.is_shared else RowStatistics)(responses, *arguments)

@@ -11,9 +11,8 @@ from dpppl.access.mechanism import ROW_NUMBER
 from dpppl.model.responses import Responses
 from dpppl.model.split import split_model
 from dpppl.noise_aware.coordinates import Coordinates
-from dpppl.noise_aware.joint import KINDS, Joint
 from dpppl.noise_aware.plan import STEPS, At, State, Walk, narrow, num_directions
-from dpppl.noise_aware.releases import Releases, prepared
+from dpppl.noise_aware.releases import KINDS, Joint, Releases, prepared
 from dpppl.noise_aware.statistics import RowStatistics
 
 NUM_ROWS = 12
