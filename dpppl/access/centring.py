@@ -104,63 +104,37 @@ def averaged(values: jax.Array, chances: jax.Array) -> Tree:
     return jax.tree.map(mean, values)
 
 
-def row_scores(log_likelihood: LogLikelihood, respond: Respond) -> Function:
-    """The function of (position, row, public, key) that gives the scores of a row's responses.
-
-    Returns scores (1 + m, d), that of the real response first, and their weights. `row` holds its ROW_NUMBER."""
-
-    def scores(position: BySite, row: Tree, public: Tree, key: jax.Array) -> Tree:
-        number, row = row[ROW_NUMBER], unnumbered(row)
-        values, weights = respond(position, row, public, jax.random.fold_in(key, number))
-        score = gradient(log_likelihood)
-        real = ravel_pytree(score(position, row, public, None))[0]
-        others = jax.vmap(lambda r: ravel_pytree(score(position, row, public, r))[0])(values)
-        return jnp.concatenate([real[None], others]), weights
-
-    return scores
-
-
-def centred_gradient(log_likelihood: LogLikelihood, respond: Respond, norm: float) -> Function:
-    """The statistic of (position, row, (public, key)) whose clipping at `norm` is centred: a pytree like `position`."""
-    scores = row_scores(log_likelihood, respond)
-
-    def statistic(position: Tree, row: Tree, public_and_key: Tree) -> Tree:
-        members, weights = scores(position, row, *public_and_key)
-        return ravel_pytree(position)[1](members[0] - centre(members, weights, norm))
-
-    return statistic
-
-
-def completed_gradient(
+def centred_gradient(
     log_likelihood: LogLikelihood,
     respond: Respond,
-    complete: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]],
     norm: float,
+    complete: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]] | None = None,
 ) -> Function:
-    """`centred_gradient` of a row with missing values: the mean over what these could be of the clipped, centred score of the
-    complete row.
+    """The statistic of (position, row, (public, key)) whose clipping at `norm` is centred: a pytree like `position`.
 
-    Its mean is that for complete rows, whatever part of what is observed decides which values are missing.
-
-    - **complete** - `complete(position, row, public)`: the row with its missing values filled in, (m, ...), and their
-      probabilities given what it observes, (m,)."""
+    `complete(position, row, public)` gives a row with its missing values filled in, (m, ...), and their probabilities given what
+    it observes, (m,): then the mean over these of the clipped, centred score of the complete row. Its mean is that for complete
+    rows, whatever part of what is observed decides which values are missing."""
 
     def statistic(position: BySite, row: Tree, public_and_key: Tree) -> Tree:
         public, key = public_and_key
         number, row = row[ROW_NUMBER], unnumbered(row)
+        drawn, weights = respond(position, row, public, jax.random.fold_in(key, number))
 
         def score(responses: object) -> jax.Array:
             return ravel_pytree(gradient(log_likelihood)(position, row, public, responses))[0]
 
-        drawn, weights = respond(position, row, public, jax.random.fold_in(key, number))
-        others, (filled, chances) = jax.vmap(score)(drawn), complete(position, row, public)
+        real, others = score(None), jax.vmap(score)(drawn)
 
-        def psi(responses: object) -> Tree:
-            members = jnp.concatenate([score(responses)[None], others])
-            return clipped(members[:1] - centre(members, weights, norm), norm)[0]
+        def centred(own: jax.Array) -> jax.Array:
+            return own - centre(jnp.concatenate([own[None], others]), weights, norm)
 
-        speaks = jnp.all(jnp.isfinite(score(None)))
-        return ravel_pytree(position)[1](jnp.where(speaks, averaged(jax.vmap(psi)(filled), chances), jnp.nan))
+        if complete is None:
+            return ravel_pytree(position)[1](centred(real))
+        filled, chances = complete(position, row, public)
+        psi = jax.vmap(lambda responses: clipped(centred(score(responses))[None], norm)[0])(filled)
+        speaks = jnp.all(jnp.isfinite(real))
+        return ravel_pytree(position)[1](jnp.where(speaks, averaged(psi, chances), jnp.nan))
 
     return statistic
 
@@ -228,10 +202,8 @@ def noisy_centred_sum(
             z, public = to_latents(position, public)
             return completions(z, row, public)
 
-        norm = clipping.clipping_norm
-        statistic = centred_gradient(log_likelihood, respond, norm)
-        if completions is not None:
-            statistic = completed_gradient(log_likelihood, respond, complete, norm)
+        gaps = None if completions is None else complete
+        statistic = centred_gradient(log_likelihood, respond, clipping.clipping_norm, gaps)
     return noisy_statistic(mechanism,
         statistic, position, rows, (public, draw_key(key, step)), key=key, noise_multiplier=noise_multiplier, step=step,
         number=ROW_NUMBER,
