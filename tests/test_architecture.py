@@ -157,14 +157,14 @@ ROOMS = {
     "data": ("data", 1_600, 900),
     "model": ("model", 4_600, 2_700),
     "proof": ("information_flow jaxprs", 1_800, 1_300),
-    "access": ("access row_program", 3_350, 1_700),
+    "access": ("access row_program", 3_300, 1_700),
     "session": ("runs processes", 2_500, 1_500),
     "frame": ("frame", 500, 500),
     "findings": ("findings", 430, 430),
     "report": ("report", 800, 800),
     "mcmc": ("mcmc", 2_860, 1_400),
     "svi": ("svi", 2_600, 1_400),
-    "noise_aware": ("noise_aware", 5_090, 1_600),
+    "noise_aware": ("noise_aware", 4_680, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

@@ -24,11 +24,9 @@ from dpppl.validation import check_num_data
 class Bound:
     """A model with its arguments.
 
-    - **split** - prior and log likelihood of one row.
-    - **coordinates** - in which the likelihood is measured.
+    - **split**, **coordinates** - prior and log likelihood of one row, and the coordinates in which the likelihood is measured.
     - **responses** - those that the model could have given in a row's place.
-    - **rows** - the private arrays, by label, (N, ...).
-    - **public** - the Public arrays, by label.
+    - **rows**, **public** - the private arrays, (N, ...), and the Public arrays, by label.
     - **symmetric** - the latents that may change places or signs, in words.
     - **unnamed** - how to name values through which alone rows know latents; see `unnamed`.
     - **constrain** - from latents of all samples and `public` to sites, as it was proved."""

@@ -27,8 +27,7 @@ _EXPECTED = (0.0, 1.5)  # log2 of a curvature's length over the squared norm: th
 class Bounds:
     """Bounds of a row in u. None: chosen from private histograms.
 
-    - **norm** - of a score.
-    - **curvature** - of a row's curvature."""
+    - **norm**, **curvature** - of a score, and of a row's curvature."""
 
     norm: float | None = None
     curvature: float | None = None
@@ -38,8 +37,7 @@ class Expected(NamedTuple):
     """The expectation of a stage's gradients before its norm is chosen.
 
     - **noise** - the variance of the noise in their mean, in units of the squared norm.
-    - **curvature** - of u, (k, b, b), from the stages before; None in the first, which take a quantile of norms.
-    - **covariance** - the prior's, of u, (k, b, b)."""
+    - **curvature**, **covariance** - of u, (k, b, b), from the stages before (None in the first), and the prior's."""
 
     noise: float
     curvature: Array | None
@@ -58,12 +56,7 @@ def found_bounds(
     """`at` with the user's bounds, or those from the stage's histograms, or else those of the stage before. Also the part of
     scores that the norm clips, over scores, by root mean squares.
 
-    - **ask** - the function that makes an access.
-    - **at** - arrays that accesses need, with the bounds of the stage before.
-    - **bounds** - the user's, where given.
     - **sigma** - noise multipliers by kind of access.
-    - **expected** - of the stage's gradients.
-    - **num_rows** - number of rows.
     - **most** - the largest quantile of curvatures that becomes the bound."""
     if "norm_bin" not in sigma:
         norm, bound = bounds.norm or at.norm, bounds.curvature or at.bound
@@ -83,14 +76,10 @@ def found_bounds(
 
 def chosen_norm(norms: Norms, noise_std: float, expected: Expected, informed: float, num_rows: int) -> float:
     """The norm of a stage: in the first ones a low quantile; later the largest one that still matters and widens the posterior by
-    at most `DEAR`.
+    at most `DEAR`. `informed`: how many of `num_rows` inform the posterior; `noise_std`: the noise of counts.
 
     Along an eigenvector of the curvature, of which h is expected without clipping, clipped scores have the curvature h k and the
-    variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows.
-
-    - **norms** - of rows' scores; `noise_std`: the noise of its counts.
-    - **expected** - of the stage's gradients.
-    - **informed** - how many rows inform the posterior, of `num_rows`."""
+    variance h s, with k = E[|x| min(|x|, C)] / E[x^2] and s = E[min(|x|, C)^2] / E[x^2] over the norms x of rows."""
     if expected.curvature is None:
         per_row = expected.covariance.shape[0] * expected.covariance.shape[1] / num_rows
         return norms.quantile(_EARLY[0] + (_EARLY[1] - _EARLY[0]) / (1.0 + per_row * expected.noise))

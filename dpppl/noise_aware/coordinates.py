@@ -38,8 +38,7 @@ class Prior(NamedTuple):
 
     - **mean**, **scales** - means and standard deviations (d,).
     - **pieces** - the coordinates of each block.
-    - **correlation** - (d, d), or None.
-    - **draws** - standardised draws (n, d) where there is no correlation matrix; None, too: independent coordinates."""
+    - **correlation**, **draws** - (d, d); where it is None, standardised draws (n, d), or None, too: independent coordinates."""
 
     mean: Array
     scales: Array
@@ -92,15 +91,13 @@ class Known(NamedTuple):
 
 class Search:
     """Finds deterministic sites that can be coordinates: computed from latents and Public arrays alone, outside of the data
-    plate, and jointly taking every real value as the latents vary.
+    plate, and jointly taking every real value as the latents vary. Looks at no private data.
 
-    - **split** - the model.
-    - **public** - Public arrays, on which the rank may depend.
+    - **split**, **public** - the model, and Public arrays, on which the rank may depend.
 
     That they take every value is proved, since the likelihood is evaluated, and its surrogate believed, wherever the releases
     lead: given the latents among the coordinates, the sites must be affine in some of the other latents, with a matrix of full
-    rank. So there are never more coordinates than latents that they replace; more would have a singular prior, besides costing
-    noise. Looks at no private data."""
+    rank. More coordinates than latents that they replace would have a singular prior, besides costing noise."""
 
     def __init__(self, split: SplitModel, public: Arrays) -> None:
         self._split, self._public = split, public
@@ -111,38 +108,35 @@ class Search:
             trace = split.visit_observed(lambda site: None, z, row, public, first_values(split))
             for name, site in trace.items():
                 inside = site["type"] in ("sample", "deterministic") and split.data_plate in plates_of(site)
-                self._sites[name] = (site["type"], inside)
-                if (
-                    name in split.deterministic
-                    and not inside
-                    and jnp.issubdtype(jnp.result_type(site["value"]), jnp.floating)
-                ):
-                    values[name] = abstract(jnp.shape(site["value"]), jnp.result_type(site["value"]))
+                self._sites[name], value = (site["type"], inside), site["value"]
+                if name in split.deterministic and not inside and jnp.issubdtype(jnp.result_type(value), jnp.floating):
+                    values[name] = abstract(jnp.shape(value), jnp.result_type(value))
+
+        def tangents(z: Arrays, tangent: Arrays, public: Arrays) -> dict[str, Arrays]:
+            """The derivatives of deterministic sites along each latent by itself."""
+            sites = lambda latent: lambda value: self._deterministic(z | {latent: value}, public)  # noqa: E731
+            return {latent: jax.jvp(sites(latent), (z[latent],), (tangent[latent],))[1] for latent in z}
 
         jax.eval_shape(explore, split.latents, split.row, split.arguments.public)
         self.shapes = split.latents | values
         if values:
             inputs = {"latent": split.latents, "tangent": split.latents, "public": split.arguments.public}
-            self._slopes = Dependence(self._tangents, **inputs)
-
-    def _tangents(self, z: Arrays, tangent: Arrays, public: Arrays) -> dict[str, Arrays]:
-        """The derivatives of deterministic sites along each latent by itself."""
-
-        def along(latent: str) -> Tree:
-            sites = lambda value: self._deterministic(z | {latent: value}, public)  # noqa: E731
-            return jax.jvp(sites, (z[latent],), (tangent[latent],))[1]
-
-        return {latent: along(latent) for latent in z}
+            self._slopes = Dependence(tangents, **inputs)
 
     def _deterministic(self, z: Arrays, public: Arrays) -> Arrays:
         values = self._split.constrain(z, public)
         return {site: values[site] for site in self.shapes if site not in self._split.latents}
 
     def best(self) -> set[str]:
-        """The latents that enter the likelihood, with those replaced that deterministic sites can replace: each time by
-        the site that leaves the fewest coordinates.
+        """The latents that enter the likelihood, with those replaced that deterministic sites can replace: each time by the site
+        that leaves the fewest coordinates. Where a site is affine in all that it replaces, the latents stay: their prior may be
+        normal."""
 
-        Where a site is affine in all that it replaces, nothing is gained, and the latents stay: their prior may be normal."""
+        def is_gain(before: set[str], after: set[str], name: str) -> bool:
+            latents = before & set(self._split.latents)
+            computed_from = {n for n in latents if ("tangent", n) in self._slopes.inputs(n, name)}
+            return not before <= after and set(self._affine([name], computed_from)) != computed_from
+
         sites = self._entering(())
         while True:
             better = [
@@ -150,7 +144,7 @@ class Search:
                 for name in self.shapes
                 if name not in sites and name not in self._split.latents
                 for found in [self._entering((*self._held(sites), name))]
-                if name in found and self._is_gain(sites, found, name) and self._is_onto(found)
+                if name in found and is_gain(sites, found, name) and self._is_onto(found)
             ]
             if not better:
                 return sites
@@ -192,11 +186,6 @@ class Search:
             if ("tangent", latent) in inputs and not inputs & {("latent", other) for other in (*found, latent)}:
                 found.append(latent)
         return tuple(found)
-
-    def _is_gain(self, before: set[str], after: set[str], name: str) -> bool:
-        """Whether site `name` replaces latents, and is not affine in all that it is computed from."""
-        computed_from = [n for n in before & set(self._split.latents) if ("tangent", n) in self._slopes.inputs(n, name)]
-        return not before <= after and set(self._affine([name], computed_from)) != set(computed_from)
 
     def _is_onto(self, sites: set[str]) -> bool:
         """Whether the deterministic sites take every value, given the latents among the sites: the rank at some latents."""
@@ -250,10 +239,9 @@ class Coordinates:
     """The vector (d,) through which alone the likelihood depends on latents: values of sites in the order of `shapes`, latent
     sites unconstrained, deterministic ones as they are.
 
-    - **split** - the model.
-    - **shapes** - shapes of the sites.
-    - **moves** - latents, not among the sites, in which the deterministic sites are affine and take any value, given all others.
-    """
+    - **split**, **shapes** - the model, and shapes of the sites.
+    - **moves** - latents, not among the sites, in which the deterministic sites are affine and take any value, given all
+    others."""
 
     split: SplitModel
     shapes: Shapes
@@ -261,10 +249,8 @@ class Coordinates:
 
     @classmethod
     def of(cls, split: SplitModel, public: Arrays | None = None, named: Sequence[str] | None = None) -> "Coordinates":
-        """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data.
-
-        `public`: the Public arrays, zeros if not given. Raises ConfigurationError, naming the site, for sites named
-        that cannot be coordinates."""
+        """Those of a model, as found (see `Search`), or the sites `named`; looks at no private data. Without `public` Public
+        arrays are zeros. Raises ConfigurationError, naming the site, for sites named that cannot be coordinates."""
         search = Search(split, split.placeholder_public() if public is None else public)
         sites = search.best() if named is None else search.checked(named)
         return cls(split, {site: search.shapes[site] for site in sorted(sites)}, search.moved_by(sites))
@@ -300,8 +286,7 @@ class Coordinates:
         return jnp.concatenate([jnp.ravel(values[site]) for site in self.shapes])
 
     def latents(self, vector: jax.Array) -> Arrays:
-        """Latents with these coordinates, 0 where they do not enter, and values for the deterministic sites held: what
-        `SplitModel.log_likelihood` takes."""
+        """Latents with these coordinates, 0 where they do not enter, and values for the deterministic sites held."""
         z = {site: jnp.zeros(s.shape, s.dtype) for site, s in self.split.latents.items()}
         start = 0
         for site, s in self.shapes.items():
@@ -315,14 +300,21 @@ class Coordinates:
         return drawn_from_prior(self.split, public, key, count)
 
     def prior(self, public: Arrays, key: jax.Array) -> tuple[Prior, bool]:
-        """The prior of the coordinates, and whether it is normal and they are all latents.
-
-        Exact where it is, else of draws; of wide models it is normal only if the coordinates are independent under it.
-        Raises UnsupportedModelError for improper priors."""
-        is_full = self.dimension <= MOST_FULL
-        points = self._prior_points(public, key)
+        """The prior of the coordinates, and whether it is normal and they are all latents: exact where it is, else of draws, cut
+        off where a heavy tail would decide the variance. Of wide models it is normal only if the coordinates are independent
+        under it. Raises UnsupportedModelError for improper priors."""
+        draws = self.draws(public, key)
+        points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
+        for site, values in draws.items():
+            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
+                raise UnsupportedModelError(
+                    f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
+                )
+        low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
+        reach = np.where(high > low, _TAIL * (high - low), np.inf)
+        points = np.clip(points, middle - reach, middle + reach)
         are_latents = set(self.sites) == set(self.split.latents)
-        if is_full:
+        if self.dimension <= MOST_FULL:
             mean, covariance = points.mean(axis=0), np.atleast_2d(np.cov(points.T))
             exact = self._normal(public, mean, points[:64]) if are_latents else None
             mean, covariance = (mean, covariance) if exact is None else exact
@@ -335,29 +327,14 @@ class Coordinates:
         mean, scales = points.mean(axis=0), points.std(axis=0)
         return Prior(mean, scales, pieces, draws=(points - mean) / scales), False
 
-    def _prior_points(self, public: Arrays, key: jax.Array) -> np.ndarray:
-        """Coordinates (n, d) drawn from the prior, cut off where a heavy tail would decide the variance. Raises
-        UnsupportedModelError for improper ones."""
-        draws = self.draws(public, key)
-        points = np.asarray(run_once(jax.vmap(self.vector, (0, None)), draws, public), np.float64)
-        for site, values in draws.items():
-            if np.any(np.ptp(np.asarray(values), axis=0) == 0.0):
-                raise UnsupportedModelError(
-                    f"site '{site}' has no proper prior, and NoiseAware starts from the prior: give it one, however wide."
-                )
-        low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
-        reach = np.where(high > low, _TAIL * (high - low), np.inf)
-        return np.clip(points, middle - reach, middle + reach)
-
     def _independent(self, public: Arrays, points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's
-        derivative follows its own value, at some draws."""
+        """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's derivative
+        follows its own value, at some draws."""
         mean = points.mean(axis=0)
         gradient = lambda x, public: jax.grad(lambda x: self.split.log_prior(self.latents(x), public))(x)  # noqa: E731
         at = np.array([mean, *points], np.float32)
-        values = np.asarray(
-            run_once(lambda at, public: lax.map(lambda x: gradient(x, public), at), at, public), np.float64
-        )
+        each = lambda at, public: lax.map(lambda x: gradient(x, public), at)  # noqa: E731
+        values = np.asarray(run_once(each, at, public), np.float64)
         precision = -np.sum((values[1:] - values[0]) * (points - mean), axis=0) / np.sum((points - mean) ** 2, axis=0)
         if not np.all(precision > 0.0):
             return None

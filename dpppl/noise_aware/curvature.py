@@ -8,7 +8,6 @@ variance of log eigenvalues drawn, then these; rotations and eigenvalues by slic
 nothing. It knows M by its eigenvalues alone, so that draws are equivariant under rotations of M.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,15 +28,11 @@ _SPREAD_ALONG, _GRID = 0.6, 200
 def eigen_draws(
     noisy: Array, std: float, real: Array, reference: Array, smallest: float, count: int
 ) -> tuple[Array, Array]:
-    """Eigenvalues (count, k, b) and eigenvectors (count, k, b, b), in columns, of curvatures given `noisy` (k, b, b).
+    """Eigenvalues (count, k, b) and eigenvectors (count, k, b, b), in columns, of curvatures at least `smallest`, given `noisy`
+    (k, b, b) with noise of sd `std` on the diagonal; eigenvalues are 0 in padding, where `real` is not.
 
-    - **noisy** - the noisy release.
-    - **std** - sd of the noise on the diagonal.
-    - **real** - (k, b); where False, in padding, eigenvalues are 0.
     - **reference** - symmetric matrices (k, b, b), equivariant under rotations as `noisy` is, which decide the signs of its
-      eigenvectors: else these would differ from machine to machine.
-    - **smallest** - the smallest eigenvalue that is possible.
-    - **count** - number of draws."""
+      eigenvectors: else these would differ from machine to machine."""
     values, vectors, exists = _decomposed(noisy, real, reference)
     low, high = np.log(smallest), np.log(max(values.max(), 10.0 * smallest) + 6.0 * std)
     rng, width = np.random.default_rng(0), values.shape[1]
@@ -45,9 +40,12 @@ def eigen_draws(
     rows = np.tile(np.eye(width), (len(values), 1, 1))  # eigenvectors, by those of the release
     law = _Law(logs[exists].mean(), 1.0, low, high)
     drawn = np.empty((count, *values.shape)), np.empty((count, *rows.shape))
+    half = width // 2  # a round robin: after b - 1 steps each pair has met once
+    order = np.r_[0, half, 1 : half - 1, half + 1 : 2 * half, half - 1] if half > 1 else np.arange(2)
     for step in range(_BURN_IN + _THIN * count):
         for _ in range(min(_ROUNDS, width - 1)):
-            rows, logs, exists = _next_pairs(_rotated(rows, np.exp(logs), exists, values, std, rng), logs, exists)
+            rows = _rotated(rows, np.exp(logs), exists, values, std, rng)
+            rows, logs, exists = (a[:, order] for a in (rows, logs, exists))
         law = law.given(logs[exists], rng)
         logs = _within_slices(logs, np.einsum("kib,kib,kb->ki", rows, rows, values), std, law, rng)
         number, is_drawn = divmod(step - _BURN_IN + 1, _THIN)
@@ -58,14 +56,12 @@ def eigen_draws(
 
 
 def _decomposed(noisy: Array, real: Array, reference: Array) -> tuple[Array, Array, Array]:
-    """Eigenvalues (k, b), 0 in padding, which comes first; eigenvectors (k, b, b); and where there is no padding. An odd
-    number is made even by one of padding."""
+    """Eigenvalues (k, b), 0 in padding, which comes first; eigenvectors (k, b, b); and where there is no padding. An odd number
+    is made even by one of padding."""
     width = real.shape[1]
     beyond = 1.0 + 4.0 * width * np.abs(noisy).max()
-    padded = np.where(
-        real[:, :, None] & real[:, None, :], (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)
-    )
-    values, vectors = np.linalg.eigh(padded)
+    both = real[:, :, None] & real[:, None, :]
+    values, vectors = np.linalg.eigh(np.where(both, (noisy + noisy.swapaxes(1, 2)) / 2.0, -beyond * np.eye(width)))
     sides = np.sum(vectors[:, :, :-1] * (reference @ vectors[:, :, 1:]), axis=1)
     vectors[:, :, 1:] *= np.cumprod(np.where(sides < 0.0, -1.0, 1.0), axis=1)[:, None, :]
     exists = np.arange(width) >= width - real.sum(axis=1, keepdims=True)
@@ -91,17 +87,6 @@ def _rotated(rows: Array, scales: Array, exists: Array, values: Array, std: floa
     phi = (base + arc * rng.uniform(-1.0, 1.0, base.shape)) / 2.0 * (exists[:, :half] & exists[:, half:])
     cos, sin = np.cos(phi)[:, :, None], np.sin(phi)[:, :, None]
     return np.concatenate([cos * a + sin * b, cos * b - sin * a], axis=1)
-
-
-def _next_pairs(*arrays: Array) -> list[Array]:
-    """A step of a round robin over the second axes: after b - 1 of them each has met each other once."""
-    order = _order(arrays[0].shape[1] // 2)
-    return [a[:, order] for a in arrays]
-
-
-@functools.cache
-def _order(half: int) -> Array:
-    return np.r_[0, half, 1 : half - 1, half + 1 : 2 * half, half - 1] if half > 1 else np.arange(2)
 
 
 class _Law(NamedTuple):
@@ -147,8 +132,7 @@ def _within_slices(logs: Array, centres: Array, std: float, law: _Law, rng: np.r
 class Curvature(NamedTuple):
     """Positive definite draws of a curvature, equally weighted. Padding is 0.
 
-    - **values** - eigenvalues (n, ..., d).
-    - **vectors** - eigenvectors (n, ..., d, d), in columns.
+    - **values**, **vectors** - eigenvalues (n, ..., d), and eigenvectors (n, ..., d, d), in columns.
     - **ratio** - (..., d, d), or (n, ..., d, d): the variance of scores in units of the curvature."""
 
     values: Array
@@ -174,10 +158,8 @@ class Curvature(NamedTuple):
         return (self.vectors * self.values[..., None, :] ** exponent) @ self.vectors.swapaxes(-1, -2)
 
     def averaged(self, redrawn: float, count: int, added: float = 0.0) -> "Curvature":
-        """With the variance of the mean of `count` gradients in place of that of each.
-
-        All have the same rows, and draws of their own: these make the share `redrawn` of the variance of scores, or add its
-        multiple `added`. Where scores vary by more than the model's, both refer to the curvature, the model's variance."""
+        """With the variance of the mean of `count` gradients in place of that of each: all have the same rows, and draws of their
+        own, which make the share `redrawn` of the variance that the model gives scores, or add its multiple `added`."""
         scores, mean = (np.trace(x, axis1=-2, axis2=-1).sum() for x in (self.scores.mean(axis=0), self.mean))
         by = 1.0 - redrawn * (1.0 - 1.0 / count) + added / count
         return self._replace(ratio=self.ratio * (1.0 + (by - 1.0) * float(mean / max(scores, mean))))
@@ -202,15 +184,12 @@ def drawn(
     noisy: Array, std: float, scores: Array, scores_std: float, real: Array, covariance: Array, count: int, most: float = 1.0,
     along: Array | None = None,
 ) -> Curvature:  # fmt: skip
-    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases.
+    """Draws of diagonal blocks (k, b, b) of a curvature, given noisy releases under a prior of this `covariance`.
 
     - **noisy**, **std** - curvature plus noise, (k, b, b), of this sd on the diagonal, and std / sqrt 2 off it.
     - **scores**, **scores_std** - variance of the scores with noise, and the sd of that noise.
     - **real** - (k, b), where there is no padding.
-    - **covariance** - the prior's, (k, b, b).
-    - **count** - number of draws.
-    - **most** - see `_ratio`.
-    - **along** - a direction of one block, a unit vector (b,), that is not like the others; see `_drawn_along`."""
+    - **most**, **along** - see `_ratio`, and `_drawn_along`."""
     smallest = _SMALLEST * min(1.0 / np.linalg.eigvalsh(covariance).max(), std)
     values, vectors = eigen_draws(noisy, std, real, scores, smallest, count)
     if along is not None:
@@ -223,8 +202,8 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
     """The draws, (n, 1, b) and (n, 1, b, b), whose curvature along the unit vector `along` (b,) is drawn anew: from its release,
     and a lognormal prior around the mean over all directions, which is what coordinates are made for (`Frame.evened_along`).
 
-    Along the way from the prior mean a regression has another curvature than across it, as fitted values grow and responses
-    become nearly certain (or counts large). A prior that knows no directions would make it like the others."""
+    Along the way from the prior mean a regression has another curvature than across it, which a prior that knows no directions
+    would not allow."""
     matrices = (vectors[:, 0] * values[:, 0, None, :]) @ vectors[:, 0].swapaxes(1, 2)
     # from eigenvalues: along @ matrices @ along may be rounded to 0
     typical, present = values[:, 0].mean(axis=1), np.sum(values[:, 0] * (along @ vectors[:, 0]) ** 2, axis=1)
@@ -242,10 +221,9 @@ def _drawn_along(along: Array, values: Array, vectors: Array, noisy: Array, std:
 def _ratio(noisy: Array, std: float, curvature: Array, most: float = 1.0, count: int = 0) -> Array:
     """The variance of scores J in units of the curvature A: C in J = A^(1/2) C A^(1/2), given `noisy` = J + noise.
 
-    J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from a
-    multiple of one, with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows.
-    Symmetric, positive semidefinite. Where `most` is infinite, for a sandwich, the spread is 1, and `count` draws (count, ...)
-    hold what the noise of J leaves open."""
+    J is much like a multiple of A, of at most `most`: 1, or the rows of a unit, which may be correlated. So C starts from one,
+    with entries of a relative spread of 0.3, and moves to what was released as far as its noise allows. Where `most` is infinite,
+    for a sandwich, the spread is 1, and `count` draws (count, ...) hold what the noise of J leaves open."""
     size, error = np.sum(curvature**2), std**2
     # 1, which is safe, where noise drowns it
     multiple = (dispersion(noisy, std, curvature)[0] + error / size) / (1.0 + error / size)

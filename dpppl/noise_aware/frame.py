@@ -27,8 +27,8 @@ _WIDEST = 1e6  # the largest ratio of scales, beyond which covariances are round
 class Layout(NamedTuple):
     """The coordinates of each block.
 
-    - **numbers** - (k, b): numbers of coordinates; d, their number, is padding.
-    - **place** - (d,): where each coordinate stands in the flattened blocks."""
+    - **numbers**, **place** - (k, b): numbers of coordinates; d, their number, is padding. (d,): where each stands in the
+      flattened blocks."""
 
     numbers: Array
     place: Array
@@ -81,16 +81,15 @@ class Layout(NamedTuple):
 
 
 def homes(sizes: Sequence[int], most: int) -> list[Array]:
-    """Numbers 0, 1, ... of the coordinates of sites of these sizes, in pieces of at most `most`: large sites in equal
-    pieces, small ones next to each other together."""
+    """Numbers 0, 1, ... of the coordinates of sites of these sizes, in pieces of at most `most`: large sites in equal pieces,
+    small ones together."""
     pieces: list[list[int]] = []
     start = 0
     for size in sizes:
         for part in np.array_split(np.arange(start, start + size), -(-size // most)):
-            if pieces and len(pieces[-1]) + size <= most:
-                pieces[-1] += list(part)
-            else:
-                pieces.append(list(part))
+            if not pieces or len(pieces[-1]) + size > most:
+                pieces.append([])
+            pieces[-1] += list(part)
         start += size
     return [np.array(piece) for piece in pieces]
 
@@ -100,8 +99,7 @@ class Frame(NamedTuple):
 
     Its methods take and return arrays of NumPy, or of JAX in the program of a row.
 
-    - **scales** - (d,).
-    - **turn** - Y (d, RANK); (d, 0) where there is one block.
+    - **scales**, **turn** - (d,), and Y (d, RANK); (d, 0) where there is one block.
     - **layout** - the coordinates of each block.
     - **roots** - (k, b, b): from u to scaled and reflected latents; at first roots of the prior's correlation.
     - **sketch** - (d, COLUMNS): rows release a curvature's diagonal blocks, and its products with these; (d, 0): one block."""
@@ -115,18 +113,23 @@ class Frame(NamedTuple):
     @classmethod
     def of(cls, scales: Array, directions: Array, pieces: Sequence[Array]) -> "Frame":
         """The one whose first block is the span of `directions` (d, r), orthonormal; not evened yet."""
-        pivots, turn = _reflection(directions, RANK if len(pieces) > 1 else 0)
+        turn, pivots = np.zeros((len(scales), RANK if len(pieces) > 1 else 0)), np.zeros(0, int)
+        if count := directions.shape[1]:  # 1 - Y Y' swaps the pivots' axes with a basis of the directions
+            pivots = np.asarray(qr(directions.T, mode="economic", pivoting=True)[2][:count])
+            left, values, right = np.linalg.svd(directions[pivots])
+            difference = directions @ (right.T @ left.T)
+            difference[pivots] += np.eye(count)
+            turn[:, :count] = difference @ (left / np.sqrt(1.0 + values)) @ left.T
         layout = Layout.of(pieces, pivots)
         roots = np.tile(np.eye(layout.numbers.shape[1]), (len(layout.numbers), 1, 1))
         return cls(scales, turn, layout, roots, np.zeros((len(scales), COLUMNS if len(pieces) > 1 else 0)))
 
     def evened(self, curvature: Array, covariance: Array, noise: Array | None = None) -> "Frame":
-        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, where both are those of the scaled and turned
-        latents, of size 1 or so.
+        """With roots S (S' curvature S + 1)^(-1/4), SS' the prior's `covariance`, both of the scaled and turned latents.
 
-        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is
-        evened wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next
-        release is in proportion to the trace, and would hide that direction."""
+        `noise` (k, b, b), of one block: a bound on the error of the curvature, v' noise v along v. Curvature above it is evened
+        wholly, by the power -1/2, down to the most that the least known direction may have: the noise of the next release is in
+        proportion to the trace, and would hide that direction."""
         root = symmetric_root(covariance)
         values, vectors = np.linalg.eigh(root @ curvature @ root)
         values = np.maximum(values, 0.0)
@@ -142,25 +145,23 @@ class Frame(NamedTuple):
 
     def flattened(self, curvature: Array, error: float) -> tuple["Frame", float]:
         """Of one block: directions of u with more `curvature` (1, b, b) than the least one may have, shrunk until they have as
-        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues.
-
-        Where several directions stand out alike, units hide nothing, and the frame stays: shrinking these would make rows long
-        that have what is rare, and clip them."""
+        much; and by what this multiplies the trace of what stands out. `error`: a bound on that of eigenvalues. Where several
+        directions stand out alike, units hide nothing, and the frame stays: rows that have what is rare would be long, and
+        clipped."""
         values, vectors = np.linalg.eigh(curvature)
         known = np.where(values > error, values, 0.0)
         if np.sum(known) ** 2 >= _ALONE * np.sum(known**2):
             return self, 1.0
         least = max(float(values.min()), 0.0) + error
         squares = least / np.maximum(values, least)
-        left, lengths, right = np.linalg.svd(
-            self.roots @ (vectors * np.sqrt(squares)[:, None, :]) @ vectors.swapaxes(1, 2)
-        )
+        shrunk = self.roots @ (vectors * np.sqrt(squares)[:, None, :]) @ vectors.swapaxes(1, 2)
+        left, lengths, right = np.linalg.svd(shrunk)
         roots = (left * np.maximum(lengths, lengths.max() / _WIDEST)[:, None, :]) @ right
         return self._replace(roots=roots), float(np.sum(known * squares) / np.sum(known))
 
     def evened_along(self, moved: Array, curvature: Array) -> "Frame":
-        """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the curvature
-        along it is the mean over all directions. `curvature`: that of the scaled latents."""
+        """Of one block: with the direction of the latents `moved` (d,) stretched, by a factor of 5 at most, so that the
+        `curvature` (of scaled latents) along it is the mean over all directions."""
         u = self.coordinates(moved)
         u = u / max(float(np.linalg.norm(u)), 1e-30)
         own = self.roots.swapaxes(1, 2) @ curvature @ self.roots
@@ -238,8 +239,8 @@ class Frame(NamedTuple):
         return jnp.concatenate([isometric(product).ravel(), sketch.ravel() / 2])
 
     def length_of_product(self, inner: jax.Array, jacobian: jax.Array, grams: jax.Array) -> jax.Array:
-        """The length of the numbers of J' M J, of which none is formed: the symmetric part of M (n, n) counts, J is a
-        `jacobian` (n, k, b) in blocks, and `grams` (k, n, n) holds JJ' of each."""
+        """The length of the numbers of J' M J, of which none is formed: the symmetric part of M (n, n) counts, J is a `jacobian`
+        (n, k, b) in blocks, and `grams` (k, n, n) holds JJ' of each."""
         inner = (inner + inner.T) / 2
         products = inner @ grams
         columns = inner @ jnp.tensordot(jacobian, self.layout.gathered(self.sketch.T), ((1, 2), (1, 2)))
@@ -263,19 +264,6 @@ class Frame(NamedTuple):
 
 def _namespace(array: Any) -> Tree:
     return np if isinstance(array, np.ndarray) else jnp
-
-
-def _reflection(directions: Array, rank: int) -> tuple[Array, Array]:
-    """Pivots (r,) and Y (d, rank) such that 1 - Y Y' swaps the pivots' axes with a basis of the directions (d, r)."""
-    turn = np.zeros((len(directions), rank))
-    if not directions.shape[1]:
-        return np.zeros(0, int), turn
-    pivots = np.asarray(qr(directions.T, mode="economic", pivoting=True)[2][: directions.shape[1]])
-    left, values, right = np.linalg.svd(directions[pivots])
-    difference = directions @ (right.T @ left.T)
-    difference[pivots] += np.eye(len(pivots))
-    turn[:, : len(pivots)] = difference @ (left / np.sqrt(1.0 + values)) @ left.T
-    return pivots, turn
 
 
 def isometric(matrix: jax.Array) -> jax.Array:

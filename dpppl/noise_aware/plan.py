@@ -1,9 +1,8 @@
 """The accesses of a run: what they need, their order, and the share of the privacy cost that each of them gets."""
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,8 +17,7 @@ STEPS, NUM_AXES = 40, 8
 class At(NamedTuple):
     """Where accesses are made. Each kind reads its own of the fields that may be None.
 
-    - **point** - (d,).
-    - **norm**, **bound** - bounds of a row's score and of its curvature.
+    - **point**, **norm**, **bound** - (d,); bounds of a row's score and of its curvature.
     - **frame** - the coordinates u.
     - **score_bound** - the score of a row whose curvature is longer is weighed down.
     - **halfway** - of "sizes": another point, (d,).
@@ -45,8 +43,7 @@ class At(NamedTuple):
 class Walk(NamedTuple):
     """The needs of a walk of `STEPS` gradients.
 
-    - **mean** - the prior mean, (d,).
-    - **inverse** - of the frame's roots, (k, b, b).
+    - **mean**, **inverse** - the prior mean, (d,), and of the frame's roots, (k, b, b).
     - **gains**, **offsets** - for each step, see `gains_of`.
     - **curvature** - that of the likelihood, (k, b, b).
     - **reach** - how far it may go from its start, in prior sds."""
@@ -70,12 +67,9 @@ class Walk(NamedTuple):
 class State(NamedTuple):
     """The arguments of a program of accesses but for rows and public arrays.
 
-    - **at** - where they are made.
-    - **i** - number of the first.
-    - **rng_key** - the key of all.
-    - **noise_multiplier** - of each.
-    - **walk** - of gradients; else None.
-    - **repeats** - of `Joint`: how many."""
+    - **at**, **i** - where they are made, and the number of the first.
+    - **rng_key**, **noise_multiplier** - the key of all, and the noise of each.
+    - **walk**, **repeats** - of gradients, else None; of `Joint`: how many."""
 
     at: At
     i: Any
@@ -95,12 +89,9 @@ def narrow(tree: Tree) -> Tree:
     return jax.tree.map(lambda x: np.asarray(x, kinds[np.asarray(x).dtype.kind]), tree)
 
 
-class Ask(Protocol):
-    """Makes accesses, and returns their noisy sums; of a walk, positions and noisy scores."""
-
-    def __call__(
-        self, kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None
-    ) -> Tree: ...
+Ask = Callable[..., Tree]
+"""`ask(kind, at, noise_multiplier, repeats=1, walk=None)` makes accesses, and returns their noisy sums; of a walk, positions and
+noisy scores."""
 
 
 def num_directions(dimension: int) -> int:
@@ -111,9 +102,7 @@ def num_directions(dimension: int) -> int:
 class Block(NamedTuple):
     """Successive accesses of one kind.
 
-    - **kind** - what they ask of a row.
-    - **share** - the share of mu^2 of all of them together.
-    - **repeats** - how many."""
+    - **kind**, **share**, **repeats** - what they ask of a row, the share of mu^2 of all of them together, and how many."""
 
     kind: str
     share: float
@@ -130,7 +119,7 @@ class Plan:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        return tuple(itertools.chain(*self.stages))
+        return sum(self.stages, ())
 
     @property
     def num_accesses(self) -> int:
@@ -176,6 +165,5 @@ def default_plan(
 
 
 def wide_plan(is_adaptive: bool = True) -> Plan:
-    """The same accesses, for wide models, but for those that find units: what is not known of the curvature widens their
-    posteriors most."""
+    """The same accesses but for those that find units: what is not known of the curvature widens wide posteriors most."""
     return default_plan(is_adaptive, WIDE_GRADIENTS, WIDE_CURVATURES, ())

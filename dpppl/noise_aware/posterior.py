@@ -29,10 +29,8 @@ _CHAINS = 30
 class Linear(NamedTuple):
     """Residuals (k b,) that are linear in coordinates: minus log likelihoods are half their squares.
 
-    - **start** - (n, k, b): residuals at `centre`.
-    - **slopes** - (n, k, b, b), by scaled and reflected latents.
-    - **centre** - coordinates (d,).
-    - **frame** - how latents are scaled and reflected."""
+    - **start**, **slopes** - (n, k, b): residuals at `centre`; (n, k, b, b), by scaled and reflected latents.
+    - **centre**, **frame** - coordinates (d,), and how latents are scaled and reflected."""
 
     start: Array
     slopes: Array
@@ -41,14 +39,13 @@ class Linear(NamedTuple):
 
     @classmethod
     def of(cls, means: Array, covariances: Array, prior: Array, origin: Array, frame: Frame) -> "Linear":
-        """Those that make means (n, k, b) and covariances of u under a normal prior of covariance `prior`, where latents have
-        the mean `origin`."""
+        """Those that make means (n, k, b) and covariances of u under a normal prior of covariance `prior`, where latents have the
+        mean `origin`."""
         centre = means.mean(axis=0)
         total = np.linalg.inv(covariances)
         values, vectors = np.linalg.eigh(total - np.linalg.inv(prior))
-        roots = np.sqrt(
-            np.maximum(values, 1e-9 * np.linalg.eigvalsh(total).max())
-        )  # a mixture may be wider than the prior
+        # a mixture may be wider than the prior
+        roots = np.sqrt(np.maximum(values, 1e-9 * np.linalg.eigvalsh(total).max()))
         slopes = (vectors * roots[..., None, :]).swapaxes(-1, -2)
         missing = times(vectors.swapaxes(-1, -2), times(total, means)) / roots
         return cls(times(slopes, centre) - missing, slopes @ frame.inverse, origin + frame.latents(centre), frame)
@@ -69,19 +66,19 @@ def _residual(data: Tree, vector: jax.Array) -> jax.Array:
 
 class Sampler:
     """NUTS chains over the latents of a model, as one vector, under its prior times exp(-|residual|^2 / 2); compiled once for all
-    surrogates. Each chain has a residual of its own; all give as many samples.
+    surrogates. Each chain has a residual of its own; all give as many samples. `x` (n,) is nearly white: see `_place`, and
+    `_wide_latents` for wide models.
 
-    - **coordinates** - those of the model.
-    - **num_samples** - of all chains together.
-
-    Its `x` (n,) is nearly white: see `_place`, and `_wide_latents` for wide models."""
+    - **coordinates**, **num_samples** - those of the model; of all chains together."""
 
     def __init__(self, coordinates: Coordinates, num_samples: int) -> None:
         latents = coordinates.split.latents
         zeros, self._unravel = ravel_pytree({site: jnp.zeros(s.shape, s.dtype) for site, s in latents.items()})
         self.dimension, self.coordinates, self.num_samples = len(zeros), coordinates, num_samples
         self._is_wide = coordinates.dimension > MOST_FULL
-        self._moves, self._sites = (self._are_in(sites) for sites in (coordinates.moves, coordinates.sites))
+        members = lambda sites: {n: jnp.full(s.shape, n in sites) for n, s in latents.items()}  # noqa: E731
+        inside = [np.asarray(ravel_pytree(members(s))[0]) for s in (coordinates.moves, coordinates.sites)]
+        self._moves, self._sites = inside
         self._own, self._given = np.flatnonzero(self._moves), np.flatnonzero(~self._moves)
         self._slopes = jax.jit(lambda t, frame, data: (lambda at: (at(t), jax.jacobian(at)(t)))(self._at(frame, data)))
         frames = None if self._is_wide else 0
@@ -100,25 +97,17 @@ class Sampler:
         else:
             frames = self._white(data, points, public)
         count = len(linear.start)
-        placed, diverging = self._chains(
-            (data, public), frames, jax.random.split(key, count), -(-self.num_samples // count)
-        )
+        each = jax.random.split(key, count), -(-self.num_samples // count)
+        placed, diverged = self._chains((data, public), frames, *each)
         # In the order of time: what drifts or is stuck makes the halves differ.
         samples = {n: np.asarray(v).swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in placed.items()}
-        return self._checked(samples, float(np.mean(np.asarray(diverging))))
-
-    def _checked(self, samples: dict[str, Array], diverging: float) -> tuple[dict[str, Array], str | None]:
         samples = {site: value[: self.num_samples] for site, value in samples.items()}
+        diverging = float(np.mean(np.asarray(diverged)))
         with np.errstate(all="ignore"):
             r_hat = max(float(np.max(split_gelman_rubin(value[None]))) for value in samples.values())
         if diverging <= _DIVERGING and r_hat <= _R_HAT:
             return samples, None
         return samples, f"NUTS did not explore the posterior ({diverging:.0%} divergences, split R-hat {r_hat:.2f})"
-
-    def _are_in(self, sites: tuple[str, ...]) -> Array:
-        """Whether each latent (n,) belongs to one of the sites."""
-        latents = self.coordinates.split.latents
-        return np.asarray(ravel_pytree({n: jnp.full(s.shape, n in sites) for n, s in latents.items()})[0])
 
     def _chain(self, data: Tree, frame: Tree, key: jax.Array, num_samples: int) -> Tree:
         """Latents by site, (num_samples, ...), and whether they diverged."""
@@ -128,9 +117,8 @@ class Sampler:
             return 0.5 * jnp.sum(residual**2) - self.coordinates.split.log_prior(latents, data[1]) - log_det
 
         start, step = hmc(potential_fn=potential, algo="NUTS")
-        state = start(
-            jnp.zeros(self.dimension), _NUM_WARMUP, step_size=0.5, target_accept_prob=0.9, max_tree_depth=7, rng_key=key
-        )
+        options = dict(step_size=0.5, target_accept_prob=0.9, max_tree_depth=7, rng_key=key)
+        state = start(jnp.zeros(self.dimension), _NUM_WARMUP, **options)
         state = lax.fori_loop(0, _NUM_WARMUP, lambda _, state: step(state), state)
 
         def body(state: Tree, _: Any) -> Tree:
@@ -157,10 +145,9 @@ class Sampler:
         return residual
 
     def _white(self, data: Tree, points: Array, public: Tree) -> Tree:
-        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n).
-
-        Latents that are coordinates themselves or `moves` are placed where they fit, and the spread of all others is that of a
-        linear residual around these, which needs no search."""
+        """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n). Latents that are coordinates
+        themselves or `moves` are placed where they fit, and the spread of all others is that of a linear residual around
+        these."""
         middle, width = _prior_scales(points)
         covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
         scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
@@ -181,10 +168,9 @@ class Sampler:
         return {name: jnp.asarray(np.array([f[name] for f in frames]), jnp.float32) for name in frames[0]}
 
     def _place(self, x: jax.Array, data: Tree, frame: Tree) -> tuple[Tree, Tree]:
-        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x.
-
-        The residual is affine in the latents that are `moves`, given all others: these get the mean and covariance that they
-        would have under a normal prior, given the others."""
+        """Latents, in units of their prior's spread, and the log determinant of their derivatives by x. The residual is affine in
+        the latents that are `moves`: these get the mean and covariance that they would have under a normal prior, given all
+        others."""
         given, own, at = self._given, self._own, self._at(frame, data)
         t = jnp.zeros_like(x).at[given].set(frame["around"] + frame["root"] @ x[given])
         if not len(own):
@@ -197,8 +183,8 @@ class Sampler:
 
     def _wide_frame(self, average: Linear, covariance: Array, points: Array, public: Tree) -> Tree:
         """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
-        latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in
-        their prior."""
+        latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in their
+        prior."""
         middle, width = (jnp.asarray(a, jnp.float32) for a in _prior_scales(points))
         frame = average.frame
         if not self.coordinates.held:
@@ -248,10 +234,8 @@ def _prior_scales(points: Array) -> tuple[Array, Array]:
 class Mixture(NamedTuple):
     """A posterior under a normal prior: normal given the curvature, which is drawn from what its release left open.
 
-    - **mean** - latents at u = 0.
-    - **prior** - (k, b, b): the prior covariance of u.
-    - **means** - (n, k, b), equally weighted.
-    - **covariances** - (n, k, b, b).
+    - **mean**, **prior** - latents at u = 0, and (k, b, b): the prior covariance of u.
+    - **means**, **covariances** - (n, k, b) and (n, k, b, b), equally weighted.
     - **surrogate** - the likelihood.
 
     Gradients near the posterior mean say next to nothing of the curvature, and weights by their evidence would prefer small ones,
@@ -276,10 +260,7 @@ class Mixture(NamedTuple):
         return Known(self.mean + frame.latents(mean), frame.variances(spread))
 
     def log_density(self, number: int, value: float) -> float:
-        """Log posterior density of one coordinate at a value.
-
-        - **number** - number of the coordinate.
-        - **value** - value of the coordinate."""
+        """Log posterior density of one coordinate, by its number, at a value."""
         from scipy.special import logsumexp
 
         frame = self.surrogate.frame
@@ -310,14 +291,8 @@ class Mixture(NamedTuple):
 def draw(
     coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Tree, key: jax.Array, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:
-    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything.
-
-    - **coordinates** - in which the likelihood is measured.
-    - **mixture** - posteriors given surrogates of the likelihood.
-    - **is_normal** - whether the prior is normal: then draws are independent, else NUTS's.
-    - **public** - the model's Public arrays.
-    - **key** - key of the draws.
-    - **num_samples** - number of draws."""
+    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Where the prior is
+    normal, draws are independent."""
     if not is_normal:
         return Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))

@@ -54,16 +54,9 @@ class Sides(NamedTuple):
 
     @classmethod
     def asked(
-        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence[Any], prior: Prior, num_rows: int,
-    ) -> "Sides":  # fmt: skip
-        """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access.
-
-        - **ask** - the function that makes an access.
-        - **at** - arrays that accesses need.
-        - **noise_multiplier** - of the access.
-        - **stages** - all stages, see `Stage`.
-        - **prior** - of the latents.
-        - **num_rows** - number of rows."""
+        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence[Any], prior: Prior, num_rows: int
+    ) -> "Sides":
+        """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access."""
         last = stages[-1]
         surrogate, mean, frame = last.surrogate, last.belief.mean, last.surrogate.frame
         latents = doubtful(stages[0].surrogate, surrogate, last.belief, prior)[:NUM_AXES]
@@ -76,36 +69,27 @@ class Sides(NamedTuple):
         moves /= np.sqrt(variances)[:, None, None]
         stated = np.maximum(np.sum(moves * times(surrogate.curvature.mean, moves), axis=(1, 2)), 1e-30)
         learned = np.clip(1.0 - variances / prior.variance[latents], _LEAST, 1.0)
-        sampled = _sampled_along(surrogate, frame.from_latents(prior.covariance(frame)), moves)
+        # The share of the gradient's variance that is the sampling of the data, along each.
+        scores = surrogate.curvature.scores.mean(axis=0)
+        noise = surrogate.noise_at(frame.from_latents(prior.covariance(frame)))
+        total = scores + np.eye(noise.shape[-1]) * noise[:, None, :]
+        pull = np.linalg.solve(total, times(surrogate.curvature.mean, moves)[..., None])[..., 0]
+        sampled, full = (np.sum(pull * times(matrices, pull), axis=(1, 2)) for matrices in (scores, total))
         bounds = TYPICAL * stated / learned / num_rows
         away = APART * frame.latents(moves)
         along = (frame.layout.scattered(moves) / np.sqrt(bounds)[:, None]).T
         at = at._replace(point=mean, sides=np.concatenate([mean - away, mean + away]), along=along)
         values = ask("sides", at, noise_multiplier)
         unit = np.sqrt(values.size) * bounds / stated
-        return cls(latents, widths(values.reshape(4, -1) * unit, noise_multiplier * unit, learned, sampled))
-
-
-def _sampled_along(surrogate: Surrogate, covariance: Array, moves: Array) -> Array:
-    """The share (n,) of the gradient's variance that is the sampling of the data, along moves (n, k, b) of u, where u has this
-    prior covariance."""
-    scores = surrogate.curvature.scores.mean(axis=0)
-    total = scores + np.eye(covariance.shape[-1]) * surrogate.noise_at(covariance)[:, None, :]
-    pull = np.linalg.solve(total, times(surrogate.curvature.mean, moves)[..., None])[..., 0]
-    return np.sum(pull * times(scores, pull), axis=(1, 2)) / np.sum(pull * times(total, pull), axis=(1, 2))
+        return cls(latents, widths(values.reshape(4, -1) * unit, noise_multiplier * unit, learned, sampled / full))
 
 
 def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Array:
-    """The sd on either side of the mean in units of the stated one, (n, 2).
+    """The sd on either side of the mean in units of the stated one, (n, 2), from `curvatures` (4, n) at the mean, below and
+    above, and of rows that were weighed down, in units of the surrogate's, and the sd of their noise.
 
-    The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds
-    learned g^2 / (1 + j (g - 1)), where j is the share of noise that is the sampling of the data, and changes with the curvature.
-
-    - **curvatures** - (4, n) in units of the surrogate's: at the mean, below and above, and of the first the part of rows that
-      were weighed down.
-    - **std** - sd of their noise, (n,).
-    - **learned** - share of the prior variance that was learned, (n,).
-    - **sampled** - j, (n,)."""
+    The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds learned g^2 / (1
+    + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data."""
     centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
     # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
@@ -121,11 +105,7 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
 
 
 def doubtful(first: Surrogate, last: Surrogate, found: Known, prior: Prior) -> Array:
-    """Numbers of the latents, those first whose curvature changes most within a posterior sd.
-
-    - **first**, **last** - the likelihood near the prior mean, and at the posterior mean.
-    - **found** - the posterior.
-    - **prior** - of the latents."""
+    """Numbers of the latents, those first whose curvature changes most within a posterior sd."""
     change = np.abs(np.log(_diagonal(first) / _diagonal(last)))
     sd = np.sqrt(found.variance)
     return np.argsort(-change * sd / np.hypot(found.mean - prior.mean, sd), kind="stable")
@@ -139,22 +119,18 @@ def _diagonal(surrogate: Surrogate) -> Array:
 
 
 class Stage(NamedTuple):
-    """The result of one stage.
+    """Result of one stage.
 
     - **norm**, **bound** - the bounds used on scores and curvatures.
-    - **surrogate** - that of the stage's own releases.
-    - **belief** - the posterior that they give under a normal prior.
+    - **surrogate**, **belief** - that of the stage's own releases, and the posterior that they give under a normal prior.
     - **covariance** - its covariance in blocks of scaled and reflected latents.
-    - **chi_squared** - the scatter of its gradients in units of their noise.
-    - **degrees** - the degrees of freedom of that.
+    - **chi_squared**, **degrees** - the scatter of its gradients in units of their noise, and the degrees of freedom of that.
     - **excess** - relative excess of the posterior's spread over its noiseless value.
     - **resolved** - how far draws of the curvature agree on the directions that were learned.
-    - **sides** - of the last stage: latents that the likelihood may bound on one side only.
     - **sampled** - the largest share of posterior variance that is the sampling of the data.
-    - **hidden** - see `Release.hidden`.
-    - **modelled** - of the last stage: the surrogate with the variance of scores that the model has.
-    - **dispersion** - see `curvature.dispersion`.
-    - **cut** - the part of scores that its norm clips, over scores, by root mean squares."""
+    - **hidden**, **dispersion** - see `Release.hidden`, `curvature.dispersion`.
+    - **cut** - the part of scores that its norm clips, over scores, by root mean squares.
+    - **sides**, **modelled** - of the last stage: see `Sides`; the surrogate with the variance of scores that the model has."""
 
     norm: float
     bound: float
@@ -174,18 +150,17 @@ class Stage(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The findings of a run.
+    """All stages of a run, in order, and how well rows fit.
 
-    - **stages** - all stages, in order.
-    - **scalars** - how well rows fit."""
+    - **stages**, **scalars** - these."""
 
     stages: list[Stage]
     scalars: Scalars
 
 
 class _Start(NamedTuple):
-    """Where a stage starts: its frame and point, what is believed of the latents, with a covariance in blocks, bounds, and the
-    curvature that is expected of the scaled latents, None before the first stage."""
+    """Start of a stage: what is believed of the latents, with a covariance in blocks; `curvature`: of the scaled latents,
+    expected."""
 
     frame: Frame
     point: Array
@@ -203,14 +178,11 @@ def run_recipe(
     """All stages in order, the last one with both of its curvatures, and how well rows fit.
 
     - **ask** - the function that makes an access.
-    - **plan** - the accesses and their shares of the cost.
     - **scale** - 1 / mu.
-    - **prior** - of the coordinates.
     - **bounds** - the user's bounds of a row, where given.
-    - **num_rows** - number of rows.
     - **redrawn**, **added** - see `Responses`.
-    - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows,
-      more for correlated rows of a unit, infinite for a sandwich."""
+    - **most_scores** - the largest multiple of the curvature that the variance of scores may be: 1 for the model's own rows, more
+      for correlated rows of a unit, infinite for a sandwich."""
     *priced, closing = plan.priced(scale)
     scouts = [sigma for sigma in priced if "gradient" not in sigma]
     priced, dimension = priced[len(scouts) :], len(prior.mean)
@@ -219,8 +191,13 @@ def run_recipe(
     for number, sigma in enumerate(priced):
         frame, is_last = start.frame, number == len(priced) - 1
         believed, covariance = map(frame.from_latents, (start.covariance, prior.covariance(frame)))
-        mean_u = frame.coordinates(start.mean - prior.mean)
-        known = _carried(mean_u, believed, covariance, CARRIED if number else 1.0, dimension, is_last)
+        mean_u, by = frame.coordinates(start.mean - prior.mean), CARRIED if number else 1.0
+        length = np.sum(mean_u * times(np.linalg.pinv(covariance, hermitian=True), mean_u))
+        is_surprised = length > dimension + _SURPRISE * np.sqrt(2.0 * dimension)
+        # A walk goes rather too far than not far enough; from a mean far from the prior's the last one ends at the posterior.
+        known = mean_u, by * believed
+        if is_last and is_surprised:
+            known = tempered(mean_u, believed, covariance, by)
         sketch = Sketch.drawn(frame, believed, np.random.default_rng(number))
         at = _at(start, sketch)
         known_of_u = None if start.curvature is None else frame.roots.swapaxes(1, 2) @ start.curvature @ frame.roots
@@ -267,8 +244,9 @@ def run_recipe(
 def _scouted(
     ask: Ask, scouts: Sequence[dict[str, float]], prior: Prior, bounds: Bounds, noise: float, num_rows: int
 ) -> _Start:
-    """At the prior mean, in coordinates in which, after curvatures of these noise multipliers by kind, no direction has much more
-    than the least known one may have: in the prior's, a column in small units hides all others, and a walk follows its noise."""
+    """At the prior mean, in coordinates in which no direction has much more curvature than the least known one may have, by
+    releases of these noise multipliers: in the prior's, a column in small units hides all others, and a walk follows its
+    noise."""
     frame = prior.first()
     start = _Start(frame, prior.mean + BESIDE * prior.scales, prior.mean, prior.covariance(frame), 1.0, 1.0)
     for sigma in scouts:
@@ -282,18 +260,6 @@ def _scouted(
     return start
 
 
-def _carried(
-    mean: Array, spread: Array, covariance: Array, by: float, dimension: int, is_last: bool
-) -> tuple[Array, Array]:
-    """Mean and covariance of u that a walk starts from: a posterior of this mean and `spread`, with 1 / `by` of its information.
-
-    Where the mean lies far from the prior's, 0, the last walk counts the prior, of this `covariance`, in full, to end at
-    the posterior; where it does not, a walk had better go too far than not far enough."""
-    length = np.sum(mean * times(np.linalg.pinv(covariance, hermitian=True), mean))
-    is_surprised = length > dimension + _SURPRISE * np.sqrt(2.0 * dimension)
-    return tempered(mean, spread, covariance, by) if is_last and is_surprised else (mean, by * spread)
-
-
 def _at(start: _Start, sketch: Sketch) -> At:
     frame = start.frame._replace(sketch=sketch.columns)
     return At(start.point, start.norm, start.bound, frame, start.bound)
@@ -302,8 +268,8 @@ def _at(start: _Start, sketch: Sketch) -> At:
 def _scatter(
     frame: Frame, curvature: Curvature, positions: Array, scores: Array, std: float, redrawn: float
 ) -> tuple[float, int]:
-    """The scatter of noisy scores (t, k, b) at positions (t, d) around a line of this curvature, in units of their noise, and its
-    degrees of freedom."""
+    """The scatter of noisy scores (t, k, b) around a line of this curvature, in units of their noise, and its degrees of
+    freedom."""
     residual = scores + times(curvature.mean, frame.coordinates(positions))
     residual -= residual.mean(axis=0)
     dimension = frame.layout.dimension
@@ -313,8 +279,7 @@ def _scatter(
 
 
 def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: Array, prior: Prior) -> _Start:
-    """After a stage that ended at `point`. Lengths of scores are taken to change with the frame as their root mean square
-    does, by the trace of the curvature."""
+    """After a stage that ended at `point`. Scores change with the frame as their rms does, by the trace of the curvature."""
     frame = stage.surrogate.frame
     residual = sketch.unexplained(here.products, frame, curvature)
     left, strength = sketch.directions(residual, here.curvature_std**2)
@@ -334,10 +299,8 @@ def _next(stage: Stage, point: Array, here: Release, sketch: Sketch, curvature: 
 
 
 def unsaturated(curvature: Array, ratio: Array) -> Array:
-    """The information A J^-1 A of clipped scores, (k, b, b). Rows that have what is rare are long: along such columns clipping
-    makes A small, and J smaller still.
-
-    - **curvature** - A; `ratio`: the variance of scores J in units of it."""
+    """The information A J^-1 A of clipped scores, (k, b, b), of a curvature A and the `ratio` of J to it. Rows that have what is
+    rare are long: along such columns clipping makes A small, and J smaller still."""
     values, vectors = np.linalg.eigh(ratio.reshape(-1, *curvature.shape).mean(axis=0))  # of draws, the mean
     typical = np.maximum(np.median(values, axis=-1, keepdims=True), 1e-100)
     inverse = typical / np.clip(values, typical / _SATURATED, typical)
@@ -347,13 +310,8 @@ def unsaturated(curvature: Array, ratio: Array) -> Array:
 
 
 def _surrogate(
-    here: Release,
-    curvature: Curvature,
-    frame: Frame,
-    sketch: Sketch,
-    num_rows: int,
-    measured: tuple[Array, Array, float],
-) -> Surrogate:
+    here: Release, curvature: Curvature, frame: Frame, sketch: Sketch, num_rows: int, measured: tuple[Array, Array, float]
+) -> Surrogate:  # fmt: skip
     """`measured`: centre, gradient and its noise variance."""
     layout, mean = frame.layout, curvature.mean
     columns = layout.gathered(sketch.columns.T)
@@ -361,6 +319,5 @@ def _surrogate(
     if len(columns):
         off = curvature.matrices - mean
         unsure = layout.scattered(np.mean([times(h, c) ** 2 for h in off for c in columns], axis=0))
-    found = sketch.beside(here.products, frame, mean, unsure, here.curvature_std**2, num_rows)
-    beside, trace, unknown = found
+    beside, trace, unknown = sketch.beside(here.products, frame, mean, unsure, here.curvature_std**2, num_rows)
     return Surrogate(frame, *measured, curvature, layout.gathered(beside), trace, unknown * layout.real)

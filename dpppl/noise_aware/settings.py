@@ -8,7 +8,6 @@ from dpppl.accounting.planning import LEAST_SIGNAL
 from dpppl.errors import ConfigurationError
 from dpppl.model.arguments import name_of
 from dpppl.model.responses import NUM_DRAWS
-from dpppl.model.split import SplitModel
 from dpppl.noise_aware.bounds import Bounds
 from dpppl.noise_aware.coordinates import MOST_FULL, Coordinates
 from dpppl.noise_aware.plan import Plan, default_plan, wide_plan
@@ -40,10 +39,8 @@ class NoiseAwareDetails:
     def rows(self) -> list[tuple[str, str]]:
         """See `Details`."""
         kinds = "histograms, curvatures and their sizes, gradients, scalars"
-        lines = [("accesses", f"{self.num_accesses} a run: {kinds}; all charged")]
-        if (v := self.verdict) is None:
-            return lines
-        return [*lines, *v.rows()]
+        of_run = [] if self.verdict is None else self.verdict.rows()
+        return [("accesses", f"{self.num_accesses} a run: {kinds}; all charged"), *of_run]
 
     def warnings(self) -> list[str]:
         """See `Details`."""
@@ -57,18 +54,6 @@ class NoiseAwareDetails:
             "The posterior is for data that the model describes; its clipping is centred on the model's own responses.",
             "Bounds were found from private histograms, or given; the verdict counts, with noise, the rows that say nothing.",
         ]
-
-
-def noise_aware_facts(split: SplitModel | None, num_accesses: int, verdict: Verdict | None) -> Facts:
-    """The report's lines about runs of a model, with the verdict on the last one.
-
-    - **split** - the model of the last run.
-    - **num_accesses** - of one run.
-    - **verdict** - on the last run, where it has ended."""
-    num_rows = None if split is None else split.num_rows
-    mechanism = replace(MechanismFacts.of(MECHANISM, num_rows), clipping=CLIPPING)
-    details = NoiseAwareDetails(num_accesses=num_accesses, verdict=verdict)
-    return Facts("NoiseAware", mechanism, details, num_rows, () if split is None else split.assumed_public)
 
 
 class NoiseAwareSettings(Fixed, PrivateRunner):
@@ -139,8 +124,11 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
 
     def _facts(self, charges: Sequence[Charge], status: Status) -> Facts:
         split = None if self._coordinates is None else self._coordinates.split
+        num_rows, assumed_public = (None, ()) if split is None else (split.num_rows, split.assumed_public)
+        mechanism = replace(MechanismFacts.of(MECHANISM, num_rows), clipping=CLIPPING)
         verdict = None if status is Status.PLANNED else self._verdict
-        return noise_aware_facts(split, self._plan().num_accesses, verdict)
+        details = NoiseAwareDetails(num_accesses=self._plan().num_accesses, verdict=verdict)
+        return Facts("NoiseAware", mechanism, details, num_rows, assumed_public)
 
     def _plan(self, dimension: int = 1) -> Plan:
         plan = default_plan if dimension <= MOST_FULL else wide_plan

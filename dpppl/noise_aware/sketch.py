@@ -25,9 +25,8 @@ _ROUGH, _MOST_DECLINE, _DIFFERENT, _CLEAR = 0.1, 3.0, 3.0, 3.0
 class Sketch(NamedTuple):
     """Random directions that tell of a curvature's entries off the blocks.
 
-    - **columns** - (d, COLUMNS): normal draws with `variances`, divided by `size`. No columns where there is one block.
-    - **variances** - (d,).
-    - **size** - a positive number."""
+    - **columns**, **variances**, **size** - (d, COLUMNS): normal draws with variances (d,), divided by a size. No columns where
+      there is one block."""
 
     columns: Array
     variances: Array
@@ -62,8 +61,8 @@ class Sketch(NamedTuple):
         self, products: Array, frame: Frame, curvature: Array, unsure: Array, noise: float, num_rows: int
     ) -> tuple[Array, float, float]:
         """The variances (d,) that entries beside the blocks add to the gradient, the trace of curvature times spread for which
-        they do, and the share of directions in which the curvature may be 0. `unsure` (d,): the variance of the products
-        that the blocks explain; `noise`: that of the noise of products."""
+        they do, and the share of directions in which the curvature may be 0. `unsure` (d,): the variance of the products that the
+        blocks explain; `noise`: that of the noise of products."""
         inside = frame.layout.scattered(np.diagonal(curvature, axis1=1, axis2=2))
         trace = float(np.sum(inside * self.variances))
         if not self.columns.shape[1]:
@@ -71,7 +70,17 @@ class Sketch(NamedTuple):
         residual, variances = self.unexplained(products, frame, curvature), self.variances / self.size**2
         # Independent covariates leave rows' own entries, squared and summed.
         least = inside * np.sum(inside * variances) / num_rows
-        found = _variances(residual, noise + unsure, least)
+        # Empirical-Bayes variances of the rows of products, noise removed: multiples of `least`, fitted to all by EM.
+        variance = least[:, None] * _MULTIPLES + (noise + unsure)[:, None]
+        logs = -0.5 * (COLUMNS * np.log(variance) + np.sum(residual**2, axis=1)[:, None] / variance)
+        likelihood = np.exp(logs - logs.max(axis=1, keepdims=True))
+        shares = np.full(len(_MULTIPLES), 1.0 / len(_MULTIPLES))
+        for _ in range(_EM_STEPS):
+            responsibility = shares * likelihood
+            responsibility /= responsibility.sum(axis=1, keepdims=True)
+            shares = responsibility.sum(axis=0) + 1.0
+            shares /= shares.sum()
+        found = least * (responsibility @ _MULTIPLES)
         left, strength = self.directions(residual, noise)
         # More than directions that are not known at all could leave; of COLUMNS products some must be left to tell.
         left = left[:, strength > np.mean(inside)][:, : COLUMNS // 2]
@@ -79,25 +88,9 @@ class Sketch(NamedTuple):
         return found * self.size**2, trace, _unknown(kept, noise, inside, variances, num_rows)
 
 
-def _variances(residual: Array, noise: Array, least: Array) -> Array:
-    """Empirical-Bayes variances (d,) of the rows of products (d, COLUMNS), noise (d,) removed: multiples of `least` (d,), the
-    distribution of which is fitted to all rows by expectation maximisation."""
-    variance = least[:, None] * _MULTIPLES + noise[:, None]
-    squares = np.sum(residual**2, axis=1)[:, None]
-    log_likelihood = -0.5 * (COLUMNS * np.log(variance) + squares / variance)
-    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
-    shares = np.full(len(_MULTIPLES), 1.0 / len(_MULTIPLES))
-    for _ in range(_EM_STEPS):
-        responsibility = shares * likelihood
-        responsibility /= responsibility.sum(axis=1, keepdims=True)
-        shares = responsibility.sum(axis=0) + 1.0
-        shares /= shares.sum()
-    return least * (responsibility @ _MULTIPLES)
-
-
 def _unknown(residual: Array, noise: float, inside: Array, variances: Array, num_rows: int) -> float:
-    """The share of directions in which the curvature may be 0, from the squares of products that the blocks do not
-    explain: as if all of these came from there. `inside`, `variances` (d,): the curvature's diagonal, and that of Omega."""
+    """The share of directions in which the curvature may be 0, from the squares of products that the blocks do not explain: as if
+    all of these came from there. `inside`, `variances` (d,): the curvature's diagonal, and that of Omega."""
     weights = np.minimum(inside, np.median(inside)) ** 2 / inside / np.sum(np.minimum(inside, np.median(inside)) ** 2)
     weights = weights / np.mean(inside * variances)
     found = np.sum(weights * (np.mean(residual**2, axis=1) - noise)) - len(inside) / num_rows
@@ -108,9 +101,9 @@ def _unknown(residual: Array, noise: float, inside: Array, variances: Array, num
 def next_frame(
     frame: Frame, curvature: Array, left: Array, strength: Array, pieces: Sequence[Array]
 ) -> tuple[Frame, Array]:
-    """The frame of the next stage, not evened, and the curvature of its scaled and turned latents. The first block is made of
-    the directions `left` (d, n) in u that stand out beside the blocks, by `strength` (n,), and of those of the present
-    first block in which the `curvature` is least typical. One block alone stays."""
+    """The frame of the next stage, not evened, and the curvature of its scaled and turned latents. The first block is made of the
+    directions `left` (d, n) in u that stand out beside the blocks, by `strength` (n,), and of those of the present first block in
+    which the `curvature` is least typical. One block alone stays."""
     layout, inverse = frame.layout, frame.inverse
     curvature = inverse.swapaxes(1, 2) @ curvature @ inverse
     if len(pieces) == 1:
@@ -132,11 +125,9 @@ def next_frame(
 class Release(NamedTuple):
     """A released curvature.
 
-    - **curvature** - its blocks (k, b, b).
-    - **curvature_std** - sd of the noise in these and in `products`.
+    - **curvature**, **curvature_std** - its blocks (k, b, b), and the sd of the noise in these and in `products`.
     - **products** - (d, COLUMNS): its products with the sketch.
-    - **scores** - the variance of scores, (k, b, b).
-    - **scores_std** - sd of the noise in it.
+    - **scores**, **scores_std** - the variance of scores, (k, b, b), and the sd of the noise in it.
     - **most_scores** - the variance of scores is at most this multiple of the curvature; infinite for a sandwich."""
 
     curvature: Array
@@ -202,10 +193,8 @@ class Release(NamedTuple):
 
 
 def decline(sizes: Array, std: float) -> float:
-    """The power a by which the curvature declines with the distance r from the prior mean, as r^-a.
-
-    From its size half way and here, `sizes` (2,) with noise of this sd, where that shows it; shrunk towards 0 as by one more
-    number of sd 1."""
+    """The power a by which the curvature declines with the distance r from the prior mean, as r^-a, from its size half way and
+    here, `sizes` (2,) with noise of this sd, where that shows it; shrunk towards 0 as by one more number of sd 1."""
     if np.min(sizes) < 2.0 * std:
         return 0.0
     way, variance = np.log(2.0), np.sum((std / sizes) ** 2) + _ROUGH**2

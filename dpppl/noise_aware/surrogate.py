@@ -13,16 +13,13 @@ _FARTHEST = 1e4  # prior sds, beyond which a posterior mean is rounding
 
 
 class Surrogate(NamedTuple):
-    """gradient | u ~ N(h (u - centre), J + noise), h drawn from `curvature`, with J its scores. Vectors are (k, b), matrices
-    (k, b, b); narrow models have one block.
+    """gradient | u ~ N(h (u - centre), J + noise), h drawn from `curvature`, with J its scores. Vectors are (k, b), matrices (k,
+    b, b); narrow models have one block.
 
     - **frame** - from u to latents.
-    - **centre** - where the gradients were taken.
-    - **gradient** - the mean noisy score there.
-    - **noise_variance** - of the privacy noise in it.
+    - **centre**, **gradient**, **noise_variance** - where the gradients were taken, the mean noisy score, its privacy noise.
     - **curvature** - draws of h.
-    - **beside** - (k, b): the variance that off-block entries add where the trace of curvature times spread is `trace`.
-    - **trace** - see `beside`.
+    - **beside**, **trace** - (k, b): the variance that off-block entries add where curvature times spread has this trace.
     - **unknown** - (k, b): the share of a coordinate in directions of which the data may say nothing, as columns that add up to
       the same.
     - **decline** - the curvature declines with the distance r from u = 0 as r^-decline."""
@@ -54,9 +51,8 @@ class Surrogate(NamedTuple):
         return total
 
     def given(self, noise: Array, covariance: Array) -> tuple[Array, Array]:
-        """Means (n, k, b) and covariances (n, k, b, b) of u given each draw of the curvature, under a normal prior of mean 0.
-
-        By eigenvalues throughout, so that no release makes it fail."""
+        """Means (n, k, b) and covariances (n, k, b, b) of u given each draw of the curvature, under a normal prior of mean 0. By
+        eigenvalues throughout, so that no release makes it fail."""
         h, root = self.curvature.matrices, root_of(covariance)
         values, vectors = np.linalg.eigh(self.curvature.scores + np.eye(noise.shape[-1]) * noise[..., None, :])
         white = vectors.swapaxes(-1, -2) / np.sqrt(np.maximum(values, noise.min()))[..., None]
@@ -70,17 +66,14 @@ class Surrogate(NamedTuple):
         return mean * (farthest / np.maximum(length, farthest))[..., None], spread
 
     def _outward(self, h: Array, white: Array, spread: Array) -> Array:
-        """The slope (n, k, b) of the log density that comes from a curvature which declines along the way from u = 0.
+        """The slope (n, k, b) of the log density that comes from a curvature which declines along the way from u = 0. `white`
+        takes the noise to the identity.
 
         Farther out all directions are wider, so more of the posterior lies there. Integrated over direction j, of curvature h_j,
         variance of scores J_j, noise Q_j and prior precision p_j, the density is proportional to (1 + h_j^2 / Q_j p_j)^(-1/2).
-        With h and J proportional to r^-a the logarithm of the product over j has the slope a sum_j s_j (1 - J_j / 2 Q_j) in
-        log r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h
-        loses, as in Laplace's method (Tierney, Kadane 1986).
-
-        - **h** - draws of the curvature.
-        - **white** - takes the noise to the identity.
-        - **spread** - covariances of u."""
+        With h and J proportional to r^-a the logarithm of the product over j has the slope a sum_j s_j (1 - J_j / 2 Q_j) in log
+        r, where s_j is the share of the prior variance that j has lost. Without privacy, J = Q = h, this is half of what h loses,
+        as in Laplace's method (Tierney, Kadane 1986)."""
         if not self.decline:
             return np.zeros_like(self.centre)
         slope, diagonal = white @ h, lambda matrices: np.diagonal(matrices, axis1=-2, axis2=-1)
@@ -104,9 +97,7 @@ class Surrogate(NamedTuple):
 
 def largest_sampled(surrogate: Surrogate, covariance: Array, spread: Array) -> float:
     """The largest share, over directions of u, of the posterior variance `spread` that is the sampling of the data, where u has
-    this prior covariance.
-
-    The rest is due to privacy noise, to the unknown curvature, and to the prior."""
+    this prior covariance; the rest is due to privacy noise, to the unknown curvature, and to the prior."""
     h, scores = surrogate.curvature.mean, surrogate.curvature.scores.mean(axis=0)
     total = scores + np.eye(spread.shape[-1]) * surrogate.noise_at(covariance)[:, None, :]
     pull = np.linalg.solve(total, h @ root_of(spread))
@@ -134,10 +125,9 @@ def moments(means: Array, covariances: Array) -> tuple[Array, Array]:
 
 
 def resolved(covariances: Array, prior: Array) -> float:
-    """How far equally likely posterior covariances (n, k, b, b) agree on the directions that were learned, from 0 to 1.
-
-    The squared length of the mean of 1 - R^-1 S R^-T, RR' the `prior` covariance (k, b, b), over the mean of the squared
-    lengths; 1 where nothing was learned."""
+    """How far equally likely posterior covariances (n, k, b, b) agree on the directions that were learned, from 0 to 1: the
+    squared length of the mean of 1 - R^-1 S R^-T, RR' the `prior` covariance (k, b, b), over the mean of the squared lengths; 1
+    where nothing was learned."""
     values, vectors = np.linalg.eigh((prior + prior.swapaxes(-1, -2)) / 2)
     inverse = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))[..., None, :]).swapaxes(-1, -2)
     learned = np.eye(prior.shape[-1]) - inverse @ covariances @ inverse.swapaxes(-1, -2)

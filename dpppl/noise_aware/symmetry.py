@@ -26,10 +26,8 @@ _NUM_POINTS, _NUM_ROWS, _MOST_SITES, _TOLERANCE = 6, 12, 4, 1e-3
 class Move(NamedTuple):
     """A map of one site's values (n, ...).
 
-    - **site** - the site.
-    - **kind** - "swap": entries 0 and 1 along `axis` change places. "flip": all change their sign. "complement": a probability p
-      becomes 1 - p.
-    - **axis** - see `kind`."""
+    - **site**, **kind**, **axis** - "swap": entries 0 and 1 along `axis` change places. "flip": all change their sign.
+      "complement": a probability p becomes 1 - p."""
 
     site: str
     kind: str
@@ -58,26 +56,18 @@ def symmetries(coordinates: Coordinates, responses: Responses, public: Arrays) -
     points = {name: np.asarray(value)[:_NUM_POINTS] for name, value in coordinates.draws(public, key).items()}
     rows = _made_up(split.row, np.random.default_rng(0))
 
-    def transforms(z: Arrays, public: Arrays) -> dict[str, Tree]:
-        """The support of each site and the transform to it."""
-        sites: dict[str, Tree] = {}
-
-        def visit(site: Document, transform: Distribution) -> Tree:
-            sites[site["name"]] = site["fn"].support, transform
-            return z[site["name"]]
-
-        split.visit_latents(visit, public)
-        return sites
-
     def made_up(points: Arrays, rows: Arrays, key: jax.Array, public: Arrays) -> tuple[Tree, Tree, Tree]:
         """Constrained values, the bounds of intervals, and responses drawn for the rows."""
         first = {name: value[0] for name, value in points.items()}
-        values = jax.vmap(split.constrain, (0, None))(points, public)
-        bounds = {
-            name: (jnp.asarray(support.lower_bound), jnp.asarray(support.upper_bound))
-            for name, (support, _) in transforms(first, public).items()
-            if isinstance(support, constraints.interval)
-        }
+        values, bounds = jax.vmap(split.constrain, (0, None))(points, public), {}
+
+        def visit(site: Document, _: Distribution) -> Tree:
+            support = site["fn"].support
+            if isinstance(support, constraints.interval):
+                bounds[site["name"]] = jnp.asarray(support.lower_bound), jnp.asarray(support.upper_bound)
+            return first[site["name"]]
+
+        split.visit_latents(visit, public)
         draw = lambda row, key: responses._draw(first, row, public, key)  # noqa: E731
         return {name: values[name] for name in points}, bounds, jax.vmap(draw)(rows, jax.random.split(key, _NUM_ROWS))
 

@@ -18,14 +18,9 @@ _SUMS, _PLACES = {"add", "sub", "add_any", "neg", "cumsum"}, {"gather", "dynamic
 
 
 class _Value(NamedTuple):
-    """Latents and rows that a value is made of.
-
-    - **latents** - the latents in it.
-    - **curved** - those of them in which it is not affine, entry by entry.
-    - **is_product** - whether latents are multiplied.
-    - **rows** - the arrays of a row in it.
-    - **looks_up** - whether these are in it as places only, all of one array, in tables of one length.
-    - **size** - how many entries it has for all places."""
+    """Latents that a value is made of, those of them in which it is not affine, entry by entry, whether latents are multiplied,
+    the arrays of a row in it, whether these are in it as places only, all of one array, in tables of one length, and how many
+    entries it has for all places."""
 
     latents: frozenset[str] = frozenset()
     curved: frozenset[str] = frozenset()
@@ -41,9 +36,8 @@ class _Value(NamedTuple):
 
 
 def cure_of(split: SplitModel, shapes: Shapes) -> str | None:
-    """How to name such values, if there are any; abstract, no data are looked at.
-
-    `shapes`: those of the coordinates, among which named values may be."""
+    """How to name such values, if there are any; `shapes`: those of the coordinates, among which named values may be. Looks at no
+    data."""
     shapes = split.latents | shapes
     program = flattened(jax.make_jaxpr(split.log_likelihood)(shapes, split.row, split.arguments.public)).jaxpr
     sizes, inputs = {name: shape.size for name, shape in shapes.items()}, dict(zip(sorted(shapes), program.invars))
