@@ -24,6 +24,7 @@ _NUM_WARMUP, _DIVERGING, _R_HAT = 200, 0.02, 1.1
 _AT_ONCE = 64
 _EACH = {"start": 0, "slopes": 0, "centre": None, "scales": None, "turn": None, "index": None}
 _CHAINS = 30
+_CANDIDATES, _TAIL, _LEAST, _HEAVY = 8, 0.2, 0.25, 0.7
 
 
 class Linear(NamedTuple):
@@ -282,19 +283,60 @@ class Mixture(NamedTuple):
         chosen, drawn = rng.permutation(np.arange(count) % len(self.means)), np.empty((count, len(self.mean)))
         for number in np.unique(chosen):
             own = np.flatnonzero(chosen == number)
-            noise = rng.standard_normal((len(own), *self.means.shape[1:]))
-            u = self.means[number] + times(root_of(self.covariances[number]), noise)
-            drawn[own] = self.mean + self.surrogate.frame.latents(u)
+            drawn[own] = self.mean + self.surrogate.frame.latents(self._drawn(number, len(own), rng))
         return drawn
+
+    def _drawn(self, number: int, count: int, rng: np.random.Generator) -> Array:
+        noise = rng.standard_normal((count, *self.means.shape[1:]))
+        return np.asarray(self.means[number] + times(root_of(self.covariances[number]), noise))
+
+    def weighted(self, log_prior: Callable[[Array], Array], rng: np.random.Generator, count: int) -> Array | None:
+        """Draws (count, d) under another prior than the normal one, or None where the two differ too much for weights.
+
+        Of each normal distribution `_CANDIDATES` times as many are drawn, weighted by the priors' ratio, and resampled evenly
+        (Kitagawa 1996). The largest weights follow a generalised Pareto law, whose shape says whether weights can be trusted
+        (Vehtari, Simpson, Gelman, Yao, Gabry 2024).
+
+        - **log_prior** - the exact log density of coordinates (n, d), but for a constant."""
+        from scipy.stats import genpareto
+
+        numbers, wanted = np.unique(np.arange(count) % len(self.means), return_counts=True)
+        u = [self._drawn(number, _CANDIDATES * more, rng) for number, more in zip(numbers, wanted)]
+        points = [self.mean + self.surrogate.frame.latents(each) for each in u]
+        normal = [-0.5 * np.sum(each * times(np.linalg.inv(self.prior), each), axis=(1, 2)) for each in u]
+        logs = np.split(log_prior(np.concatenate(points)), np.cumsum([len(each) for each in u])[:-1])
+        shares = [np.exp(np.nan_to_num(log - one, nan=-np.inf) - np.max(log - one)) for log, one in zip(logs, normal)]
+        shares = [each / np.sum(each) for each in shares]
+        every = np.sort(np.concatenate([each * len(each) for each in shares]))
+        tail = every[-int(_TAIL * len(every)) :]
+        if not (np.isfinite(tail).all() and 1.0 / np.mean(every**2) >= _LEAST):
+            return None
+        if tail[-1] > 1.1 * tail[0] and genpareto.fit(tail - tail[0], floc=0.0)[0] > _HEAVY:
+            return None
+        found = []
+        for share, each, more in zip(shares, points, wanted):
+            places = np.searchsorted(np.cumsum(share), (rng.random() + np.arange(more)) / more)
+            found.append(each[np.minimum(places, len(each) - 1)])
+        return rng.permutation(np.concatenate(found))
 
 
 def draw(
     coordinates: Coordinates, mixture: Mixture, is_normal: bool, public: Tree, key: jax.Array, num_samples: int
 ) -> tuple[dict[str, Array], str | None]:
-    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Where the prior is
-    normal, draws are independent."""
-    if not is_normal:
-        return Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
+    """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Draws are independent
+    where the prior is normal, or so near to its normal law, within the posterior's range, that weights can be trusted."""
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
-    points = np.asarray(mixture.draw(rng, num_samples), np.float32)
-    return {site: np.asarray(value) for site, value in run_once(jax.vmap(coordinates.latents), points).items()}, None
+
+    def log_prior(points: Array) -> Array:
+        density = lambda x: coordinates.split.log_prior(coordinates.latents(x), public)  # noqa: E731
+        return np.asarray(run_once(jax.vmap(density), np.asarray(points, np.float32)), np.float64)
+
+    points: Array | None = None
+    if is_normal:
+        points = mixture.draw(rng, num_samples)
+    elif set(coordinates.sites) == set(coordinates.split.latents):
+        points = mixture.weighted(log_prior, rng, num_samples)
+    if points is None:
+        return Sampler(coordinates, num_samples)(*mixture.linear(), public, key)
+    found = run_once(jax.vmap(coordinates.latents), np.asarray(points, np.float32))
+    return {site: np.asarray(value) for site, value in found.items()}, None

@@ -509,9 +509,31 @@ def test_ranks_far_from_the_truth_say_less():
     assert chi_squared[1] < chi_squared[0] < 9.0 * chi_squared[1]
 
 
+def test_draws_under_the_exact_prior_are_weighted_or_refused():
+    """Two parts, N(.5, .2) and N(-.4, .1) under N(0, 1), get a Laplace prior: means within 5 standard errors of quadrature's, where
+    draws under the normal prior are 14 away. Under a prior far from the draws, or with heavier tails than they have, there are
+    none."""
+    means, variances, count = np.array([0.5, -0.4]), np.array([0.2, 0.1]), 40_000
+    flat = np.zeros((1, 1))
+    law = curvature.Curvature(np.ones((1, 1, 1)), np.ones((1, 1, 1, 1)), np.ones((1, 1, 1)))
+    surrogate = Surrogate(full(1).first(), flat, flat, 1.0, law, flat, 1.0, flat)
+    parts = means.reshape(2, 1, 1), variances.reshape(2, 1, 1, 1)
+    mixture = Mixture(np.zeros(1), np.ones((1, 1, 1)), *parts, surrogate)
+    laplace = lambda x: -5.0 * np.abs(x[:, 0])  # noqa: E731
+    x = np.linspace(-5.0, 5.0, 20_001)
+    weights = np.exp(-0.5 * (x - means[:, None]) ** 2 / variances[:, None] - 5.0 * np.abs(x) + 0.5 * x**2)
+    expected = np.mean(weights @ x / weights.sum(axis=1))
+    drawn = mixture.weighted(laplace, np.random.default_rng(0), count)
+    error = drawn.std() / count**0.5
+    assert drawn.shape == (count, 1) and abs(drawn.mean() - expected) < 5.0 * error
+    assert abs(mixture.draw(np.random.default_rng(0), count).mean() - expected) > 10.0 * error
+    assert mixture.weighted(lambda x: -50.0 * (x[:, 0] - 3.0) ** 2, np.random.default_rng(0), 500) is None
+    assert mixture.weighted(lambda x: 2.2 * x[:, 0] ** 2, np.random.default_rng(0), 500) is None
+
+
 @pytest.mark.slow
-def test_the_verdict_sees_data_that_are_too_dispersed():
-    """Noise of sd 1 passes, of sd 1.5 is named. The prior is not normal, so that samples are NUTS's: as those of the
+def test_the_verdict_sees_data_that_are_too_dispersed(monkeypatch):
+    """Noise of sd 1 passes, of sd 1.5 is named. The prior is not normal, so that samples are weighted, or NUTS's: as those of the
     mixture, whose prior has the same moments, where the data decide."""
     rng = np.random.default_rng(0)
     x = (0.5 * rng.standard_normal((NUM_ROWS, DIMENSION))).astype(np.float32)
@@ -524,11 +546,13 @@ def test_the_verdict_sees_data_that_are_too_dispersed():
         assert (found.verdict((stages, scalars), 5.0).misfit is None) == is_right
     last = stages[-1].surrogate
     mixture = Mixture.of(last, found.prior)
-    drawn, problem = posterior.draw(found.coordinates, mixture, False, found.public, key, 300)
-    drawn = drawn["w"]
-    assert problem is None
     mean, variance = mixture.moments()
     sd = np.sqrt(variance)
-    assert drawn.shape == (300, DIMENSION)
-    np.testing.assert_allclose(drawn.mean(axis=0), mean, atol=0.4 * sd.max())
-    np.testing.assert_allclose(drawn.std(axis=0), sd, rtol=0.3)
+    for weighted in (Mixture.weighted, lambda *_: None):
+        monkeypatch.setattr(Mixture, "weighted", weighted)
+        drawn, problem = posterior.draw(found.coordinates, mixture, False, found.public, key, 300)
+        drawn = drawn["w"]
+        assert problem is None
+        assert drawn.shape == (300, DIMENSION)
+        np.testing.assert_allclose(drawn.mean(axis=0), mean, atol=0.4 * sd.max())
+        np.testing.assert_allclose(drawn.std(axis=0), sd, rtol=0.3)
