@@ -162,7 +162,7 @@ ROOMS = {
     "frame": ("frame", 500, 500),
     "findings": ("findings", 430, 430),
     "report": ("report", 800, 800),
-    "mcmc": ("mcmc", 2_860, 1_400),
+    "mcmc": ("mcmc", 2_865, 1_400),
     "svi": ("svi", 2_600, 1_400),
     "noise_aware": ("noise_aware", 4_720, 1_600),
     "contrib": ("contrib", 4_000, 4_000),

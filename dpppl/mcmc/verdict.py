@@ -21,6 +21,8 @@ LARGEST_SHIFT, LARGEST_SHIFT_TO_READ = 1.0, 0.5
 RELAXED, RELAXED_MEAN = 12.0, 6.0
 """Relaxation times that make a mean's error by chance .41 posterior sds, and a width's a fifth; and a mean's .58."""
 
+KEPT = 0.98
+
 Array = np.ndarray
 
 
@@ -62,6 +64,9 @@ def of_data(run: "Reading") -> Found:
         yield note(f"from the data: {from_data}")
     if run.measured.clipped is not None:
         yield note(str(run.measured.clipped))
+    if run.measured.kept < KEPT:
+        wider = "the interval of a latent that few rows inform, as a rare category's, may be several times too wide"
+        yield note(f"clipped scores keep {run.measured.kept:.0%} of the information: {wider}")
 
 
 def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:

@@ -21,6 +21,8 @@ from dpppl.accounting.unit import ROW
 from dpppl.frame.guides import Movement
 from dpppl.frame.locate import SHARE, frame_charge, locator_or_none, norm_in
 from dpppl.frame.metric import Metric
+from dpppl.mcmc.measured import Measured
+from dpppl.mcmc.verdict import Reading
 from dpppl.model.units import split_in_units
 from dpppl.runs.budget import Charge
 
@@ -173,6 +175,15 @@ def test_the_norm_of_a_run_in_a_metric():
     assert norm == pytest.approx(norms.quantile(0.8), rel=1e-3) and 0.05 < kept < 0.2
     assert norm_in(norms, steps(1000.0)) == (16.0, 1.0)
     assert norm_in(norms, steps(1000.0), share=1e-6) == (norm, kept)
+
+
+@pytest.mark.parametrize(
+    ("kept", "lines"), [(1.0, []), (0.98, []), (0.94, ["clipped scores keep 94% of the information"])]
+)
+def test_the_verdict_notes_information_that_clipping_takes(kept, lines):
+    measured = Measured(step_size=1.0, excess={}, kept=kept)
+    found = Reading(words={}, learned={}, measured=measured).findings
+    assert [str(finding).split(":")[0] for finding in found] == lines
 
 
 @pytest.mark.slow
