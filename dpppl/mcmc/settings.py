@@ -47,8 +47,6 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
     ) -> None:
         PrivateRunner.__init__(self, **common)
         kernel = checked_kernel(kernel, self.privacy, self.checkpoint)
-        self.frame, num_steps = frame, plain(num_warmup) + plain(num_samples)
-        self._has_frame = has_frame(frame, kernel, self.privacy, num_steps)
         thinning = positive_integer(thinning, name="thinning")
         if positive_integer(num_samples, name="num_samples") < thinning:
             raise ConfigurationError("num_samples must be at least thinning: one sample in this number is kept.")
@@ -68,6 +66,8 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
             raise
         except ValueError as error:
             raise ConfigurationError(f"{error}.") from None
+        self.frame = frame
+        self._has_frame = has_frame(frame, kernel, self.privacy, self.num_warmup + self.num_samples)
         self.num_data, self.noise_multiplier = kernel.num_data, kernel.noise_multiplier
         self._kernel: DPKernel | None = None
         self._counted: CountedRows | None = None
