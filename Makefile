@@ -32,14 +32,14 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/adult.py --kernels DPSGLD DPSGHMC DPSGNHT
-	$(BIN)/python benchmarks/posteriors.py
-	$(BIN)/python benchmarks/coverage.py
+	$(BIN)/python benchmarks/speed/speed.py
+	$(BIN)/python benchmarks/accuracy/adult.py --kernels DPSGLD DPSGHMC DPSGNHT
+	$(BIN)/python benchmarks/calibration/posteriors.py
+	$(BIN)/python benchmarks/calibration/coverage.py
 
 bench-peers: $(VENV)/installed
-	$(BIN)/python benchmarks/peers.py
-	$(BIN)/python benchmarks/peers.py --growth
+	$(BIN)/python benchmarks/speed/peers.py
+	$(BIN)/python benchmarks/speed/peers.py --growth
 
 # runs that docs/results holds already are kept
 results: $(VENV)/installed

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import hostile_entries
-from benchmarks.audits import FAULTS
-from benchmarks.hostile_entries import ENTRIES, PLACES
-from benchmarks.replays import HOSTILE, RUNNERS, chains, data, key, neighbour, query, replayed
+from benchmarks.privacy import hostile_entries
+from benchmarks.privacy.audits import FAULTS
+from benchmarks.privacy.hostile_entries import ENTRIES, PLACES
+from benchmarks.privacy.replays import HOSTILE, RUNNERS, chains, data, key, neighbour, query, replayed
 from dpppl.contrib.audit import replay
 from dpppl.errors import ConfigurationError
 from dpppl.runs import watching

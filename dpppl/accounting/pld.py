@@ -15,7 +15,7 @@ epsilon, so is that of all accesses together (Zhu, Dong, Wang 2022). Every step 
    inequality and added to delta.
 
 dp_accounting's PLD transforms without a tilt: at a delta of 1e-14 its epsilon is up to 3.8 times ours, which exceeds the truth by
-less than 0.1 %. In most settings it takes ten times as long or longer (`benchmarks/independent_accounts.py --pld`).
+less than 0.1 %. In most settings it takes ten times as long or longer (`benchmarks/privacy/independent_accounts.py --pld`).
 """
 
 from __future__ import annotations

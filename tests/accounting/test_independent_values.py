@@ -1,4 +1,4 @@
-"""Epsilon against values that other libraries and exact formulas gave: benchmarks/independent_accounts.py writes them."""
+"""Epsilon against values that other libraries and exact formulas gave: benchmarks/privacy/independent_accounts.py writes them."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.calibrations import draw
+from benchmarks.privacy.calibrations import draw
 from dpppl import accounting
 from dpppl.accounting import GaussianEvent
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "privacy"
 VALUES = json.loads((FOLDER / "independent_accounts.json").read_text())
 
 

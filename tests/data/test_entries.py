@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from test_mutations import Mutation, check_that_it_is_caught, quoted
 
-from benchmarks.hostile_entries import ENTRIES, PLACES, USUAL, Held, N, X, csv, text
+from benchmarks.privacy.hostile_entries import ENTRIES, PLACES, USUAL, Held, N, X, csv, text
 from dpppl import ConfigurationError, from_disk
 from dpppl.contrib.cli import tables
 from dpppl.contrib.synthetic import Category, Intervals, Number, Schema

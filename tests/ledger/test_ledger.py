@@ -27,7 +27,7 @@ from dpppl.ledger.book import PROCESS_GONE, is_gone, this_process
 from dpppl.ledger.privacy_filter import PrivacyFilter
 
 DELTA = 1e-5
-BENCHMARK = Path(dpppl.__file__).parents[1] / "benchmarks" / "ledger.py"
+BENCHMARK = Path(dpppl.__file__).parents[1] / "benchmarks" / "privacy" / "ledger.py"
 
 
 def gaussian(steps, noise=50.0, **options):

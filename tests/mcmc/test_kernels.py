@@ -16,7 +16,7 @@ from patches import forget_keys
 from zoo import ZOO
 
 import dpppl
-from benchmarks.coverage import DIMENSION, coverage
+from benchmarks.calibration.coverage import DIMENSION, coverage
 from dpppl import ConfigurationError
 from dpppl.access.clipping import SLACK, clip_rows
 from dpppl.access.door import NoisySum
@@ -411,7 +411,7 @@ def test_a_preconditioner_of_another_shape_is_refused():
 
 @pytest.mark.slow
 def test_intervals_of_a_short_run_are_flagged():
-    """benchmarks/coverage.py in small. Its 200 data sets of 5,000 rows cover 84 % of coefficients where 90 % are meant;
+    """benchmarks/calibration/coverage.py in small. Its 200 data sets of 5,000 rows cover 84 % of coefficients where 90 % are meant;
     12 give that within 6 % (one standard error). No spread is readable at this size, and the report says so."""
     result = coverage(dpppl.DPSGLD, num_data=5_000, num_data_sets=12)
     assert result.covered.shape == (12, DIMENSION) and 0.6 < result.covered.mean() < 0.98

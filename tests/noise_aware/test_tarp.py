@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.tarp import calibration_error
+from benchmarks.lib.tarp import calibration_error
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_svi_and_noise_aware_find_what_one_process_finds(tmp_path):
 @pytest.mark.slow
 def test_kills_of_one_of_three_processes():
     """Killed in the middle; the ledger has charged what was entered, the others end, and a restart has the same samples."""
-    script = Path(dpppl.__file__).parents[1] / "benchmarks" / "kills.py"
+    script = Path(dpppl.__file__).parents[1] / "benchmarks" / "privacy" / "kills.py"
     run = subprocess.run([sys.executable, str(script), "4", "1"], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-2000:]
     assert "0 uncharged accesses, 0 hangs, 0 survivors without a clear error" in run.stdout

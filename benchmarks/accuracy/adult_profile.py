@@ -1,0 +1,144 @@
+"""Which part of a posterior costs predictions on UCI Adult, all columns? N(0, 1) priors, delta 1e-5.
+
+python benchmarks/accuracy/adult_profile.py --epsilons .1 .3 1 --num-runs 3
+
+Negative log likelihood of a test row by the mean probability over draws, and by the mean of draws alone. "as it is": a run;
+of the same releases: "mean curvature": that of the draws in their place; "J = A": scores that vary as the model's curvature says;
+"no decline": as if curvature were the same all along; "true curvature": that where the last gradients were
+taken, and its variance of scores; "last point": where those were taken, alone. "true in all stages": another run, in which every
+stage knows its curvature. "without privacy": Laplace's posterior; "prior": the mean probability under the prior, 1/2.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.accuracy.prediction import exact, scores
+from benchmarks.calibration import real_columns
+from benchmarks.lib.noise_aware_wide import mu_of
+from benchmarks.lib.results import written
+from dpppl.noise_aware import recipe
+from dpppl.noise_aware.bounds import Bounds
+from dpppl.noise_aware.curvature import Curvature
+from dpppl.noise_aware.plan import default_plan
+from dpppl.noise_aware.posterior import Mixture
+from dpppl.noise_aware.recipe import run_recipe
+from dpppl.noise_aware.releases import Releases
+from dpppl.noise_aware.sketch import Release
+from dpppl.randomness import keys
+from examples import data
+
+
+def with_one(x):
+    return np.column_stack([np.ones(len(x)), x]).astype(np.float32)
+
+
+class Bench(real_columns.Bench):
+    """Programs for the training rows."""
+
+    def __init__(self, x, y):
+        self.responses = y.astype(np.float32)
+        super().__init__(x)
+
+    def data(self, seed):
+        return self.x.astype(np.float32), self.responses, None
+
+    def stages(self, seed, mu, knows_curvature=False):
+        """Those of a run. With `knows_curvature`, what a stage draws from its release is replaced by what the release would have
+        been without noise."""
+        rows, _ = self.split.arrays(self.data(0)[:2], {})
+        ask = Releases(self.programs, keys.stream(self.key, str(seed)), rows, self.public, lambda count: None).asker()
+        drawn, latest = Release.posterior, {}
+
+        def knowing(kind, at, noise_multiplier, repeats=1, walk=None):
+            if kind == "curvature":
+                latest["here"] = Release.of(ask(kind, at, 1e-9), 1e-9, at, latest["frame"])
+            return ask(kind, at, noise_multiplier, repeats, walk)
+
+        def known(*_):
+            return exactly(latest["here"])
+
+        if not knows_curvature:
+            return run_recipe(ask, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
+        Release.posterior, start = known, recipe._state
+
+        def state(begun, sketch):
+            latest["frame"] = begun.frame
+            return start(begun, sketch)
+
+        recipe._state = state
+        try:
+            return run_recipe(knowing, default_plan(), 1.0 / mu, self.prior, Bounds(), len(self.x))[0]
+        finally:
+            Release.posterior, recipe._state = drawn, start
+
+
+def exactly(release):
+    """One draw, that of a release without noise."""
+    values, vectors = np.linalg.eigh(release.curvature)
+    values = np.maximum(values, 1e-9)
+    inverse = (vectors / np.sqrt(values)[:, None, :]) @ vectors.swapaxes(1, 2)
+    return Curvature(values[None], vectors[None], inverse @ release.scores @ inverse)
+
+
+def drawn_from(surrogate, prior):
+    return Mixture.of(surrogate, prior).draw(np.random.default_rng(0), 1_000)
+
+
+def profile(bench, seed, mu):
+    """Draws by what is replaced."""
+    (*_, last), prior = bench.stages(seed, mu), bench.prior
+    surrogate, curvature = last.surrogate, last.surrogate.curvature
+    values, vectors = np.linalg.eigh(curvature.mean)
+    mean = curvature._replace(values=values[None], vectors=vectors[None])
+    ones = curvature._replace(ratio=np.eye(curvature.ratio.shape[-1])[None])
+    true = bench.true_curvature(last)
+    knowing = bench.stages(seed, mu, knows_curvature=True)[-1].surrogate
+    return {
+        "as it is": drawn_from(surrogate, prior),
+        "mean curvature": drawn_from(surrogate._replace(curvature=mean), prior),
+        "J = A": drawn_from(surrogate._replace(curvature=ones), prior),
+        "no decline": drawn_from(surrogate._replace(decline=0.0), prior),
+        "true curvature": drawn_from(surrogate._replace(curvature=true), prior),
+        "last point": surrogate.point(prior.mean)[None],
+        "true in all stages": drawn_from(knowing, prior),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.3, 1.0])
+    parser.add_argument("--num-runs", type=int, default=3)
+    options = parser.parse_args()
+    if not data.has_adult():
+        return print("UCI Adult is missing: set DPPPL_DATA")
+    x, y, x_test, y_test = data.adult()
+    x, x_test = with_one(x), with_one(x_test)
+    bench = Bench(x, y)
+    reference = scores(exact(x.astype(np.float64), y), x_test, y_test)
+    print(f"without privacy: {reference[0]:.4f}, {reference[1]:.4f}", flush=True)
+    written("adult_profile", "without privacy", np.round(reference, 4).tolist())
+    for epsilon in options.epsilons:
+        found = {}
+        for seed in range(options.num_runs):
+            for name, drawn in profile(bench, seed, mu_of(epsilon)).items():
+                found.setdefault(name, []).append(scores(drawn, x_test, y_test))
+        for name, each in found.items():
+            mean, low, high = np.mean(each, 0), np.min(each, 0), np.max(each, 0)
+            print(
+                f"epsilon {epsilon:g}, {name}: by draws {mean[0]:.4f} ({low[0]:.4f} to {high[0]:.4f}), by the mean {mean[1]:.4f}"
+            )
+            written("adult_profile", f"epsilon {epsilon:g}, {name}", np.round([mean, low, high], 4).tolist())
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
