@@ -112,12 +112,12 @@ def selective(confidence, right, coverages=COVERAGES):
 def tempered(predicted, y):
     """(temperature, NLL, ECE): the temperature is fitted to every second public test row, the others are scored."""
     powers = lambda t, p: np.exp(log_softmax(np.log(np.maximum(p, 1e-12)) / t, axis=1))  # noqa: E731
-    score = lambda t: log_loss(y[::2], powers(t, predicted[::2]), labels=np.arange(10))  # noqa: E731
+    score = lambda t: log_loss(y[::2], powers(t, predicted[::2]), labels=np.arange(predicted.shape[1]))  # noqa: E731
     temperature = minimize_scalar(score, bounds=(0.2, 5.0), method="bounded").x
     rest = powers(temperature, predicted[1::2])
     return (
         temperature,
-        log_loss(y[1::2], rest, labels=np.arange(10)),
+        log_loss(y[1::2], rest, labels=np.arange(predicted.shape[1])),
         uncertainty.expected_calibration_error(rest, y[1::2]),
     )
 
@@ -130,9 +130,9 @@ def scores(samples, number):
     right = predicted.argmax(1) == y
     found = {
         "accuracy": right.mean(),
-        "NLL": log_loss(y, predicted, labels=np.arange(10)),
+        "NLL": log_loss(y, predicted, labels=np.arange(predicted.shape[1])),
         "ECE": uncertainty.expected_calibration_error(predicted, y),
-        "NLL, one draw": log_loss(y, by_draw[0], labels=np.arange(10)),
+        "NLL, one draw": log_loss(y, by_draw[0], labels=np.arange(predicted.shape[1])),
         "temperature": temperature,
         "NLL, tempered": nll,
         "ECE, tempered": ece,

@@ -82,7 +82,7 @@ def class_scores(probabilities, y):
     bins = _bins(right, sure, 15)
     return {
         "accuracy": np.mean(right),
-        "NLL": log_loss(y, probabilities, labels=np.arange(10)),
+        "NLL": log_loss(y, probabilities, labels=np.arange(probabilities.shape[1])),
         "ECE": uncertainty.expected_calibration_error(probabilities, y),
         "MCE": np.max(np.abs(bins[0] - bins[1])),
         "bins": _bins(right, sure, 10).tolist(),
