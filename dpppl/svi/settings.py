@@ -85,9 +85,10 @@ class SVISettings(Fixed, PrivateRunner):
         self._optim = None if optim is None else optimizers.without_loss(optim)
         self.frame, scheme = frame, _scheme(subsampling)
         self._metric: Metric | None = None
+        self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         fits = {
-            "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": clipping_norm == "auto",
-            "clipping='centred'": clipping in (None, "centred"), "subsampling=FullBatch()": scheme.rate == 1.0,
+            "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": self._has_auto_norm,
+            "clipping='centred'": clipping is None or (isinstance(clipping, str) and clipping == "centred"), "subsampling=FullBatch()": scheme.rate == 1.0,
             "optim=None": optim is None, "a guide without a start of its own": start_of(guide) is Start.GUIDE,
             NAMES: moves(guide), "discretise=False": not discretise,
         }  # fmt: skip
@@ -96,7 +97,6 @@ class SVISettings(Fixed, PrivateRunner):
             start_at_median(guide)
         self.num_particles = positive_integer(num_particles, name="num_particles")
         self.loss = checked_loss(guide, loss)
-        self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         if self._has_auto_norm:
             check_auto(gradient, clipping, self.checkpoint)
         rule = svi_clipping_of(clipping, clipping_norm, self.num_data)
