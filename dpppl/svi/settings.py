@@ -88,7 +88,8 @@ class SVISettings(Fixed, PrivateRunner):
         self._has_auto_norm = isinstance(clipping_norm, str) and clipping_norm == "auto"
         fits = {
             "target_epsilon": self.privacy.epsilon is not None, "clipping_norm='auto'": self._has_auto_norm,
-            "clipping='centred'": clipping is None or (isinstance(clipping, str) and clipping == "centred"), "subsampling=FullBatch()": scheme.rate == 1.0,
+            "clipping='centred'": clipping is None or (isinstance(clipping, str) and clipping == "centred"),
+            "subsampling=FullBatch()": scheme.rate == 1.0,
             "optim=None": optim is None, "a guide without a start of its own": start_of(guide) is Start.GUIDE,
             NAMES: moves(guide), "discretise=False": not discretise,
         }  # fmt: skip
