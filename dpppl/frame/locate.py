@@ -114,7 +114,7 @@ class Locator:
         points = np.concatenate(
             [np.reshape(np.asarray(z[s], float), (_DRAWS, -1)) for s in bound.split.latents], axis=1
         )
-        middle, half = np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
+        middle, half = posterior.middles_and_widths(points)
         points = np.clip(points, middle - _FARTHEST * half, middle + _FARTHEST * half)
         shapes = {site: latent.shape for site, latent in bound.split.latents.items()}
         return Metric(shapes, points.mean(axis=0), np.linalg.cholesky(np.atleast_2d(np.cov(points.T))))

@@ -150,9 +150,8 @@ def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:
     - **scale** - the standard deviation of the prior.
     """
     bound, kernel = chains.bound, chains.bound.kernel
-    if (
-        kernel.metric is not None
-    ):  # clipped scores have the share `kept` of the curvature: at this temperature widths are right
+    if kernel.metric is not None:
+        # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
         collected = chains.call.num_collected * chains.layout.thinning / chains.num_steps
         norm, kept = norm_in(norms, chains.charges, collected or 1.0)
         kernel = kernel.copy(metric=replace(kernel.metric, kept=kept), temperature=kept)

@@ -294,6 +294,10 @@ class Coordinates:
             start += s.size
         return z
 
+    def log_prior(self, vector: jax.Array, public: Arrays) -> Tree:
+        """The log prior density of latents with these coordinates."""
+        return self.split.log_prior(self.latents(vector), public)
+
     def draws(self, public: Arrays, key: jax.Array) -> Arrays:
         """Latents drawn from the prior, `NUM_DRAWS` each, of wide models `NUM_WIDE`."""
         count = NUM_DRAWS if self.dimension <= MOST_FULL else NUM_WIDE
@@ -331,7 +335,7 @@ class Coordinates:
         """The exact means and sds of the coordinates if the prior is normal and they are independent: if each one's derivative
         follows its own value, at some draws."""
         mean = points.mean(axis=0)
-        gradient = lambda x, public: jax.grad(lambda x: self.split.log_prior(self.latents(x), public))(x)  # noqa: E731
+        gradient = jax.grad(self.log_prior)
         at = np.array([mean, *points], np.float32)
         each = lambda at, public: lax.map(lambda x: gradient(x, public), at)  # noqa: E731
         values = np.asarray(run_once(each, at, public), np.float64)
@@ -347,7 +351,7 @@ class Coordinates:
         """The prior's exact moments if it is normal, as compared at some of its draws, from estimates."""
 
         def told(start: jax.Array, points: jax.Array, public: Arrays) -> Tree:
-            log_prior = lambda x: self.split.log_prior(self.latents(x), public)  # noqa: E731
+            log_prior = lambda x: self.log_prior(x, public)  # noqa: E731
             found = jax.vmap(log_prior)(points) - log_prior(start)
             return jax.grad(log_prior)(start), jax.hessian(log_prior)(start), found
 

@@ -149,7 +149,7 @@ class Sampler:
         """Arguments of `_place` for each chain; `points`: latents drawn from the prior, (m, n). Latents that are coordinates
         themselves or `moves` are placed where they fit, and the spread of all others is that of a linear residual around
         these."""
-        middle, width = _prior_scales(points)
+        middle, width = middles_and_widths(points)
         covariance = np.atleast_2d(np.cov(np.clip((points - middle) / width, -4.0, 4.0).T))  # of heavy tails, too
         scales = {"middle": jnp.asarray(middle, jnp.float32), "width": jnp.asarray(width, jnp.float32)}
         precision, free = np.linalg.inv(covariance), self._sites | self._moves
@@ -186,7 +186,7 @@ class Sampler:
         """Arguments of `_wide_latents` for all chains: a scale of its own for each latent around latents that fit; but where the
         latents are the coordinates, these white under a posterior of this `covariance` (k, b, b) of u, the others as in their
         prior."""
-        middle, width = (jnp.asarray(a, jnp.float32) for a in _prior_scales(points))
+        middle, width = (jnp.asarray(a, jnp.float32) for a in middles_and_widths(points))
         frame = average.frame
         if not self.coordinates.held:
             arrays = {"roots": frame.roots @ root_of(covariance), "mean": average.centre}
@@ -227,8 +227,8 @@ def _scaled(at: Callable[[Tree], Tree], free: Array) -> tuple[Tree, Tree]:
     return start, 1.0 / jnp.sqrt(1.0 + squares)
 
 
-def _prior_scales(points: Array) -> tuple[Array, Array]:
-    """Medians and half widths (n,) of prior draws (m, n)."""
+def middles_and_widths(points: Array) -> tuple[Array, Array]:
+    """Medians and half widths (n,) of draws (m, n)."""
     return np.median(points, axis=0), np.subtract(*np.quantile(points, (0.84, 0.16), axis=0)) / 2.0
 
 
@@ -303,9 +303,9 @@ class Mixture(NamedTuple):
         numbers, wanted = np.unique(np.arange(count) % len(self.means), return_counts=True)
         u = [self._drawn(number, _CANDIDATES * more, rng) for number, more in zip(numbers, wanted)]
         points = [self.mean + self.surrogate.frame.latents(each) for each in u]
-        normal = [-0.5 * np.sum(each * times(np.linalg.inv(self.prior), each), axis=(1, 2)) for each in u]
-        logs = np.split(log_prior(np.concatenate(points)), np.cumsum([len(each) for each in u])[:-1])
-        shares = [np.exp(np.nan_to_num(log - one, nan=-np.inf) - np.max(log - one)) for log, one in zip(logs, normal)]
+        together, precision = np.concatenate(u), np.linalg.inv(self.prior)
+        ratios = log_prior(np.concatenate(points)) + 0.5 * np.sum(together * times(precision, together), axis=(1, 2))
+        shares = [np.exp(each - np.max(each)) for each in np.split(ratios, np.cumsum([len(each) for each in u])[:-1])]
         shares = [each / np.sum(each) for each in shares]
         every = np.sort(np.concatenate([each * len(each) for each in shares]))
         tail = every[-int(_TAIL * len(every)) :]
@@ -326,11 +326,8 @@ def draw(
     """Unconstrained latents by site, (num_samples, ...), and what is wrong with NUTS's draws, if anything. Draws are independent
     where the prior is normal, or so near to its normal law, within the posterior's range, that weights can be trusted."""
     rng = np.random.default_rng(np.asarray(jax.random.bits(key, (4,), jnp.uint32)))
-
-    def log_prior(points: Array) -> Array:
-        density = lambda x: coordinates.split.log_prior(coordinates.latents(x), public)  # noqa: E731
-        return np.asarray(run_once(jax.vmap(density), np.asarray(points, np.float32)), np.float64)
-
+    densities = jax.vmap(coordinates.log_prior, (0, None))
+    log_prior = lambda x: np.asarray(run_once(densities, np.asarray(x, np.float32), public), float)  # noqa: E731
     points: Array | None = None
     if is_normal:
         points = mixture.draw(rng, num_samples)

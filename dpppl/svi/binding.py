@@ -335,12 +335,11 @@ def _norm_phase(
         outside = lambda u, *rest: is_outside(split, metric.latents(u), *rest)  # noqa: E731
 
     def choose(norms: Norms, counted: CountedRows) -> None:
-        if svi._metric is None:
-            norm = float(f"{norms.high_quantile(QUANTILE):.4g}")
-        else:
-            norm, kept = norm_in(norms, [steps])
-            svi._metric = replace(svi._metric, kept=kept)
-        svi._chosen(norm, counted)
+        if metric is None:
+            svi._chosen(float(f"{norms.high_quantile(QUANTILE):.4g}"), counted, None)
+            return
+        norm, kept = norm_in(norms, [steps])
+        svi._chosen(norm, counted, replace(metric, kept=kept))
 
     return NormPhase(
         statistic=gradient_norm(log_likelihood, outside), start=z, scales=scales, codes=known,

@@ -153,8 +153,9 @@ class SVISettings(Fixed, PrivateRunner):
         self._objective, self._programs = objective, {}
         self._start = self._start if start is None else start
 
-    def _chosen(self, norm: float, counted: CountedRows) -> None:
-        """Take the clipping norm that a histogram gave, and its counts of rows."""
+    def _chosen(self, norm: float, counted: CountedRows, metric: Metric | None) -> None:
+        """Take the clipping norm that a histogram gave, its counts of rows, and the metric, which knows what the norm keeps."""
+        self._metric = metric
         self._mechanism, self._has_auto_norm, self._counted = self._mechanism.with_norm(norm), False, counted
 
     def _framed(self, metric: Metric, objective: Objective, num_steps: int) -> None:
