@@ -511,7 +511,7 @@ def test_ranks_far_from_the_truth_say_less():
 
 def test_draws_under_the_exact_prior_are_weighted_or_refused():
     """Two parts, N(.5, .2) and N(-.4, .1) under N(0, 1), get a Laplace prior: means within 5 standard errors of quadrature's, where
-    draws under the normal prior are 14 away. Under a prior far from the draws, or with heavier tails than they have, there are
+    draws under the normal prior are 40 away; so are sizes, where the priors' ratio to the power .9 shows. Under a prior far from the draws, or with heavier tails than they have, there are
     none."""
     means, variances, count = np.array([0.5, -0.4]), np.array([0.2, 0.1]), 40_000
     flat = np.zeros((1, 1))
@@ -526,6 +526,11 @@ def test_draws_under_the_exact_prior_are_weighted_or_refused():
     drawn = mixture.weighted(laplace, np.random.default_rng(0), count)
     error = drawn.std() / count**0.5
     assert drawn.shape == (count, 1) and abs(drawn.mean() - expected) < 5.0 * error
+    expected_size = np.mean(weights @ np.abs(x) / weights.sum(axis=1))
+    size_error = np.abs(drawn).std() / count**0.5
+    assert abs(np.abs(drawn).mean() - expected_size) < 5.0 * size_error
+    nearly = mixture.weighted(lambda x: -4.5 * np.abs(x[:, 0]) - 0.05 * x[:, 0] ** 2, np.random.default_rng(0), count)
+    assert abs(np.abs(nearly).mean() - expected_size) > 5.0 * size_error
     assert abs(mixture.draw(np.random.default_rng(0), count).mean() - expected) > 10.0 * error
     assert mixture.weighted(lambda x: -50.0 * (x[:, 0] - 3.0) ** 2, np.random.default_rng(0), 500) is None
     assert mixture.weighted(lambda x: 2.2 * x[:, 0] ** 2, np.random.default_rng(0), 500) is None
