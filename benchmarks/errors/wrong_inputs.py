@@ -1,6 +1,6 @@
 """Wrong inputs of the whole public API: is the error ours, does it name the cause, and does its cure run?
 
-`python benchmarks/errors/wrong_inputs.py` runs all and prints a table (docs/wrong-inputs.md): by area raw errors, wrong causes, cures that
+`python benchmarks/errors/wrong_inputs.py` runs all and prints a table (docs/appendix/inputs.md): by area raw errors, wrong causes, cures that
 fail. An entry is (name, wrong call, words of the cause, cure). "Raw" is an exception that is not one of dpppl's, or no exception at all.
 "Wrong cause" is a message without one of the words, or with one that blames something else. The cure is the message's own. Names of
 areas run these alone; `--show` prints each message.

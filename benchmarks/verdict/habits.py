@@ -1,7 +1,7 @@
 """Habits of NumPyro's users: 63 models with defaults, by three methods: each runs, or is refused with a cure that was run.
 
 python benchmarks/verdict/habits.py [--only NAME ...]     # runs what docs/results/habits.json lacks, a process for each model
-python benchmarks/verdict/habits.py --write               # writes docs/habits.md and docs/results/habits.json from the runs
+python benchmarks/verdict/habits.py --write               # writes its part of docs/appendix/inputs.md, and docs/results/habits.json from the runs
 
 Epsilon 2, delta 1e-6, 2,000 simulated rows, seeds fixed but for secret keys. A run is *wrong* where its verdict refuses nothing and the
 mean of a latent lies more than 5 of its own posterior sds, and more than 5 of NUTS's, from NUTS's mean. *Raw* is an exception that is
@@ -26,7 +26,7 @@ METHODS = ("NoiseAware", "SVI", "MCMC")
 BUDGET = {"target_epsilon": 2.0, "target_delta": 1e-6, "print_cost": False}
 FAR, LIMIT = 5.0, 300
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, KEPT = DOCS / "habits.md", DOCS / "results" / "habits.json"
+PAGE, KEPT = DOCS / "appendix" / "inputs.md", DOCS / "results" / "habits.json"
 
 
 def private(method, model, arguments):
@@ -154,12 +154,12 @@ def page(rows):
         "not to be read": sum(not row["read"] for row in ran),
     }
     lines = [
-        "# Habits of NumPyro's users",
+        "## Habits of NumPyro's users",
         "",
         f"{len(by_model)} of {len(HABITS)} models as NumPyro's gallery, Stan's user guide and d3p's examples write them "
         "(`benchmarks/verdict/habits_models.py`), each with three",
         f"methods and their defaults: {len(rows)} of {len(METHODS) * len(HABITS)} runs, epsilon 2, delta 1e-6, 2,000 simulated rows.",
-        "`python benchmarks/verdict/habits.py --write` makes this page from `docs/results/habits.json`; `python benchmarks/verdict/habits.py` first",
+        "`python benchmarks/verdict/habits.py --write` makes this section from `docs/results/habits.json`; `python benchmarks/verdict/habits.py` first",
         "runs what is not there yet. A run is *wrong* where its verdict refuses nothing and the mean of a latent lies more than 5 of its own",
         "sds, and more than 5 of NUTS's, from NUTS's mean without privacy. *Raw* is an exception that is no `DPPPLError`. *Too slow* is",
         f"a model whose three runs and NUTS took more than {LIMIT:,} s of processor time.",
@@ -186,7 +186,7 @@ def page(rows):
         "",
         f"Wrong ones: {', '.join(wrong) or 'none'}.",
         "Centred clipping expects the model's responses. Where data are of another law, its estimates differ from NUTS's. `NoiseAware` tests",
-        "the model; SVI and chains do not ([Which method](which-method.md)).",
+        "the model; SVI and chains do not ([Which method](../which-method.md)).",
         "",
         "A budget of epsilon 2 for 2,000 rows is too small for most chains: their verdicts say so.",
         "",
@@ -222,7 +222,7 @@ def main():
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--again", action="store_true", help="also run what was run")
     parser.add_argument(
-        "--write", action="store_true", help="run nothing; write docs/habits.md and docs/results/habits.json"
+        "--write", action="store_true", help="run nothing; write docs/appendix/inputs.md and docs/results/habits.json"
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -234,7 +234,9 @@ def main():
     if args.write:
         rows = rows_of(args.results)
         KEPT.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-        PAGE.write_text(page(rows))
+        before, _, rest = PAGE.read_text().partition("<!-- habits -->\n")
+        after = rest.partition("<!-- end of habits -->\n")[2]
+        PAGE.write_text(f"{before}<!-- habits -->\n{page(rows)}<!-- end of habits -->\n{after}")
         return
     for name in args.only or HABITS:
         paths = {method: place(args.results, name, method) for method in args.methods}

@@ -76,9 +76,9 @@ class DPSGLD(DPKernel):
     - **init_strategy** - "prior_median", "prior_sample", unconstrained values by site, or one of NumPyro's `init_to_value`,
       `init_to_median`, `init_to_uniform` and `init_to_sample`.
     - **gradient_strategy** - "ghost" sums clipped gradients of rows without forming them, where latents are weights of products
-      (docs/ghost.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
+      (docs/mechanism.md); "vmap" forms those of all rows at once, "microbatch" chunk by chunk; "auto" chooses.
     - **discretise** - whole numbers and discrete Gaussian noise inside the mechanism, against attacks on floating-point noise;
-      accounted by RDP, so epsilon is larger (docs/discrete.md).
+      accounted by RDP, so epsilon is larger (docs/mechanism.md).
     - **measure_clipping** - whether to spend 1 % of the cost on three shares of rows: clipped ones, those whose gradient is not
       finite, and those whose gradient is 0. It applies where a norm is given or clipping is flat.
 

@@ -114,8 +114,8 @@ def check_without_loss(optim: _NumPyroOptim, params: Tree, num_rows: int) -> tup
 class DefaultOptimizer(_NumPyroOptim):
     """Adam with a cosine learning-rate schedule from .04 to .004. Its pickle holds `num_steps` only.
 
-    One configuration for every epsilon, that of the Adult table in docs/appendix/svi-measured.md: 400 steps on full batches, then
-    the average of the last half of the iterates. Adam's step does not depend on the scale of the gradients, so it suits all
+    One configuration for every epsilon, that of Adult's table in docs/appendix/chains-measured.md: 400 steps on full batches,
+    then the average of the last half of the iterates. Adam's step does not depend on the scale of the gradients, so it suits all
     norms and budgets.
 
     - **num_steps** - length of the schedule."""
