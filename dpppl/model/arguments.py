@@ -4,11 +4,11 @@ import contextlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dpppl.data.disk import on_disk
 from dpppl.data.rows import sharded
@@ -49,11 +49,11 @@ class Public:
         if isinstance(self.value, Public):
             object.__setattr__(self, "value", self.value.value)
 
-    def tree_flatten(self) -> tuple[tuple[Any], None]:
+    def tree_flatten(self) -> tuple[tuple[Tree], None]:
         return (self.value,), None
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: Sequence[Any]) -> "Public":
+    def tree_unflatten(cls, _: None, children: Sequence[Tree]) -> "Public":
         return cls(*children)
 
 
@@ -71,7 +71,7 @@ class Arguments:
 
     names: tuple[str, ...]
     num_positional: int
-    treedef: Any
+    treedef: jax.tree_util.PyTreeDef
     leaves: tuple[tuple[str, bool], ...]  # label, under Public
     rows: Shapes
     public: Shapes
@@ -159,8 +159,8 @@ class Arguments:
         return {name: abstract((num_rows, *s.shape[1:]), s.dtype) for name, s in self.rows.items()}
 
     def arrays(
-        self, model: Model, args: tuple[object, ...], kwargs: dict[str, object], mesh: Any = None
-    ) -> tuple[Any, Arrays]:
+        self, model: Model, args: tuple[object, ...], kwargs: dict[str, object], mesh: Mesh | None = None
+    ) -> tuple[Tree, Arrays]:
         """The private rows and the Public arrays of another call, by label; `Rows` where rows are sharded over devices, by
         `mesh` or as they came.
 
@@ -183,7 +183,7 @@ class Arguments:
                 raise ConfigurationError(f"argument '{label}' has another value than when the model was split.")
         with np.errstate(all="ignore"):  # a row too large for JAX's type must not show in a warning or an error
             given = {label: found[label] for label in self.rows}
-            rows: Any = on_disk(given, mesh) or sharded(given, mesh) or jax.device_put(jax.tree.map(_held, given))
+            rows: Tree = on_disk(given, mesh) or sharded(given, mesh) or jax.device_put(jax.tree.map(_held, given))
         return rows, {label: jnp.asarray(found[label]) for label in self.public}
 
     def public_values(self, model: Model, args: tuple[object, ...], kwargs: dict[str, object]) -> Arrays:
@@ -249,7 +249,9 @@ def _without_values() -> Iterator[None]:
         ) from None
 
 
-def _flatten(names: list[str], values: Sequence[object]) -> tuple[list[tuple[str, bool, Any]], Any]:
+def _flatten(
+    names: list[str], values: Sequence[object]
+) -> tuple[list[tuple[str, bool, Tree]], jax.tree_util.PyTreeDef]:
     """(label, under Public, leaf) of every leaf, and the tree without its `Public` marks."""
     with_path, key = jax.tree_util.tree_flatten_with_path, jax.tree_util.keystr
     leaves = []
@@ -270,7 +272,7 @@ def _is_public(value: jax.Array) -> bool:
     return isinstance(value, Public)
 
 
-def _shape_of(label: str, array: Any) -> jax.ShapeDtypeStruct:
+def _shape_of(label: str, array: Tree) -> jax.ShapeDtypeStruct:
     if isinstance(array, Source):
         if array.dtype == object:
             raise ConfigurationError(

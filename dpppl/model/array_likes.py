@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,13 +9,13 @@ import numpy as np
 from dpppl.data.entries import declared, numbers_in, numbers_of
 from dpppl.data.sources import Source
 from dpppl.errors import ConfigurationError
-from dpppl.types import Foreign
+from dpppl.types import Foreign, Tree
 
 _ARRAYS = (np.ndarray, jax.Array, jax.ShapeDtypeStruct, Source)
-IsPublic = Callable[[Any], bool]
+IsPublic = Callable[[Tree], bool]
 
 
-def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPublic) -> list[Any]:
+def with_arrays(labels: Sequence[str], values: Sequence[Tree], is_public: IsPublic) -> list[Tree]:
     """Replace data frames, series (of pandas, polars and others), other array-likes and lists of numbers by NumPy arrays.
 
     A list as long as the data holds a float32 number for each row, NaN where an entry is none, whatever its entries are; without
@@ -31,7 +30,7 @@ def with_arrays(labels: Sequence[str], values: Sequence[Any], is_public: IsPubli
     lengths = {np.shape(leaf)[0] for leaf in leaves if isinstance(leaf, _ARRAYS) and leaf.shape}
     lengths = lengths or {max((len(leaf) for leaf in leaves if is_list(leaf)), default=0)}
 
-    def taken(label: str, value: Any) -> Any:
+    def taken(label: str, value: Tree) -> Tree:
         if not is_list(value):
             return value
         if len(value) not in lengths:
@@ -54,7 +53,7 @@ def is_list(value: object) -> bool:
     return not all(_length(each) > len(value) for each in value)
 
 
-def _length(value: Any, depth: int = 0) -> float:
+def _length(value: Tree, depth: int = 0) -> float:
     """The length of a column, or of the shortest in a dict; 0 for what is none. None and marked values are as long as any."""
     try:
         if value is None or hasattr(value, "tree_flatten"):
@@ -75,7 +74,7 @@ def _check_indices(labels: Sequence[str], values: Sequence[object], is_leaf: IsP
     """Refuse private frames and series of pandas whose rows are not in one order by their indices: arrays go by position.
 
     The refusal shows how two tables were joined, as one for their lengths does, and no value of either."""
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, Foreign]] = []
     for label, value in zip(labels, values):
         for path, leaf in jax.tree_util.tree_leaves_with_path(value, is_leaf=is_leaf):
             if (
@@ -93,14 +92,14 @@ def _check_indices(labels: Sequence[str], values: Sequence[object], is_leaf: IsP
             )
 
 
-def _map(function: Callable[[str, Any], Any], label: str, value: jax.Array, is_leaf: IsPublic) -> Any:
-    def at(path: Any, leaf: Any) -> Any:
+def _map(function: Callable[[str, Tree], Tree], label: str, value: Tree, is_leaf: IsPublic) -> Tree:
+    def at(path: tuple[object, ...], leaf: Tree) -> Tree:
         return function(label + jax.tree_util.keystr(path).replace("[<flat index 0>]", ""), leaf)  # of Public
 
     return jax.tree_util.tree_map_with_path(at, value, is_leaf=is_leaf)
 
 
-def _as_array(label: str, value: jax.Array) -> Any:
+def _as_array(label: str, value: Tree) -> Tree:
     """`value` as a NumPy array if it is array-like; itself if it is an array, or nothing like one."""
     if isinstance(value, np.ma.MaskedArray):
         raise ConfigurationError(
@@ -136,7 +135,7 @@ def _as_array(label: str, value: jax.Array) -> Any:
     return value
 
 
-def _column(what: str, series: Foreign) -> Any:
+def _column(what: str, series: Foreign) -> np.ndarray:
     """The numbers of a series of pandas, polars, Arrow or alike. Its type decides, and no entry, whether it holds numbers."""
     dtype = series.dtype if hasattr(series, "dtype") else series.type
     if declared(series) == "number":

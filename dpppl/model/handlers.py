@@ -6,7 +6,6 @@ import os
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +26,7 @@ from dpppl.types import Distribution, Tree
 from dpppl.validation import a
 
 _trace_state = functools.partial(get_opaque_trace_state, convention="nnx")
-Latent = Callable[[Site, Any], Any]
+Latent = Callable[[Site, Distribution], Tree]
 """`latent(site, transform)`: the unconstrained value of a continuous latent site."""
 Observe = Callable[[Site], Tree]
 """`observe(site)`: the value of an observed site, or None for the one that the model gives."""

@@ -7,7 +7,7 @@ mask of the same shape. An entry that the model leaves out, by `jnp.where`, a ma
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from dpppl.jaxprs import (
     source_of,
     walk,
 )
-from dpppl.types import Atom, BySite, Equation, Function, Traced, Tree
+from dpppl.types import Atom, BySite, Equation, Function, Numbers, Traced, Tree
 
 _NUMPYRO = os.path.join(os.path.dirname(numpyro.__file__), "")
 _INLINED = {*CALLS, "custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"}
@@ -52,10 +52,10 @@ class _Seen(NamedTuple):
     """A value, None where latents enter it; whether the row does; the latents that do; and which of its numbers an index out of
     range made, None where it cannot have."""
 
-    value: Any = None
+    value: Tree = None
     of_row: bool = False
     latents: frozenset[str] = frozenset()
-    bad: Any = None
+    bad: Tree = None
 
 
 class _Place(NamedTuple):
@@ -86,8 +86,8 @@ class Followed(NamedTuple):
       none can.
     - **tables** - what rows index outside of NumPyro's densities, whose supports say what these take."""
 
-    value: Any
-    is_out: Any
+    value: jax.Array
+    is_out: jax.Array | None
     tables: tuple[Table, ...]
 
 
@@ -150,7 +150,7 @@ def _step(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[
     return _outputs(equation, operands, [_either(*each) for each in zip(*masks)])
 
 
-def _outputs(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Any] | None = None) -> list[_Seen]:
+def _outputs(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Tree] | None = None) -> list[_Seen]:
     """The outputs of an equation, computed where no latent enters."""
     values = [operand.value for operand in operands]
     known = [None] * len(equation.outvars) if any(value is None for value in values) else bind(equation, values)
@@ -158,12 +158,12 @@ def _outputs(equation: Equation, operands: Sequence[_Seen], bad: Sequence[Any] |
     return [_Seen(value, of_row, latents, b) for value, b in zip(known, bad or [None] * len(known))]
 
 
-def _either(*masks: Any) -> Any:
+def _either(*masks: Tree) -> Tree:
     found = [mask for mask in masks if mask is not None]
     return sum(found[1:], start=found[0]) if found else None
 
 
-def _mask(bad: Any, shape: tuple[int, ...]) -> jax.Array:
+def _mask(bad: Tree, shape: tuple[int, ...]) -> jax.Array:
     return jnp.zeros(shape, bool) if bad is None else jnp.broadcast_to(bad, shape)
 
 
@@ -184,7 +184,7 @@ def _counted_from_the_end(equation: Equation, place: _Place) -> int | None:
     if below is None or added is None or below.primitive.name != "lt" or added.primitive.name != "add":
         return None
 
-    def unconverted(v: Any) -> Any:
+    def unconverted(v: Atom) -> Atom:
         maker = None if is_literal(v) else place.makers.get(v)
         return v if maker is None or maker.primitive.name != "convert_element_type" else unconverted(maker.invars[0])
 
@@ -215,7 +215,7 @@ def _casts(equation: Equation) -> bool:
     return integers and jnp.iinfo(made).bits < jnp.iinfo(given).bits
 
 
-def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[Any] | None:
+def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) -> list[Tree] | None:
     """Which outputs an index of the row that is out of range makes; None where there is none."""
     name, parameters, shape = equation.primitive.name, equation.params, equation.outvars[0].aval.shape
     if _casts(equation) and operands[0].value is not None:
@@ -265,7 +265,7 @@ def _out_of_range(equation: Equation, operands: Sequence[_Seen], place: _Place) 
     return [jnp.broadcast_to(jnp.any(out), shape)]
 
 
-def _outside(index: Any, last: Any, only_below: bool = False) -> jax.Array:
+def _outside(index: Numbers, last: Tree, only_below: bool = False) -> jax.Array:
     index = jnp.asarray(index).astype(jnp.promote_types(jnp.result_type(index), jnp.int32))
     return index < 0 if only_below else (index < 0) | (index > last)
 
@@ -280,7 +280,7 @@ def _is_filled(equation: Equation) -> bool:
     return fill != (jnp.iinfo(dtype).min if jnp.issubdtype(dtype, jnp.signedinteger) else jnp.iinfo(dtype).max)
 
 
-def _not_an_integer(x: jax.Array, dtype: Any) -> jax.Array:
+def _not_an_integer(x: jax.Array, dtype: np.dtype) -> jax.Array:
     if dtype == jnp.bool:
         return jnp.isnan(x)
     low, high = jnp.iinfo(dtype).min, jnp.iinfo(dtype).max
@@ -299,19 +299,19 @@ def _note(equation: Equation, sites: frozenset[str], place: _Place, lengths: Seq
 # How it goes on
 
 
-def _passed(equation: Equation, operands: Sequence[_Seen]) -> Sequence[Any] | None:
+def _passed(equation: Equation, operands: Sequence[_Seen]) -> Sequence[Tree] | None:
     """Which outputs are made of bad operands."""
     bad, name = [operand.bad for operand in operands], equation.primitive.name
     shapes, values = [v.aval.shape for v in equation.outvars], [operand.value for operand in operands]
     if all(b is None for b in bad):
         return None
     dtypes = [v.aval.dtype for v in equation.invars]
-    marks: list[Any] = [None if b is None else jnp.broadcast_to(b, v.aval.shape) for b, v in zip(bad, equation.invars)]
+    marks: list[Tree] = [None if b is None else jnp.broadcast_to(b, v.aval.shape) for b, v in zip(bad, equation.invars)]
 
-    def of(given: Sequence[Any]) -> list[jax.Array]:
+    def of(given: Sequence[jax.Array]) -> list[jax.Array]:
         return [output > 0 for output in bind(equation, given)]
 
-    def filled(k: int, mark: Any) -> jax.Array:
+    def filled(k: int, mark: Tree) -> jax.Array:
         return jnp.zeros(equation.invars[k].aval.shape, dtypes[k]) if mark is None else mark.astype(dtypes[k])
 
     if name == "select_n" and values[0] is not None:

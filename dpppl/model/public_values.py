@@ -9,7 +9,6 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import CodeType
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import is_key
 from dpppl.model.array_likes import is_list
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 _LONGEST = 40
@@ -50,7 +49,7 @@ _RULE = (
     "Arrays and data frames of numbers are private rows. Only a number, True, False, None or a string of at most "
     f"{_LONGEST} characters is public without a mark"
 )
-Test = Callable[[Any], bool]
+Test = Callable[[Tree], bool]
 
 
 def is_setting(value: jax.Array) -> bool:
@@ -112,7 +111,7 @@ def check_number(names: Sequence[str], num_rows: int, least: int) -> None:
         )
 
 
-def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]], trees: Iterable[Any]) -> tuple[str, ...]:
+def described(names: Sequence[str], leaves: Iterable[tuple[str, Tree]], trees: Iterable[Tree]) -> tuple[str, ...]:
     """Name and type of all that arguments hold and that is not private: from the labels of leaves and their values or shapes,
     and from the arguments' structures, whose keys and static fields are public."""
     found = {name: Counter(_static(tree)) for name, tree in zip(names, trees)}
@@ -129,12 +128,12 @@ def described(names: Sequence[str], leaves: Iterable[tuple[str, Any]], trees: It
     return tuple(f"argument '{name}' ({words})" for name, words in each.items())
 
 
-def captured(model: Any, given: Sequence[str], above: tuple[int, ...] = ()) -> tuple[str, ...]:
+def captured(model: Function, given: Sequence[str], above: tuple[int, ...] = ()) -> tuple[str, ...]:
     """Name and type of the numbers that a model takes from outside its call: closures, globals, defaults, functools.partial,
     attributes of an object that is called, and the same of the user's functions that it calls.
 
     - **given** - names of the call's arguments."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     if id(model) in above or len(above) > _DEEPEST:
         return ()
     inner = getattr(model, "__wrapped__", None) or getattr(model, "__func__", None)
@@ -169,7 +168,7 @@ def _names(code: CodeType) -> set[str]:
     return set(code.co_names).union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
-def _numbers(value: Any) -> str:
+def _numbers(value: Tree) -> str:
     """The type of a value that is, or holds, single numbers; nothing for others, and for arrays, whose shapes are listed."""
     if callable(value) or inspect.ismodule(value):  # the module jax.lax has a function `dtype`
         return ""
@@ -190,7 +189,7 @@ def _numbers(value: Any) -> str:
     return f"{type(value).__name__} of {count} number{'s' * (count > 1)}" if count else ""
 
 
-def _static(tree: Any) -> Iterable[str]:
+def _static(tree: Tree) -> Iterable[str]:
     """Words for what a structure holds besides leaves: keys of dicts, and static fields and aux data of other nodes."""
     found = tree.node_data()
     if found is None:

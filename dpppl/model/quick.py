@@ -4,8 +4,6 @@ Statistics of rows draw many numbers for each row and step. An adversary who kne
 the model at a point that is released.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +12,7 @@ _STREAM = 1 << 24
 """Numbers of one stream of a key; more of them overlap with the next."""
 
 
-def uniform(key: Any, shape: tuple[int, ...], stream: int = 0) -> Any:
+def uniform(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
     """Uniform numbers inside (0, 1), multiples of 2^-24 plus 2^-25.
 
     - **key** - a key; keys should be independent, as those of `jax.random.fold_in` are.
@@ -34,17 +32,17 @@ def uniform(key: Any, shape: tuple[int, ...], stream: int = 0) -> Any:
     return (mixed >> 8).astype(jnp.int32).astype(dtype) * dtype.type(2.0**-24) + dtype.type(2.0**-25)
 
 
-def normal(key: Any, shape: tuple[int, ...], stream: int = 0) -> Any:
+def normal(key: jax.Array, shape: tuple[int, ...], stream: int = 0) -> jax.Array:
     """Standard normal numbers up to 5.4; the arguments are those of `uniform`."""
     return normal_of(uniform(key, shape, stream))
 
 
-def normal_of(u: Any) -> Any:
+def normal_of(u: jax.Array) -> jax.Array:
     """The standard normal quantile at uniform numbers."""
     return np.sqrt(2.0).astype(u.dtype) * jax.lax.erf_inv(2.0 * u - 1.0)
 
 
-def _mixed(x: Any) -> Any:
+def _mixed(x: jax.Array) -> jax.Array:
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = (x ^ (x >> shift)) * np.uint32(factor)
     return x ^ (x >> 16)

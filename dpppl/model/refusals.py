@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,6 +12,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError, warn
 from dpppl.information_flow.rules import Kind, kind_of
 from dpppl.model.arguments import quoted as quoted
 from dpppl.model.structure import NUM_NODES, Observed, Site, Structure, layers, unwrapped
+from dpppl.types import Traced
 
 MANY = (
     'pass many sequences as rows: arrays of shape (num_sequences, T), numpyro.plate("data", num_sequences), and each '
@@ -385,7 +385,7 @@ def check_captured(program: object, lengths: set[int], what: str = "model") -> t
     return tuple(dict.fromkeys(described))
 
 
-def check_effects(program: Any, what: str = "model") -> None:
+def check_effects(program: Traced, what: str = "model") -> None:
     """Refuse side effects and rules that see all rows at once, of a model, a guide or a score."""
     if program.effects or any(kind_of(e.primitive) is Kind.CALLBACK for e in jaxprs.equations(program)):
         raise UnsupportedModelError(

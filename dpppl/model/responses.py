@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -210,7 +209,7 @@ class Responses:
             values = jax.tree.map(joined, {name: own[name] for name in values}, values)
         in_use = missing.in_use(self.split, z, row, public) if self.missing else {}
 
-        def total(given: Arrays) -> Any:
+        def total(given: Arrays) -> Tree:
             counts = in_use | self._counted(z, row, public, given)
             return sum(jnp.sum(jnp.where(counts[name], _number(value), 0.0)) for name, value in given.items())
 
@@ -305,13 +304,13 @@ def _is_free_of_rows(responses: Responses) -> bool:
     split, key = responses.split, jax.eval_shape(lambda: jax.random.key(0))
     shapes = split.latents, split.row, split.arguments.public
     given = jax.eval_shape(responses._draw, *shapes, key)
-    of_law: Any = depends_on(split.log_likelihood, *shapes, given)[1], depends_on(responses._draw, *shapes, key)[1]
+    of_law = depends_on(split.log_likelihood, *shapes, given)[1], depends_on(responses._draw, *shapes, key)[1]
     return not any(is_used for part in of_law for is_used in part.values())
 
 
 def why_not_own(
     values: Callable[..., Arrays],
-    observed: Callable[[Arrays], Sequence[tuple[str, Any, Any]]],
+    observed: Callable[[Arrays], Sequence[tuple[str, jax.Array, jax.Array]]],
     laws: Callable[[Arrays], Tree],
     shapes: tuple[Shapes, Shapes, Shapes],
 ) -> str | None:

@@ -4,7 +4,6 @@ Whether the prior depends on rows is read off abstract traces; coupled rows are 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +108,7 @@ def _fixed_rows(what: str, terms: Terms, latents: Shapes, arguments: Arguments) 
     marked = {label: shape for label, shape in arguments.public.items() if shape.shape[:1] == (arguments.num_rows,)}
     short = {label: abstract((1, *shape.shape[1:]), shape.dtype) for label, shape in marked.items()}
     try:  # whether the model would run on one row if the arguments marked as public had one, too
-        found: Any = marked and Dependence(
+        found = marked and Dependence(
             terms(1), latent=latents, row=arguments.shapes(1), public=arguments.public | short
         )
         runs = found and all(found.shape("likelihood", name).shape == (1,) for name in found.names("likelihood"))
@@ -186,13 +185,18 @@ def check_coupling(
 
 
 def _made_up(
-    kind: tuple[_Kind, _Kind], latents: Shapes, arguments: Arguments, public: Arrays, observed: Shapes, rng: Any
+    kind: tuple[_Kind, _Kind],
+    latents: Shapes,
+    arguments: Arguments,
+    public: Arrays,
+    observed: Shapes,
+    rng: np.random.Generator,
 ) -> tuple[Arrays, Arrays, Arrays, Arrays]:
     """Latents, three rows, Public arrays, and noise; Public arrays are real, unless unknown or as long as the data."""
     floats, integers = kind
     real = jnp.result_type(float)
 
-    def draw(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def draw(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         return np.asarray((floats if jnp.issubdtype(dtype, jnp.inexact) else integers)(rng, shape)).astype(dtype)
 
     z = {name: np.asarray(0.3 * rng.standard_normal(s.shape), s.dtype) for name, s in latents.items()}

@@ -8,7 +8,6 @@ come from a uniform number by their quantile. Uniform numbers are those of `quic
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,7 @@ from numpyro.distributions.discrete import ZeroInflatedLogits, ZeroInflatedProbs
 
 from dpppl.model import quick
 from dpppl.model.structure import unwrapped
-from dpppl.types import Distribution, Function
+from dpppl.types import Distribution, Function, Scalar, Tree
 
 _SMALL, _MOST, _AT_A_TIME, _NEGLIGIBLE = 40.0, 1000, 8, 1e-10
 """Minus log probabilities of 0 below which counts are drawn by inversion, terms after which it ends, of which so many are added
@@ -47,7 +46,7 @@ def _poisson(distribution: Distribution, key: jax.Array, shape: tuple[int, ...])
     return _poisson_of(rate.astype(jnp.promote_types(rate.dtype, jnp.float32)), key)
 
 
-def _poisson_of(rate: Any, key: jax.Array, stream: int = 0) -> jax.Array:
+def _poisson_of(rate: jax.Array, key: jax.Array, stream: int = 0) -> jax.Array:
     inside = jnp.where(rate < _SMALL, rate, 0.0)
     u = quick.uniform(key, rate.shape, stream).astype(rate.dtype)
     few = _inverted(u, jnp.exp(-inside), lambda k: inside * (1.0 / k))
@@ -72,14 +71,14 @@ def _negative_binomial(distribution: Distribution, key: jax.Array, shape: tuple[
     return _poisson_of(_gamma(distribution.concentration, key, shape) / distribution.rate, key, 2)
 
 
-def _gamma(concentration: Any, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _gamma(concentration: jax.Array, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Gamma variates of scale 1."""
     raised, exponent = _raised_gamma(concentration, key, shape)
     return jnp.maximum(raised * jnp.exp(-exponent), jnp.finfo(raised.dtype).tiny)
 
 
 def _raised_gamma(
-    concentration: Any, key: jax.Array, shape: tuple[int, ...], stream: int = 0
+    concentration: jax.Array, key: jax.Array, shape: tuple[int, ...], stream: int = 0
 ) -> tuple[jax.Array, jax.Array]:
     """x and e, for which x exp(-e) are gamma variates of scale 1: x has a concentration higher by `_RAISED`, and exp(-e) is a
     product of powers of uniform numbers. Within 6e-6 in total variation, in exact arithmetic. Two streams of the key are used."""
@@ -93,7 +92,7 @@ def _raised_gamma(
     return d * (1.0 + c * (w + _chebyshev(in_c, w / _FARTHEST))) ** 3, exponent
 
 
-def _polynomials(x: Any) -> Any:
+def _polynomials(x: jax.Array) -> jax.Array:
     """The Chebyshev polynomials of degrees 0 to `_DEGREES[1]` at x, along the first axis."""
     found = [jnp.ones_like(x), x]
     while len(found) <= _DEGREES[1]:
@@ -101,7 +100,7 @@ def _polynomials(x: Any) -> Any:
     return jnp.stack(found)
 
 
-def _chebyshev(coefficients: Any, x: Any) -> jax.Array:
+def _chebyshev(coefficients: jax.Array, x: jax.Array) -> jax.Array:
     """The Chebyshev series at x in [-1, 1], by Clenshaw's recurrence (1955)."""
     last, before = coefficients[-1], 0.0
     for coefficient in coefficients[-2:0:-1]:
@@ -153,7 +152,7 @@ def _zero_inflated(distribution: Distribution, key: jax.Array, shape: tuple[int,
     return jnp.where(quick.uniform(key, shape, 255) < distribution.gate, 0, others)
 
 
-def _many(w: Any, mean: Any, variance: Any, third: Any, fourth: Any) -> jax.Array:
+def _many(w: jax.Array, mean: jax.Array, variance: jax.Array, third: Scalar, fourth: Scalar) -> jax.Array:
     """Counts that are nearly normal, from standard normal `w` and their cumulants, the last two over the variance.
 
     Fisher and Cornish (1938), with the variance less 1/12 for whole numbers; as Giles (2016, equation 6) has it for Poisson."""
@@ -190,13 +189,13 @@ def _geometric(distribution: Distribution, key: jax.Array, shape: tuple[int, ...
     return jnp.floor(jnp.log(quick.uniform(key, shape)) / jnp.log1p(-distribution.probs))
 
 
-def _inverted(u: Any, first: Any, ratio: Function) -> Any:
+def _inverted(u: jax.Array, first: jax.Array, ratio: Function) -> jax.Array:
     """Draws of counts with probability `first` of 0, and `ratio(k)` times that of k - 1 of k.
 
     A count is how many sums of probabilities a uniform number exceeds, up to where these are so small that they no longer
     grow: rounded, they may never reach it."""
 
-    def iteration(state: Any) -> Any:
+    def iteration(state: Tree) -> Tree:
         k, p, below, count, _ = state
         is_left = jnp.zeros(())
         for _ in range(_AT_A_TIME):

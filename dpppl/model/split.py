@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from numpyro import handlers
 
 from dpppl.errors import ConfigurationError, UnsupportedModelError
@@ -46,7 +46,7 @@ from dpppl.model.structure import (
     plates_of,
     unconstrained_shape,
 )
-from dpppl.types import BySite, Distribution, Function, Tree
+from dpppl.types import BySite, Distribution, Function, Traced, Tree
 from dpppl.validation import a
 
 
@@ -88,7 +88,9 @@ class SplitModel:
     notes: tuple[str, ...] = ()
     dims: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: object = None) -> tuple[Any, Arrays]:
+    def arrays(
+        self, args: tuple[object, ...], kwargs: dict[str, object], mesh: Mesh | None = None
+    ) -> tuple[Tree, Arrays]:
         """The private rows (leading axis `num_rows`) and the Public arrays of a call; they may be tracers. `mesh`: devices to
         shard rows over.
 
@@ -118,7 +120,7 @@ class SplitModel:
         rows, given = jax.tree.map(lambda value: jnp.asarray(value)[None], row), given or {}
         return _total(self._likelihood(z, rows, public, 1, lambda site: given.get(site["name"]))[0].values())
 
-    def is_out_of_range(self, z: Arrays, row: Arrays, public: Arrays) -> Any:
+    def is_out_of_range(self, z: Arrays, row: Arrays, public: Arrays) -> jax.Array | None:
         """Whether a row holds an index out of range, or no number where an integer is made of it: see `indices`."""
         return followed(self._log_likelihood, z, row, public).is_out
 
@@ -284,12 +286,12 @@ def split_model(
     arguments = Arguments.of(model, args, kwargs)
     refusals.check_lengths(arguments.unequal, lambda: _explore(model, arguments)[0])
     with failing_explained(arguments.words), explained():
-        structure, *program = _explore(model, arguments)
+        structure, program, outputs = _explore(model, arguments)
 
     try:
-        return _split(model, args, kwargs, arguments, structure, program, data_plate, variational)
+        return _split(model, args, kwargs, arguments, structure, (program, outputs), data_plate, variational)
     except Exception:
-        first = _seen(structure, program[0])
+        first = _seen(structure, program)
         if any(_again(model, arguments) != first for _ in range(2)):
             raise UnsupportedModelError(refusals.CHANGES) from None
         raise
@@ -297,7 +299,7 @@ def split_model(
 
 def _split(
     model: Model, args: tuple[object, ...], kwargs: dict[str, object], arguments: Arguments, structure: Structure,
-    program: list[Any], data_plate: str | None, variational: bool,
+    program: tuple[Traced, Tree], data_plate: str | None, variational: bool,
 ) -> SplitModel:  # fmt: skip
     """`split_model`, from what the model is on all rows."""
 
@@ -342,7 +344,7 @@ def _split(
     )
 
 
-def _seen(structure: Structure, program: Any) -> tuple[list[str], str]:
+def _seen(structure: Structure, program: Traced) -> tuple[list[str], str]:
     """Names of latents and the text of a model's program, to compare two calls."""
     return list(structure.latents), re.sub(r"0x[0-9a-f]+", "", str(program))
 
@@ -355,7 +357,7 @@ def _again(model: Model, arguments: Arguments) -> object:
         return type(error)
 
 
-def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Any, Any]:
+def _explore(model: Model, arguments: Arguments, num_rows: int | None = None) -> tuple[Structure, Traced, Tree]:
     """Run the model abstractly as NumPyro does, on all rows or on so many: its structure, and the program of all that it
     computes. Sites outside of all plates that observe what depends on no row, as handlers.condition makes them, are a part of
     the prior."""

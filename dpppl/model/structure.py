@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -206,7 +206,7 @@ def joint_name(distribution: Distribution) -> str | None:
     return type(innermost).__name__ if innermost.event_shape else None
 
 
-def layers(distribution: Distribution) -> Iterator[Any]:
+def layers(distribution: Distribution) -> Iterator[Distribution]:
     """A distribution, the one inside of its mask or added axes, the one inside of that, and so on."""
     yield distribution
     while isinstance(distribution, (dist.Independent, dist.ExpandedDistribution, dist.MaskedDistribution)):
@@ -227,7 +227,7 @@ def is_masked(site: Site) -> bool:
 
 def counted(fn: Distribution) -> Tree:
     """Which entries of a value count under a distribution's masks, broadcast to the value's shape."""
-    found: Any = True
+    found: Tree = True
     for layer in layers(fn):
         if isinstance(layer, dist.MaskedDistribution):
             mask = jnp.asarray(layer._mask)

@@ -9,11 +9,11 @@ import inspect
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from dpppl.data.disk import in_memory
 from dpppl.data.entries import entries_of, is_missing
@@ -23,6 +23,7 @@ from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.jaxprs import abstract
 from dpppl.model import supports
 from dpppl.model.arguments import Arguments, Arrays, Model, Public, Shapes
+from dpppl.model.handlers import Observe
 from dpppl.model.indices import Table
 from dpppl.model.responses import FLAT, Responses
 from dpppl.model.split import SplitModel, split_model
@@ -34,7 +35,7 @@ MASK = "(rows of the unit)"
 """Label of the mask among a unit's arrays, (k,), and of all masks among the arguments of a call, (U, k)."""
 
 
-def parts(of_rows: SplitModel, unit: Arrays) -> tuple[Arrays, Any]:
+def parts(of_rows: SplitModel, unit: Arrays) -> tuple[Arrays, jax.Array]:
     """The arrays of a unit's rows, and the mask."""
     return {name: unit[name] for name in of_rows.arguments.rows}, unit[MASK]
 
@@ -51,7 +52,9 @@ class UnitSplit(SplitModel):
     max_rows: int = field(kw_only=True)
     of_rows: SplitModel = field(kw_only=True)
 
-    def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: Any = None) -> tuple[Any, Arrays]:
+    def arrays(
+        self, args: tuple[object, ...], kwargs: dict[str, object], mesh: Mesh | None = None
+    ) -> tuple[Tree, Arrays]:
         """The units' arrays (U, k, ...) with the mask (U, k), and the Public arrays, of a call as `grouped` made it."""
         if MASK not in kwargs:
             raise ConfigurationError("this object's unit is larger than a row: give the ids of rows, as run does.")
@@ -79,7 +82,7 @@ class UnitSplit(SplitModel):
         """Whether numbers of rows enter the law of their responses."""
         return self.of_rows.has_columns
 
-    def visit_observed(self, visit: Any, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
+    def visit_observed(self, visit: Observe, z: Arrays, row: Arrays, public: Arrays, assignment: Arrays) -> Trace:
         """On the unit's first row."""
         return self.of_rows.visit_observed(
             visit, z, {n: x[0] for n, x in parts(self.of_rows, row)[0].items()}, public, assignment
@@ -216,9 +219,9 @@ def grouped(
 
 def _codes(name: str, ids: Foreign) -> np.ndarray:
     """Numbers of units in order of their first row, (R,); -1 where there is no id, or one that cannot be hashed."""
-    known: dict[Any, int] = {}
+    known: dict[object, int] = {}
 
-    def code(entry: Any) -> int:
+    def code(entry: object) -> int:
         try:
             return -1 if is_missing(entry) else known.setdefault(entry, len(known))
         except Exception:  # it cannot be hashed
