@@ -3,7 +3,6 @@
 import math
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +120,7 @@ def _observed(split: SplitModel) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsilon: float, delta: float) -> Any:
+def _methods(model: Function, split: SplitModel, args: Tree, kwargs: Tree, epsilon: float, delta: float) -> Tree:
     """Each method, with what came of binding it to the arguments."""
     key, noise = keys.as_key(jax.random.key(0)), {"noise_multiplier": 10.0}
     guide = AutoNormal(model)

@@ -7,7 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import ClassVar, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,7 +19,7 @@ class DPPPLError(Exception):
 
     code: ClassVar[str] = "DP00"
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self.add_note(f'[{self.code}: see "Errors" in the documentation of dpppl]')
 
@@ -91,7 +91,7 @@ class PrivacyLeakError(DPPPLError):
 
     code = "DP08"
 
-    def __init__(self, message: str, findings: tuple[Any, ...] = ()) -> None:
+    def __init__(self, message: str, findings: tuple[object, ...] = ()) -> None:
         super().__init__(message)
         self.findings = findings
 

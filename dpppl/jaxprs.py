@@ -6,7 +6,6 @@ Differences between versions of JAX are handled here only.
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import jax
 import jax.extend.core
@@ -23,7 +22,7 @@ _TABLE = re.compile(re.escape(os.path.dirname(__file__)) + r"/model/samplers\.py
 
 def abstract(shape: Sequence[int], dtype: object) -> jax.ShapeDtypeStruct:
     """An array's shape and dtype, without the array."""
-    make: Any = jax.ShapeDtypeStruct
+    make: Function = jax.ShapeDtypeStruct
     return make(tuple(shape), dtype)
 
 

@@ -95,7 +95,7 @@ def optional(check: Callable[..., T], value: object, *, name: str) -> T | None:
     return None if value is None else check(value, name=name)
 
 
-def check_target(epsilon: Any, delta: Any) -> None:
+def check_target(epsilon: float | None, delta: float | None) -> None:
     """Reject an invalid budget: `epsilon` is positive and finite, `delta` in (0, 1) and not larger; either may be None.
 
     Raises ConfigurationError, also for an epsilon without a delta."""

@@ -10,7 +10,6 @@ sensitivity is that of flat clipping whatever the centre.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +35,7 @@ def draw_key(key: jax.Array, step: Scalar) -> jax.Array:
     return keys.threefry(jax.random.fold_in(keys.stream(key, "draws"), step))
 
 
-def squared_length(vector: Any, gram: jax.Array | None = None) -> jax.Array:
+def squared_length(vector: jax.Array, gram: jax.Array | None = None) -> jax.Array:
     """The squared length of a vector (d,); with a `gram` matrix (d, d), `vector @ gram @ vector`."""
     if gram is None:
         return jnp.sum(vector**2)
@@ -170,7 +169,7 @@ def noisy_centred_sum(
     is_binary: bool,
     completions: Function | None,
     log_likelihood: LogLikelihood,
-    to_latents: Callable[[Any, Any], tuple[Tree, Tree]],
+    to_latents: Callable[[Tree, jax.Array], tuple[Tree, Tree]],
     position: Tree,
     rows: Tree,
     public: Tree,

@@ -4,7 +4,6 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,7 +52,7 @@ class Clipping:
 
     - **clipping_norm** - the norm of what a row adds at most: the sensitivity of the sum."""
 
-    clipping_norm: Any
+    clipping_norm: Tree
 
     @property
     def count_sensitivity(self) -> float:
@@ -88,7 +87,7 @@ class Clipping:
         own, size = jnp.where(is_finite & ~is_silent, counted, 0.0), self.count_sensitivity
         return jnp.stack([own, *(jnp.where(x, size, 0.0) for x in (~is_finite, is_silent))], axis=-1)
 
-    def clipped_share(self, count: Any, speaking: Any) -> Tree:
+    def clipped_share(self, count: float, speaking: float) -> float:
         """The share of clipped rows, from the first count and the rows that have a norm, both as shares of all rows."""
         return 0.5 * speaking + count
 
@@ -251,7 +250,7 @@ class Adaptive(Clipping):
     quantile: float = 0.5
     learning_rate: float = 0.2
     count_share: float = 0.01
-    clipping_norm: Any = None
+    clipping_norm: Tree = None
 
     def __post_init__(self) -> None:
         if self.clipping_norm is not None:
@@ -270,16 +269,16 @@ class Adaptive(Clipping):
         """All latents, with the norm of this access."""
         return [(latents, norm)]
 
-    def counted(self, squared_norms: Sequence[jax.Array], norm: Any = None) -> jax.Array:
+    def counted(self, squared_norms: Sequence[jax.Array], norm: Scalar | None = None) -> jax.Array:
         """As in `Clipping`; the first is 1 for each row not longer than the norm, 0 for each other, less the quantile."""
         not_longer = jnp.where(squared_norms[0] <= 1.0, 1.0 - self.quantile, -self.quantile)
         return self._apart(not_longer, squared_norms, _FAINT * (self.clipping_norm / norm) ** 2)
 
-    def clipped_share(self, count: Any, speaking: Any) -> Tree:
+    def clipped_share(self, count: float, speaking: float) -> float:
         """As in `Clipping`."""
         return (1.0 - self.quantile) * speaking - count
 
-    def next_norm(self, clipping_norm: Any, noisy_counts: jax.Array, expected_rows: float) -> jax.Array:
+    def next_norm(self, clipping_norm: jax.Array, noisy_counts: jax.Array, expected_rows: float) -> jax.Array:
         """The norm of the next step, given the noised counts. Steps are as if at least a quarter of the rows had a norm."""
         speaking = expected_rows - (noisy_counts[1] + noisy_counts[2]) / self.count_sensitivity
         speaking = jnp.clip(speaking, 0.25 * expected_rows, expected_rows)
@@ -295,7 +294,7 @@ class Adaptive(Clipping):
         )
 
 
-def british(clipping: Any) -> Tree:
+def british(clipping: Tree) -> Tree:
     """The name of a kind of clipping as it is written here; American spelling is taken, too."""
     return (
         {"centered": "centred", "normalized": "normalised"}.get(clipping, clipping)
@@ -304,7 +303,7 @@ def british(clipping: Any) -> Tree:
     )
 
 
-def clipping_of(clipping: str, clipping_norm: Any) -> Flat | PerSite | Centred:
+def clipping_of(clipping: str, clipping_norm: float | Mapping[str, float]) -> Flat | PerSite | Centred:
     """The clipping rule for a kernel's arguments `clipping` and `clipping_norm`. Raises ConfigurationError where they clash."""
     clipping = british(clipping)
     if clipping == "centred":

@@ -8,22 +8,23 @@ would be a second access that nobody charges.
 
 import functools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import batching, mlir
+from jax.tree_util import PyTreeDef
 
 from dpppl import information_flow
 from dpppl.access import ghost, ghost_sum
 from dpppl.access.clipping import NUM_COUNTS, Adaptive, Centred, Flat, Normalised, PerSite
 from dpppl.access.mechanism import Mechanism, one_of
 from dpppl.data.disk import OnDisk
-from dpppl.data.rows import Sharded, arrays_of, devices_of, placement_of
+from dpppl.data.rows import Placement, Sharded, arrays_of, devices_of, placement_of
 from dpppl.errors import ConfigurationError, PrivacyLeakError
 from dpppl.jaxprs import flattened
 from dpppl.row_program import passes
@@ -87,12 +88,12 @@ class Access:
 
     mechanism: Mechanism
     program: Traced
-    inputs: Any
-    output: Any
+    inputs: PyTreeDef
+    output: PyTreeDef
     forms: ghost_sum.Forms | None
     number: str | None
     x64: bool
-    placement: Any = None
+    placement: Placement | None = None
     chains: Maps = ()
 
     def __post_init__(self) -> None:
@@ -125,7 +126,7 @@ class Access:
         every = _mapped(self._one, self.chains)
         devices = devices_of(self.placement)
         if devices is not None:
-            of_rows, of_chains = [k in self.roles.rows for k in range(len(operands))], None
+            of_rows, of_chains = [k in self.roles.rows for k in range(len(operands))], tuple[bool, ...]()
             if self.chains and devices.chains_of(_lead(operands, self.chains)[0]):
                 of_chains = self.chains[-1]
                 every = one_by_one(_mapped(self._one, self.chains[:-1]), of_chains)
@@ -147,11 +148,11 @@ class Access:
                 lambda row: run(*given(row), program=parts.of_row),
                 lambda stored, row: like(run(*given(row), *stored, program=parts.last)),
             )
-        settings: Any = dict(forms=self.forms, placement=self.placement)
-        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest, **settings))
+        rest = (*rest, self.forms, self.placement)
+        return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest))
 
 
-def _check_classes(access: Any) -> None:
+def _check_classes(access: Tree) -> None:
     """See `Access`. Others could clip, draw or add up as they like: their very class is asked for, never a base."""
     refused = [access] if type(access) is not Access else []
     refused = refused or ([access.mechanism] if type(access.mechanism) is not Mechanism else [])
@@ -172,7 +173,7 @@ def _check_classes(access: Any) -> None:
         )
 
 
-def _roles(parameters: Any) -> information_flow.Roles:
+def _roles(parameters: Mapping[str, Access]) -> information_flow.Roles:
     _check_classes(parameters["access"])
     roles: information_flow.Roles = parameters["access"].roles
     return roles
@@ -311,12 +312,12 @@ class NoisySum(NamedTuple):
     """
 
     total: jax.Array
-    count: Any = None
+    count: Tree = None
 
 
 def noisy_sum(
     mechanism: Mechanism, log_likelihood: Function, z: Tree, rows: Tree, public: Tree, *,
-    number: str | None = None, **settings: Any,
+    number: str | None = None, **settings: Tree,
 ) -> NoisySum:  # fmt: skip
     """One access: `noisy_statistic` of the gradient of `log_likelihood(z, row, public)`, a scalar, in z.
 
@@ -324,7 +325,8 @@ def noisy_sum(
     - **z** - latents, a pytree of floating-point arrays.
     - **mechanism**, **rows**, **public**, **number**, **settings** - as for `noisy_statistic`."""
     placement = placement_of(rows)
-    many = placement is not None and placement.devices > ghost_sum.MOST_DEVICES
+    devices = devices_of(placement)
+    many = devices is not None and devices.devices > ghost_sum.MOST_DEVICES
     always = mechanism.strategy == "ghost"
     if always and many:
         raise ConfigurationError(

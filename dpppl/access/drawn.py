@@ -6,15 +6,16 @@ looks at depends on no number of devices, and each is looked at by one device on
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dpppl.data.disk import OnDisk
+from dpppl.data.rows import Placement, Sharded, devices_of
 from dpppl.subsampling import Subsampling
-from dpppl.types import Function, Tree
+from dpppl.types import Function, Scalar, Tree
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Blocks:
     length: int
     at_once: int
     like: Tree
-    fetch: Callable[[Any, int], tuple[Tree, Tree]]
+    fetch: Callable[[Scalar, int], tuple[Tree, Tree]]
     mask: jax.Array | None = None
     likely: int | None = None
 
@@ -60,25 +61,26 @@ class Drawn(NamedTuple):
 
 
 def drawn(
-    subsampling: Subsampling, key: jax.Array, step: jax.Array, rows: Tree, number: str | None, placement: Any
-) -> Drawn:
+    subsampling: Subsampling, key: jax.Array, step: jax.Array, rows: Tree, number: str | None, placement: Placement | None
+) -> Drawn:  # fmt: skip
     """Those of `rows`, arrays (length, ...), that count in this step. `number`: a name for a row's place in it.
 
     With a `placement` this is run by one of several devices, and `rows` are its own."""
     if isinstance(placement, OnDisk):
         return _on_disk(subsampling, key, step, number, placement)
     length = jax.tree.leaves(rows)[0].shape[0]
-    num_rows = length if placement is None else placement.num_rows
-    if placement is None:
+    devices = devices_of(placement)
+    num_rows = length if devices is None else devices.num_rows
+    if devices is None:
         index, mask = subsampling.draw(key, num_rows, step)
         places = jnp.arange(num_rows if index is None else index.shape[0], dtype=jnp.int32)
         among = places.shape[0]
     else:
-        first = placement.index().astype(jnp.int32) * length
+        first = devices.index().astype(jnp.int32) * length
         index, mask = subsampling.draw_part(key, num_rows, step, first, length)
         if index is None:
             places, among = first + jnp.arange(length, dtype=jnp.int32), num_rows
-            if length * placement.devices > num_rows:
+            if length * devices.devices > num_rows:
                 mask = places < num_rows if mask is None else mask & (places < num_rows)
         else:
             among = index.shape[0]
@@ -106,7 +108,7 @@ def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: 
         rows, places = part
         return rows if number is None else {**rows, number: places}
 
-    def rows_from(start: jax.Array, size: int) -> Tree:
+    def rows_from(start: Tree, size: int) -> Tree:
         places = start + jnp.arange(size, dtype=jnp.int32)
         if kind.mask is None:
             mask = None
@@ -126,7 +128,7 @@ def _on_disk(subsampling: Subsampling, key: jax.Array, step: jax.Array, number: 
     assert index is not None and mask is not None
     index, length = jnp.where(mask, index, 0), index.shape[0]
 
-    def rows_drawn(start: jax.Array, size: int) -> Tree:
+    def rows_drawn(start: Scalar, size: int) -> Tree:
         part = lambda x: lax.dynamic_slice_in_dim(x, start, size)  # noqa: E731
         return (placement.drawn(part(index)), start + jnp.arange(size, dtype=jnp.int32)), part(mask)
 
@@ -147,12 +149,12 @@ def _own(index: jax.Array, mask: jax.Array | None, first: jax.Array, length: int
     return put(index - first), places < jnp.sum(own, dtype=jnp.int32), put(places)
 
 
-def total_of(values: object, placement: Any) -> Tree:
+def total_of(values: Tree, placement: Sharded | None) -> Tree:
     """The sum over devices of what each has summed over its rows."""
     return values if placement is None else placement.total(values)
 
 
-def drawn_once(draw: Function, placement: Any) -> Tree:
+def drawn_once(draw: Function, placement: Sharded | None) -> Tree:
     """The first device's draw, on all devices: one noise, whatever arithmetic the others have."""
     if placement is None:
         return draw()

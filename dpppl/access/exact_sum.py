@@ -1,16 +1,15 @@
 """The sum of a clipped statistic of each row: all rows at once (vmap) or chunk by chunk (microbatch)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from dpppl.access.drawn import Blocks, total_of
+from dpppl.data.rows import Sharded
 from dpppl.row_program.hoist import gradient
 from dpppl.row_program.materialize import Statistic
-from dpppl.types import Function, Tree
+from dpppl.types import Function, Scalar, Tree
 
 _INT32_GRIDS = ((512, 65_536, 21), (64, 2**22, 24))
 """Up to how many rows of up to which size 32-bit integers can sum, and the bits of the grid."""
@@ -26,7 +25,7 @@ def clipped_sum(
     mask: jax.Array | None,
     clip: Function,
     strategy: str = "auto",
-    steps: Any = None,
+    steps: Tree = None,
 ) -> Tree:
     """Sum over rows of the clipped gradient of `log_likelihood(z, row)` in z, a pytree of latents: see `sum_of_rows`."""
     return sum_of_rows(lambda row: gradient(log_likelihood)(z, row), rows, mask, clip, strategy=strategy, steps=steps)
@@ -39,11 +38,11 @@ def sum_of_rows(
     clip: Function,
     *,
     strategy: str = "auto",
-    steps: object = None,
+    steps: Tree = None,
     fetch: Function | None = None,
     likely: int | None = None,
     among: int | None = None,
-    placement: object = None,
+    placement: Sharded | None = None,
     blocks: Blocks | None = None,
 ) -> Tree:
     """Sum over rows of the clipped `statistic(row)`, a pytree of arrays, divided by the clipping norm.
@@ -93,21 +92,21 @@ def over_blocks(chunk_sum: Function, blocks: Blocks, chunk: int) -> Tree:
     if size >= length:
         return over_chunks(chunk_sum, *blocks.fetch(0, length), chunk, until_last=blocks.mask is not None)
 
-    def body(number: Any, total: Tree) -> Tree:
+    def body(number: Scalar, total: Tree) -> Tree:
         start = jnp.minimum(number * size, length - size).astype(jnp.int32)  # the last block reaches back
         rows, mask = blocks.fetch(start, size)
         return over_chunks(
             chunk_sum, rows, mask, chunk, until_last=blocks.mask is not None, first=number * size - start, total=total
         )
 
-    used: Any = -(-length // size)
+    used: Scalar = -(-length // size)
     if blocks.mask is not None:
         used = jnp.max(jnp.where(blocks.mask, jnp.arange(length) + size, 0)) // size
     return lax.fori_loop(0, used, body, _nothing(chunk_sum, blocks.like, chunk))
 
 
 def over_chunks(
-    chunk_sum: Function, rows: Tree, mask: jax.Array | None, chunk: int, until_last: bool = False, first: jax.Array | None = None,
+    chunk_sum: Function, rows: Tree, mask: jax.Array | None, chunk: int, until_last: bool = False, first: Scalar | None = None,
     total: Tree = None,
 ) -> Tree:  # fmt: skip
     """The sum of `chunk_sum(rows, mask)`, a pytree of 64-bit arrays, over chunks of so many rows (B, ...); of fewer rows than a
@@ -123,7 +122,7 @@ def over_chunks(
     if chunk >= num_rows and first is None:
         return chunk_sum(rows, mask)
 
-    def body(carry: Tree, number: Any) -> tuple[Any, None]:
+    def body(carry: Tree, number: Tree) -> tuple[Tree, None]:
         place = number * chunk if first is None else first + number * chunk
         start = jnp.minimum(place, num_rows - chunk)
         take = lambda x: lax.dynamic_slice_in_dim(x, start, chunk)  # noqa: E731

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ _RESHAPES = {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy", "c
 _COPIES = _RESHAPES | {"transpose", "slice", "dynamic_slice", "concatenate", "rev", "pad", "gather", "split"}
 
 Place = tuple[int, ...]
-Shifts = dict[Place, Any]
+Shifts = dict[Place, jax.Array]
 """See `Use.place`."""
 Chain = tuple[tuple[str, tuple[int, ...]], ...]
 """Reshapes and transposes in order: ("reshape", shape), ("transpose", axes)."""
@@ -47,7 +47,7 @@ class Value(NamedTuple):
 
     of_row: bool = False
     latents: frozenset[int] = frozenset()
-    source: tuple[Any, Chain] | None = None
+    source: tuple[Atom, Chain] | None = None
     exact: bool = False
 
 
@@ -66,7 +66,7 @@ class Use:
     iterations: tuple[int, ...]
     equation: Equation
     position: int
-    source: Any
+    source: Atom
     chain: Chain
     exact: bool
 
@@ -111,7 +111,7 @@ def uses_of(program: Traced, latents: Sequence[int], row: Sequence[int]) -> Uses
     return uses
 
 
-def _walk(jaxpr: Traced, values: Any, uses: Uses, place: Place = (), iterations: tuple[int, ...] = ()) -> None:
+def _walk(jaxpr: Traced, values: Tree, uses: Uses, place: Place = (), iterations: tuple[int, ...] = ()) -> None:
     """Through a program, or the body of a scan, with inputs of these `values`. In loops, computing on latents is left to JAX;
     carried values count as the row's; latents that are carried, or sliced by iteration, are used directly."""
     numbers = {id(equation): number for number, equation in enumerate(jaxpr.eqns)}
@@ -202,7 +202,7 @@ class Form:
 
     kind: str
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: np.dtype
     sizes: tuple[int, int, int, int] = (0, 0, 0, 0)
     restore: Chain = ()
     exact: bool = False
@@ -342,7 +342,7 @@ def _run(
     seen = cast(Shifts, {})
     numbers = {id(equation): number for number, equation in enumerate(program.jaxpr.eqns)}
 
-    def shifted(equation: Equation, operands: Sequence[jax.Array]) -> Sequence[Any] | None:
+    def shifted(equation: Equation, operands: Sequence[jax.Array]) -> Sequence[Tree] | None:
         number = numbers[id(equation)]
         inside = {place[1:]: use for place, use in chosen.items() if place[0] == number}
         if not inside:

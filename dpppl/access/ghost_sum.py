@@ -26,7 +26,6 @@ k = 128 that is 1 + 6.6e-5 < 1 + clipping.SLACK.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +36,7 @@ from dpppl.access.clipping import Adaptive, Clipping, Flat, Normalised, PerSite
 from dpppl.access.drawn import Blocks, total_of
 from dpppl.access.exact_sum import evenly, over_blocks, over_chunks
 from dpppl.access.factors import Form, restored
+from dpppl.data.rows import Sharded
 from dpppl.row_program.materialize import materialize
 from dpppl.types import BySite, Function, Scalar, Tree
 
@@ -79,7 +79,7 @@ def supports(clipping: Clipping, z: BySite) -> bool:
     return type(clipping) in _KINDS and (not isinstance(clipping, PerSite) or set(z) == set(clipping.norms))
 
 
-def weigh(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Any) -> Tree:
+def weigh(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Scalar | None) -> Tree:
     """By what to multiply the rows' gradients: a pytree of (B,) float64 like `squares`, which are upper bounds of squared
     norms by latent. `norm`: that of this access, if it adapts.
 
@@ -93,7 +93,7 @@ def weigh(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Any) -> Tree
     return dict(zip(clipping.norms, found)) if isinstance(clipping, PerSite) else found[0]
 
 
-def count(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Any) -> jax.Array:
+def count(clipping: Clipping, squares: Tree, keep: jax.Array, norm: Scalar | None) -> jax.Array:
     """Each row's contribution to the counts (B, NUM_COUNTS) float64, as in `Clipping.counted`; 0 where `keep` is False."""
     parts = clipping.parts(squares, norm)
     units = [sum(jax.tree.leaves(latents)) / _float64(own) ** 2 for latents, own in parts]
@@ -107,14 +107,14 @@ def _shrunk(clipping: Clipping, squares: Tree, keep: jax.Array, norm: jax.Array)
     return jnp.where(keep, clipping.weights(squared / (norm * _BELOW) ** 2), 0.0)
 
 
-def _float64(norm: Scalar) -> jax.Array:
+def _float64(norm: Scalar | None) -> jax.Array:
     return jnp.asarray(norm, jnp.float64)
 
 
 def clipped_sum(
-    statistic: Function, forms: Forms, rows: Tree, mask: jax.Array | None, clipping: Any, norm: Scalar | None = None,
+    statistic: Function, forms: Forms, rows: Tree, mask: jax.Array | None, clipping: Clipping, norm: Scalar | None = None,
     counts: bool = False, fetch: Function | None = None, likely: int | None = None, among: int | None = None,
-    placement: Any = None, blocks: Blocks | None = None,
+    placement: Sharded | None = None, blocks: Blocks | None = None,
 ) -> Tree:  # fmt: skip
     """Sum of the clipped gradients of rows, divided by the clipping norm: a pytree of float64 arrays.
 

@@ -16,7 +16,7 @@ from dpppl.access.exact_sum import sum_of_rows
 from dpppl.accounting.events import GaussianEvent, round_down
 from dpppl.accounting.relations import relation_of
 from dpppl.data.disk import of_row
-from dpppl.data.rows import devices_of
+from dpppl.data.rows import Placement, devices_of
 from dpppl.errors import ConfigurationError
 from dpppl.randomness import discrete_gaussian as discrete
 from dpppl.randomness import keys, normal
@@ -86,7 +86,7 @@ class Mechanism:
 
     def access(
         self, statistic: Function, rows: Tree, number: str | None, key: jax.Array, noise_multiplier: jax.Array,
-        step: jax.Array, norm: jax.Array, forms: ghost_sum.Forms | None = None, placement: object = None,
+        step: jax.Array, norm: jax.Array, forms: ghost_sum.Forms | None = None, placement: Placement | None = None,
     ) -> Tree:  # fmt: skip
         """The door's computation: subsample, clip the statistic of each row, sum, and add noise.
 
@@ -97,7 +97,7 @@ class Mechanism:
         - **forms** - how the statistic gives the factors of a gradient, or None.
         - **placement** - where rows are sharded over devices or on disk; all devices return the same."""
         drawn = draw_rows(self.subsampling, keys.stream(key, "subsampling"), step, rows, number, placement)
-        clip: Any = with_count(self.clipping, norm) if self.counts else self.clipping.clip
+        clip = with_count(self.clipping, norm) if self.counts else self.clipping.clip
         like = jax.eval_shape(statistic, one_of(rows, number, placement)) if forms is None else forms.like
         placement = devices_of(placement)
         if self.counts:
@@ -133,7 +133,7 @@ class Mechanism:
         with jax.enable_x64(True):  # stored, so that what is made of it does not depend on how devices were added up
             return jax.tree.unflatten(tree, noisy() if placement is None else materialize(noisy, noise))
 
-    def _scales(self, noise_multiplier: jax.Array, norm: jax.Array, sizes: Sequence[int]) -> tuple[Any, Any, Any]:
+    def _scales(self, noise_multiplier: jax.Array, norm: jax.Array, sizes: Sequence[int]) -> tuple[Tree, Tree, Tree]:
         """For each leaf: the noise's scale, by what to multiply the noised sum, and by what rows before they are
         rounded to whole numbers (None for all if they are not). `norm`: that of this access, if it adapts."""
         norms: list[Tree] = [np.float64(self.clipping.clipping_norm)] * len(sizes)
@@ -195,7 +195,7 @@ class Mechanism:
         return replace(self, subsampling=replace(self.subsampling, overflow_probability=probability))
 
 
-def one_of(rows: Tree, number: str | None, placement: object) -> Tree:
+def one_of(rows: Tree, number: str | None, placement: Placement | None) -> Tree:
     """Shapes and types of one row, with its place among those of the step under this name.
 
     - **rows** - private arrays (N, ...).

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +32,7 @@ _SAFE, _FAR = 0.9, 2.0**10
 Array = np.ndarray
 
 
-def in_bin(norm: jax.Array, is_outside: Any = False) -> jax.Array:
+def in_bin(norm: jax.Array, is_outside: jax.Array | bool = False) -> jax.Array:
     """The bin of a row as a 1 among zeros, (SIZE,).
 
     - **norm** - the row's norm, a traced scalar.

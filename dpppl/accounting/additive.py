@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,7 +136,7 @@ def _divergences(events: Sequence[GaussianEvent], alpha: Array) -> Array:
     if not events:
         return np.zeros(alpha.shape)
     replace_one = events[0].neighboring_relation == "replace_one"
-    relation: Any = NeighboringRelation.REPLACE_ONE if replace_one else NeighboringRelation.REPLACE_SPECIAL
+    relation = NeighboringRelation.REPLACE_ONE if replace_one else NeighboringRelation.REPLACE_SPECIAL
     ledger = theirs.RdpAccountant(alpha, relation)
     with quiet():
         # dp_accounting's RDP takes noise / sensitivity whatever the relation, and replacing a row moves the sum by 2C.

@@ -1,7 +1,6 @@
 """The unit of privacy: a row, all rows of a person, or any rows of a person up to a declared number."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from dpppl.accounting.relations import relation_of
 from dpppl.errors import ConfigurationError
@@ -20,7 +19,7 @@ class Unit:
     max_rows: int = 1
 
     @classmethod
-    def of(cls, unit: Any, max_rows_per_unit: Any) -> "Unit":
+    def of(cls, unit: object, max_rows_per_unit: object) -> "Unit":
         """From a method's arguments. Raises ConfigurationError if they do not fit together."""
         if unit is not None and not isinstance(unit, str):
             raise ConfigurationError(

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import numpy as np
@@ -45,7 +44,6 @@ class OnDisk:
     sources: tuple[tuple[str, Source, np.dtype], ...] = field(repr=False)
 
     over = None
-    devices = 1
 
     @property
     def row_bytes(self) -> int:
@@ -66,7 +64,7 @@ class OnDisk:
         """Shapes and types of this number of rows, by argument, as JAX holds them."""
         return {label: jax.ShapeDtypeStruct((count, *source.shape[1:]), dtype) for label, source, dtype in self.sources}
 
-    def drawn_by(self, subsampling: Any) -> float | None:
+    def drawn_by(self, subsampling: Tree) -> float | None:
         """How many rows an access reads one by one, on average; None where it reads all."""
         drawn = jax.eval_shape(lambda: subsampling.draw(jax.random.key(0), self.num_rows))
         return None if drawn.index is None else float(subsampling.rate * self.num_rows)
@@ -81,7 +79,7 @@ class OnDisk:
         """One line for the report."""
         return "private rows are read from disk while a run needs them"
 
-    def block(self, start: object, size: int) -> Any:
+    def block(self, start: object, size: int) -> Tree:
         """Rows `start`, ..., `start + size - 1`, by argument: inside an access only."""
         read = Block(self, size)
         return jax.pure_callback(read, self.rows_like(size), start, vmap_method="sequential")
@@ -164,8 +162,8 @@ class Reading:
         self.users = 0
         self.error: str | None = None
         self._number = placement.num_rows
-        self._blocks: dict[tuple[int, int], Future[Any]] = {}
-        tables: dict[Any, list[tuple[str, Source]]] = {}
+        self._blocks: dict[tuple[int, int], Future[dict[str, Array]]] = {}
+        tables: dict[Foreign, list[tuple[str, Source]]] = {}
         for label, source, _ in placement.sources:
             tables.setdefault(source.table, []).append((label, source))
         self._types = {label: dtype for label, _, dtype in placement.sources}
@@ -195,7 +193,7 @@ class Reading:
         found = self._all(lambda table: table.take(flat))
         return {label: rows.reshape(*index.shape, *rows.shape[1:]) for label, rows in found.items()}
 
-    def _submit(self, start: int, size: int) -> Any:
+    def _submit(self, start: int, size: int) -> Future[dict[str, Array]]:
         return self._thread.submit(self._all, lambda table: table.read(start, size))
 
     def _all(self, act: Function) -> dict[str, Array]:
@@ -240,7 +238,7 @@ def reading(placement: OnDisk) -> Iterator[None]:
         raise DataReadError(found.error) from None
 
 
-def _without_its_words(act: Function, table: Foreign) -> Any:
+def _without_its_words(act: Function, table: Foreign) -> list[Array]:
     """`act(table)` of a data set's own code: its errors may hold a row's values, in words, kinds, notes and causes."""
     try:
         return act(table)

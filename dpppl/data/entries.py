@@ -9,9 +9,9 @@ import numbers
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dpppl.errors import ConfigurationError
 from dpppl.types import Foreign
@@ -28,7 +28,7 @@ _KINDS = {
 _DECLARED = dict.fromkeys("biufc", "number") | dict.fromkeys("mM", "time")
 
 
-def number(entry: Any) -> float:
+def number(entry: Foreign) -> float:
     """An entry as a number; NaN where it is none. Text that writes a number, "true" or "false" is one.
 
     >>> [number(entry) for entry in (3, "-2.5e1", True, "?", None, 10**400)]
@@ -47,7 +47,7 @@ def number(entry: Any) -> float:
         return np.nan
 
 
-def numbers_of(entries: Iterable[object], dtype: Any = np.float32, shape: tuple[int, ...] = ()) -> Array:
+def numbers_of(entries: Iterable[object], dtype: DTypeLike = np.float32, shape: tuple[int, ...] = ()) -> Array:
     """The numbers of entries (n, *shape), each of this shape; NaN in place of one that is not."""
     with np.errstate(all="ignore"):
         if not shape:
@@ -99,7 +99,7 @@ def numbers_in(column: Foreign) -> Array:
     return numbers_of(array, float) if array.dtype == object else array.astype(float)
 
 
-def entries_of(column: Foreign) -> list[Any]:
+def entries_of(column: Foreign) -> list[object]:
     """The entries of a column as Python's objects, None where Arrow, pandas or polars has a missing one."""
     for method in ("to_pylist", "to_list", "tolist"):
         if hasattr(column, method):
@@ -107,7 +107,7 @@ def entries_of(column: Foreign) -> list[Any]:
     return list(column)
 
 
-def is_missing(entry: Any) -> bool:
+def is_missing(entry: Foreign) -> bool:
     """Whether an entry says that there is none: None, NaN, NaT, pandas' NA, or a tuple that holds one of these."""
     if entry is None or (isinstance(entry, tuple) and any(map(is_missing, entry))):
         return True
@@ -117,7 +117,7 @@ def is_missing(entry: Any) -> bool:
         return True
 
 
-def text_rows(path: Any) -> tuple[list[str], Iterator[Sequence[str]], int]:
+def text_rows(path: str | os.PathLike[str]) -> tuple[list[str], Iterator[Sequence[str]], int]:
     """Names, rows and number of rows of a text file. Its first line holds names; each other line is a row, an empty one too.
 
     Lines are read one by one: a quote ends with its line. A row with more or fewer entries than there are names is empty.

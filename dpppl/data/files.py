@@ -4,10 +4,9 @@ Blocks of a memory-mapped array are read by `pread`, and drawn rows through the 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -214,7 +213,7 @@ class ArrowTable(Table):
 
 
 class _OpenedArrow(Opened):
-    def __init__(self, files: Sequence[FileState], keys: list[Any], table: Foreign) -> None:
+    def __init__(self, files: Sequence[FileState], keys: list[Hashable], table: Foreign) -> None:
         self._files, self._keys, self._held = files, keys, _numbers(table.schema)
         self._chunks = {n: [c for c in table.column(n).chunks if len(c)] for n in table.column_names}
         self._ends = {n: np.cumsum([len(chunk) for chunk in chunks]) for n, chunks in self._chunks.items()}
@@ -299,7 +298,7 @@ class ParquetTable(Table):
 
 
 class _OpenedParquet(Opened):
-    def __init__(self, file: FileState, keys: list[Any]) -> None:
+    def __init__(self, file: FileState, keys: list[Hashable]) -> None:
         self._file, self._keys = file, keys
         self._open = _pyarrow().parquet.ParquetFile(file.path)
         metadata, self._held = self._open.metadata, _numbers(self._open.schema_arrow)
@@ -366,7 +365,7 @@ def _innermost(kind: object) -> Foreign:
     return _innermost(kind.value_type) if hasattr(kind, "value_type") else kind
 
 
-def _why_not(schema: Foreign, name: Any) -> str | None:
+def _why_not(schema: Foreign, name: Hashable) -> str | None:
     """Why a column of the schema cannot be taken, and what to write instead."""
     types, index = _pyarrow().types, schema.get_field_index(str(name))
     if index < 0:

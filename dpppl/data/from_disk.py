@@ -4,9 +4,9 @@ import contextlib
 import glob
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dpppl.data.entries import NUMBERS
 from dpppl.data.files import FORMATS, SEPARATORS, ArrowTable, ParquetTable, of_memmap
@@ -16,7 +16,7 @@ from dpppl.types import Foreign
 
 
 @forgetting
-def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype: Any = None) -> Source:
+def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype: DTypeLike | None = None) -> Source:
     """Private rows that stay where they are: pass what this returns to a model in place of an array.
 
     - **what** - a path of a `.npy` file, of an Arrow file (IPC, Feather), of a Parquet file (for `FullBatch()`) or of a `.csv` or
@@ -85,7 +85,7 @@ def _is_hugging_face(what: object) -> bool:
     return type(what).__module__.partition(".")[0] == "datasets"
 
 
-def _of_file(path: Any) -> Source:
+def _of_file(path: str | os.PathLike[str]) -> Source:
     with open(path, "rb") as file:
         start = file.read(6)
     if start == b"\x93NUMPY":
@@ -115,10 +115,10 @@ def _of_hugging_face(dataset: Foreign) -> Source:
     return _of_table(table)
 
 
-def _declared(dtype: Any, kind: str) -> np.dtype:
+def _declared(dtype: DTypeLike | None, kind: str) -> np.dtype:
     """Take the declaration of an item of a data set of this kind. Raises ConfigurationError for what does not declare numbers."""
     with contextlib.suppress(TypeError, ValueError):
-        found = np.dtype(dtype)
+        found: Foreign = np.dtype(dtype)
         parts = [found[name] for name in found.names] if found.names else [found]
         if dtype is not None and all(part.base.kind in NUMBERS for part in parts):
             return found

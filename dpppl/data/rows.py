@@ -5,8 +5,9 @@ Sharded rows: each device has an equal block, and the last blocks are padded at 
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import jax
 import numpy as np
@@ -19,6 +20,18 @@ from dpppl.processes import messages
 from dpppl.types import Foreign, Function, Tree
 
 
+class Placement(Protocol):
+    """Where rows lie: over devices, which `over` gives, or in storage."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def over(self) -> "Sharded | None": ...
+
+    def describe(self) -> str: ...
+
+
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Rows:
@@ -28,22 +41,22 @@ class Rows:
     - **placement** - where they lie."""
 
     arrays: Tree
-    placement: Any
+    placement: Placement
 
-    def tree_flatten(self) -> tuple[tuple[Any], Any]:
+    def tree_flatten(self) -> tuple[tuple[Tree], Placement]:
         return (self.arrays,), self.placement
 
     @classmethod
-    def tree_unflatten(cls, placement: Any, children: Any) -> "Rows":
+    def tree_unflatten(cls, placement: Placement, children: tuple[Tree, ...]) -> "Rows":
         return cls(children[0], placement)
 
 
-def placement_of(rows: Tree) -> Any:
+def placement_of(rows: Tree) -> Placement | None:
     """Where rows lie, if that is not simply one device; else None."""
     return rows.placement if isinstance(rows, Rows) else None
 
 
-def devices_of(placement: Any) -> Any:
+def devices_of(placement: Placement | None) -> "Sharded | None":
     """The placement over several devices, if rows with this placement are sharded over devices; else None."""
     return None if placement is None else placement.over
 
@@ -134,20 +147,20 @@ class Sharded:
             )
         return num_chains > 1 and CHAINS in self.mesh.shape and CHAINS not in self.axes
 
-    def on_devices(self, function: Function, of_rows: Any, of_chains: Any = None) -> Function:
+    def on_devices(self, function: Function, of_rows: Sequence[bool], of_chains: Sequence[bool] = ()) -> Function:
         """`function` run by every device, with its own rows where `of_rows` says so, and all of each other operand; given
         `of_chains`, with its own chains along the first axis of those operands. All have all results."""
         specs = tuple(P(self.axes) if own else P() for own in of_rows)
 
         def own_chains(
             *operands: Tree,
-        ) -> Any:  # cut out and put together here: the program around is the same on any mesh
+        ) -> Tree:  # cut out and put together here: the program around is the same on any mesh
             me, over = jax.lax.axis_index(CHAINS), self.mesh.shape[CHAINS]
             cut = lambda x: jax.lax.dynamic_slice_in_dim(x, me * (len(x) // over), len(x) // over)  # noqa: E731
             found = function(*(cut(x) if mapped else x for x, mapped in zip(operands, of_chains)))
             return jax.lax.all_gather(found, CHAINS, tiled=True)
 
-        run = function if of_chains is None else own_chains
+        run = own_chains if of_chains else function
         return jax.shard_map(run, mesh=self.mesh, in_specs=specs, out_specs=P(), check_vma=False)
 
     def describe(self) -> str:
@@ -213,7 +226,7 @@ def _check_alike(arrays: dict[str, Foreign]) -> None:
         )
 
 
-def checked_mesh(mesh: Any) -> Mesh | None:
+def checked_mesh(mesh: Tree) -> Mesh | None:
     """`mesh`, where it is one. Raises ConfigurationError for an argument that is not a mesh, or has no axis for rows."""
     if mesh is not None:
         _axis(mesh)
@@ -230,7 +243,7 @@ def _axis(mesh: jax.sharding.Mesh | None) -> tuple[str, ...]:
     return (AXIS if AXIS in mesh.axis_names else mesh.axis_names[0],)
 
 
-def _automatic(mesh: Any) -> Mesh:
+def _automatic(mesh: Tree) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
@@ -248,7 +261,7 @@ def _lying(label: str, array: jax.Array) -> tuple[Mesh, tuple[str, ...]] | None:
     return _automatic(array.sharding.mesh), first
 
 
-def _sharded(array: Foreign, placement: Sharded, length: int) -> Any:
+def _sharded(array: Foreign, placement: Sharded, length: int) -> jax.Array:
     """An array of this number of rows and padding; as it is if it is sharded already."""
     if isinstance(array, jax.Array) and not array.sharding.is_fully_replicated:
         parts = [shard.data for shard in array.addressable_shards]
@@ -259,7 +272,7 @@ def _sharded(array: Foreign, placement: Sharded, length: int) -> Any:
     if placement.processes == 1:
         return jax.device_put(np.pad(array, room) if length > array.shape[0] else array, placement.of_rows)
 
-    def part(index: Any) -> np.ndarray:  # of an array that every process has
+    def part(index: Tree) -> np.ndarray:  # of an array that every process has
         rows = array[index]
         short = len(range(*index[0].indices(length))) - len(rows)
         return np.pad(rows, [(0, short)] + [(0, 0)] * (array.ndim - 1))

@@ -6,7 +6,7 @@ is given: a part of each record of a table, with the shape and dtype of an array
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from dpppl.data.entries import numbers_of, optional, text_rows
 from dpppl.errors import ConfigurationError
-from dpppl.types import Foreign
+from dpppl.types import Foreign, Function, Tree
 
 Array = np.ndarray
 Columns = Mapping[Any, tuple[tuple[int, ...], np.dtype]]
@@ -101,7 +101,7 @@ class Source(np.lib.mixins.NDArrayOperatorsMixin):
         """Rows by their numbers, on the host. Raises OSError."""
         return self._once(lambda opened: opened.take(np.asarray(indices)))
 
-    def _once(self, act: Any) -> Array:
+    def _once(self, act: Function) -> Array:
         opened = self.table.opened([self])
         try:
             return np.array(act(opened)[0])
@@ -130,7 +130,7 @@ class FileState:
     number: int
 
     @classmethod
-    def of(cls, path: Any) -> "FileState":
+    def of(cls, path: str | os.PathLike[str]) -> "FileState":
         """Its state now. Raises OSError."""
         path = os.path.realpath(path)
         return cls(path, *_stat(os.stat(path)))
@@ -235,7 +235,7 @@ class TextSource(Source):
     names: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, path: Any) -> Source:
+    def of(cls, path: str | os.PathLike[str]) -> Source:
         """The columns of a file as floats, NaN where an entry is no number. Its only column is chosen by name, too."""
         names, rows, count = text_rows(path)
         if not count:
@@ -285,7 +285,7 @@ class Items(Table):
         types = [self.dtype[name] for name in self.dtype.names] if self.dtype.names else [self.dtype]
         return {name: (kind.shape, optional(kind.base)) for name, kind in zip(self.dtype.names or (0,), types)}
 
-    def items(self, numbers: list[int]) -> Sequence[Any]:
+    def items(self, numbers: list[int]) -> Sequence[Tree]:
         """Items by their numbers."""
         if hasattr(self.dataset, "__getitems__"):
             return list(self.dataset.__getitems__(numbers))
@@ -296,7 +296,7 @@ class Items(Table):
 
 
 class _OpenedItems(Opened):
-    def __init__(self, table: Items, keys: list[Any]) -> None:
+    def __init__(self, table: Items, keys: list[Hashable]) -> None:
         self._table, self._keys = table, keys
 
     def read(self, start: int, count: int) -> list[Array]:
@@ -308,7 +308,7 @@ class _OpenedItems(Opened):
             raise OSError("a data set gave another number of items than it was asked for")
         columns = self._table.columns
 
-        def column(name: Any) -> Array:
+        def column(name: Hashable) -> Array:
             shape, dtype = columns[name]
             place = list(columns).index(name)
             return numbers_of((_part(item, name, place, bool(self._table.dtype.names)) for item in items), dtype, shape)

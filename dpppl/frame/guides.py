@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from numpyro.infer import autoguide
 from numpyro.optim import _NumPyroOptim
 
 from dpppl.frame.metric import Metric
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Distribution, Foreign, Tree
 
 BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 TOGETHER = (autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
@@ -37,10 +36,10 @@ class Movement:
     - **transforms** - from unconstrained to constrained parameters, by name."""
 
     metric: Metric
-    transforms: Mapping[str, Any]
+    transforms: Mapping[str, Distribution]
 
     @classmethod
-    def of(cls, metric: Metric, guide: Any, transforms: Mapping[str, Any]) -> "Movement":
+    def of(cls, metric: Metric, guide: Foreign, transforms: Mapping[str, Distribution]) -> "Movement":
         """The one of a guide that is set up."""
         if isinstance(guide, BY_SITE):
             shapes = {f"{site}_{guide.prefix}_loc": shape for site, shape in metric.shapes.items()}
@@ -68,7 +67,7 @@ class Movement:
         """The inverse."""
         return self._moved(phi, self.metric.coordinates, self.metric.inverse, lambda value, sds: value / sds)
 
-    def _moved(self, params: BySite, locations: Any, matrix: np.ndarray, scaled: Any) -> dict[str, Tree]:
+    def _moved(self, params: BySite, locations: Tree, matrix: np.ndarray, scaled: Tree) -> dict[str, Tree]:
         found = dict(locations({name: params[name] for name in self.metric.shapes}))
         for name, transform in self.transforms.items():
             if name.endswith("_scale_tril"):
@@ -94,7 +93,7 @@ class MovedOptimizer(_NumPyroOptim):
     - **movement** - from these to the guide's own parameters."""
 
     def __init__(self, num_steps: int, movement: Movement) -> None:
-        def update(number: Any, gradients: Tree, psi: Tree) -> Tree:
+        def update(number: Tree, gradients: Tree, psi: Tree) -> Tree:
             size = 2.0 / (number + _FIRST * num_steps)
             _, pullback = jax.vjp(movement.outside, psi)
             sizes = {name: size * (1.0 if name in movement.metric.shapes else _SPREADS) for name in psi}
@@ -104,5 +103,5 @@ class MovedOptimizer(_NumPyroOptim):
         super().__init__(lambda: (movement.inside, update, movement.outside))
         self.num_steps, self.movement = num_steps, movement
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.num_steps, self.movement)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from dpppl.access.norm_histogram import Norms
 from dpppl.accounting.unit import Unit
@@ -87,7 +87,7 @@ class Locator:
     prior: Prior
     is_normal: bool
     charge: Charge
-    programs: Any
+    programs: Tree
     key: jax.Array
 
     @property
@@ -140,7 +140,8 @@ def _normal(stage: Stage, prior: Prior) -> tuple[np.ndarray, np.ndarray]:
 
 
 def locator(
-    model: Function, args: Tree, kwargs: Tree, key: jax.Array, charge: Charge, unit: Unit, data_plate: str | None, mesh: Any
+    model: Function, args: Tree, kwargs: Tree, key: jax.Array, charge: Charge, unit: Unit, data_plate: str | None,
+    mesh: Mesh | None,
 ) -> Locator:  # fmt: skip
     """The accesses of a frame for a model with these arguments, proved; looks at no data, charges nothing.
 
@@ -172,7 +173,7 @@ def locator(
     )  # fmt: skip
 
 
-def locator_or_none(is_asked: bool, split: SplitModel, *arguments: Any) -> Locator | None:
+def locator_or_none(is_asked: bool, split: SplitModel, *arguments: Tree) -> Locator | None:
     """`locator(*arguments)`; None for a model that has no frame, unless the user asked for one."""
     if is_asked:
         return locator(*arguments)

@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpppl.types import Tree
+from dpppl.types import Numbers, Tree
 
 Array = np.ndarray
 _SHARE = 0.1
@@ -57,15 +56,15 @@ class Metric:
         """The centre by site."""
         return dict(self.split(np.asarray(self.centre, np.float32)))
 
-    def coordinates(self, z: Tree) -> dict[str, Any]:
+    def coordinates(self, z: Tree) -> dict[str, Tree]:
         """The coordinates u of z, by site."""
         return self.split((self.vector(z) - self.centre.astype(np.float32)) @ self.inverse.T.astype(np.float32))
 
-    def latents(self, u: Tree) -> dict[str, Any]:
+    def latents(self, u: Tree) -> dict[str, Tree]:
         """The inverse."""
         return self.split(self.vector(u) @ self.root.T.astype(np.float32) + self.centre.astype(np.float32))
 
-    def gradient(self, gradient: Tree) -> dict[str, Any]:
+    def gradient(self, gradient: Tree) -> dict[str, Tree]:
         """The gradient in z where this is the one in u."""
         return self.split(self.vector(gradient) @ self.inverse.astype(np.float32))
 
@@ -84,7 +83,7 @@ class Metric:
         site, shape = next(iter(self.shapes.items()))
         return tuple(np.shape(z[site])[: np.ndim(z[site]) - len(shape)])
 
-    def split(self, vector: Any) -> dict[str, Any]:
+    def split(self, vector: Numbers) -> dict[str, Tree]:
         """A vector by site."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.shapes.values()])
         parts = zip(self.shapes.items(), [0, *ends], ends)

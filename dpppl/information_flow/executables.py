@@ -8,11 +8,10 @@ import hashlib
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache, partial
 from importlib.metadata import version
-from typing import Any
 
 import jax
 import numpy as np
@@ -20,7 +19,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from dpppl import jaxprs
 from dpppl.jaxprs import is_key
-from dpppl.types import Function, Traced, Tree
+from dpppl.types import Atom, Function, Traced, Tree
 
 MOST = 128
 """Number of programs kept, and of functions, those used last. Each holds memory maps, of which a process may have 65,530."""
@@ -55,7 +54,7 @@ class Lowered:
         self._lowered = jax.jit(function, **(shardings or {})).lower(*leaves)
         on_cpu = jax.default_backend() == "cpu"
         few = quickly and on_cpu and is_small(*closed.in_avals, *closed.out_avals)
-        self._options: Any = {"xla_backend_optimization_level": 0} if few else None
+        self._options: dict[str, Tree] | None = {"xla_backend_optimization_level": 0} if few else None
         divisors = (e.invars[1] for e in jaxprs.equations(closed) if e.primitive.name == "div")
         if shardings and on_cpu and (quickly or not all(map(jaxprs.is_literal, divisors))):
             # else XLA divides otherwise for one device than for several; it costs rows a third more time
@@ -97,7 +96,7 @@ def clear() -> None:
         _functions.clear()
 
 
-def is_small(*arrays: Any) -> bool:
+def is_small(*arrays: Tree) -> bool:
     """Whether so few numbers enter and leave a program that compiling it takes longer than running it."""
     return sum(math.prod(np.shape(array)) for array in arrays) < _FEW
 
@@ -114,7 +113,7 @@ def run_once(function: Function, *arguments: object, quickly: bool = True) -> Tr
     return compiled(function, *arguments, quickly=quickly)(*arguments)
 
 
-def _function(closed: Any) -> Function:
+def _function(closed: Traced) -> Function:
     """A program as a function: the same function for equal programs, which JAX then lowers once."""
     function: Function = jaxpr_as_fun(closed)
     try:
@@ -129,15 +128,15 @@ def _function(closed: Any) -> Function:
     return function
 
 
-def _form(value: Any, differentiated: bool = False) -> Hashable:
+def _form(value: Tree, differentiated: bool = False) -> Hashable:
     """A program, or a parameter of an equation, as what Python can compare: equal for programs that compute the same.
 
     Rules of derivatives are left out, but in the fields of a dataclass, such as an access: lowering it may differentiate."""
     part = partial(_form, differentiated=differentiated)
     if (jaxpr := jaxprs.open_jaxpr(value)) is not None:
-        numbers: dict[Any, int] = {}
+        numbers: dict[Atom, int] = {}
 
-        def of(variables: Any) -> Hashable:
+        def of(variables: Sequence[Atom]) -> Hashable:
             literal, number = jaxprs.is_literal, lambda v: numbers.setdefault(v, len(numbers))
             return tuple((_digest_of(v.val) if literal(v) else number(v), v.aval) for v in variables)
 

@@ -2,7 +2,7 @@
 
 import traceback
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class Trail(NamedTuple):
 
     - **step**, **before** - an equation, or a few words; and the trail before it."""
 
-    step: Any
+    step: Tree
     before: "Trail | None" = None
 
 

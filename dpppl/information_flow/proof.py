@@ -3,10 +3,10 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Primitive
 
 from dpppl import jaxprs
 from dpppl.errors import ConfigurationError
@@ -20,7 +20,7 @@ from dpppl.validation import a, checked
 
 _FEW_NUMBERS = 100
 """Largest number of single numbers in a program, however few rows there are."""
-_doors: dict[Any, Callable[[Any], Roles]] = {}
+_doors: dict[Primitive, Callable[[Tree], Roles]] = {}
 
 NOT_PROVED = (
     "the computation of an access on its rows: subsampling, clipping, sum, noise (the library's own code, tested), and the "
@@ -34,7 +34,7 @@ NOT_PROVED = (
 """Claims that a ProofReport does not make."""
 
 
-def register_door(primitive: object, roles: Callable[[Any], Roles]) -> None:
+def register_door(primitive: Primitive, roles: Callable[[Tree], Roles]) -> None:
     """Make `primitive`, this very object, a door; `roles(parameters)` says what the operands of an equation are.
 
     This is for a primitive that clips rows and adds noise, and for nothing else: the proof trusts it.
@@ -238,7 +238,7 @@ def _problem_with(public: Tree, value: Tree, lengths: Tree) -> str | None:
     return "may hold private values: pass it as an argument, or declare it in public_constants"
 
 
-def _trace(function: Function, args: Tree, kwargs: Tree) -> Any:
+def _trace(function: Function, args: Tree, kwargs: Tree) -> Traced:
     """(closed jaxpr, shapes of the outputs). Errors of tracing that tell of a leak are said as leaks."""
     errors = jax.errors
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ def proved(function: Function, *arguments: object, num_rows: int | None) -> Func
     return run
 
 
-def by_site(check: Callable[[Any], R], program: Traced, outputs: Tree) -> R:
+def by_site(check: Callable[[Traced], R], program: Traced, outputs: Tree) -> R:
     """`check(program)`. An error names the first of the program's `outputs`, a pytree of dicts, that has it, too, alone."""
     try:
         return check(program)
@@ -59,7 +59,7 @@ def _check(program: Traced, num_rows: int | None) -> None:
             )
 
 
-def _parts(program: Traced, outputs: Tree) -> Iterator[tuple[str, Any]]:
+def _parts(program: Traced, outputs: Tree) -> Iterator[tuple[str, Traced]]:
     """For each output its name, in words, and the program that computes it."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(outputs)]
     for number, path in enumerate(paths):

@@ -5,10 +5,9 @@ a rule are unknown.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -53,20 +52,20 @@ def kind_of(primitive: Primitive) -> Kind:
 
 
 @functools.cache
-def _kinds() -> dict[Any, Kind]:
+def _kinds() -> dict[Primitive | None, Kind]:
     with ThreadPoolExecutor(1) as pool:  # where no trace and no mesh is around, whoever asks first
         return pool.submit(_found_kinds).result()
 
 
-def _found_kinds() -> dict[Any, Kind]:
+def _found_kinds() -> dict[Primitive | None, Kind]:
     public = {value for place in _PLACES for name, value in vars(place).items() if name.endswith("_p")}
-    kinds: dict[Any, Kind] = dict.fromkeys(public, Kind.PLAIN)
+    kinds: dict[Primitive | None, Kind] = dict.fromkeys(public, Kind.PLAIN)
     kinds |= {named(name): kind for kind, names in _NAMES.items() for name in names}
 
     one, like = np.ones(1, np.float32), jax.ShapeDtypeStruct((1,), np.float32)
     mesh, here = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("i",)), jax.sharding.PartitionSpec("i")
     mapped = functools.partial(jax.shard_map, mesh=mesh, out_specs=here)
-    traced: list[tuple[Kind, Function, Any]] = [  # what has no public name, in the trace of what has
+    traced: list[tuple[Kind, Function, Tree]] = [  # what has no public name, in the trace of what has
         (Kind.PLAIN, lambda words: jax.random.wrap_key_data(words, impl="threefry2x32"), np.zeros(2, np.uint32)),
         (Kind.PLAIN, jax.random.key_data, key_of("threefry2x32")),
         (Kind.PLAIN, jax.random.clone, key_of("threefry2x32")),
@@ -98,22 +97,22 @@ def is_table(value: Tree) -> bool:
 
 
 @functools.cache
-def _tables() -> frozenset[Any]:
+def _tables() -> frozenset[Hashable]:
     sampled = jax.make_jaxpr(lambda key, n: jax.random.binomial(key, n, n))(key_of("threefry2x32"), np.float32(1.0))
     return frozenset(map(_contents, jaxprs.constants(sampled)))
 
 
-def _contents(array: jax.Array) -> tuple[Any, ...]:
+def _contents(array: jax.Array) -> tuple[object, ...]:
     return np.shape(array), str(array.dtype), np.asarray(array).tobytes()
 
 
-def key_of(generator: object) -> Any:
+def key_of(generator: object) -> jax.ShapeDtypeStruct:
     """A key, abstractly."""
     return jax.eval_shape(functools.partial(jax.random.key, 0, impl=generator))
 
 
 @functools.cache
-def _generators() -> frozenset[Any]:
+def _generators() -> frozenset[Hashable]:
     """The types of keys of the generators whose children are unrelated, and which draw for each key by itself."""
     return frozenset(key_of(generator).dtype for generator in ("threefry2x32", chacha.chacha20))
 
@@ -181,7 +180,7 @@ def constant(value: Tree) -> Number | None:
     return Number(int(np.asarray(value).item())) if is_followed(value) and np.size(value) == 1 else None
 
 
-def given_key(root: Any, aval: Any) -> Key | None:
+def given_key(root: Tree, aval: Tree) -> Key | None:
     """The key, or array of different keys, that a program is given."""
     elements = (Step(("element", k), number_of(axis(k))) for k in range(len(aval.shape)))
     return Key(root, tuple(elements)) if is_key(aval) else None
@@ -189,11 +188,12 @@ def given_key(root: Any, aval: Any) -> Key | None:
 
 def followed(equation: Equation, inputs: Sequence[Value]) -> Sequence[tuple[Number | None, Key | None]]:
     """The number and the key in each output, as far as they are known."""
-    parameters, out = equation.params, cast(Any, next((v.aval for v in equation.outvars), None))
-    shapes, first = [v.aval.shape for v in equation.invars], inputs[0] if inputs else Value()
+    out: Tree = next((v.aval for v in equation.outvars), None)
+    parameters, shapes = equation.params, [v.aval.shape for v in equation.invars]
+    first = inputs[0] if inputs else Value()
     lost = [(None, LOST)] * len(equation.outvars)
 
-    def part(*replaced: dict[Any, Number]) -> Sequence[tuple[Number | None, Key | None]]:
+    def part(*replaced: dict[Tree, Number]) -> Sequence[tuple[Number | None, Key | None]]:
         return [(value.number, value.key) for value in map(first.renamed, replaced)]
 
     match _FOLLOWED.get(equation.primitive):

@@ -5,10 +5,11 @@ Loops are followed to a fixed point. Branches, and all other primitives that hol
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import Primitive
 
 from dpppl import jaxprs
 from dpppl.information_flow.findings import CURE, Finding, Trail, describe
@@ -41,7 +42,7 @@ from dpppl.information_flow.rules import (
     problem_with,
 )  # fmt: skip
 from dpppl.jaxprs import is_key
-from dpppl.types import Equation, Traced, Tree
+from dpppl.types import Atom, Equation, Traced, Tree
 
 _COMPUTED = (
     "rows that enter an access were computed from private rows, or are sharded over devices although each device needs all "
@@ -76,11 +77,13 @@ class Walk:
     - **problem_with** - of a captured array: why it is refused, or None.
     - **variables** - counters of the loops, devices and chains around."""
 
-    def __init__(self, doors: Mapping[Any, Callable[[Any], Roles]], problem_with: Callable[[Any], str | None]) -> None:
+    def __init__(
+        self, doors: Mapping[Primitive, Callable[[Tree], Roles]], problem_with: Callable[[Equation], str | None]
+    ) -> None:
         self.doors, self.problem_with = doors, problem_with
         self.findings: list[Finding] = []
         self.uses: list[Use] = []
-        self.constants: dict[int, Any] = {}
+        self.constants: dict[int, object] = {}
         self.variables: frozenset[Variable] = frozenset()
 
     @contextmanager
@@ -104,7 +107,7 @@ class Walk:
         """The outputs of a program."""
         return jaxprs.walk(program, inputs, self.equation, self.known)
 
-    def known(self, value: Tree, aval: Any = None) -> Value:
+    def known(self, value: Tree, aval: Tree = None) -> Value:
         """A number in the program text, an array there, or one that the program captured."""
         if aval is not None and np.size(value) == 1 and not is_key(aval):
             return Value(number=constant(np.asarray(value, aval.dtype)))
@@ -197,7 +200,7 @@ class Walk:
 
     # Keys and accesses
 
-    def use(self, key: Key, aval: Any, equation: Equation) -> None:
+    def use(self, key: Key, aval: Tree, equation: Equation) -> None:
         """Note that something is drawn from a key, or keys, other than by an access."""
         names: Names = {axis(k): number_of(counter(length)) for k, length in enumerate(np.shape(aval))}
         self.uses.append(Use(key.renamed(names), equation, self.variables))
@@ -304,7 +307,7 @@ class Walk:
         manual = parameters.get("newly_manual_axes", parameters.get("manual_axes", sizes))
         numbers = {name: counter(size) for name, size in sizes.items() if name in manual}
 
-        def part(value: Value, spec: Any, atom: Any) -> Value:
+        def part(value: Value, spec: Tree, atom: Atom) -> Value:
             dealt = {k: names if isinstance(names, tuple) else (names,) for k, names in enumerate(spec) if names}
             if not dealt:
                 return value

@@ -224,10 +224,10 @@ def number(events: Events) -> int:
     return sum(event.num_accesses for event in events)
 
 
-def as_json(events: Events) -> list[dict[str, Any]]:
+def as_json(events: Events) -> list[Record]:
     """Events as JSON has them; its numbers keep every bit of a float."""
 
-    def one(event: GaussianEvent | SelectionEvent) -> dict[str, Any]:
+    def one(event: GaussianEvent | SelectionEvent) -> Record:
         if isinstance(event, SelectionEvent):
             return {"candidates": [as_json(c) for c in event.candidates], "mean": event.mean, "shape": event.shape}
         return {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
@@ -235,10 +235,10 @@ def as_json(events: Events) -> list[dict[str, Any]]:
     return [one(event) for event in events]
 
 
-def events_of_json(events: Sequence[Mapping[str, Any]]) -> Events:
+def events_of_json(events: Sequence[Record]) -> Events:
     """The inverse of `as_json`."""
 
-    def one(event: Mapping[str, Any]) -> Any:
+    def one(event: Record) -> GaussianEvent | SelectionEvent:
         if "candidates" in event:
             return SelectionEvent(**{**event, "candidates": tuple(events_of_json(c) for c in event["candidates"])})
         pairs = tuple((sigma, count) for sigma, count in event["noise_multipliers"])

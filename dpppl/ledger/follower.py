@@ -4,12 +4,13 @@ it."""
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dpppl.accounting.events import GaussianEvent
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
+from dpppl.ledger.store import Record
 from dpppl.processes import messages
+from dpppl.types import Foreign
 
 _TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "failure_allowance", "spent")
 
@@ -57,7 +58,7 @@ def ledger_of(ledger: object) -> PrivacyLedger | FollowedLedger | None:
         raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
     kept: list[PrivacyLedger] = []
 
-    def told() -> dict[str, Any]:
+    def told() -> Record:
         kept.append(_opened(ledger))
         return {name: getattr(kept[0], name) for name in _TOLD}
 
@@ -67,7 +68,7 @@ def ledger_of(ledger: object) -> PrivacyLedger | FollowedLedger | None:
     return kept[0] if kept else FollowedLedger(**found)
 
 
-def _opened(ledger: object) -> Any:
+def _opened(ledger: object) -> Foreign:
     if not isinstance(ledger, str | os.PathLike):
         return ledger
     if not os.path.exists(ledger):

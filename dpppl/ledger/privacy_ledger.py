@@ -7,7 +7,6 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -343,7 +342,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _checked(path: Any) -> str:
+def _checked(path: object) -> str:
     """The absolute path. Raises ConfigurationError for what is no path."""
     if not isinstance(path, str | os.PathLike):
         raise ConfigurationError(

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -164,7 +163,7 @@ class BoundKernel:
         midpoint = jax.tree.map(lambda one, other: 0.5 * (one + other), state.z, z)
         return moved._replace(i=state.i + 1, z=z, midpoint=midpoint)
 
-    def noisy_sum(self, position: Tree, rows: Tree, public: Tree, **settings: Any) -> NoisySum:
+    def noisy_sum(self, position: Tree, rows: Tree, public: Tree, **settings: Tree) -> NoisySum:
         """One access: a NoisySum of the rows' clipped gradients in u.
 
         - **settings** - key, noise_multiplier and step of `door.noisy_sum`.
@@ -209,7 +208,7 @@ def diagonal_of(preconditioner: Mapping[str, object]) -> dict[str, Tree]:
     return values
 
 
-def scale_of(site: str, diagonal: Any, latent: Any) -> jax.Array:
+def scale_of(site: str, diagonal: Tree, latent: jax.ShapeDtypeStruct) -> jax.Array:
     """Square root of a preconditioner's diagonal, with the latent's shape and type."""
     scale = jnp.sqrt(jnp.asarray(diagonal, latent.dtype))
     try:
@@ -224,7 +223,7 @@ def scale_of(site: str, diagonal: Any, latent: Any) -> jax.Array:
 class _WithoutRows(BoundKernel):
     """A bound kernel whose accesses give noise alone."""
 
-    def noisy_sum(self, position: BySite, rows: Tree, public: Tree, **settings: Any) -> NoisySum:
+    def noisy_sum(self, position: BySite, rows: Tree, public: Tree, **settings: Tree) -> NoisySum:
         leaves, tree = jax.tree.flatten(position)
         keys = jax.random.split(jax.random.fold_in(settings["key"], settings["step"]), len(leaves))
         scale = self.kernel.mechanism.noise_scale * settings["noise_multiplier"]

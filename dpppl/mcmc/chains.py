@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from numpyro.util import nested_attrgetter
 
 from dpppl.errors import ConfigurationError
@@ -63,8 +63,8 @@ class Layout:
     num_chains: int
     num_warmup: int
     thinning: int
-    chain_method: Any
-    mesh: Any = None
+    chain_method: str | Function
+    mesh: Mesh | None = None
 
     @property
     def together(self) -> bool:
@@ -183,7 +183,7 @@ def _first_states(bound: BoundKernel, key: jax.Array, public: Tree, call: Call, 
 
 def mapping_of(chain_method: object) -> Function | str:
     """The transform that makes the chunk of one chain that of all chains that run together; see `Method.mapping`."""
-    named: dict[Any, Any] = {"parallel": "pmap", "vectorized": jax.vmap}
+    named: dict[object, Function | str] = {"parallel": "pmap", "vectorized": jax.vmap}
     return chain_method if callable(chain_method) else named[chain_method]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -84,7 +83,7 @@ class DPKernel(Dynamics, MCMCKernel):
         measure_clipping: bool = True,
     ) -> None:
         self.auto_norm, step_size = isinstance(clipping_norm, str) and clipping_norm == "auto", plain(step_size)
-        norm: Any = 1.0 if self.auto_norm else clipping_norm
+        norm: Tree = 1.0 if self.auto_norm else clipping_norm
         if clipping is None:
             clipping = "centred" if self.auto_norm else "flat"
         subsampling = FullBatch() if subsampling is None else subsampling

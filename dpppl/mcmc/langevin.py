@@ -1,6 +1,6 @@
 """Three kernels whose own noise is the privacy noise: DP-SGLD, DP-SGHMC with momentum, DP-SGNHT with a thermostat."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -161,13 +161,13 @@ class DPSGHMC(DPKernel):
     """
 
     @checked_call
-    def __init__(self, model: Function, *, friction: float | str = 0.1, **settings: Any) -> None:
+    def __init__(self, model: Function, *, friction: float | str = 0.1, **settings: Tree) -> None:
         friction = plain(friction)
         if friction != "matched" and not (isinstance(friction, int | float) and 0.0 < friction < 1.0):
             raise ConfigurationError(f'friction must lie in (0, 1) or be "matched", got {in_words(friction)}.')
         if friction == "matched" and not isinstance(plain(settings.get("step_size")), int | float):
             raise ConfigurationError('friction="matched" needs a number for step_size: one is matched to the other.')
-        self.friction: Any = friction
+        self.friction: Tree = friction
         super().__init__(model, **settings)
 
     def _matched(self, noise_multiplier: float) -> dict[str, Tree]:
@@ -284,7 +284,7 @@ class DPSGNHT(DPKernel):
     """
 
     @checked_call
-    def __init__(self, model: Function, *, diffusion: float | None = None, **settings: Any) -> None:
+    def __init__(self, model: Function, *, diffusion: float | None = None, **settings: Tree) -> None:
         self.diffusion = optional(positive, diffusion, name="diffusion")
         super().__init__(model, **settings)
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +67,7 @@ class Outcome:
         with TRACING:
             measured, arrival = measure(chains.bound, states, collected, first, layout.thinning)
         measured = measured if counted is None else replace(measured, counted=counted)
-        samples: Any = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
+        samples = {name: jax.tree.map(jnp.asarray, collected[name]) for name in call.fields}
         constrained = constrain(collected[DPKernel.sample_field], chains.public)
         split, public = chains.bound.split, jax.tree.map(np.array, chains.public)  # a copy: no argument is kept
         samples[DPKernel.sample_field] = {site: v for site, v in constrained.items() if site not in call.removed}

@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 
@@ -28,7 +27,7 @@ from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, drive, on_host, prove
 from dpppl.runs.prelude import Earlier, NormPhase, after_histogram, measure_norms
 from dpppl.runs.session import Run
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import check_num_data, checked
 
 
@@ -132,7 +131,7 @@ class MCMC(MCMCSettings):
         with after_histogram(run):
             self._sample(run, Chains.starting(bound, run.key, call, layout), warmup)
 
-    def _locator(self, bound: BoundKernel, key: jax.Array, call: Call, given: tuple[Any, Any]) -> Locator | None:
+    def _locator(self, bound: BoundKernel, key: jax.Array, call: Call, given: tuple[Tree, Tree]) -> Locator | None:
         """The accesses of a frame, or None and a kernel calibrated without one. `given`: the arguments, not grouped."""
         if self.frame and call.init_params is not None:
             raise ConfigurationError("frame=True finds the start: leave init_params out, or leave frame out.")
@@ -178,7 +177,7 @@ class MCMC(MCMCSettings):
         with TRACING:
             collected = (self.num_chains, chains.call.num_collected)
             shapes = {n: jax.ShapeDtypeStruct((*collected, *s.shape), s.dtype) for n, s in bound.split.latents.items()}
-            constrain: Any = jax.vmap(jax.vmap(bound.split.constrain, (0, None)), (0, None))
+            constrain: Function = jax.vmap(jax.vmap(bound.split.constrain, (0, None)), (0, None))
             constrain = proved(constrain, shapes, chains.public, num_rows=bound.split.num_rows)
             check_prior_stability(bound, chains.one, chains.public, chains.num_steps)
 
@@ -201,6 +200,6 @@ class MCMC(MCMCSettings):
         self._ran_on, self._placement = (split.num_rows, split.assumed_public), described(chains.rows)
         self._dims = split.dims
         self._provenance = self._provenance.and_now(Status.INTERRUPTED, origin, chains.start_values)
-        cleared: Any = None
+        cleared: Tree = None
         self._outcome = self._states = self._states_flat = self._last_state = cleared
         return self._report(charges, self._provenance)

@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +20,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
-from dpppl.types import Tree
+from dpppl.types import Document, Foreign, Function, Tree
 from dpppl.validation import checked, checked_call, plain, positive_integer
 
 
@@ -39,11 +38,11 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         num_samples: int,
         num_chains: int = 1,
         thinning: int = 1,
-        chain_method: Any = "parallel",
+        chain_method: str | Function = "parallel",
         progress_bar: bool = True,
         progress_rate: int | None = None,
         frame: bool | None = False,
-        **common: Any,
+        **common: Tree,
     ) -> None:
         PrivateRunner.__init__(self, **common)
         kernel = checked_kernel(kernel, self.privacy, self.checkpoint)
@@ -176,11 +175,13 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         print(f"mixing budget: {details.mixing_line()}")
 
     @property
-    def _args(self) -> Any:  # arviz.from_numpyro reads it
+    def _args(self) -> tuple[object, ...]:  # arviz.from_numpyro reads it
         raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
 
     @checked
-    def to_arviz(self, *, allow_unconverged: bool = False, coords: Any = None, dims: Any = None) -> Any:
+    def to_arviz(
+        self, *, allow_unconverged: bool = False, coords: Document | None = None, dims: Document | None = None
+    ) -> Foreign:
         """InferenceData (ArviZ 1: a DataTree) of the samples and their weights, with the privacy report as attributes.
 
         It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra.

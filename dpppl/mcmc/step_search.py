@@ -8,7 +8,7 @@ costs as much as the same number of other steps. Where the matched step is too l
 curvature.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ class Search(NamedTuple):
     """
 
     until: jax.Array
-    count: Any
+    count: Tree
     gradient: BySite
     product: BySite
     curvature: jax.Array
@@ -70,7 +70,7 @@ def probe(search: Search, step: jax.Array, position: BySite, hidden: jax.Array) 
 def after(
     search: Search, step: jax.Array, position: BySite, gradient: Tree, *, gradient_std: jax.Array, hidden: jax.Array,
     largest_step: Function, length_of: Function,
-) -> tuple[Search, Any]:  # fmt: skip
+) -> tuple[Search, Tree]:  # fmt: skip
     """The search and the position after one of its steps.
 
     - **position** - the position before, in the coordinates in which latents move.
@@ -111,5 +111,5 @@ def _reach(search: Search, hidden: Scalar) -> jax.Array:
     return jnp.minimum(_REACH, _SDS / jnp.sqrt(jnp.maximum(curvature, 1e-12)))
 
 
-def _dot(one: object, other: object) -> Any:
+def _dot(one: object, other: object) -> Tree:
     return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other)))

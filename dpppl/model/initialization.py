@@ -52,7 +52,7 @@ def checked_strategy(strategy: Tree) -> Strategy:
     raise ConfigurationError(_CURE)
 
 
-def of_numpyro(strategy: Tree) -> str | None:
+def of_numpyro(strategy: object) -> str | None:
     """The name of a strategy of NumPyro's, with or without its settings; None of anything else."""
     return _OF_NUMPYRO.get(strategy.func if isinstance(strategy, partial) else strategy) if callable(strategy) else None
 
@@ -98,7 +98,7 @@ def _checked(split: SplitModel, values: Mapping[str, Tree]) -> dict[str, jax.Arr
     return {name: jnp.asarray(values[name], latent.dtype) for name, latent in split.latents.items()}
 
 
-def _check_values(split: SplitModel, strategy: Tree) -> None:
+def _check_values(split: SplitModel, strategy: object) -> None:
     """Refuse values of `init_to_value` that name no latent site."""
     values = getattr(strategy, "keywords", {}).get("values", {})
     if not isinstance(values, Mapping):
@@ -110,7 +110,7 @@ def _check_values(split: SplitModel, strategy: Tree) -> None:
 
 
 @partial(jax.jit, static_argnames=("split", "strategy"))
-def _from_prior(split: SplitModel, public: dict[str, object], key: jax.Array, strategy: Tree) -> dict[str, jax.Array]:
+def _from_prior(split: SplitModel, public: dict[str, object], key: jax.Array, strategy: object) -> dict[str, jax.Array]:
     z: dict[str, jax.Array] = {}
 
     def visit(site: Site, transform: Distribution) -> jax.Array:
@@ -124,7 +124,7 @@ def _from_prior(split: SplitModel, public: dict[str, object], key: jax.Array, st
     return z
 
 
-def _start(site: Site, transform: Distribution, key: jax.Array, strategy: Tree) -> jax.Array:
+def _start(site: Site, transform: Distribution, key: jax.Array, strategy: object) -> jax.Array:
     """The unconstrained start of one site, given those before it."""
     sample_shape = site["kwargs"]["sample_shape"]
     try:

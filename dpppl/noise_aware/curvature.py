@@ -8,7 +8,7 @@ variance of log eigenvalues drawn, then these; rotations and eigenvalues by slic
 nothing. It knows M by its eigenvalues alone, so that draws are equivariant under rotations of M.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -275,6 +275,6 @@ def positive_part(matrix: Array) -> Array:
     return (vectors * np.maximum(values, 0.0)[..., None, :]) @ vectors.swapaxes(-1, -2)
 
 
-def times(matrix: Any, vector: Any) -> Tree:
+def times(matrix: Tree, vector: Tree) -> Tree:
     """Matrices (..., d, d) times vectors (..., d)."""
     return (matrix @ vector[..., None])[..., 0]

@@ -8,7 +8,7 @@ Rows release the isometric numbers of a curvature, a symmetric matrix in u; thei
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -192,7 +192,7 @@ class Frame(NamedTuple):
         """The displacement of latents from m0, (..., d), for values in blocks (..., k, b)."""
         return self.scales * self.turned(self.layout.scattered(times(self.roots, u)))
 
-    def coordinates(self, moved: X, inverse: Any = None) -> X:
+    def coordinates(self, moved: X, inverse: Tree = None) -> X:
         """The inverse; `inverse`: that of roots, where it is known."""
         inside = self.layout.gathered(self.turned(moved / self.scales))
         return times(self.inverse if inverse is None else inverse, inside)
@@ -262,7 +262,7 @@ class Frame(NamedTuple):
         return isometric(inside[:, :, None] * inside[:, None, :]).ravel()
 
 
-def _namespace(array: Any) -> Tree:
+def _namespace(array: object) -> Tree:
     return np if isinstance(array, np.ndarray) else jnp
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -35,9 +35,9 @@ class At(NamedTuple):
     sides: Numbers | None = None
     along: Numbers | None = None
     directions: Numbers | None = None
-    of_curvature: Any = None
-    kind: Any = None
-    passes: Any = None
+    of_curvature: Tree = None
+    kind: Tree = None
+    passes: Tree = None
 
 
 class Walk(NamedTuple):
@@ -72,11 +72,11 @@ class State(NamedTuple):
     - **walk**, **repeats** - of gradients, else None; of `Joint`: how many."""
 
     at: At
-    i: Any
+    i: Tree
     rng_key: Tree
-    noise_multiplier: Any
+    noise_multiplier: Tree
     walk: Walk | None = None
-    repeats: Any = None
+    repeats: Tree = None
 
     def on_device(self) -> "State":
         """As programs take it."""

@@ -1,7 +1,7 @@
 """Samples of the posterior: the exact prior times the surrogate of the likelihood."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +122,7 @@ class Sampler:
         state = start(jnp.zeros(self.dimension), _NUM_WARMUP, **options)
         state = lax.fori_loop(0, _NUM_WARMUP, lambda _, state: step(state), state)
 
-        def body(state: Tree, _: Any) -> Tree:
+        def body(state: Tree, _: object) -> Tree:
             state = step(state)
             return state, (self._latents(state.z, data, frame)[0], state.diverging)
 

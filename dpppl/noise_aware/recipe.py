@@ -6,7 +6,7 @@ over directions as the posterior needs. Of wide models it releases diagonal bloc
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, STEPS, Ask, At, Plan, Walk
 from dpppl.noise_aware.sketch import Release, Sketch, decline, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
+from dpppl.types import Tree
 
 APART = 2.5
 """In posterior sds: the curvature there is about its mean over the first five."""
@@ -54,7 +55,7 @@ class Sides(NamedTuple):
 
     @classmethod
     def asked(
-        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence[Any], prior: Prior, num_rows: int
+        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence[Tree], prior: Prior, num_rows: int
     ) -> "Sides":
         """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access."""
         last = stages[-1]
@@ -229,7 +230,7 @@ def run_recipe(
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
         found = at.norm, at.bound, surrogate, belief, frame.to_latents(spread), *scatter
-        shares: Any = dict(
+        shares: dict[str, Tree] = dict(
             excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
             dispersion=dispersion(here.scores, here.scores_std, curvature.mean), cut=cut,

@@ -8,7 +8,7 @@ zeros to a common length. Each kind reads its own numbers from the noisy sum.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from dpppl.noise_aware.statistics import NUM_DRAWS, Influence, RowStatistics
 from dpppl.runs.checkpoint import Checkpoint
 from dpppl.runs.driver import Program, prepare_all
 from dpppl.subsampling import FullBatch
-from dpppl.types import Function, Numbers, Tree
+from dpppl.types import Foreign, Function, Numbers, Tree
 
 MECHANISM = Mechanism(clipping=Flat(1.0), subsampling=FullBatch())
 """Statistics come in units of their bounds: at most 1 long."""
@@ -196,7 +196,7 @@ class Joint:
         found = Influence(
             None, seen.psi, length, seen.is_clipped, lambda: seen.matrix, lambda _: seen.squares, lambda _: seen.along
         )
-        heads: tuple[Callable[[], Any], ...] = (
+        heads: tuple[Callable[[], Tree], ...] = (
             lambda: statistics.gradient_of(at, row, found),
             lambda: jnp.concatenate([*statistics.curvature_of(at, row, found).values()]),
             lambda: in_bin(jnp.where(at.of_curvature, length / at.norm**2, seen.own)),
@@ -205,7 +205,7 @@ class Joint:
             lambda: statistics.scalars_of(at, row, public, shares, found, log_probs, totals),
         )
 
-        def padded(head: Callable[[], Any]) -> Callable[[], Any]:
+        def padded(head: Callable[[], Tree]) -> Callable[[], Tree]:
             return lambda: (lambda x: jnp.pad(x.astype(jnp.float32), (0, self.width - len(x))))(head())
 
         return lax.switch(kind, [padded(head) for head in heads])
@@ -297,7 +297,7 @@ class Released(NamedTuple):
     - **scale** - 1 / mu.
     - **values** - of the accesses in order, as arrays on the host."""
 
-    prior: Any
+    prior: Tree
     is_normal: bool
     scale: float
     values: list[Tree]
@@ -395,7 +395,7 @@ def _walk(statistic: Function, width: int, state: State, rows: Tree, public: Tre
     return lax.fori_loop(0, STEPS if state.repeats is None else state.repeats, body, start)[3:]
 
 
-def shown(ask: Ask, bar: Any) -> Ask:
+def shown(ask: Ask, bar: Foreign) -> Ask:
     """`ask`, with each access on the bar: its kind and number alone, which are public."""
 
     def shown_ask(kind: str, at: At, noise_multiplier: float, repeats: int = 1, walk: Walk | None = None) -> Tree:

@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, session
-from dpppl.types import Tree
+from dpppl.types import Document, Tree
 from dpppl.validation import checked
 
 T = TypeVar("T")
@@ -202,12 +202,14 @@ class NoiseAware(NoiseAwareSettings):
         - **exclude_deterministic** - whether to leave out deterministic sites."""
         _found(self._samples, "print_summary")
         found = self.get_samples(group_by_chain=True, allow_unconverged=True)
-        latents: Any = {} if self._coordinates is None else self._coordinates.split.latents
+        latents = {} if self._coordinates is None else self._coordinates.split.latents
         kept = [name for name in found if not exclude_deterministic or name in latents]
         conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
     @checked
-    def to_arviz(self, *, allow_unconverged: bool = False, coords: Any = None, dims: Any = None) -> Tree:
+    def to_arviz(
+        self, *, allow_unconverged: bool = False, coords: Document | None = None, dims: Document | None = None
+    ) -> Tree:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
         log likelihood, which would be private rows. Needs the [arviz] extra.
 

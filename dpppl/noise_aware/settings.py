@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dpppl.accounting.planning import LEAST_SIGNAL
 from dpppl.errors import ConfigurationError
@@ -143,7 +143,7 @@ class NoiseAwareSettings(Fixed, PrivateRunner):
         return charge_at(scale), scale
 
 
-def _names_of_sites(coordinates: Any) -> tuple[str, ...] | None:
+def _names_of_sites(coordinates: Tree) -> tuple[str, ...] | None:
     """The names as a tuple. Raises ConfigurationError for anything else."""
     named = (coordinates,) if isinstance(coordinates, str) else coordinates
     if not (named is None or (isinstance(named, list | tuple) and all(isinstance(name, str) for name in named))):

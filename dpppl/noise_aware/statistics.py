@@ -11,7 +11,7 @@ A: nearly zero.)"""
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ class Influence(NamedTuple):
     - **matrix** - computes the curvature, as its `frame` has it.
     - **squares**, **along** - of directions (d, n): the model's variance of scores, and the row's curvature, along each."""
 
-    score: Any
+    score: Tree
     psi: jax.Array
     length: jax.Array
     is_clipped: jax.Array
@@ -502,6 +502,6 @@ class SharedStatistics(RowStatistics):
         return jnp.where(is_listed, every[place], silent)
 
 
-def statistics_of(responses: Responses, *arguments: Any) -> RowStatistics:
+def statistics_of(responses: Responses, *arguments: Tree) -> RowStatistics:
     """The statistics of a row of these responses; `arguments` are the others of `RowStatistics`."""
     return (SharedStatistics if responses.is_shared else RowStatistics)(responses, *arguments)

@@ -9,7 +9,7 @@ import contextvars
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -18,8 +18,9 @@ from jax.experimental import multihost_utils
 
 from dpppl import errors
 from dpppl.errors import DPPPLError, ProcessError
-from dpppl.types import Function, Tree
+from dpppl.types import Foreign, Function, Tree
 
+R = TypeVar("R")
 TIMEOUT = 600.0
 """Seconds that a process waits for the others, which may still compile or load."""
 
@@ -54,7 +55,7 @@ def exchange(what: str, mine: object) -> list[Tree]:
     return [_told(number, process, what) for process in range(count())]
 
 
-def from_first(what: str, act: Function) -> Any:
+def from_first(what: str, act: Callable[[], R]) -> R:
     """The result or exception of `act()` in process 0, which alone calls it: anything that JSON can hold."""
     if count() == 1:
         return act()
@@ -110,7 +111,7 @@ def watched() -> Iterator[None]:
         raise
 
 
-def _led(number: int, what: str, act: Function) -> Any:
+def _led(number: int, what: str, act: Callable[[], R]) -> R:
     if not leads():
         return _told(number, "all", what)
     try:
@@ -123,9 +124,9 @@ def _led(number: int, what: str, act: Function) -> Any:
 
 
 def _led_after_all(number: int, what: str, act: Function, told: Function) -> tuple[Tree, Tree]:
-    results: list[Any] = []
+    results: list[Tree] = []
 
-    def acted() -> Any:
+    def acted() -> Tree:
         for process in range(1, count()):
             _told(number, process, what)
         results.append(act())
@@ -141,7 +142,7 @@ def _led_after_all(number: int, what: str, act: Function, told: Function) -> tup
     return results[0], said
 
 
-def _client() -> Any:
+def _client() -> Foreign:
     return distributed.global_state.client
 
 
@@ -154,7 +155,7 @@ def _tell(number: int, place: object, what: str, value: object, error: BaseExcep
     _client().key_value_set(f"dpppl/{number}/{place}", json.dumps(message))
 
 
-def _told(number: int, place: object, what: str) -> Any:
+def _told(number: int, place: object, what: str) -> Tree:
     """The message with this number. Raises the other process's exception, or ProcessError if no message comes."""
     process = 0 if place == "all" else place
     message = json.loads(_waited(f"dpppl/{number}/{place}", f"process {process} has not come to '{what}'"))
@@ -164,7 +165,7 @@ def _told(number: int, place: object, what: str) -> Any:
         if raised is None:
             words = f"process {raised_in} was ended by {kind}: see its output. All that had begun is charged."
             raised = ProcessError
-        error: Any = raised(words)
+        error: Tree = raised(words)
         error.told = True
         raise error
     if message["what"] != what:

@@ -1,12 +1,12 @@
 """ArviZ's InferenceData of a run. It is imported where ArviZ is."""
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import arviz
 
 from dpppl.errors import ConfigurationError
 
-_BASE: Any = arviz.InferenceData if arviz.__version__.startswith("0.") else object
+_BASE: type = arviz.InferenceData if arviz.__version__.startswith("0.") else object
 _LIKELIHOOD = (
     "arviz.loo, waic and compare need the log likelihood of each row, which is private and not stored. The charged mean "
     "of a bounded score says how well a model predicts: dpppl.private_score(dpppl.secret_key(), score, "
@@ -37,7 +37,7 @@ class PrivateInferenceData(_BASE):
             raise PrivateGroupError(_REASONS[name])
         raise AttributeError(f"'{type(self).__name__}' has no attribute '{name}'")
 
-    def extend(self, *args: Any, **kwargs: Any) -> None:
+    def extend(self, *args: object, **kwargs: object) -> None:
         """As ArviZ's: it asks which groups there are."""
         self.__class__ = _BASE
         try:

@@ -3,9 +3,9 @@
 import html
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dpppl.errors import ConfigurationError
+from dpppl.types import Tree
 
 SCHEMA_VERSION = "1.0"
 ABOUT = {
@@ -34,7 +34,7 @@ def about_of(given: Mapping[str, str] | None) -> dict[str, str | None]:
     return {name: (given or {}).get(name) for name in ABOUT}
 
 
-def plain(value: object) -> Any:
+def plain(value: object) -> Tree:
     """JSON's form of a value: lists for tuples, strings for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}

@@ -153,7 +153,7 @@ def _parts(events: Events, delta: float, group_size: int) -> list[Document]:
     ]
 
 
-def _told(event: Any) -> str:
+def _told(event: GaussianEvent | SelectionEvent) -> str:
     """An event in words."""
     if isinstance(event, SelectionEvent):
         return f"the best of runs, {event.mean:g} expected"

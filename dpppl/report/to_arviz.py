@@ -1,16 +1,16 @@
 """Samples and report for ArviZ."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from dpppl.errors import ConfigurationError
 from dpppl.report.report import PrivacyReport
+from dpppl.types import Document, Foreign, Tree
 
 
 def to_inference_data(
-    posterior: Mapping[str, object], report: PrivacyReport, plates: Mapping[str, Sequence[str]], coords: Any, dims: Any,
-    **groups: Any,
-) -> Any:  # fmt: skip
+    posterior: Mapping[str, object], report: PrivacyReport, plates: Mapping[str, Sequence[str]],
+    coords: Document | None, dims: Document | None, **groups: Tree,
+) -> Foreign:  # fmt: skip
     """InferenceData (ArviZ 1: a DataTree) with the report as attributes, no observed data: those would be private rows.
 
     - **plates** - by site, names of its leading axes.
@@ -20,7 +20,7 @@ def to_inference_data(
     import arviz
 
     attributes = {"inference_library": "dpppl", "privacy_report": report.to_json(), "epsilon": str(report.epsilon)}
-    groups = {"posterior": dict(posterior)} | groups
+    groups = dict[str, Tree](posterior=dict(posterior)) | groups
     if not all(given is None or isinstance(given, Mapping) for given in (coords, dims)):
         raise ConfigurationError('coords and dims are dicts: coords={"group": labels}, dims={"effect": ["group"]}.')
     axes = {site: list(names) for site, names in plates.items() if site in posterior} | dict(dims or {})
@@ -33,7 +33,7 @@ def to_inference_data(
             return arviz.from_dict(groups, coords=coords, dims=axes, attrs=attrs)
         from dpppl.report.inference_data import PrivateInferenceData
 
-        found = arviz.from_dict(**groups, coords=coords, dims=axes, attrs=attributes)
+        found: Foreign = arviz.from_dict(**groups, coords=coords, dims=axes, attrs=attributes)
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigurationError(
             f"coords and dims do not fit the samples, whose elements have the shapes {shapes}: {error}. Give one name for each "

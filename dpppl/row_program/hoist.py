@@ -8,7 +8,6 @@ what follows u, in z and in u, the latter times J = du/dz: no row enters J, so t
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +109,7 @@ def _in_two(
     others: Sequence[jax.Array],
     shared: Sequence[Atom],
     used: Sequence[int],
-) -> tuple[Any, list[jax.Array]]:
+) -> tuple[Traced, list[jax.Array]]:
     """The output of a flat program and its gradients in `latents`, by way of the variables `shared`: of these the ones that
     can be differentiated come first, and are made of the latents numbered `used`.
 

@@ -7,7 +7,6 @@ step of iterative refinement (Higham 2002, chapter 12) makes up for it.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,7 +104,14 @@ def is_system(equation: Equation) -> bool:
 
 
 def applied(
-    matrix: jax.Array, x: jax.Array, *, left_side: bool, lower: bool, transpose_a: bool, unit_diagonal: bool, **_: Any
+    matrix: jax.Array,
+    x: jax.Array,
+    *,
+    left_side: bool,
+    lower: bool,
+    transpose_a: bool,
+    unit_diagonal: bool,
+    **_: object,
 ) -> Tree:
     """op(matrix) x, or x op(matrix), of which `lax.linalg.triangular_solve` with these settings is the inverse."""
     half = jnp.tril(matrix) if lower else jnp.triu(matrix)
@@ -114,7 +120,7 @@ def applied(
     return _times(jnp.swapaxes(half, -1, -2) if transpose_a else half, x, left_side)
 
 
-def _solution(matrix: jax.Array, given: Tree, **settings: Any) -> Tree:
+def _solution(matrix: jax.Array, given: Tree, **settings: bool) -> Tree:
     """x for which `applied(matrix, x, **settings)` is `given`."""
     identity, left_side = jnp.eye(len(matrix), dtype=matrix.dtype), settings["left_side"]
     inverse = lax.linalg.triangular_solve(matrix, identity, **settings | {"left_side": True})

@@ -6,7 +6,6 @@ are the smallest set of values in the traced program that every derivative in z 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +21,7 @@ _MOST = 32
 
 def scores_by_parameters(
     log_likelihood: Function, z: Tree, row: Tree, public: Tree, responses: object
-) -> tuple[Any, Any, Any] | None:
+) -> tuple[Tree, Tree, Tree] | None:
     """Log likelihoods (m,), derivatives g (m, k) and the Jacobian J (k, d), for which `g @ J` are the scores of m responses.
 
     - **log_likelihood** - `log_likelihood(z, row, public, response)`, a scalar.

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dpppl.jaxprs import split
 from dpppl.row_program.linear_algebra import by_products, on_finite
@@ -20,10 +19,10 @@ class RowProgram:
     - **last** - products of what `of_row` gives and of its inputs, which need not be stored before they are clipped: from
       the inputs of `of_row` and then its outputs to the statistic. None where `of_row` gives the statistic."""
 
-    of_row: Any
+    of_row: Traced
     holds_row: tuple[bool, ...]
-    before: Any = None
-    last: Any = None
+    before: Traced = None
+    last: Traced = None
 
 
 Pass = Callable[[RowProgram], RowProgram]

@@ -6,7 +6,6 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from dpppl.ledger.book import Events
 from dpppl.ledger.follower import FollowedLedger, ledger_of
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.runs import watching
+from dpppl.types import Tree
 from dpppl.validation import check_target, in_words, plain
 
 _OVERFLOW_SHARE = 1e-3  # of delta, for steps that draw more rows than fit
@@ -71,7 +71,7 @@ class Charge:
 
 def events_of(charges: Sequence[Charge]) -> Events:
     """Events for the accountant: one for charges that differ in the number of chains only."""
-    alike: dict[tuple[Any, ...], Charge] = {}
+    alike: dict[tuple[object, ...], Charge] = {}
     for charge in charges:
         if charge.num_steps:
             noise = charge.noise_multipliers.tobytes()
@@ -81,7 +81,7 @@ def events_of(charges: Sequence[Charge]) -> Events:
     return tuple(charge.event for charge in alike.values())
 
 
-def counted(steps: Any) -> int:
+def counted(steps: Tree) -> int:
     """The steps that a state counts. Raises ConfigurationError if there is none: the cost of later states does not follow from
     a first state."""
     count = int(steps)

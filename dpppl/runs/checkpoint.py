@@ -14,7 +14,6 @@ import os
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ import numpy as np
 from dpppl.errors import CheckpointError, ConfigurationError
 from dpppl.processes import messages
 from dpppl.randomness import chacha
-from dpppl.types import Tree
+from dpppl.types import Document, Tree
 
 _FORMAT = 1
 
@@ -44,7 +43,7 @@ class Progress:
     parts: Sequence[object]
 
 
-def checked_path(path: object) -> Any:
+def checked_path(path: object) -> str | os.PathLike[str] | None:
     """The path of a checkpoint, or None. Raises ConfigurationError where no file can be written."""
     if path is None:
         return None
@@ -74,11 +73,11 @@ class Checkpoint:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.fspath(path)
         self._temporary = self._path + ".tmp"
-        self._header: dict[str, Any] = {}
+        self._header: Document = {}
         self._arrays: dict[str, np.ndarray] = {}
         content = messages.bytes_from_first("checkpoint", self._read)
         self.resumed, self.run_id = content is not None, ""
-        self.key: Any = None
+        self.key: Tree = None
         if content is not None:
             self._load(content)
             self.key, self.run_id = _key(self._arrays["key"], self._header["generator"]), self._header["run_id"]

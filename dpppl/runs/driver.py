@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.checkpoint import Checkpoint, Progress
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, Session, session
-from dpppl.types import Function, Numbers, Tree
+from dpppl.types import Document, Foreign, Function, Numbers, Tree
 
 NUM_CHUNKS = 20
 TRACING = threading.RLock()
@@ -55,7 +55,7 @@ class Method:
     empty: Function
     record: Function
     kept: Callable[[int, int], np.ndarray]
-    mapping: Any = None
+    mapping: Tree = None
 
     def chunk(self, state: Tree, rows: Tree, public: Tree, start: Numbers, count: Numbers) -> tuple[Tree, Tree]:
         """`count` steps from step `start` of the run: the state, and what was recorded."""
@@ -158,7 +158,7 @@ class Plan:
     describe: Callable[[int], str]
 
     @property
-    def told(self) -> dict[str, Any]:
+    def told(self) -> Document:
         """Values that all processes must share, by name."""
         settings = [self.what, repr(self.method.num_steps), repr(self.settings), *map(repr, self.charges)]
         noise = [charge.noise_multipliers for charge in self.charges]
@@ -205,7 +205,7 @@ def drive(
 
 
 def _chunks(
-    plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None, bar: Any
+    plan: Plan, program: Program, opened: Session, checkpoint: Checkpoint | None, bar: Foreign
 ) -> list[tuple[Tree, Tree]]:
     method, groups = plan.method, plan.chain_groups
     finished: list[tuple[Tree, Tree]] = []

@@ -2,19 +2,18 @@
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpppl.data.disk import OnDisk, contents_of, reading
-from dpppl.data.rows import Rows, arrays_of, devices_of, number_of, placement_of
+from dpppl.data.rows import Rows, Sharded, arrays_of, devices_of, number_of, placement_of
 from dpppl.information_flow.executables import Lowered, is_small
 from dpppl.types import Function, Traced, Tree
 
 
-def _placement(arguments: Tree) -> Any:
+def _placement(arguments: Tree) -> Sharded | None:
     return next((devices_of(argument.placement) for argument in arguments if isinstance(argument, Rows)), None)
 
 
@@ -22,7 +21,7 @@ def _on_disk(arguments: Tree) -> OnDisk | None:
     return next((a.placement for a in arguments if isinstance(a, Rows) and isinstance(a.placement, OnDisk)), None)
 
 
-def _leaves(arguments: Tree) -> Iterator[tuple[bool, Any]]:
+def _leaves(arguments: Tree) -> Iterator[tuple[bool, Tree]]:
     """All leaves, and whether they are rows."""
     return ((isinstance(argument, Rows), leaf) for argument in arguments for leaf in jax.tree.leaves(argument))
 
@@ -62,7 +61,7 @@ def on_one(tree: Tree, rows: Tree) -> Tree:
     return tree if devices_of(placement_of(rows)) is None else jax.device_put(jax.device_get(tree))
 
 
-def together(mapping: object, rows: Tree) -> Any:
+def together(mapping: object, rows: Tree) -> Tree:
     """How several chains run: on one mesh they share its devices."""
     return jax.vmap if mapping == "pmap" and placement_of(rows) is not None else mapping
 
@@ -79,14 +78,14 @@ def plain(arguments: Tree) -> tuple[Tree, ...]:
     return tuple(of_rows(argument) if isinstance(argument, Rows) else argument for argument in arguments)
 
 
-def contents(rows: Tree) -> Any:
+def contents(rows: Tree) -> Tree:
     """A number that identifies rows, the same however they are sharded: see `checksum`."""
     if isinstance(placement_of(rows), OnDisk):
         return contents_of(rows.placement)
     return str(checksum(arrays_of(rows), number_of(rows)))
 
 
-def digest(program: Any, function: Function, arguments: Tree) -> str:
+def digest(program: Traced, function: Function, arguments: Tree) -> str:
     """The digest of a program; for sharded rows, that of the program on one device of this kind."""
     if _placement(arguments) is None and _on_disk(arguments) is None:
         return str(program.digest)

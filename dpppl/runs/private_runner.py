@@ -5,7 +5,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
+
+from jax.sharding import Mesh
 
 from dpppl.accounting.unit import Unit
 from dpppl.data.rows import checked_mesh
@@ -15,6 +17,7 @@ from dpppl.report.provenance import Provenance, Start, Status
 from dpppl.report.report import Details, MechanismFacts, PrivacyReport
 from dpppl.runs.budget import Budget, Charge, events_of
 from dpppl.runs.checkpoint import checked_path
+from dpppl.types import Tree
 from dpppl.validation import checked_call, checked_fields, full_signature, optional, positive, positive_integer
 
 
@@ -44,7 +47,7 @@ class Privacy:
     noise_multiplier: float | None = None
     ledger: PrivacyLedger | str | os.PathLike[str] | None = None
     reserve: float = 0.0
-    unit: Any = None  # a name; `Unit.of` tells whoever passes ids where they belong
+    unit: Tree = None  # a name; `Unit.of` tells whoever passes ids where they belong
     max_rows_per_unit: int | None = None
     num_data: int | None = None
 
@@ -64,7 +67,7 @@ class Facts(NamedTuple):
     num_rows: int | None = None
     assumed_public: tuple[str, ...] = ()
 
-    def report(self, charges: Sequence[Charge], provenance: Provenance, **rest: Any) -> PrivacyReport:
+    def report(self, charges: Sequence[Charge], provenance: Provenance, **rest: Tree) -> PrivacyReport:
         """The report of some charges; `rest`: its other fields."""
         return PrivacyReport(**self._asdict(), events=events_of(charges), provenance=provenance, **rest)
 
@@ -103,7 +106,7 @@ class PrivateRunner(ABC):
         num_data: int | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         print_cost: bool = True,
-        mesh: Any = None,
+        mesh: Mesh | None = None,
     ) -> None:
         short = Privacy(
             epsilon=target_epsilon, delta=target_delta, noise_multiplier=noise_multiplier, ledger=ledger, reserve=reserve,

@@ -3,7 +3,6 @@
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ from dpppl.runs.budget import Budget, Charge
 from dpppl.runs.driver import TRACING, clears_tracebacks, prepare
 from dpppl.runs.session import Request, Run, session
 from dpppl.subsampling import FullBatch
-from dpppl.types import Tree
+from dpppl.types import Function, Tree
 from dpppl.validation import checked, positive
 
 _LARGE, _FAR = (
@@ -111,7 +110,7 @@ def private_scale(
     statistic = lambda state, row, _: _statistic(state, jnp.reshape(row[label], (width,)))  # noqa: E731
 
     def program(state: Tree, rows: Tree, key: jax.Array) -> Tree:
-        settings: dict[str, Any] = dict(key=key, noise_multiplier=float(sigma), step=state["kind"])
+        settings: dict[str, Tree] = dict(key=key, noise_multiplier=float(sigma), step=state["kind"])
         return noisy_statistic(mechanism, statistic, state, rows, {}, **settings).total
 
     key = keys.stream(run.key, "query")
@@ -147,7 +146,7 @@ def _statistic(state: Tree, x: jax.Array) -> jax.Array:
     return jnp.where(state["kind"] == _SUM, sums, bins)
 
 
-def _found(ask: Any, noise: float, num_rows: int, budget: Budget) -> PrivateScale:
+def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> PrivateScale:
     """Make the three accesses, each of noise sd `noise` in each number."""
 
     def fitted(counts: np.ndarray) -> list[Norms]:

@@ -4,7 +4,6 @@ import math
 import os
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -101,7 +100,7 @@ class Numbered:
 
     function: Function
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Tree:
         return self.function(0, *args, **kwargs)
 
 
@@ -201,7 +200,7 @@ def _sampling_sd(mean: float, squares: float, noise_sd: float, half: float, num_
     return float(np.sqrt(np.clip(variance, 0.0, half**2) / num_rows))
 
 
-def checked_range(bounds: Any) -> tuple[float, float]:
+def checked_range(bounds: Tree) -> tuple[float, float]:
     """Raises ConfigurationError unless `bounds` is a pair (low, high) of finite numbers, low < high."""
     try:
         low, high = (float(plain(bound)) for bound in bounds)

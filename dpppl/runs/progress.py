@@ -3,17 +3,17 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from tqdm.auto import tqdm
 
 from dpppl.processes import messages
+from dpppl.types import Foreign, Tree
 
 SECONDS = 1.0
 
 
 @contextmanager
-def bar_for(total: int, *, visible: bool, **settings: Any) -> Iterator[Any]:
+def bar_for(total: int, *, visible: bool, **settings: Tree) -> Iterator[Foreign]:
     """A bar that begins with "compiling". Its elapsed time goes on while no access ends.
 
     - **total** - number of accesses.

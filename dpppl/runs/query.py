@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -80,7 +79,7 @@ def noisy_query(
         return jnp.asarray(query.statistic(row, public), float)
 
     def program(rows: Tree, public: Tree, key: jax.Array) -> Tree:
-        settings: dict[str, Any] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
+        settings: dict[str, Tree] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
         return noisy_statistic(charge.mechanism, statistic, 0.0, rows, public, **settings).total
 
     arguments = (query.rows, query.public, keys.stream(key, "query"))

@@ -5,11 +5,11 @@ each access is charged before it is made. A refusal up to the third leaves every
 """
 
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import jax
 
@@ -52,7 +52,7 @@ class Run:
             self.checkpoint.remove()
 
     @classmethod
-    def opened(cls, rng_key: Any, path: Any = None) -> "Run":
+    def opened(cls, rng_key: Tree, path: str | os.PathLike[str] | None = None) -> "Run":
         """Open a new run, or the one that the checkpoint at `path` holds, whose key then replaces `rng_key`."""
         key, checkpoint = keys.as_key(rng_key), None if path is None else Checkpoint(path)
         if checkpoint is not None and checkpoint.resumed:

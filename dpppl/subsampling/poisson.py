@@ -2,12 +2,12 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.typing import NDArray
 
 from dpppl.errors import ConfigurationError
 from dpppl.subsampling.distinct import distinct_rows, smallest_meeting, tries_needed
@@ -17,7 +17,7 @@ from dpppl.validation import checked_type, in_words, plain
 
 SAMPLING_BITS = 192
 _BLOCK = 65_536
-Table = np.ndarray[Any, np.dtype[np.uint32]]
+Table = NDArray[np.uint32]
 
 
 @checked_type

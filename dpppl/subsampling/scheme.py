@@ -1,17 +1,18 @@
 """The interface of subsampling schemes: which rows a step draws, and what the accountant must know."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.typing import NDArray
 
 from dpppl.types import Document
 
-Step = int | np.integer[Any] | jax.Array
-Multipliers = np.ndarray[Any, np.dtype[np.float64]]
+Step = int | np.integer | jax.Array
+Multipliers = NDArray[np.float64]
 
 
 class Selection(NamedTuple):

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.extend.core
@@ -54,7 +53,7 @@ from dpppl.svi.guides import (
 )
 from dpppl.svi.settings import SVISettings
 from dpppl.svi.step import SVIState
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Foreign, Function, Tree
 
 QUANTILE = 0.9
 """Of the norms at the start: what is clipped costs less than the noise of a larger norm."""
@@ -166,7 +165,7 @@ def _supplied(init_params: Tree, params: Sites) -> Sites:
     return found
 
 
-def _set_up(guide: object, split: SplitModel, public: Arrays, key: jax.Array) -> tuple[Any, Sites]:
+def _set_up(guide: object, split: SplitModel, public: Arrays, key: jax.Array) -> tuple[Foreign, Sites]:
     """A copy of `guide`, set up, and its sites.
 
     Where an AutoGuide starts, NumPyro evaluates the model's density and its gradient, an operation at a time. So the copy's model
@@ -226,7 +225,7 @@ def _is_param(site: Arrays) -> bool:
 
 
 def _check_written_guide(
-    guide: Any, split: SplitModel, public: Arrays, key: jax.Array, params: Arrays
+    guide: Foreign, split: SplitModel, public: Arrays, key: jax.Array, params: Arrays
 ) -> tuple[str, ...]:
     """A guide written by hand reads rows for their own latents only, and has no parameters of rows.
 
@@ -243,7 +242,7 @@ def _check_written_guide(
         shapes = {n: s.update(shape=(num_rows, *s.shape[1:])) for n, s in of_rows}
         return jax.make_jaxpr(function)(params, shapes)
 
-    found: dict[Any, Sites] = {}
+    found: dict[Foreign, Sites] = {}
     with explained():
         closed, _ = run(1), run(3)
         whole = jax.make_jaxpr(lambda rows: jax.tree.leaves(_init_shapes(guide, split, rows, public, key, found)))(
@@ -269,7 +268,7 @@ def _check_written_guide(
 
 
 def _init_shapes(
-    guide: Any, split: SplitModel, rows: Arrays, public: Arrays, key: jax.Array, found: dict[Any, Sites]
+    guide: Foreign, split: SplitModel, rows: Arrays, public: Arrays, key: jax.Array, found: dict[Foreign, Sites]
 ) -> dict[str, Tree]:
     """The parameters as they start when the guide is called on all rows, abstractly."""
     sites = _trace(on_rows(guide, split, rows, public, hide_rows=False), key, {})

@@ -6,7 +6,6 @@ door. The second is NumPyro's own ELBO of the model without its rows: exact, nei
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +22,7 @@ from dpppl.model.responses import Responses
 from dpppl.model.split import SplitModel
 from dpppl.randomness import keys
 from dpppl.svi.guides import AutoDropout, data_free, on_rows, plates_of, unconstrained
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Foreign, Function, Tree
 
 Access = Callable[[Function, Callable[[Tree, Tree], Tree], Tree, Tree], Tree]
 """`access(log_likelihood, to_latents, position, public)`: one noisy sum of clipped row gradients, like `position`;
@@ -61,9 +60,9 @@ class Objective:
     - **metric** - the frame in which aligned gradients are clipped and noised, None without one."""
 
     split: SplitModel
-    guide: Any = field(repr=False)
+    guide: Foreign = field(repr=False)
     transforms: Mapping[str, Tree] = field(repr=False)
-    loss: Any
+    loss: Foreign
     num_particles: int
     reads_rows: bool = False
     captured: tuple[str, ...] = ()
@@ -91,7 +90,9 @@ class Objective:
             return function
         return lambda z, *rest: function(jax.tree.map(lambda leaf: leaf[0], z), *rest)
 
-    def arrays(self, args: tuple[object, ...], kwargs: dict[str, object], mesh: jax.sharding.Mesh | None = None) -> Any:
+    def arrays(
+        self, args: tuple[object, ...], kwargs: dict[str, object], mesh: jax.sharding.Mesh | None = None
+    ) -> tuple[Tree, Tree]:
         """The private rows and the Public arrays of a call."""
         return self.split.arrays(args, kwargs, mesh)
 
@@ -118,8 +119,8 @@ class Objective:
         """One guide draw: (its term of E[log p(z) - log q(z)], its unconstrained latents z)."""
         traces: dict[str, Tree] = {}
 
-        def recorded(name: Any, function: Any) -> Any:
-            def run() -> Any:
+        def recorded(name: str, function: Function) -> Tree:
+            def run() -> Tree:
                 with handlers.trace() as traces[name]:
                     return function()
 
@@ -192,7 +193,7 @@ class Objective:
         params = self.constrain(phi)
         rows = {label: jnp.asarray(value)[None] for label, value in unnumbered(row).items()}
 
-        def particle(key: jax.Array) -> Any:
+        def particle(key: jax.Array) -> Tree:
             common = handlers.seed(data_free(self.guide, self.split, public), key)
             trace = handlers.trace(handlers.substitute(common, data=params)).get_trace()
             fixed = params | {name: site["value"] for name, site in trace.items() if site["type"] == "sample"}
@@ -208,7 +209,7 @@ class Objective:
         return sum(particle(k) for k in subkeys) / self.num_particles
 
 
-def checked_loss(guide: object, loss: object = None) -> Any:
+def checked_loss(guide: object, loss: object = None) -> Foreign:
     """`loss`, an ELBO of NumPyro with one particle; by default the one whose KL terms are in closed form where these are
     right whatever the model: for mean-field guides. Raises ConfigurationError for others."""
     if loss is None:

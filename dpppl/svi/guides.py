@@ -6,7 +6,6 @@ import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from dpppl.model.arguments import name_of
 from dpppl.model.handlers import VALUE_ERRORS, BindPlate, user_line
 from dpppl.model.split import SplitModel
 from dpppl.report.provenance import Start
-from dpppl.types import BySite, Function, Numbers, Tree
+from dpppl.types import BySite, Foreign, Function, Numbers, Tree
 from dpppl.validation import checked_fields
 
 Arrays = Mapping[str, Tree]
@@ -97,7 +96,7 @@ def guide_explained(guide: object, split: SplitModel) -> Iterator[None]:
         ) from None
 
 
-def _check_signature(guide: Any, split: SplitModel) -> None:
+def _check_signature(guide: Foreign, split: SplitModel) -> None:
     """Refuse a guide that cannot be called as the model is."""
     args, kwargs = split.arguments.join(split.placeholder_rows(), split.placeholder_public())
     try:
@@ -138,7 +137,7 @@ def data_free(function: Function, split: SplitModel, public: Arrays) -> Function
     return on_rows(function, split, jax.tree.map(jnp.ones_like, split.placeholder_rows()), public)
 
 
-def without_data(guide: object, split: SplitModel, public: Arrays, has_density: bool = True) -> Any:
+def without_data(guide: object, split: SplitModel, public: Arrays, has_density: bool = True) -> Foreign:
     """A copy of `guide`, as it was built. Its first call sets it up on made-up rows and the prior alone; without `has_density`,
     also without the prior's density.
 
@@ -164,7 +163,7 @@ def _as_built(guide: object) -> dict[str, Tree]:
     return {name: value for name, value in (vars(guide) | vars(guide).get(_BEFORE, {})).items() if name != _BEFORE}
 
 
-def adopt(guide: Any, prepared: Any) -> None:
+def adopt(guide: Foreign, prepared: Foreign) -> None:
     """Set the user's `guide` up as `prepared`, its copy, has been, so that its own methods work: `sample_posterior`,
     `median`, `quantiles`, and Predictive, on inputs of any length.
 

@@ -1,7 +1,6 @@
 """Optimisers that need no loss value, since a loss would be another access of the data; the default one."""
 
 import importlib
-from typing import Any
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ from numpyro.optim import _NumPyroOptim
 from dpppl.errors import ConfigurationError
 from dpppl.jaxprs import depends_on
 from dpppl.model.refusals import check_captured
-from dpppl.types import BySite, Function, Tree
+from dpppl.types import BySite, Foreign, Function, Tree
 
 NUM_STEPS, LEARNING_RATE, LAST_SHARE = 400, 0.04, 0.1
 _REFUSED = (
@@ -30,13 +29,13 @@ class Pickled:
     - **optim** - the optimiser. Its functions are local ones, which `pickle` refuses and `cloudpickle`, where it is installed,
       takes; otherwise `LOST` is what comes back. A copy shares it."""
 
-    def __init__(self, optim: Any) -> None:
+    def __init__(self, optim: Foreign) -> None:
         self.optim = optim
 
     def __deepcopy__(self, _: object) -> "Pickled":
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         for name in ("pickle", "cloudpickle"):
             try:
                 return _unpickled, (name, importlib.import_module(name).dumps(self.optim))
@@ -71,7 +70,7 @@ def without_loss(optim: object) -> _NumPyroOptim:
     )
 
 
-def of_optax(optim: Any) -> tuple[Function, Function, Function]:
+def of_optax(optim: Foreign) -> tuple[Function, Function, Function]:
     """An optax transformation as the three functions of `jax.example_libraries.optimizers.Optimizer`."""
     import optax
 

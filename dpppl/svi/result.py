@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import parts_of
 from dpppl.svi.latents import learned_latents
-from dpppl.types import BySite, Tree
+from dpppl.types import BySite, Document, Foreign, Tree
 from dpppl.validation import checked, positive_integer
 
 Array = np.ndarray
@@ -61,7 +60,7 @@ class SVIResult:
     report: PrivacyReport
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
-    guide: Any = None
+    guide: Foreign = None
     objective: Objective | None = None
     public: BySite | None = None
 
@@ -107,7 +106,7 @@ class SVIResult:
         return convergence(self.gradients, clipped=self.clipped, counted=self.counted, framed=framed).refusals
 
     @property
-    def losses(self) -> Any:
+    def losses(self) -> Tree:
         """There are none."""
         raise AttributeError(
             "there are no losses: each would be another look at the data. result.convergence says, for free, whether the "
@@ -191,9 +190,9 @@ class SVIResult:
 
     @checked
     def to_arviz(
-        self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None, *, coords: Any = None,
-        dims: Any = None,
-    ) -> Any:  # fmt: skip
+        self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None, *, coords: Document | None = None,
+        dims: Document | None = None,
+    ) -> Foreign:  # fmt: skip
         """InferenceData (ArviZ 1: a DataTree) of posterior draws, with the privacy report as attributes. Needs `dpppl[arviz]`.
 
         - **rng_key** - a key of the draws.

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import jax
 import numpy as np
@@ -214,7 +213,7 @@ class SVI(SVISettings):
         """The unconstrained parameters of a state."""
         return self.optim.get_params(state.optim_state)
 
-    def _params(self, objective: Objective, optim_state: Tree) -> Callable[[Any], dict[str, Tree]]:
+    def _params(self, objective: Objective, optim_state: Tree) -> Callable[[Tree], dict[str, Tree]]:
         """The function from an optimiser's state, like this one, to constrained parameters."""
         constrained = lambda optim_state: objective.constrain(self.optim.get_params(optim_state))  # noqa: E731
         return proved(constrained, optim_state, num_rows=objective.split.num_rows)

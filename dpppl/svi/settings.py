@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -33,7 +32,7 @@ from dpppl.svi.elbo import Objective, checked_loss
 from dpppl.svi.guides import check_guide, start_at_median, start_of
 from dpppl.svi.result import SVIResult
 from dpppl.svi.step import svi_clipping_of, svi_step
-from dpppl.types import Function
+from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import Fixed, checked_call, positive_integer
 
 
@@ -62,8 +61,8 @@ class SVISettings(Fixed, PrivateRunner):
         self,
         model: Function,
         guide: Function,
-        optim: Any = None,
-        loss: Any = None,
+        optim: Foreign = None,
+        loss: Foreign = None,
         *,
         clipping_norm: float | str | Mapping[str, float] = "auto",
         subsampling: Subsampling | None = None,
@@ -75,7 +74,7 @@ class SVISettings(Fixed, PrivateRunner):
         discretise: bool = False,
         measure_clipping: bool = True,
         frame: bool | None = False,
-        **common: Any,
+        **common: Tree,
     ) -> None:
         super().__init__(**common)
         if gradient not in ("aligned", "per_parameter"):
@@ -111,11 +110,11 @@ class SVISettings(Fixed, PrivateRunner):
         self._clipped: ClippedRows | None = None
         self._counted: CountedRows | None = None
         self._captured: tuple[str, ...] = ()  # by functions of queries
-        self._programs: dict[Any, Program] = {}  # of single steps
+        self._programs: dict[object, Program] = {}  # of single steps
         self._result: SVIResult | None = None
 
     @property
-    def optim(self) -> Any:
+    def optim(self) -> Foreign:
         """The optimiser, with NumPyro's interface; the default one, for 400 steps, where none was given or run yet."""
         if self._optim is None:
             self._optim = optimizers.DefaultOptimizer(optimizers.NUM_STEPS)
@@ -200,7 +199,7 @@ class SVISettings(Fixed, PrivateRunner):
         noise = self.noise_multiplier
         return charges_at(self.budget.calibrate(charges_at, run_id) if noise is None else noise)
 
-    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Any) -> Function:
+    def _step(self, objective: Objective, mechanism: Mechanism, noise_multiplier: Tree) -> Function:
         """See `svi_step`: of (state, rows, public)."""
         return partial(svi_step, objective, mechanism, noise_multiplier, self.optim, self.gradient, self.num_data)
 
@@ -233,7 +232,7 @@ class SVISettings(Fixed, PrivateRunner):
     def __getstate__(self) -> dict[str, object]:
         return vars(self) | {"_programs": {}, "_result": None, "_optim": optimizers.Pickled(self._optim)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Tree]) -> None:
         vars(self).update(state | {"_optim": state["_optim"].optim})
 
     def __repr__(self) -> str:

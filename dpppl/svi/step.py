@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from dpppl.randomness import keys
 from dpppl.runs.driver import NUM_CHUNKS, Method, set_places
 from dpppl.svi import optimizers
 from dpppl.svi.elbo import Objective
-from dpppl.types import BySite, Function, Numbers, Tree
+from dpppl.types import BySite, Foreign, Function, Numbers, Tree
 from dpppl.validation import positive_integer
 
 _SIZE, _LENGTH = 2**24, 1000
@@ -39,9 +39,9 @@ class SVIState(NamedTuple):
 
 
 def svi_step(
-    objective: Objective, mechanism: Mechanism, noise_multiplier: jax.Array, optim: Any, gradient: str, num_data: int | None,
+    objective: Objective, mechanism: Mechanism, noise_multiplier: jax.Array, optim: Foreign, gradient: str, num_data: int | None,
     state: SVIState, rows: Tree, public: Tree,
-) -> tuple[SVIState, Any]:  # fmt: skip
+) -> tuple[SVIState, Tree]:  # fmt: skip
     """The next state; and the noisy ascent direction with the noised counts of rows as shares, None where none are counted.
 
     - **mechanism**, **noise_multiplier** - of its access.
@@ -79,7 +79,7 @@ def svi_step(
         )
         clipping = mechanism.clipping
         if isinstance(clipping, Adaptive):
-            assert num_data is not None
+            assert num_data is not None and state.clipping_norm is not None
             norms[0] = clipping.next_norm(state.clipping_norm, noisy.count, mechanism.subsampling.rate * num_data)
         return noted(noisy)
 
@@ -115,7 +115,7 @@ def continued(before: SVIState, fresh: SVIState) -> SVIState:
 
 
 def svi_clipping_of(
-    clipping: str | Adaptive | None, clipping_norm: Any, num_data: int | None
+    clipping: str | Adaptive | None, clipping_norm: Tree, num_data: int | None
 ) -> Flat | PerSite | Adaptive:
     """The clipping rule for SVI's arguments: "auto" is centred by default, at norm 1 until a run has chosen it.
 

@@ -14,7 +14,7 @@ MUTATIONS = [
              "draw()", BITS, ("full", False)),
     Mutation("the sum of one device's rows leaves", f"{DRAWN}total_of", "placement.total(values)", "values", BITS, ("full", False)),
     Mutation("devices are not added up", f"{PLACED}total", "jax.lax.psum(values, self.axes)", "values", BITS, ("full", False)),
-    Mutation("padding counts", f"{DRAWN}drawn", "if length * placement.devices > num_rows:", "if False:", BITS, ("full", False)),
+    Mutation("padding counts", f"{DRAWN}drawn", "if length * devices.devices > num_rows:", "if False:", BITS, ("full", False)),
     Mutation("padding counts beside a mask", f"{DRAWN}drawn", "mask & (places < num_rows)", "mask | (places >= num_rows)", BITS, ("dense", False)),
     Mutation("a row that two devices count", f"{DRAWN}_own", "(index - first < length)", "(index - first <= length)", ONCE, ("partition",)),
     Mutation("a row that no device counts", f"{DRAWN}_own", "(index >= first)", "(index > first)", ONCE, ("partition",)),

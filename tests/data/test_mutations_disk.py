@@ -18,7 +18,7 @@ def bits(subsampling):
 
 MUTATIONS = [
     Mutation("rows of the last block read twice", f"{SUMS}over_blocks", "first=number * size - start", "first=jnp.int64(0)", ONCE),
-    Mutation("a block is skipped", f"{SUMS}over_blocks", "used: Any = -(-length // size)", "used: Any = length // size", ONCE),
+    Mutation("a block is skipped", f"{SUMS}over_blocks", "used: Scalar = -(-length // size)", "used: Scalar = length // size", ONCE),
     Mutation("the first block is skipped", f"{SUMS}over_blocks", "lax.fori_loop(0, used,", "lax.fori_loop(1, used,", ONCE),
     Mutation("the last block is read beyond the end", f"{SUMS}over_blocks", "jnp.minimum(number * size, length - size)", "(number * size)", ONCE),
     Mutation("blocks of drawn rows left out too soon", f"{SUMS}over_blocks", "jnp.arange(length) + size", "jnp.arange(length)", ONCE),
