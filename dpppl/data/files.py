@@ -4,7 +4,7 @@ Blocks of a memory-mapped array are read by `pread`, and drawn rows through the 
 """
 
 import os
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -164,8 +164,35 @@ def _pyarrow() -> Foreign:
     return pyarrow
 
 
+class _OfArrow(Table):
+    """A table with an Arrow schema."""
+
+    _schema: Foreign
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns of numbers, by their types alone."""
+        return _numbers(self._schema)
+
+    def why_not(self, name: object) -> str | None:
+        types, index = _pyarrow().types, self._schema.get_field_index(str(name))
+        if index < 0:
+            return None
+        kind = self._schema.field(index).type
+        cure = "code it as numbers first"
+        if types.is_decimal(kind):
+            cure = f"store table[{name!r}].cast('float64') instead"
+        elif types.is_list(kind) or types.is_large_list(kind):
+            cure = (
+                "the lengths of lists may differ from row to row. Store lists of one length, "
+                f"table[{name!r}].cast(pyarrow.list_(pyarrow.float32(), LENGTH)), or, of Hugging Face's datasets, "
+                f"data.cast_column({name!r}, datasets.Sequence(datasets.Value('float32'), LENGTH))"
+            )
+        return f"column {name!r} is of type {kind}, whose rows are no arrays of numbers of one shape: {cure}."
+
+
 @dataclass(frozen=True)
-class ArrowTable(Table):
+class ArrowTable(_OfArrow):
     """An Arrow file, or a table of pyarrow's whose columns lie in files.
 
     - **files** - the files.
@@ -190,12 +217,8 @@ class ArrowTable(Table):
         return int(self._table().num_rows)
 
     @cached_property
-    def columns(self) -> Columns:
-        """The columns of numbers, by their types alone."""
-        return _numbers(self._table().schema)
-
-    def why_not(self, name: object) -> str | None:
-        return _why_not(self._table().schema, name)
+    def _schema(self) -> Foreign:
+        return self._table().schema
 
     def opened(self, sources: Sequence[Source]) -> Opened:
         for file in self.files:
@@ -220,21 +243,12 @@ class _OpenedArrow(Opened):
 
     def read(self, start: int, count: int) -> list[Array]:
         self._check()
-        parts = lambda name: [_values(c, *self._held[name]) for c in self._parts(name, start, count)]  # noqa: E731
-        return arranged(self._keys, lambda name: _joined(parts(name)))
+        slices = lambda n: _slices(self._ends[n], self._chunks[n].__getitem__, start, count)  # noqa: E731
+        return arranged(self._keys, lambda n: _joined([_values(each, *self._held[n]) for each in slices(n)]))
 
     def take(self, indices: Array) -> list[Array]:
         self._check()
         return arranged(self._keys, lambda name: self._taken(name, indices))
-
-    def _parts(self, name: str, start: int, count: int) -> Iterator[Foreign]:
-        ends, chunks = self._ends[name], self._chunks[name]
-        number = int(np.searchsorted(ends, start, side="right"))
-        while count > 0:
-            skipped = start - (int(ends[number - 1]) if number else 0)
-            part = chunks[number].slice(skipped, count)
-            yield part
-            start, count, number = start + len(part), count - len(part), number + 1
 
     def _taken(self, name: str, indices: Array) -> Array:
         ends, chunks = self._ends[name], self._chunks[name]
@@ -259,7 +273,7 @@ class _OpenedArrow(Opened):
 
 
 @dataclass(frozen=True)
-class ParquetTable(Table):
+class ParquetTable(_OfArrow):
     """A Parquet file, whose row groups are decoded as a whole: for full passes.
 
     - **file** - the file."""
@@ -272,16 +286,8 @@ class ParquetTable(Table):
         return int(_pyarrow().parquet.read_metadata(self.file.path).num_rows)
 
     @cached_property
-    def columns(self) -> Columns:
-        """The columns of numbers, by their types alone."""
-        return _numbers(self._schema)
-
-    @cached_property
     def _schema(self) -> Foreign:
         return _pyarrow().parquet.read_schema(self.file.path)
-
-    def why_not(self, name: object) -> str | None:
-        return _why_not(self._schema, name)
 
     @property
     def why_not_drawn(self) -> str:
@@ -307,13 +313,7 @@ class _OpenedParquet(Opened):
 
     def read(self, start: int, count: int) -> list[Array]:
         self._file.check()
-        parts: list[Foreign] = []
-        number = int(np.searchsorted(self._ends, start, side="right"))
-        while count > 0:
-            skipped = start - (int(self._ends[number - 1]) if number else 0)
-            part = self._decoded(number).slice(skipped, count)
-            parts.append(part)
-            start, count, number = start + len(part), count - len(part), number + 1
+        parts = list(_slices(self._ends, self._decoded, start, count))
 
         def column(name: str) -> Array:
             chunks = [chunk for part in parts for chunk in part.column(name).chunks if len(chunk)]
@@ -333,6 +333,16 @@ class _OpenedParquet(Opened):
     def close(self) -> None:
         self._group = -1, None
         self._open.close()
+
+
+def _slices(ends: Array, chunk: Callable[[int], Foreign], start: int, count: int) -> Iterator[Foreign]:
+    """Rows `start`, ..., `start + count - 1` of chunks that end at `ends`, chunk by chunk."""
+    number = int(np.searchsorted(ends, start, side="right"))
+    while count > 0:
+        skipped = start - (int(ends[number - 1]) if number else 0)
+        part = chunk(number).slice(skipped, count)
+        yield part
+        start, count, number = start + len(part), count - len(part), number + 1
 
 
 def _numbers(schema: Foreign) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
@@ -363,24 +373,6 @@ def _held(kind: Foreign, nullable: bool) -> tuple[tuple[int, ...], np.dtype] | N
 
 def _innermost(kind: object) -> Foreign:
     return _innermost(kind.value_type) if hasattr(kind, "value_type") else kind
-
-
-def _why_not(schema: Foreign, name: Hashable) -> str | None:
-    """Why a column of the schema cannot be taken, and what to write instead."""
-    types, index = _pyarrow().types, schema.get_field_index(str(name))
-    if index < 0:
-        return None
-    kind = schema.field(index).type
-    cure = "code it as numbers first"
-    if types.is_decimal(kind):
-        cure = f"store table[{name!r}].cast('float64') instead"
-    elif types.is_list(kind) or types.is_large_list(kind):
-        cure = (
-            "the lengths of lists may differ from row to row. Store lists of one length, "
-            f"table[{name!r}].cast(pyarrow.list_(pyarrow.float32(), LENGTH)), or, of Hugging Face's datasets, "
-            f"data.cast_column({name!r}, datasets.Sequence(datasets.Value('float32'), LENGTH))"
-        )
-    return f"column {name!r} is of type {kind}, whose rows are no arrays of numbers of one shape: {cure}."
 
 
 def _values(array: Foreign, shape: tuple[int, ...], dtype: np.dtype) -> Array:

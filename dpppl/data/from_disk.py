@@ -69,7 +69,7 @@ def from_disk(what: object, columns: str | Sequence[str] | None = None, *, dtype
     if hasattr(what, "__len__") and hasattr(what, "__getitem__") and not is_held:
         items = Items(what, _declared(dtype, type(what).__name__))
         try:
-            return _of_table(items)
+            return of_table(items)
         except ConfigurationError:
             raise
         except Exception:  # what it says may hold values
@@ -97,7 +97,7 @@ def _of_file(path: str | os.PathLike[str]) -> Source:
         if start.startswith(magic):
             file_state = FileState.of(path)
             table: Foreign = ParquetTable(file_state) if kind == "parquet" else ArrowTable((file_state,), kind)
-            return _of_table(table)
+            return of_table(table)
     if os.fspath(path).endswith(SEPARATORS):
         return TextSource.of(path)
     raise ConfigurationError(f"{os.fspath(path)} is no .npy, .csv, .tsv, Arrow or Parquet file.")
@@ -111,8 +111,7 @@ def _of_hugging_face(dataset: Foreign) -> Source:
             "this data set was shuffled or selected from, by a list of rows: store it in their order, dataset.flatten_indices()."
         )
     files = tuple(FileState.of(file["filename"]) for file in dataset.cache_files)
-    table = ArrowTable(files, None, (dataset.data.table,))
-    return _of_table(table)
+    return of_table(ArrowTable(files, None, (dataset.data.table,)))
 
 
 def _declared(dtype: DTypeLike | None, kind: str) -> np.dtype:
@@ -127,9 +126,3 @@ def _declared(dtype: DTypeLike | None, kind: str) -> np.dtype:
         "(3,))) for arrays of shape (3,), or of its parts, dtype=[('x', 'float32', (3,)), ('y', 'float32')]. For a file give its "
         "path alone."
     )
-
-
-def _of_table(table: Foreign) -> Source:
-    if not table.num_rows or not table.columns:
-        raise ConfigurationError("this data set has no rows, or no column of numbers.")
-    return of_table(table)

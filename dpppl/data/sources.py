@@ -173,7 +173,11 @@ class ColumnSource(Source):
 
 
 def of_table(table: Foreign) -> Source:
-    """The source of a table with `columns`: of its only one, or one of type `object`, of which columns are to be chosen."""
+    """The source of a table with `columns`: of its only one, or one of type `object`, of which columns are to be chosen.
+
+    Raises ConfigurationError where there is nothing to choose."""
+    if not table.num_rows or not table.columns:
+        raise ConfigurationError("this data set has no rows, or no column of numbers.")
     whole = ColumnSource(table, None, (table.num_rows,), np.dtype(object))
     return whole[next(iter(table.columns))] if len(table.columns) == 1 else whole
 

@@ -10,7 +10,6 @@ from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.ledger.store import Record
 from dpppl.processes import messages
-from dpppl.types import Foreign
 
 _TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "failure_allowance", "spent")
 
@@ -56,7 +55,7 @@ def ledger_of(ledger: object) -> PrivacyLedger | FollowedLedger | None:
         return None
     if not isinstance(ledger, str | os.PathLike | PrivacyLedger | FollowedLedger):
         raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
-    kept: list[PrivacyLedger] = []
+    kept: list[PrivacyLedger | FollowedLedger] = []
 
     def told() -> Record:
         kept.append(_opened(ledger))
@@ -68,7 +67,7 @@ def ledger_of(ledger: object) -> PrivacyLedger | FollowedLedger | None:
     return kept[0] if kept else FollowedLedger(**found)
 
 
-def _opened(ledger: object) -> Foreign:
+def _opened(ledger: PrivacyLedger | FollowedLedger | str | os.PathLike[str]) -> PrivacyLedger | FollowedLedger:
     if not isinstance(ledger, str | os.PathLike):
         return ledger
     if not os.path.exists(ledger):

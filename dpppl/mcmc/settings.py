@@ -20,7 +20,7 @@ from dpppl.report.report import PrivacyReport
 from dpppl.report.to_arviz import to_inference_data
 from dpppl.runs.budget import Charge
 from dpppl.runs.private_runner import Facts, PrivateRunner
-from dpppl.types import Document, Foreign, Function, Tree
+from dpppl.types import Foreign, Function, Tree
 from dpppl.validation import checked, checked_call, plain, positive_integer
 
 
@@ -179,9 +179,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         raise ConfigurationError("the arguments of a run are not kept, they hold the data: use mcmc.to_arviz().")
 
     @checked
-    def to_arviz(
-        self, *, allow_unconverged: bool = False, coords: Document | None = None, dims: Document | None = None
-    ) -> Foreign:
+    def to_arviz(self, *, allow_unconverged: bool = False, coords: Tree = None, dims: Tree = None) -> Foreign:
         """InferenceData (ArviZ 1: a DataTree) of the samples and their weights, with the privacy report as attributes.
 
         It holds no observed data and no log likelihood: both would be private rows. Needs the [arviz] extra.

@@ -18,7 +18,6 @@ from dpppl.noise_aware.frame import Frame
 from dpppl.noise_aware.plan import NUM_AXES, STEPS, Ask, At, Plan, Walk
 from dpppl.noise_aware.sketch import Release, Sketch, decline, next_frame
 from dpppl.noise_aware.surrogate import Surrogate, excess_of, gains_of, largest_sampled, moments, resolved, tempered
-from dpppl.types import Tree
 
 APART = 2.5
 """In posterior sds: the curvature there is about its mean over the first five."""
@@ -55,7 +54,7 @@ class Sides(NamedTuple):
 
     @classmethod
     def asked(
-        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence[Tree], prior: Prior, num_rows: int
+        cls, ask: Ask, at: At, noise_multiplier: float, stages: Sequence["Stage"], prior: Prior, num_rows: int
     ) -> "Sides":
         """The widths along at most `NUM_AXES` latents, the most doubtful ones, from one access."""
         last = stages[-1]
@@ -229,13 +228,12 @@ def run_recipe(
         means, spreads = surrogate.posteriors(covariance)
         mean_u, spread = moments(means, spreads)
         belief = Known(prior.mean + frame.latents(mean_u), frame.variances(spread))
-        found = at.norm, at.bound, surrogate, belief, frame.to_latents(spread), *scatter
-        shares: dict[str, Tree] = dict(
+        stages.append(Stage(
+            at.norm, at.bound, surrogate, belief, frame.to_latents(spread), *scatter,
             excess=excess_of(surrogate, covariance, mean_u, spread), resolved=resolved(spreads, covariance),
             sampled=largest_sampled(surrogate, covariance, spread), hidden=here.hidden(covariance),
             dispersion=dispersion(here.scores, here.scores_std, curvature.mean), cut=cut,
-        )  # fmt: skip
-        stages.append(Stage(*found, **shares))
+        ))  # fmt: skip
         start = start if is_last else _next(stages[-1], point, here, sketch, mean, prior)
     sides = Sides.asked(ask, at, closing["sides"], stages, prior, num_rows)
     stages[-1] = stages[-1]._replace(sides=sides, modelled=modelled)

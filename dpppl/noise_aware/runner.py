@@ -26,7 +26,7 @@ from dpppl.runs.budget import Charge
 from dpppl.runs.driver import TRACING, on_host
 from dpppl.runs.progress import bar_for
 from dpppl.runs.session import Request, Run, session
-from dpppl.types import Document, Tree
+from dpppl.types import Tree
 from dpppl.validation import checked
 
 T = TypeVar("T")
@@ -207,9 +207,7 @@ class NoiseAware(NoiseAwareSettings):
         conclusion.print_table({name: np.asarray(found[name]) for name in kept}, self.verdict, prob)
 
     @checked
-    def to_arviz(
-        self, *, allow_unconverged: bool = False, coords: Document | None = None, dims: Document | None = None
-    ) -> Tree:
+    def to_arviz(self, *, allow_unconverged: bool = False, coords: Tree = None, dims: Tree = None) -> Tree:
         """InferenceData (ArviZ 1: a DataTree) of the samples, with the privacy report as attributes; without observed data and
         log likelihood, which would be private rows. Needs the [arviz] extra.
 

@@ -24,7 +24,7 @@ from dpppl.svi.convergence import TAIL, Convergence, convergence, tail_of
 from dpppl.svi.elbo import Objective, check_params
 from dpppl.svi.guides import parts_of
 from dpppl.svi.latents import learned_latents
-from dpppl.types import BySite, Document, Foreign, Tree
+from dpppl.types import BySite, Foreign, Tree
 from dpppl.validation import checked, positive_integer
 
 Array = np.ndarray
@@ -190,8 +190,8 @@ class SVIResult:
 
     @checked
     def to_arviz(
-        self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None, *, coords: Document | None = None,
-        dims: Document | None = None,
+        self, rng_key: jax.Array, num_samples: int = 1000, params: BySite | None = None, *, coords: Tree = None,
+        dims: Tree = None,
     ) -> Foreign:  # fmt: skip
         """InferenceData (ArviZ 1: a DataTree) of posterior draws, with the privacy report as attributes. Needs `dpppl[arviz]`.
 
