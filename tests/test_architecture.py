@@ -154,7 +154,7 @@ ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 750, 600),
     "privacy": ("accounting ledger", 3_900, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
-    "data": ("data", 1_600, 900),
+    "data": ("data", 1_599, 900),
     "model": ("model", 4_600, 2_700),
     "proof": ("information_flow jaxprs", 1_800, 1_300),
     "access": ("access row_program", 3_300, 1_700),
