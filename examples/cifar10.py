@@ -158,7 +158,7 @@ def run(seed, *, method, directions, target, num_rows=None, **settings):
 
 STEPS = {"num_steps": 150, "batch_size": 4_000, "learning_rate": 0.05, "average": 0.5}
 NORMS = {1.0: 0.75, 3.0: 1.5}
-"""Of centred clipping, by target. Flat clipping makes a head overconfident: see docs/large-models.md."""
+"""Of centred clipping, by target. Flat clipping makes a head overconfident: see docs/networks.md."""
 SPREADS = {"init_scale": 0.03, "scale_share": 0.2}
 METHODS = {  # name of rows: (method, settings of its own)
     "svi": ("Bayes by Backprop", SPREADS),

@@ -382,3 +382,8 @@ def test_each_parameter_of_a_public_function_is_a_bullet():
         """
 
     assert without_bullet(made_up) == ["d"]
+
+
+def test_the_page_names_files_that_exist():
+    names = set(re.findall(r"`([\w/]+\.py)`", (PACKAGE.parent / "docs/architecture.md").read_text()))
+    assert "access/clipping.py" in names and not [name for name in names if not (PACKAGE / name).exists()]

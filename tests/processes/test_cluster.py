@@ -117,7 +117,7 @@ def test_kills_of_one_of_three_processes():
 
 @pytest.mark.slow
 def test_the_page_on_clusters_runs_as_it_is_printed(tmp_path):
-    page = (Path(dpppl.__file__).parents[1] / "docs" / "clusters.md").read_text()
+    page = (Path(dpppl.__file__).parents[1] / "docs" / "devices.md").read_text()
     script = tmp_path / "cluster.py"
     script.write_text(page.split("```python\n")[1].split("```")[0])
     started = launched(tmp_path, 2, str(script))

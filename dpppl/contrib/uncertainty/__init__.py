@@ -2,7 +2,7 @@
 
 Arrays of JAX or NumPy go in, numbers come out. Nothing here adds noise: a score of private held-out rows is a release that
 no privacy report covers. `dpppl.private_score` asks for one as a charged query. Scores that scikit-learn or scoringrules have are
-theirs (docs/uncertainty.md).
+theirs (docs/checks.md).
 """
 
 from dpppl.contrib.uncertainty.calibration import expected_calibration_error
