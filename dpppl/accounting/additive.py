@@ -59,7 +59,8 @@ def rdp(events: Events, orders: ArrayLike, *, neighboring_relation: str | None =
     if selections:
         rest = rdp([e for e in accesses if e not in selections], alpha)
         return np.asarray(rest + np.sum([_selected(e, alpha) for e in selections], axis=0))
-    replacing = [e for e in accesses if _replaces_in_a_poisson_batch(e)]
+    poisson = (e for e in accesses if not e.is_full_batch and e.batch_size is None)
+    replacing = [e for e in poisson if e.neighboring_relation == "replace_one"]
     total = _divergences([e for e in accesses if e not in replacing], alpha)
     if replacing:
         halves = [dataclasses.replace(e, neighboring_relation="zero_out") for e in replacing]
@@ -113,11 +114,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logger.disabled = disabled
-
-
-def _replaces_in_a_poisson_batch(event: GaussianEvent) -> bool:
-    poisson = not event.is_full_batch and event.batch_size is None
-    return poisson and event.neighboring_relation == "replace_one"
 
 
 def _with_less_noise(event: GaussianEvent) -> GaussianEvent:

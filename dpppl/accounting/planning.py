@@ -96,20 +96,8 @@ class Plan:
         return _width(self.num_data * row_curvature, self.prior_sd, noise)
 
     def __str__(self) -> str:
-        head = (
-            "method",
-            "rate",
-            "steps",
-            "noise",
-            "step size",
-            "time h",
-            "learned",
-            "explored",
-            "90 % width",
-            "covers",
-            "s",
-        )
-        rows = [head, *(_cells(option, option is self.recommended) for option in self.options)]
+        head = "method|rate|steps|noise|step size|time h|learned|explored|90 % width|covers|s"
+        rows = [tuple(head.split("|")), *(_cells(option, option is self.recommended) for option in self.options)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
         return "\n".join([
@@ -179,7 +167,11 @@ def plan(
     for name, value in given.items():
         if not 0 < value < math.inf:
             raise ConfigurationError(f"{name} must be positive and finite, got {value!r}.")
-    norm = _norm(num_latents, row_curvature) if clipping_norm is None else float(clipping_norm)
+    if clipping_norm is None:
+        from scipy.stats import chi2
+
+        clipping_norm = math.sqrt(row_curvature * float(chi2.ppf(0.9, num_latents)))
+    norm = float(clipping_norm)
     problem = _Problem(num_data, target_delta, row_curvature, prior_sd, norm, rows_per_second)
     options = []
     whole = _priced(target_epsilon, target_advantage, target_delta, 1.0, 1)
@@ -275,13 +267,6 @@ class _Problem:
 
     def _target(self, epsilon: float) -> str:
         return f"target_epsilon={epsilon:.10g}, target_delta={self.delta:g}"
-
-
-def _norm(num_latents: int, row_curvature: float) -> float:
-    """The .9 quantile of the norm of normal scores."""
-    from scipy.stats import chi2
-
-    return math.sqrt(row_curvature * float(chi2.ppf(0.9, num_latents)))
 
 
 def _width(curvature: float, prior_sd: float, noise: float) -> float:

@@ -141,8 +141,10 @@ class Composition:
         return Composition([dataclasses.replace(a, tail=share / a.count) for a in self.accesses])
 
     def _log_delta(self, epsilon: float, order: float) -> float:
-        """log of about Chernoff's bound on delta."""
-        return self._log_moment(order) - order * epsilon + _conversion(order)
+        """log of about Chernoff's bound on delta: the last two terms are that of the largest (1 - e^-x) e^(-order x), over x > 0
+        (Canonne, Kamath, Steinke 2020)."""
+        exponent = self._log_moment(order) - order * epsilon
+        return exponent + (order * math.log(order) - (1 + order) * math.log1p(order))
 
     def _refined(self, best_order: float, epsilon: float, enough: float, answer: Callable[[Deltas], float]) -> float:
         """The answer, near `epsilon`, on a grid so fine that one three times as coarse differs by 0.1 %."""
@@ -257,8 +259,3 @@ def _tilted(access: Access, order: float) -> Array:
     """Approximate log probabilities of the distribution tilted by `order`."""
     exponents = access.nodes[2] + order * access.nodes[1]
     return exponents - log_sum(exponents)
-
-
-def _conversion(order: float) -> float:
-    """log of the largest (1 - e^-x) e^(-order x), over x > 0 (Canonne, Kamath, Steinke 2020)."""
-    return order * math.log(order) - (1 + order) * math.log1p(order)

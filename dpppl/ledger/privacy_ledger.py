@@ -194,7 +194,8 @@ class PrivacyLedger:
                     f"run {run_id!r} belongs to process {run.owner.pid} on {run.owner.host}: a run is charged by the "
                     "process that reserved it; give runs of other processes names of their own."
                 )
-            if not _covers(steps, run.steps) or not _at_least(asked, cost, run.charged, run.charged_cost):
+            covers = not run.steps or (steps.start <= run.steps.start and steps.stop >= run.steps.stop)
+            if not covers or not _at_least(asked, cost, run.charged, run.charged_cost):
                 raise ConfigurationError(
                     f"run {run_id!r} was charged {number(run.charged)} accesses for {len(run.steps)} steps: a charge states "
                     f"all that a run asked so far, never less than before; this one has {number(asked)} for {count}."
@@ -332,10 +333,6 @@ def _accesses(events: Sequence[GaussianEvent]) -> Events:
 def _at_least(events: Events, cost: Costs, others: Events, other_cost: Costs) -> bool:
     """Whether events are as many and cost as much as others, but for rounding of noise multipliers."""
     return number(events) >= number(others) and bool(np.all(cost * (1 + _MOVED_BY_ROUNDING) >= other_cost))
-
-
-def _covers(steps: range, others: range) -> bool:
-    return not others or (steps.start <= others.start and steps.stop >= others.stop)
 
 
 def _now() -> str:

@@ -20,7 +20,7 @@ from numpyro.primitives import Messenger
 from dpppl.errors import DPPPLError, UnsupportedModelError
 from dpppl.model.arguments import Arguments, Arrays, Model
 from dpppl.model.censoring import Censored, with_indicators
-from dpppl.model.refusals import check_parameters, check_shape, control_flow_message, nested_message, random_message
+from dpppl.model.refusals import CONTROL_FLOW, check_parameters, check_shape
 from dpppl.model.structure import Site, Trace, is_factor, plates_of, transform_of, value_at
 from dpppl.types import Distribution, Tree
 from dpppl.validation import a
@@ -72,7 +72,7 @@ def explained(what: str = "model") -> Iterator[None]:
     except NotImplementedError as error:
         if "control flow" not in str(error):
             raise
-        raise UnsupportedModelError(control_flow_message()) from None
+        raise UnsupportedModelError(CONTROL_FLOW) from None
 
 
 @contextlib.contextmanager
@@ -162,7 +162,7 @@ class BindLatents(Messenger):
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "control_flow":
-            raise UnsupportedModelError(control_flow_message())
+            raise UnsupportedModelError(CONTROL_FLOW)
         if msg["type"] in ("sample", "plate", "deterministic", "param") and not isinstance(msg["name"], str):
             raise UnsupportedModelError(
                 f"a site's name is {msg['name']!r}; names are strings: numpyro.sample('mu', ...)."
@@ -176,7 +176,10 @@ class BindLatents(Messenger):
                 )
         if msg["type"] in ("sample", "deterministic"):
             if self.trace_state != _trace_state():
-                raise UnsupportedModelError(nested_message(msg["name"]))
+                raise UnsupportedModelError(
+                    f"site '{msg['name']}' is inside jax.lax control flow, jax.jit or jax.vmap, where NumPyro counts it once; "
+                    "write it outside, as one vectorised site."
+                )
             if msg["name"] in self.names:
                 raise UnsupportedModelError(
                     f"two sites are named '{msg['name']}'; give each a name of its own (in a loop f\"{msg['name']}_{{i}}\", "
@@ -264,7 +267,10 @@ class BindRows(BindLatents):
         elif msg["type"] == "param":
             msg["value"] = self.params[name]
         elif msg["type"] == "prng_key":
-            raise UnsupportedModelError(random_message())
+            raise UnsupportedModelError(
+                "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not "
+                "a function of its latents; switch the randomness off or make it a latent site."
+            )
         super().process_message(msg)
 
     def _is_observed_row(self, msg: Site) -> bool:

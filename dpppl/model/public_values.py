@@ -20,21 +20,7 @@ from dpppl.types import Function, Tree
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
 _LONGEST = 40
-_FILES = (
-    ".npy",
-    ".npz",
-    ".csv",
-    ".tsv",
-    ".parquet",
-    ".arrow",
-    ".feather",
-    ".h5",
-    ".hdf5",
-    ".xlsx",
-    ".json",
-    ".txt",
-    ".gz",
-)
+_FILES = tuple(".npy .npz .csv .tsv .parquet .arrow .feather .h5 .hdf5 .xlsx .json .txt .gz".split())
 _MOST_SETTINGS = 32
 _FEW_ARRAYS = 6
 _CONTAINERS = (list, tuple, dict, OrderedDict, defaultdict)

@@ -35,6 +35,13 @@ STATEFUL = (
     "are used, x @ (kernel / jnp.linalg.norm(kernel)), instead of SpectralNorm or WeightNorm."
 )
 """Why mutable state is refused, and the cure."""
+CONTROL_FLOW = (
+    "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
+    "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
+    "with .to_event(1); discrete states are summed out on the way, with numpyro.factor. If all data are one series, "
+    f"rows must be independent: {MANY}"
+)
+"""The error for sites inside NumPyro's own scan and cond."""
 
 CHANGES = (
     "the model is another one each time it is called: it changes what is outside of it (a list that it appends to, a counter, an "
@@ -396,38 +403,3 @@ def check_effects(program: Traced, what: str = "model") -> None:
         raise UnsupportedModelError(
             f"the {what} uses jax.custom_batching.custom_vmap, whose rule would see all rows at once; remove it."
         )
-
-
-def step_message(name: str) -> str:
-    """Message for latents in which no likelihood has a gradient."""
-    return (
-        f"site '{name}' enters the likelihood through steps only (a comparison, a rounding, an index), where its gradient is "
-        "zero, and a run learns from gradients alone; write a slope, as jax.nn.sigmoid((t - at) / width) in place of t > at, "
-        "with a width that is public."
-    )
-
-
-def control_flow_message() -> str:
-    """Message for sites inside NumPyro's own scan and cond."""
-    return (
-        "the model uses numpyro.contrib.control_flow, whose sample sites cannot be split by rows. If each row is a "
-        "sequence already, carry the recursion with jax.lax.scan and write one site for all times, in the data plate, "
-        "with .to_event(1); discrete states are summed out on the way, with numpyro.factor. If all data are one series, "
-        f"rows must be independent: {MANY}"
-    )
-
-
-def nested_message(name: str) -> str:
-    """Message for sites inside JAX's control flow."""
-    return (
-        f"site '{name}' is inside jax.lax control flow, jax.jit or jax.vmap, where NumPyro counts it once; write it "
-        "outside, as one vectorised site."
-    )
-
-
-def random_message() -> str:
-    """Message for models that draw random numbers outside of sites."""
-    return (
-        "the model draws random numbers of its own (numpyro.prng_key, dropout, handlers.block), so its density is not "
-        "a function of its latents; switch the randomness off or make it a latent site."
-    )

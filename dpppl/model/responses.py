@@ -112,7 +112,8 @@ class Responses:
                 f"together; {FLAT}."
             )
         sites = [*sites, *latents] if split.missing else sites
-        scaled = tuple(s["name"] for s in sites if not _counts_once(s))
+        is_once = lambda scale: scale is None or (isinstance(scale, int | float) and scale == 1)  # noqa: E731
+        scaled = tuple(s["name"] for s in sites if not is_once(s["scale"]))
         is_single = len(sites) == 1 and not split.summed and not censoring.is_censored(sites[0]["fn"])
         is_plain = not (scaled or split.summed or has_gaps or any(censoring.is_censored(s["fn"]) for s in sites))
         may_share = may_share and is_plain and _is_free_of_rows(cls(split, 1, from_one_key=is_single))
@@ -293,10 +294,6 @@ def _check(split: SplitModel, sites: list[Site]) -> None:
     except NotImplementedError as error:
         names = ", ".join(f"'{s['name']}' ({type(unwrapped(s['fn'])).__name__})" for s in sites)
         raise UnsupportedModelError(f"responses of site {names} cannot be simulated ({error}); {cure}") from None
-
-
-def _counts_once(site: Site) -> bool:
-    return site["scale"] is None or (isinstance(site["scale"], int | float) and site["scale"] == 1)
 
 
 def _is_free_of_rows(responses: Responses) -> bool:

@@ -15,7 +15,7 @@ from dpppl.information_flow.executables import Lowered
 from dpppl.jaxprs import Dependence, abstract
 from dpppl.model.arguments import Arguments, Arrays, Shapes
 from dpppl.model.handlers import user_line
-from dpppl.model.refusals import quoted, step_message
+from dpppl.model.refusals import quoted
 from dpppl.types import Function, Tree
 
 Terms = Callable[[int], Function]
@@ -29,7 +29,10 @@ _KINDS: tuple[tuple[_Kind, _Kind], ...] = (
     (lambda rng, shape: rng.uniform(0.1, 0.9, shape), lambda rng, shape: np.ones(shape)),
     (lambda rng, shape: rng.integers(0, 2, shape), lambda rng, shape: rng.integers(-3, 4, shape)),
     (lambda rng, shape: np.exp(rng.uniform(2.5, 5.0, shape)), lambda rng, shape: rng.integers(10, 150, shape)),
-    (lambda rng, shape: _simplex(rng, shape), lambda rng, shape: np.zeros(shape)),
+    (
+        lambda rng, shape: (x := rng.uniform(0.1, 0.9, shape)) / np.sum(x, axis=-1, keepdims=True),
+        lambda rng, shape: np.zeros(shape),
+    ),
     (lambda rng, shape: np.cumsum(rng.uniform(0.1, 0.9, shape), axis=-1), lambda rng, shape: -np.ones(shape)),
 )
 """Floats and integers of made-up rows. The first three are always compared, the others while nothing finite was."""
@@ -94,7 +97,11 @@ def check_dependence(terms: Terms, latents: Shapes, arguments: Arguments) -> tup
         )
     for kind, name in one.without_slope("likelihood"):
         if kind == "latent":
-            raise UnsupportedModelError(step_message(name))
+            raise UnsupportedModelError(
+                f"site '{name}' enters the likelihood through steps only (a comparison, a rounding, an index), where its "
+                "gradient is zero, and a run learns from gradients alone; write a slope, as jax.nn.sigmoid((t - at) / width) in "
+                "place of t > at, with a width that is public."
+            )
     for name in likelihood:
         if one.shape("likelihood", name).shape != (1,) or three.shape("likelihood", name).shape != (3,):
             raise UnsupportedModelError(_fixed_rows(f"site '{name}'", terms, latents, arguments))
@@ -207,8 +214,3 @@ def _made_up(
         known[name] = draw(value.shape, value.dtype) if unknown else value
     noise = {name: np.asarray(rng.uniform(0.05, 0.95, s.shape), real) for name, s in observed.items()}
     return z, batch, known, noise
-
-
-def _simplex(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    parts = rng.uniform(0.1, 0.9, shape)
-    return np.asarray(parts / np.sum(parts, axis=-1, keepdims=True))

@@ -233,10 +233,11 @@ class SplitModel:
         """Log probabilities of sites inside the data plate, by site, of each row; weights of latents that are summed out."""
 
         def of(site: Site) -> Tree:
-            number = (assignment or {}).get(site["name"])
-            return log_prob_of(site) if number is None else log_weight(site, number)
+            number, rows = (assignment or {}).get(site["name"]), plate_dim(site, self.data_plate)
+            log_prob = log_prob_of(site) if number is None else log_weight(site, number)
+            return jnp.sum(log_prob, axis=tuple(axis for axis in range(-jnp.ndim(log_prob), 0) if axis != rows))
 
-        return {s["name"]: _sum_but(of(s), plate_dim(s, self.data_plate)) for s in sites}
+        return {site["name"]: of(site) for site in sites}
 
     def _at(
         self, z: Arrays, rows: Arrays, public: Arrays, num_rows: int = 1, assignment: Arrays | None = None,
@@ -391,8 +392,3 @@ def _placeholder(site: Site, transform: Distribution) -> jax.Array:
 
 def _total(log_probs: Iterable[Tree]) -> jax.Array:
     return sum((jnp.sum(log_prob) for log_prob in log_probs), start=jnp.zeros(()))
-
-
-def _sum_but(log_prob: jax.Array, axis: int) -> jax.Array:
-    """Sum over all axes but `axis`, counted from the right."""
-    return jnp.sum(log_prob, axis=tuple(a for a in range(-jnp.ndim(log_prob), 0) if a != axis))

@@ -206,7 +206,8 @@ def grouped(
             raise ConfigurationError(
                 f"{ids} has {len(codes):,} ids, and '{label}' has {len(x):,} rows: give one id for each row."
             )
-    words = np.asarray(jax.random.bits(jax.random.wrap_key_data(_two_words(key), impl="threefry2x32"), (8,), np.uint32))
+    two = jnp.ravel(jax.random.key_data(jax.random.fold_in(key, 0)))[:2]
+    words = np.asarray(jax.random.bits(jax.random.wrap_key_data(two, impl="threefry2x32"), (8,), np.uint32))
     index, mask = _places(codes, max_rows, np.random.default_rng(words).random(len(codes)))
     if not len(mask):
         raise ConfigurationError(
@@ -253,10 +254,6 @@ def _places(codes: np.ndarray, max_rows: int, order: np.ndarray) -> tuple[Tree, 
     index[units[kept], rank[kept]] = rows[kept]
     mask[units[kept], rank[kept]] = True
     return index, mask
-
-
-def _two_words(key: jax.Array) -> jax.Array:
-    return jnp.ravel(jax.random.key_data(jax.random.fold_in(key, 0)))[:2]
 
 
 def _check_effects(split: SplitModel, num_units: int) -> None:

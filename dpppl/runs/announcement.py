@@ -74,10 +74,13 @@ def reading_line(rows: Tree, charges: Sequence[Charge]) -> str | None:
     parts += [f"{batches:,} batches of about {size:,} rows"] * bool(batches)
     with reading(placement):
         seconds = passes * placement.num_rows * _block_time(placement) if passes else 0.0
-        seconds += drawn * _draw_time(placement) if batches else 0.0
+        if batches:
+            index = np.random.default_rng().integers(placement.num_rows, size=_DRAWN)
+            seconds += drawn * _timed(lambda: Draw(placement)(index)) / _DRAWN
     amount = _bytes(placement.row_bytes * (passes * placement.num_rows + drawn))
+    duration = f"{seconds / 3600.0:.2g} h" if seconds >= 3600.0 else f"{max(1.0, np.ceil(seconds)):.0f} s"
     return (
-        f"It will read {' and '.join(parts)} of {placement.num_rows:,} rows, {amount} in all: {_duration(seconds)} of reading if "
+        f"It will read {' and '.join(parts)} of {placement.num_rows:,} rows, {amount} in all: {duration} of reading if "
         "all goes as fast as the first of it."
     )
 
@@ -93,11 +96,6 @@ def _block_time(placement: OnDisk) -> float:
     return seconds / (number * size)
 
 
-def _draw_time(placement: OnDisk) -> float:
-    index = np.random.default_rng().integers(placement.num_rows, size=_DRAWN)
-    return _timed(lambda: Draw(placement)(index)) / _DRAWN
-
-
 def _timed(act: Function) -> float:
     start = time.perf_counter()
     act()
@@ -109,7 +107,3 @@ def _bytes(number: float) -> str:
     while number >= 1000.0 and unit < len(_UNITS) - 1:
         number, unit = number / 1000.0, unit + 1
     return f"{number:.3g} {_UNITS[unit]}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600.0:.2g} h" if seconds >= 3600.0 else f"{max(1.0, np.ceil(seconds)):.0f} s"

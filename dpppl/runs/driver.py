@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -228,7 +227,8 @@ def _chunks(
             opened.charge(group, start + count)
             counts = (np.asarray(value, np.int32) for value in (start, count))
             state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts))
-            parts.append(jax.tree.map(partial(_take, method.kept(start, count), axis), buffers))
+            places = method.kept(start, count)
+            parts.append(jax.tree.map(lambda leaf: np.take(np.asarray(leaf), places, axis=axis), buffers))  # noqa: B023
             if checkpoint is not None:
                 checkpoint.save(Progress(group, start + count, state, parts), finished)
             bar.set_description(plan.describe(start + count), refresh=False)
@@ -250,7 +250,7 @@ def clears_tracebacks(function: Callable[P, R]) -> Callable[P, R]:
     return forgetting(unchecked)
 
 
-def _is_traced(arguments: Tree) -> bool:
+def is_traced(arguments: Tree) -> bool:
     """Whether JAX traces this call. An argument that is not a pytree of arrays is refused later."""
     try:
         given = jax.tree.leaves(arguments)
@@ -272,7 +272,7 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
             shown = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
             known = ", ".join(map(str, shown))
             raise ConfigurationError(f"{function.__qualname__}: {error}; call it as ({known}).") from None
-        if _is_traced((args, kwargs)):
+        if is_traced((args, kwargs)):
             raise ConfigurationError(
                 f"{function.__qualname__} was called inside jax.jit, jax.vmap or another transform of JAX. It charges each "
                 "access, and a compiled function would repeat it uncharged, with equal noise. Call it from Python, in a loop "
@@ -281,10 +281,6 @@ def on_host(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return clears_tracebacks(checked)
-
-
-def _take(places: np.ndarray, axis: int, leaf: jax.Array) -> np.ndarray:
-    return np.take(np.asarray(leaf), places, axis=axis)
 
 
 def set_places(buffer: Tree, place: object, values: object) -> Tree:

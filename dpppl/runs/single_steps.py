@@ -8,12 +8,12 @@ import os
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpppl.errors import ConfigurationError, KeyReuseError
 from dpppl.randomness import keys
 from dpppl.report.provenance import KeyOrigin
+from dpppl.runs.driver import is_traced
 from dpppl.runs.session import claim
 from dpppl.types import Tree
 
@@ -24,8 +24,7 @@ _lock = threading.Lock()
 
 def check_eager(what: str, *values: object) -> None:
     """Raise ConfigurationError inside a function that JAX traces: it runs any number of times, and nobody can count."""
-    leaves = [*jax.tree.leaves(values), jnp.zeros(())]  # inside jax.jit the last one is traced, whatever the values
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    if is_traced(values):
         raise ConfigurationError(
             f"{what} inside jax.jit, lax.scan, lax.map, jax.vmap or another transformation cannot be counted. Call it by "
             "itself (a step is compiled), or take many steps at once: run(rng_key, num_steps, ...), and in pieces "
