@@ -96,8 +96,8 @@ class Plan:
         return _width(self.num_data * row_curvature, self.prior_sd, noise)
 
     def __str__(self) -> str:
-        head = "method|rate|steps|noise|step size|time h|learned|explored|90 % width|covers|s"
-        rows = [tuple(head.split("|")), *(_cells(option, option is self.recommended) for option in self.options)]
+        head = tuple("method|rate|steps|noise|step size|time h|learned|explored|90 % width|covers|s".split("|"))
+        rows = [head, *(_cells(option, option is self.recommended) for option in self.options)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
         return "\n".join([
