@@ -152,13 +152,13 @@ def test_no_files_import_each_other_in_a_circle():
 
 ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 750, 600),
-    "privacy": ("accounting ledger", 3_900, 3_000),
+    "privacy": ("accounting ledger", 3_835, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
     "data": ("data", 1_599, 900),
-    "model": ("model", 4_600, 2_700),
-    "proof": ("information_flow jaxprs", 1_800, 1_300),
-    "access": ("access row_program", 3_300, 1_700),
-    "session": ("runs processes", 2_500, 1_500),
+    "model": ("model", 4_490, 2_700),
+    "proof": ("information_flow jaxprs", 1_763, 1_300),
+    "access": ("access row_program", 3_292, 1_700),
+    "session": ("runs processes", 2_480, 1_500),
     "frame": ("frame", 500, 500),
     "findings": ("findings", 430, 430),
     "report": ("report", 800, 800),
