@@ -175,8 +175,7 @@ def _check_classes(access: Tree) -> None:
 
 def _roles(parameters: Mapping[str, Access]) -> information_flow.Roles:
     _check_classes(parameters["access"])
-    roles: information_flow.Roles = parameters["access"].roles
-    return roles
+    return parameters["access"].roles
 
 
 information_flow.register_door(door_p, _roles)

@@ -112,8 +112,7 @@ def provisional(site: Site, draws: Mapping[str, Tree]) -> Censored:
     named = [part for part in declared(site) if isinstance(part, str)]
     if all(part in draws for part in named):
         return observed(site, draws)
-    found: Censored = blank(site, draws[site["name"]].time)
-    return found
+    return blank(site, draws[site["name"]].time)
 
 
 def observed(site: Site, draws: Mapping[str, Tree]) -> Censored:

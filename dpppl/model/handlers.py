@@ -112,8 +112,7 @@ def trace_of(model: Model, arguments: Arguments, bind: "BindLatents", rows: Arra
         raise UnsupportedModelError(
             "the model has no site and returns a function: pass the function that it returns, model() in place of model."
         )
-    found: Trace = trace
-    return found
+    return trace
 
 
 def log_prob_of(site: Site) -> jax.Array:

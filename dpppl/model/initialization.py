@@ -47,8 +47,7 @@ def checked_strategy(strategy: Tree) -> Strategy:
     if isinstance(strategy, str) and strategy in STRATEGIES:
         return strategy
     if isinstance(strategy, Mapping) or of_numpyro(strategy) is not None:
-        found: Strategy = strategy
-        return found
+        return strategy
     raise ConfigurationError(_CURE)
 
 
@@ -74,8 +73,7 @@ def initial_values(
     if callable(checked_strategy(strategy)):
         _check_values(split, strategy)
     start = proved(partial(_from_prior, split, strategy=strategy), public, key, num_rows=None)
-    values: dict[str, jax.Array] = start(public, key)
-    return values
+    return start(public, key)
 
 
 def _checked(split: SplitModel, values: Mapping[str, Tree]) -> dict[str, jax.Array]:
@@ -195,8 +193,7 @@ def drawn_from_prior(
     def several(key: jax.Array, public: Tree) -> Tree:
         return jax.vmap(one, (0, None))(jax.random.split(key, count), public)
 
-    found: dict[str, jax.Array] = run_once(several, key, public)
-    return found
+    return run_once(several, key, public)
 
 
 def prior_draws(split: SplitModel, public: Tree, is_constrained: bool = True) -> dict[str, np.ndarray]:

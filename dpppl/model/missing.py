@@ -88,8 +88,7 @@ def trace_of(split: Any, z: Arrays, row: Arrays, public: Arrays, given: Arrays) 
     """A run on one row with the values `given`; latents that are summed out and not among them have the first of theirs."""
     of = lambda site: given[site["name"]]  # noqa: E731
     choices = {name: of if name in given else np.zeros((), int) for name, _ in split.summed}
-    found: Trace = split.visit_observed(lambda site: given.get(site["name"]), z, row, public, choices)
-    return found
+    return split.visit_observed(lambda site: given.get(site["name"]), z, row, public, choices)
 
 
 def _of_row(split: Any, trace: Trace, but: Iterable[str]) -> list[Site]:

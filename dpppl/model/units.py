@@ -121,8 +121,7 @@ class UnitResponses(Responses):
     def _draw(self, z: Arrays, row: Arrays, public: Arrays, key: jax.Array, count: tuple[int, ...] = ()) -> Arrays:
         rows, mask = parts(self.of_rows.split, row)
         of_row = lambda row, key: self.of_rows._draw(z, row, public, key, count)  # noqa: E731
-        draws: Arrays = jax.vmap(of_row, out_axes=len(count))(rows, jax.random.split(key, mask.shape[0]))
-        return draws
+        return jax.vmap(of_row, out_axes=len(count))(rows, jax.random.split(key, mask.shape[0]))
 
 
 def split_in_units(
