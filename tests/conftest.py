@@ -7,6 +7,7 @@ import gc
 import hashlib
 import itertools
 import os
+import sys
 import tempfile
 import types
 from importlib.metadata import version
@@ -15,12 +16,15 @@ from importlib.metadata import version
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false"
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
-# Compiling is most of what the tests take, and without fusion emitters and at level 1 takes half of its time. At level 0 it takes
-# a third, but long chains are slow. What floating-point arithmetic might do to the sensitivity is tested as users' programs are
-# compiled.
-if (tests := os.environ.get("DPPPL_TESTS")) != "numerical" and version("jaxlib").startswith("0.10."):
-    level = 0 if tests == "quick" else 1
+# Compiling is most of what the tests take: level 1 without fusion emitters takes half of the time. Level 0 takes a third, but long
+# chains are slow, so quick tests alone take it. The tests of rounding are compiled as users' programs are.
+os.environ.setdefault("DPPPL_TESTS", "quick" if "not slow" in " ".join(sys.argv) else "all")  # for workers, too
+if (tests := os.environ["DPPPL_TESTS"]) != "numerical" and version("jaxlib").startswith("0.10."):
+    level = "0 --xla_llvm_disable_expensive_passes=true" if tests == "quick" else 1
     os.environ["XLA_FLAGS"] += f" --xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level={level}"
+    os.environ["XLA_FLAGS"] += (
+        " --xla_cpu_parallel_codegen_split_count=1"  # one part of a program for each thread costs more
+    )
 
 import hypothesis
 import jax
@@ -34,8 +38,16 @@ hypothesis.settings.register_profile("dpppl", derandomize=True, deadline=None, d
 hypothesis.settings.load_profile("dpppl")
 
 
-class Secrets:
-    """A plugin: fixtures of this file do not reach README.md and docstrings, whose examples take secret keys, too."""
+DEAR_EXAMPLES = "README.md replay attacks.audit discrepancy tune table_model".split()
+"""Slow doctests, whose code has quick tests, too."""
+
+
+class Everywhere:
+    """A plugin: what this file has does not reach README.md and docstrings, whose examples take secret keys and time, too."""
+
+    def pytest_itemcollected(self, item):
+        if isinstance(item, pytest.DoctestItem) and item.name.endswith(tuple(DEAR_EXAMPLES)):
+            item.add_marker("slow")
 
     @pytest.fixture(autouse=True)
     def same_secrets(self, request):
@@ -56,7 +68,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     """Tests compile many programs again and again: all workers share them, for as long as the session lasts."""
-    config.pluginmanager.register(Secrets())
+    config.pluginmanager.register(Everywhere())
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dpppl-tests-")
         config.add_cleanup(folder.cleanup)

@@ -1,6 +1,7 @@
 """Who imports whom, and what `import dpppl` costs."""
 
 import ast
+import functools
 import inspect
 import itertools
 import re
@@ -58,9 +59,15 @@ def unit(module):
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@functools.cache
+def nodes(source):
+    """All nodes of a source, which is parsed once."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
 def imports(source, module):
     """Dotted names of all modules that `source` imports anywhere, relative ones resolved."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -108,7 +115,7 @@ def test_the_core_imports_no_contrib():
     assert {m for m, names in core.items() if any(f"{n}.".startswith("dpppl.contrib.") for n in names)} == {
         "dpppl.__main__"
     }
-    assert not any(name.startswith("dpppl.contrib") for name in imported("dpppl")[1])
+    assert not any(name.startswith("dpppl.contrib") for name in imported()[0][1])
 
 
 def test_the_rules_have_no_circle():
@@ -121,7 +128,7 @@ def test_the_rules_have_no_circle():
 def files_imported(source, module, files):
     """The files that a file imports, anywhere in it, also for types only."""
     own = module.split(".")
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in files)
         elif isinstance(node, ast.ImportFrom):
@@ -190,14 +197,13 @@ def test_rooms_keep_to_their_budgets():
 
 def pokes(source):
     """Lines that reach into an object's dict: `__dict__`, or a write to what `vars` gives, but for `__setstate__`."""
-    tree = ast.parse(source)
-    unpickling = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "__setstate__")
+    unpickling = (n for n in nodes(source) if isinstance(n, ast.FunctionDef) and n.name == "__setstate__")
     allowed = {id(inner) for function in unpickling for inner in ast.walk(function)}
 
     def is_vars(node):
         return isinstance(node, ast.Call) and ast.unparse(node.func) == "vars"
 
-    for node in ast.walk(tree):
+    for node in nodes(source):
         method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func
         writes = method and method.attr in ("update", "setdefault", "pop", "clear") and is_vars(method.value)
         stored = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and is_vars(node.value)
@@ -245,27 +251,26 @@ import sys, time
 start = time.process_time()
 import numpyro
 before = time.process_time()
-import {modules}
-print((time.process_time() - before) / (before - start), *sys.modules)
+for modules in ("dpppl", "dp_accounting, scipy.stats"):
+    exec(f"import {modules}")
+    print((time.process_time() - before) / (before - start), *sys.modules)
 """
 
 
-def imported(modules):
-    """(processor time in units of that of importing numpyro, names of all modules) of a fresh interpreter."""
-    code = COST.format(modules=modules)
-    share, *names = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    return float(share), set(names)
+@functools.cache
+def imported():
+    """(processor time in units of that of importing numpyro, names of all modules) of a fresh interpreter with dpppl, and then
+    with accountants, too."""
+    done = subprocess.run([sys.executable, "-c", COST], capture_output=True, text=True, check=True)
+    return [(float(share), set(names)) for share, *names in map(str.split, done.stdout.splitlines())]
 
 
 def test_importing_dpppl_is_light():
     """Less than half of what NumPyro takes, in one of five interpreters, as others may be held up; the accountants
     alone would exceed the limit."""
-    share, loaded = imported("dpppl")
+    (share, loaded), (heavy_share, heavy_loaded) = imported()
     assert not loaded & {"matplotlib", "arviz", "dp_accounting", "scipy.stats", "pandas", "funsor"}
-    assert share < 0.5 or any(imported("dpppl")[0] < 0.5 for _ in range(4))
-    heavy_share, heavy_loaded = imported("dpppl, dp_accounting, scipy.stats")
+    assert share < 0.5 or any(imported.__wrapped__()[0][0] < 0.5 for _ in range(4))
     assert "dp_accounting" in heavy_loaded and heavy_share > 0.6
 
 
@@ -291,15 +296,14 @@ def test_every_keyword_is_explained():
 
 def users_of(name, sources):
     """Modules that mention an attribute of this name, in sources by module."""
-    mentions = lambda source: (n.attr for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute))  # noqa: E731
-    return {module for module, source in sources.items() if name in mentions(source)}
+    return {module for module, _ in places(name, sources)}
 
 
 def places(name, sources):
     """Where an attribute of this name stands, as module and expression, in sources by module."""
     for module, source in sources.items():
-        nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Attribute) and n.attr == name)
-        yield from ((module, ast.unparse(node)) for node in nodes)
+        found = (n for n in nodes(source) if isinstance(n, ast.Attribute) and n.attr == name)
+        yield from ((module, ast.unparse(node)) for node in found)
 
 
 def test_one_protocol_charges_before_an_access():
@@ -333,7 +337,7 @@ def fields(node):
 
 def undocumented(source):
     """(class, field) for each public class with a field that has no bullet."""
-    classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes(source) if isinstance(node, ast.ClassDef)]
     for node in (node for node in classes if node.name[0] != "_" and node.name not in ELSEWHERE):
         lines = (ast.get_docstring(node) or "").split("\n")
         bullets = {name for line in lines if line.startswith("- **") for name in re.findall(r"\*\*(\w+)\*\*", line)}

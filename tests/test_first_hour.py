@@ -60,6 +60,7 @@ def refused(model, *args, kind=UnsupportedModelError, **kwargs):
 # Models
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("value", [1.5, jnp.float32, np.float64], ids=["python", "jax", "numpy"])
 def test_a_condition_is_a_part_of_the_prior(value):
     """Of a site outside the plates: what it observes is public, as the numbers in a factor are."""

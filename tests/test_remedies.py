@@ -330,7 +330,7 @@ def started(strategy):
     return {name: np.asarray(x) for name, x in found.constrain(z, {"high": HIGH}).items()}
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "make", ["init_to_median", "init_to_uniform", "init_to_sample", "init_to_feasible", "init_to_mean"]
 )

@@ -114,6 +114,7 @@ LEAKS = {
 }
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("leak", LEAKS)
 def test_what_is_published_beside_releases_is_found(leak):
     what, words = LEAKS[leak]

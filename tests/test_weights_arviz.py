@@ -1,6 +1,7 @@
 """Weights of samples under decreasing steps, the summary table, and what goes to ArviZ."""
 
 import copy
+import functools
 import json
 
 import arviz
@@ -23,6 +24,7 @@ def model(y):
         numpyro.sample("y", dist.Normal(mean, scale).to_event(1), obs=y)
 
 
+@functools.cache
 def run(kernel=dpppl.DPSGLD, warmup=3, samples=40, step_size=None, **options):
     step_size = dpppl.polynomial_decay(0.01, 0.9) if step_size is None else step_size
     kernel = kernel(model, clipping_norm=3.0, step_size=step_size)
@@ -54,13 +56,14 @@ def test_thinned_steps_count_for_the_sample_that_follows():
     np.testing.assert_allclose(mcmc.get_weights(), [times / times.sum()], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_equal_steps_have_equal_weights():
     np.testing.assert_allclose(run(step_size=0.01).get_weights(), np.full((1, 40), 1 / 40), rtol=1e-12)
 
 
 @pytest.mark.slow
 def test_a_continued_run_weighs_its_own_steps():
-    mcmc = run()
+    mcmc = run.__wrapped__()
     mcmc.post_warmup_state = mcmc.last_state
     mcmc.run(jax.random.key(1), np.zeros((30, 2), np.float32))
     expected = np.arange(44, 84.0) ** -0.9
@@ -84,8 +87,7 @@ def table(text):
 
 
 def test_the_summary_shows_weighted_moments(capsys):
-    mcmc = run(num_chains=2, samples=200, step_size=dpppl.polynomial_decay(0.05, 0.9))
-    capsys.readouterr()
+    mcmc = run(dpppl.DPSGLD, num_chains=2)
     mcmc.print_summary(prob=0.8)
     printed = capsys.readouterr().out
     shown, weights = table(printed), mcmc.get_weights().ravel() / 2
@@ -124,7 +126,7 @@ def test_chains_that_did_not_mix_are_named(capsys):
 
 
 def test_arviz_holds_samples_weights_and_the_report_but_no_rows():
-    mcmc = run(num_chains=2)
+    mcmc = run(dpppl.DPSGLD, num_chains=2)
     data = mcmc.to_arviz()
     assert sorted(data) == ["posterior", "sample_stats"]
     np.testing.assert_array_equal(data.posterior["mean"], mcmc.get_samples(group_by_chain=True)["mean"])
@@ -171,6 +173,7 @@ def of_guide():
     return lambda **options: result.to_arviz(jax.random.key(0), 5, result.last_params, **options)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("to_arviz", [of_chains, of_guide])
 def test_arviz_takes_names_of_axes_and_those_of_plates_are_kept(to_arviz):
     made = to_arviz()

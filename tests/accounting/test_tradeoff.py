@@ -110,7 +110,7 @@ def test_gdpnum_and_riskcal_agree_on_subsampled_runs(event):
         assert optimistic.get_delta_for_epsilon(epsilon) <= risk.delta(epsilon) + 1e-9
 
 
-@pytest.mark.quick_cases(2)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     "event",
     [

@@ -238,6 +238,7 @@ def test_as_many_numbers_as_rows(function):
     assert check(program, arguments[0], more, jax.random.key(0), public_constants=True).doors == 1
 
 
+@pytest.mark.slow
 def test_numbers_in_a_likelihood_are_counted():
     from test_information_flow import with_likelihood
 

@@ -106,7 +106,7 @@ def free(y):
         numpyro.sample("y", dist.Normal(jnp.sum(z), 1.0), obs=y)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [dpppl.DPSGLD, dpppl.DPSGHMC, dpppl.DPSGNHT], ids=lambda kernel: kernel.__name__)
 def test_the_noise_is_that_of_the_chain(kernel):
     """Rows that are not finite add 0, so nothing pulls. 240 ways of 60 draws: their variance is known to 1.2 %, moves of kernels

@@ -172,6 +172,7 @@ def test_one_step_and_no_warmup():
     assert mcmc.get_samples()["mean"].shape == (1,) and accesses(mcmc) == 1
 
 
+@pytest.mark.slow
 def test_run_starts_again():
     """Equal keys (allowed for this test) give equal samples whatever ran before, and the second run is charged, too."""
     mcmc = mcmc_of()
@@ -249,7 +250,7 @@ def test_every_step_of_every_chain_is_charged_before_it_runs(method, monkeypatch
     assert accesses(watch.mcmc) == 2 * 42
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")], ids=["interrupt", "error"])
 @pytest.mark.parametrize("method, steps", [("vectorized", 2 * 9), ("sequential", 9)])
 def test_a_run_that_stops_is_charged_for_what_it_started(method, steps, error, monkeypatch):

@@ -45,6 +45,7 @@ def ridge(rng, friction):
     return curvature, np.linalg.solve(curvature, rows @ rng.standard_normal(2)), time / 1_000 * friction
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("friction", [1.0, 0.1])
 def test_a_slope_whose_intercept_has_not_arrived_is_not_readable(friction, monkeypatch):
     """60 data sets. Without a look at the intercept more than ten slopes would be read that are 5 sds off or more; of those left
@@ -76,6 +77,7 @@ def test_what_does_not_depend_stays_readable():
     assert np.mean(kept) > 0.8
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("size", [6, 30])
 def test_elements_of_which_only_differences_are_held_are_not_held(size):
     """20 chains, 100 relaxations of all differences and one of the sum, which is 3 sds away: each element has a small part of the

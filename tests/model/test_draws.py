@@ -83,6 +83,7 @@ def test_the_law_is_that_of_the_distribution(name):
     assert largest(np.where(is_continuous, 0.1 * spread, 1.0)) > 4.5
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("gate", [0.1, 0.5])
 def test_zero_inflated_counts_have_their_share_of_zeros(gate):
     """Within 4.5 standard errors (false alarm below 2e-5), under NumPyro's probabilities and logits alike."""

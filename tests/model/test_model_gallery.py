@@ -185,6 +185,7 @@ def torsion_angles(angles, num_data, components=2):
         numpyro.sample("angles", dist.SineSkewed(sine, jnp.tanh(skewness[kind]) / 3.0), obs=angles)
 
 
+@pytest.mark.slow
 def test_a_mixture_of_torsion_angles_splits():
     """Its density under NumPyro's enumeration takes ten seconds to compile, and is not compared."""
     assert split_model(torsion_angles, (normal(N, 2), N), {}).summed == (("kind", 2),)

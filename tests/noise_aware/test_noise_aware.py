@@ -102,6 +102,7 @@ def split_rows(bench, args):
 # What a row is asked
 
 
+@pytest.mark.slow
 def test_a_rows_curvature_is_the_slope_of_its_expected_score():
     """E_theta[psi(y; z)] by finite differences, for four classes and a norm that clips; weights of long rows included."""
 
@@ -162,6 +163,7 @@ def test_a_rows_curvature_is_the_slope_of_its_expected_score():
             assert max(norms) <= 1.0 + 1e-5
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("model", [model, laplace], ids=["listed", "drawn"])
 def test_a_row_that_is_not_finite_is_counted_and_says_nothing_else(model):
     """Ranks by surprise are finite numbers even of infinities."""

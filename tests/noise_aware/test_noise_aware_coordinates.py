@@ -341,7 +341,7 @@ SUPPORTS = {
 
 @pytest.mark.parametrize(
     "support",
-    [pytest.param(s, marks=[pytest.mark.slow] * (s not in ("correlation", "ordered", "wall"))) for s in SUPPORTS],
+    [pytest.param(s, marks=[pytest.mark.slow] * (s not in ("ordered", "wall"))) for s in SUPPORTS],
 )
 def test_priors_on_every_kind_of_support_have_moments(support):
     """NumPyro's Cholesky transform mixes 64-bit and 32-bit numbers where 64 bits are on, and raised a TypeError of JAX's."""

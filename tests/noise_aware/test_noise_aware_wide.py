@@ -129,9 +129,10 @@ def test_a_rows_blocks_are_those_of_its_curvature(name, dimension=24):
         found = []
         for at in (blocks, blocks._replace(frame=whole)):
             statistics = RowStatistics(Responses.of(split), coordinates.latents, at.frame)
+            asked = jax.jit(lambda at, row, s=statistics: (s.gradient(at, row, rest), s.curvature(at, row, rest)))
             for bound in (1e3, 0.05):
                 at32 = narrow(at._replace(bound=bound))
-                found.append((statistics.gradient(at32, row, rest), statistics.curvature(at32, row, rest)))
+                found.append(asked(at32, row))
                 values = np.concatenate([np.ravel(v) for v in found[-1][1].values()])
                 assert np.linalg.norm(values) <= 1.0 + 1e-5
         (psi, ours), _, (full_psi, theirs), _ = found
@@ -159,6 +160,7 @@ class ByScores(RowStatistics):
         return found._replace(scores=self.through(at, found.jacobian, found.scores), jacobian=None)
 
 
+@pytest.mark.slow
 def test_rows_are_as_long_as_their_curvatures_also_hostile_ones(dimension=24):
     """Classes through three numbers: lengths by Gram matrices are those of the blocks and products themselves, to 1e-4."""
     rng = np.random.default_rng(0)

@@ -62,7 +62,8 @@ def released(model, weights, x, y, most_scores=float("inf"), norm=0.4, kinds=KIN
     return given
 
 
-@pytest.mark.parametrize("model", [linear, logistic])
+@pytest.mark.quick_cases(1)
+@pytest.mark.parametrize("model", [logistic, linear])
 def test_no_weight_makes_a_row_add_more_than_its_bound(model):
     """Weights above the cap count as the cap, 0 releases nothing of scores; a negative, infinite or NaN one leaves the row out."""
     given = released(model, Weights("weight", 2.0), [3.0, -50.0], 1.0)
@@ -93,6 +94,7 @@ def test_ranks_count_by_the_weight_and_their_variances_by_its_square():
         assert np.all(full[[3, 4, 5, 6, 7, 8, 9, 11]]) if x[0] < 1.0 else full[0] > 0.5
 
 
+@pytest.mark.slow
 def test_without_a_cap_a_weight_would_break_the_bound():
     class Trusting(Weights):
         def of_row(self, row):
@@ -102,6 +104,7 @@ def test_without_a_cap_a_weight_would_break_the_bound():
     assert all(np.linalg.norm(found[kind]) > 1.0 for kind in KINDS[:3])
 
 
+@pytest.mark.slow
 def test_an_outlier_counts_in_a_sandwich_up_to_the_norm():
     """Its own score does not lengthen the curvature that weighs its row down. Mutant: that of a model-based width, where it does."""
 

@@ -203,6 +203,7 @@ def test_a_law_is_shared_where_no_row_enters_it():
         assert not found.is_shared and found.supports is None
 
 
+@pytest.mark.slow
 def test_the_table_lies_before_the_rows():
     """What is left of a row is a look-up and operations on its own score: no matrix of all cells."""
     statistics, rows = bench(cells(40), (np.zeros(9, np.int32),), True)

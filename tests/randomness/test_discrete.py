@@ -86,6 +86,7 @@ def test_a_candidate_is_kept_with_the_stated_probability():
     assert number.tolist() == [0, 0] and kept.tolist() == [False, True]  # zero has one sign
 
 
+@pytest.mark.slow
 def test_the_numbers_are_gaussian():
     """Kolmogorov-Smirnov and the fourth moment, 2 million draws, false-alarm rate 2e-6; 1 % more or less is rejected."""
     numbers = np.concatenate([draws(1_000_000, seed) for seed in (0, 1)]) / discrete.STD

@@ -105,7 +105,7 @@ AWKWARD = {
 }
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", AWKWARD)
 def test_awkward_gradients_are_jaxs(case):
     rows = jnp.asarray(RNG.standard_normal((3, 16)), jnp.float32)
@@ -175,6 +175,7 @@ def clipped_sum_of(log_likelihood, z, rows, norm):
     return jax.tree.map(lambda g: jnp.tensordot(jnp.minimum(1.0, norm / lengths), g, 1), gradients)
 
 
+@pytest.mark.slow
 def test_the_door_computes_it_before_any_chunk_of_rows():
     """And the clipped sum is that of the rows' gradients."""
     kernel = dpppl.DPSGLD(gaussian_process, clipping_norm=2.0, step_size=1e-3, gradient_strategy="microbatch")

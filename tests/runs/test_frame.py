@@ -76,6 +76,7 @@ def test_the_coordinates_of_a_metric():
     assert list(Metric({"a": (2,)}, np.zeros(2), root).least({"a": np.array([3.0, 5.0])})["a"]) == [3.0, 3.0]
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("kind", [AutoNormal, AutoDiagonalNormal, AutoMultivariateNormal, AutoDelta])
 def test_a_guide_starts_at_the_frame_and_its_parameters_move_linearly(kind):
     svi = dpppl.SVI(linear, kind(linear), clipping_norm=1.0, noise_multiplier=9.0)

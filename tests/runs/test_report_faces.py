@@ -125,6 +125,7 @@ class Outline(HTMLParser):
         self.words.append(data)
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_needs_nothing_else(name):
     report = plan(name)

@@ -289,6 +289,7 @@ def test_each_site_is_clipped_on_its_own():
     assert not np.any(masked["a"][0]) and not np.any(masked["b"][0])
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_one_row_moves_each_site_by_no_more_than_its_norm(site):
     """Under equal keys, a row of huge gradient against one of none, full batch."""

@@ -107,7 +107,7 @@ def test_every_subset_has_its_probability(sparse):
 # Sizes, rows and positions
 
 
-@pytest.mark.quick_cases(3)
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize(
     ("rate", "num_rows", "count", "sparse"),
     [

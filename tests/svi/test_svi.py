@@ -141,7 +141,7 @@ def test_gradients_of_a_written_guide_are_numpyros():
     assert np.all(compare_with_numpyro(logistic, written_guide, (X, Y), {}, ((X, Y), {}), Trace_ELBO()) < 2e-5)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("closed_form", [False, True])
 @pytest.mark.parametrize("name", ["linear_regression", "hierarchical_logistic_regression", "horseshoe"])
@@ -172,7 +172,7 @@ def test_the_gradient_takes_the_total_derivative_of_the_entropy():
     assert direction["mu_auto_scale"] == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", ["aligned", "per_parameter"])
 def test_a_run_is_numpyros_map_where_nothing_is_clipped_or_noised(gradient):
     start = {"w_auto_loc": jnp.array([0.5, -0.5]), "scale_auto_loc": jnp.asarray(0.7)}
@@ -396,6 +396,7 @@ def test_a_key_is_used_once_and_no_result_holds_it_or_the_data():
     assert pickle.loads(pickle.dumps(result.params)).keys() == result.params.keys()
 
 
+@pytest.mark.slow
 def test_init_and_update_are_numpyros_and_their_cost_is_in_the_state():
     svi = make()
     state = svi.init(jax.random.key(0), X, Y)

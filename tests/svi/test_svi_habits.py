@@ -77,7 +77,7 @@ GUIDES = {
 # The user's own guide
 
 
-@pytest.mark.quick_cases(1)
+@pytest.mark.slow
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_users_guide_works_as_in_numpyro(name):
@@ -189,7 +189,7 @@ def test_what_numpyro_has_and_privacy_cannot_says_what_to_use():
 
 
 @pytest.mark.quick_cases(1)
-@pytest.mark.parametrize("name", ["AutoGuideList", "written"])
+@pytest.mark.parametrize("name", ["written", "AutoGuideList"])
 def test_pickle_takes_every_result(name):
     def closure(*args):
         model(*args)
@@ -305,6 +305,7 @@ def test_where_nothing_pulls_movement_is_reported_as_rarely_as_stated():
     assert verdicts(smooth, 200)["still moving"] > 10
 
 
+@pytest.mark.quick_cases(1)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_optimisers_that_arrive_and_that_are_stopped_too_soon(momentum):
     """The same start, 3 sds of a step's noise from the optimum, is a hundred and fifty, and less than two, forgettings
