@@ -89,7 +89,8 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     above, and of rows that were weighed down, in units of the surrogate's, and the sd of their noise.
 
     The prior makes the share 1 - learned of the posterior precision. A likelihood of g times the curvature adds learned g^2 / (1
-    + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data."""
+    + j (g - 1)), where j is the share `sampled` of noise that is the sampling of the data. Sides count where one differs by
+    `FACTOR` from the stated sd, or from the other side."""
     centre, sides, weighed = curvatures[0], curvatures[1:3], curvatures[3]
     precision = lambda g: 1.0 - learned + learned * g**2 / (1.0 + sampled * (np.maximum(g, 0.0) - 1.0) + 1e-12)  # noqa: E731
     # Where few rows inform a latent, all three are too small by as much: then sides are compared with the middle.
@@ -100,6 +101,9 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     is_low = (precision(np.minimum(relative, 1.0)) < FACTOR**-2) & (expected - sides > STANDS_OUT * noise)
     highest = np.maximum(sides, centre)
     is_high = (precision(highest) > FACTOR**2) & (highest > 1.0 + STANDS_OUT * std)
+    least, most = np.sort(precision(relative), axis=0)
+    is_skewed = (most > FACTOR**2 * least) & (np.abs(sides[1] - sides[0]) > STANDS_OUT * np.sqrt(2.0) * std)
+    is_low |= is_skewed
     found = np.where(is_low, relative, np.where(is_high, highest, 1.0))
     return np.where(is_low | is_high, 1.0 / np.sqrt(np.maximum(precision(found), 1e-4)), 1.0).T
 

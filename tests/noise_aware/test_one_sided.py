@@ -33,7 +33,8 @@ def test_widths_are_those_of_the_likelihood_and_the_prior():
     np.testing.assert_allclose(released(-0.6), [[1.0 / g, g]])
     np.testing.assert_allclose(released(0.6), [[g, 1.0 / g]])
     np.testing.assert_allclose(released(0.6, sampled=1.0), [[g**0.5, g**-0.5]])
-    np.testing.assert_allclose(released(0.6, learned=0.5), [[1.0, (0.5 + 0.5 * g**2) ** -0.5]])
+    np.testing.assert_allclose(released(0.6, learned=0.5), [[(0.5 + 0.5 / g**2) ** -0.5, (0.5 + 0.5 * g**2) ** -0.5]])
+    assert released(0.2, learned=0.5).tolist() == [[1.0, 1.0]]
     np.testing.assert_allclose(
         released(-0.6, weighed=0.1)[0, 1], g, rtol=1e-6
     )  # a rare covariate: compared with the middle
@@ -96,8 +97,19 @@ def counts(x, y):
         numpyro.sample("y", dist.Poisson(jnp.exp(x @ w)), obs=y)
 
 
+def survival(group, time, is_censored, end):
+    a = numpyro.sample("a", dist.Normal(0.0, 2.0).expand([2]).to_event(1))
+    with numpyro.plate("data", time.shape[0]):
+        law = dist.RightCensoredDistribution(dist.Exponential(jnp.exp(a[group])), is_censored)
+        numpyro.sample("time", law, obs=time, infer={"censored_by": end})
+
+
 def rows_of(kind, rng):
     """A model and its arguments."""
+    if kind == "no events":
+        group, end = (rng.random(NUM_ROWS) < 0.3).astype(np.int32), rng.uniform(1.0, 3.0, NUM_ROWS).astype(np.float32)
+        life = np.where(group == 1, np.inf, rng.exponential(2.0, NUM_ROWS))
+        return survival, (group, np.minimum(life, end).astype(np.float32), life >= end, end)
     x, u = rng.standard_normal((NUM_ROWS, 3)).astype(np.float32), rng.random(NUM_ROWS)
     if kind.startswith("ordered"):
         cuts = {"empty": [-0.5, 0.0, 30.0], "rare": [-3.5, -3.4, 2.0], "full": [-1.0, 0.0, 1.5]}[kind.split()[1]]
@@ -121,13 +133,14 @@ def rows_of(kind, rng):
     ("kind", "named"),
     [
         ("ordered empty", "cuts[2]"), ("ordered rare", "cuts[1]"), ("simplex empty", "shares[2]"), ("simplex rare", "shares[2]"),
-        ("mixture of one", ""),
+        ("mixture of one", ""), ("no events", "a[1]"),
         ("ordered full", None), ("simplex full", None), ("dummy", None),
     ],
 )  # fmt: skip
 def test_one_sided_latents_are_doubted_by_name_and_others_are_read(kind, named):
-    """At epsilon 1, of a right model, three keys. Separation and groups without counts are left out: they are often read.
+    """At epsilon 1, of a right model, three keys. Separation by a rare covariate is left out: it is often read.
 
+    A group without events: -7.6 ± .7, and NoiseAware's means are 1.4 to 3.4 of its own sds off.
     NUTS: 23 to 42 ± 19 to 58 for the empty category's cutpoint, -3.4 ± .1 for the rare."""
     model, args = rows_of(kind, np.random.default_rng(3))
     doubted = 0
