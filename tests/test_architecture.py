@@ -167,11 +167,11 @@ ROOMS = {
     "access": ("access row_program", 3_291, 1_700),
     "session": ("runs processes", 2_480, 1_500),
     "frame": ("frame", 500, 500),
-    "findings": ("findings", 430, 430),
+    "findings": ("findings", 445, 430),
     "report": ("report", 800, 800),
     "mcmc": ("mcmc", 2_865, 1_400),
     "svi": ("svi", 2_600, 1_400),
-    "noise_aware": ("noise_aware", 4_720, 1_600),
+    "noise_aware": ("noise_aware", 4_722, 1_600),
     "contrib": ("contrib", 4_000, 4_000),
 }
 """By room, its folders and files; the most lines of Python that it may have, docstrings and blanks counted, and the goal.

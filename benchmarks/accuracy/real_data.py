@@ -309,7 +309,7 @@ GUIDES = {
 METHODS = ("noise_aware", *KERNELS, *GUIDES)
 
 
-def private(method, model, args, epsilon, delta, key, frame=True):
+def private(method, model, args, epsilon, delta, key, frame=None):
     """Samples by site, the verdict's line, and whether the run is refused."""
     budget = dict(target_epsilon=epsilon, target_delta=delta, print_cost=False)
     if method == "noise_aware":
@@ -363,7 +363,7 @@ def main():
     parser.add_argument("--num-keys", type=int, default=10)
     parser.add_argument("--columns", choices=["public", "raw", "standard"], default="public")
     parser.add_argument("--nuts", type=Path, help="folder where draws of NUTS are kept")
-    parser.add_argument("--frame", action="store_true", help="chains and guides start at a frame")
+    parser.add_argument("--frame", action=argparse.BooleanOptionalAction, help="chains and guides start at a frame")
     parser.add_argument("--verbose", action="store_true", help="a line for each run, too")
     options = parser.parse_args()
     warnings.simplefilter("ignore")

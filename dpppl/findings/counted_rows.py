@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dpppl.access.clipping import Adaptive, Centred, Clipping, Normalised
-from dpppl.findings.verdict import Finding, Level, Verdict
+from dpppl.findings.verdict import Finding, Found, Level, Verdict, care, note
 
 IGNORED = "do not read: rows are ignored"
 MOST = 0.5
@@ -113,6 +113,8 @@ def _percent(share: float) -> str:
 COUNT_SHARE = 0.01
 """The share of a run's cost, in mu^2, that `measure_clipping` spends."""
 BIASED = "biased by clipping"
+LITTLE, MOST = 0.5, 0.98
+"""Shares of the information: estimates of a run that holds less than the first may be far off; less than the second is told."""
 _REMEDY = 'clipping="centred" removes the bias where the model can be simulated, a larger clipping_norm lessens it'
 
 
@@ -163,3 +165,17 @@ def rows_of(
         return None, counted
     speaking = 1.0 - sum(share for share in (missing, silent) if stands_out(share, std))
     return ClippedRows(share=clipping.clipped_share(clipped, speaking), error=error, num_rows=num_rows), counted
+
+
+def of_information(informed: float) -> Found:
+    """Say that clipping took, and noise hid, all of the information but the share `informed`."""
+    held = f"clipped scores hold {informed:.0%} of the information"
+    if informed < LITTLE:
+        few = "few rows hold the rest, as rare events do, so means may be off and intervals too wide"
+        yield care(
+            f"{held}: {few}", "use a larger epsilon or more rows, merge rare categories, or take dpppl.NoiseAware."
+        )
+    elif informed < MOST:
+        yield note(
+            f"{held}: the interval of a latent that few rows inform, as a rare category's, may be several times too wide"
+        )

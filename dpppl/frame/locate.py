@@ -1,7 +1,7 @@
 """The first accesses of a run: NoiseAware's, at a share of the budget, and the centre, metric and clipping norm that follow."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import numpy as np
@@ -185,15 +185,18 @@ def locator_or_none(is_asked: bool, split: SplitModel, *arguments: Tree) -> Loca
         return None
 
 
-def norm_in(norms: Norms, steps: Sequence[Charge], share: float = 1.0) -> tuple[float, float]:
-    """The clipping norm at which a run spans `RELAXATIONS` relaxation times, to four digits, and the share of the curvature that
-    clipped scores keep: E[x min(x, C)] / E[x^2] over the norms x of rows, where the model is right.
+def clipped_at(
+    metric: Metric, norms: Norms, num_rows: int, steps: Sequence[Charge], share: float = 1.0
+) -> tuple[float, Metric]:
+    """The clipping norm at which a run spans `RELAXATIONS` relaxation times, to four digits; the metric with the share of the
+    curvature that clipped scores keep: E[x min(x, C)] / E[x^2] over the norms x of rows, where the model is right.
 
     In the metric the posterior's curvature is about 1. So noise of norm C and multipliers s spans 2 k^2 sum(s^-2) / C^2
     relaxation times, if clipped scores keep the share k. The norm is the longest at which that is enough, and at
-    least longer than most scores.
+    least longer than most scores. All squared norms are d where d coordinates are white: the histogram misses the rest, which
+    is in so few rows that its noise hides them.
 
-    - **norms** - of rows' scores in the metric.
+    - **norms** - of rows' scores in the metric; **num_rows** - of all rows.
     - **steps** - the cost of all steps; `share`: the share of them that samples come from."""
     mu_squared = share * sum(charge.chains * float(np.sum(charge.noise_multipliers**-2.0)) for charge in steps)
     lengths = np.minimum(norms.middles, norms.high_quantile(_NEARLY_ALL))  # beyond them a fit's tail is a guess
@@ -203,4 +206,5 @@ def norm_in(norms: Norms, steps: Sequence[Charge], share: float = 1.0) -> tuple[
     candidates = [c for c in 2.0**norms.edges if least < c < most]
     enough = [c for c in candidates if 2.0 * mu_squared * (kept(c) / c) ** 2 >= RELAXATIONS]
     norm = float(f"{max([least, *enough]):.4g}")
-    return norm, kept(norm)
+    seen = min(1.0, num_rows * norms.share * squared / len(metric.centre))
+    return norm, replace(metric, kept=kept(norm), informed=seen * kept(norm))

@@ -23,12 +23,14 @@ class Metric:
     - **root** - (d, d), lower triangular, of the covariance.
     - **kept** - the share of the likelihood's curvature that clipped scores keep: their sum divided by it is unbiased around the
       mode.
+    - **informed** - the share of the information that clipped scores hold: `kept`, of what the histogram of norms shows.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     centre: Array
     root: Array
     kept: float = 1.0
+    informed: float = 1.0
 
     @cached_property
     def inverse(self) -> Array:

@@ -161,7 +161,7 @@ class Measured:
     - **counted** - the rows that do not inform the posterior; None where not counted.
     - **relaxations** - by latent site, how many relaxation times of the posterior the samples of each element span; None without
       a metric, in which the time of a chain in units of the posterior's variance is known.
-    - **kept** - the share of the likelihood's curvature that clipped scores keep, where it is known.
+    - **informed** - the share of the information that clipped scores hold, where it is known.
     """
 
     step_size: float
@@ -170,7 +170,7 @@ class Measured:
     clipped: ClippedRows | None = None
     counted: CountedRows | None = None
     relaxations: Mapping[str, Array] | None = None
-    kept: float = 1.0
+    informed: float = 1.0
 
     def relaxed(self, site: str, shape: tuple[int, ...]) -> Array:
         """`relaxations` of a site in constrained space: of its own elements, or the least."""
@@ -229,7 +229,7 @@ def measure(bound: BoundKernel, states: Tree, collected: BySite, first: int, thi
         arrival = Arrival(moving={s: ~x for s, x in still.items()}, held=held)
         time = 0.5 * float(noise.ways.sum())
         spans = {site: time / np.maximum(np.var(x, axis=(0, 1)), 1e-30) for site, x in middle.items()}
-        measured = replace(measured, relaxations=kernel.metric.least(spans), kept=kernel.metric.kept)
+        measured = replace(measured, relaxations=kernel.metric.least(spans), informed=kernel.metric.informed)
     moving = tuple(site for site, found in arrival.moving.items() if np.any(found))
     return replace(measured, excess=excess_of(middle, positions, noise), moving=moving), arrival
 

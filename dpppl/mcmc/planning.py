@@ -1,7 +1,6 @@
 """Noise and clipping norm of chains, from a budget and a private histogram of norms; the plan and charges of a run."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from dpppl.access.clipping import Centred
 from dpppl.access.norm_histogram import Norms
 from dpppl.errors import BudgetExceededError, ConfigurationError
 from dpppl.findings.counted_rows import CountedRows
-from dpppl.frame.locate import FEWEST_STEPS, checked_frame, frame_charge, norm_in
+from dpppl.frame.locate import FEWEST_STEPS, checked_frame, clipped_at, frame_charge
 from dpppl.mcmc.chains import Chains
 from dpppl.mcmc.dynamics import Dynamics
 from dpppl.mcmc.kernel import DPKernel
@@ -153,8 +152,8 @@ def with_norm_for(chains: Chains, norms: Norms, scale: float) -> Dynamics:
     if kernel.metric is not None:
         # Clipped scores have the share `kept` of the curvature: at this temperature widths are right.
         collected = chains.call.num_collected * chains.layout.thinning / chains.num_steps
-        norm, kept = norm_in(norms, chains.charges, collected or 1.0)
-        kernel = kernel.copy(metric=replace(kernel.metric, kept=kept), temperature=kept)
+        norm, metric = clipped_at(kernel.metric, norms, bound.split.num_rows, chains.charges, collected or 1.0)
+        kernel = kernel.copy(metric=metric, temperature=metric.kept)
     else:
         time = kernel.total_time(chains.call.first + chains.num_steps)
         affordable = affordable_norm(norms, bound.num_latents, bound.split.num_rows * norms.share, time)

@@ -41,7 +41,7 @@ class MCMCSettings(PrivateRunner, numpyro.infer.MCMC):
         chain_method: str | Function = "parallel",
         progress_bar: bool = True,
         progress_rate: int | None = None,
-        frame: bool | None = False,
+        frame: bool | None = None,
         **common: Tree,
     ) -> None:
         PrivateRunner.__init__(self, **common)

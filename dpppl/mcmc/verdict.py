@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
 
-from dpppl.findings.counted_rows import BIASED, IGNORED
+from dpppl.findings.counted_rows import BIASED, IGNORED, of_information
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR, Learned, Partner, named, shifts
 from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, found, note, refused, sites_with
 from dpppl.mcmc.measured import Arrival, Measured
@@ -20,8 +20,6 @@ SMALLEST_SIZE, LARGEST_R_HAT, SMALLEST_SIZE_FOR_MEAN = 50.0, 1.1, 10.0
 LARGEST_SHIFT, LARGEST_SHIFT_TO_READ = 1.0, 0.5
 RELAXED, RELAXED_MEAN = 12.0, 6.0
 """Relaxation times that make a mean's error by chance .41 posterior sds, and a width's a fifth; and a mean's .58."""
-
-KEPT = 0.98
 
 Array = np.ndarray
 
@@ -64,9 +62,7 @@ def of_data(run: "Reading") -> Found:
         yield note(f"from the data: {from_data}")
     if run.measured.clipped is not None:
         yield note(str(run.measured.clipped))
-    if run.measured.kept < KEPT:
-        wider = "the interval of a latent that few rows inform, as a rare category's, may be several times too wide"
-        yield note(f"clipped scores keep {run.measured.kept:.0%} of the information: {wider}")
+    yield from of_information(run.measured.informed)
 
 
 def _count(words: Mapping[str, Array], word: str) -> tuple[str, str]:

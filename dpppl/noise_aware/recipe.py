@@ -101,9 +101,8 @@ def widths(curvatures: Array, std: Array, learned: Array, sampled: Array) -> Arr
     is_low = (precision(np.minimum(relative, 1.0)) < FACTOR**-2) & (expected - sides > STANDS_OUT * noise)
     highest = np.maximum(sides, centre)
     is_high = (precision(highest) > FACTOR**2) & (highest > 1.0 + STANDS_OUT * std)
-    least, most = np.sort(precision(relative), axis=0)
-    is_skewed = (most > FACTOR**2 * least) & (np.abs(sides[1] - sides[0]) > STANDS_OUT * np.sqrt(2.0) * std)
-    is_low |= is_skewed
+    wide, narrow = np.sort(precision(relative), axis=0)
+    is_low |= (narrow > FACTOR**2 * wide) & (np.abs(sides[1] - sides[0]) > STANDS_OUT * np.sqrt(2.0) * std)
     found = np.where(is_low, relative, np.where(is_high, highest, 1.0))
     return np.where(is_low | is_high, 1.0 / np.sqrt(np.maximum(precision(found), 1e-4)), 1.0).T
 

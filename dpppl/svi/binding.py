@@ -18,7 +18,7 @@ from dpppl.access.norm_histogram import Norms, gradient_norm
 from dpppl.errors import ConfigurationError, UnsupportedModelError
 from dpppl.findings.counted_rows import CountedRows
 from dpppl.frame.guides import Movement
-from dpppl.frame.locate import Locator, norm_in
+from dpppl.frame.locate import Locator, clipped_at
 from dpppl.information_flow.executables import run_once
 from dpppl.information_flow.row_free import proved
 from dpppl.jaxprs import used_inputs
@@ -281,7 +281,7 @@ def choose_norm(
     begin: Callable[[KeyOrigin], PrivacyReport], located: Locator | None,
 ) -> Run:  # fmt: skip
     """Choose the norm: the .9 quantile of the norms of rows' gradients at a draw of the first guide, to four digits; in a
-    metric see `norm_in`.
+    metric see `clipped_at`.
 
     Returns the run, which has its steps reserved.
 
@@ -337,8 +337,8 @@ def _norm_phase(
         if metric is None:
             svi._chosen(float(f"{norms.high_quantile(QUANTILE):.4g}"), counted, None)
             return
-        norm, kept = norm_in(norms, [steps])
-        svi._chosen(norm, counted, replace(metric, kept=kept))
+        norm, moved = clipped_at(metric, norms, split.num_rows, [steps])
+        svi._chosen(norm, counted, moved)
 
     return NormPhase(
         statistic=gradient_norm(log_likelihood, outside), start=z, scales=scales, codes=known,

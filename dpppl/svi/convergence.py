@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from dpppl.errors import ConfigurationError
-from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows
+from dpppl.findings.counted_rows import BIASED, IGNORED, ClippedRows, CountedRows, of_information
 from dpppl.findings.learned import LEARNED, PARTLY, PRIOR
 from dpppl.findings.verdict import REFUSED, Finding, Found, Verdict, care, few, found, note, refused, sites_with
 from dpppl.types import Tree
@@ -82,6 +82,7 @@ def of_rows(run: "Convergence") -> Found:
         yield note(str(run.clipped))
     if run.counted is not None:
         yield from run.counted.findings
+    yield from of_information(run.informed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +98,8 @@ class Convergence(Verdict):
     - **counted** - rows that do not inform the posterior, None where they were not counted.
     - **latents** - by site, "learned", "partly", "prior" or "hidden by noise" for each unconstrained element; "read the mean
       only" where a guide without correlations is too narrow.
-    - **narrowed** - by what such a guide is narrower than the frame, of each element by site; empty for other guides."""
+    - **narrowed** - by what such a guide is narrower than the frame, of each element by site; empty for other guides.
+    - **informed** - the share of the information that clipped scores hold in a frame."""
 
     verdict: str
     parameters: tuple[ParameterConvergence, ...]
@@ -106,6 +108,7 @@ class Convergence(Verdict):
     counted: CountedRows | None = None
     latents: Mapping[str, Array] = field(default_factory=dict)
     narrowed: Mapping[str, Array] = field(default_factory=dict)
+    informed: float = 1.0
 
     otherwise = "nothing moves beyond its noise"
 
@@ -149,6 +152,7 @@ def convergence(
     by_parameter: bool = True,
     framed: bool = False,
     narrowed: Mapping[str, Array] | None = None,
+    informed: float = 1.0,
 ) -> Convergence:
     """The verdict on a run's tail from its noisy gradients, leaves (number kept, ...) by parameter.
 
@@ -197,6 +201,7 @@ def convergence(
             for site, found in latents.items()
         },
         narrowed=narrowed,
+        informed=informed,
     )
 
 

@@ -85,11 +85,8 @@ class SVIResult:
         return convergence(
             self.gradients, clipped=self.clipped, counted=self.counted, latents=latents, by_parameter=not is_all,
             framed=metric is not None, narrowed=metric.narrowed if metric is not None and is_mean_field else None,
+            informed=1.0 if metric is None else metric.informed,
         )  # fmt: skip
-
-    @property
-    def _is_framed(self) -> bool:
-        return self.objective is not None and self.objective.metric is not None
 
     @property
     def verdict(self) -> Convergence:
@@ -102,7 +99,7 @@ class SVIResult:
         numbers."""
         if sum(np.size(leaf) for leaf in jax.tree.leaves(self.gradients)) > _MOST_NUMBERS:
             return []
-        framed = self._is_framed
+        framed = self.objective is not None and self.objective.metric is not None
         return convergence(self.gradients, clipped=self.clipped, counted=self.counted, framed=framed).refusals
 
     @property

@@ -73,7 +73,7 @@ class SVISettings(Fixed, PrivateRunner):
         gradient_strategy: str = "auto",
         discretise: bool = False,
         measure_clipping: bool = True,
-        frame: bool | None = False,
+        frame: bool | None = None,
         **common: Tree,
     ) -> None:
         super().__init__(**common)

@@ -97,6 +97,7 @@ MUTATIONS = [
     bug("the prior bounds nothing", f"{SIDES}widths", "1.0 - learned + learned", "learned", WIDTHS),
     bug("below is above", f"{SIDES}widths", "curvatures[1:3]", "curvatures[2:0:-1]", WIDTHS),
     bug("rare covariates are one-sided", f"{SIDES}widths", "1.0 - part + part * np.maximum(centre, 0.0)", "1.0", WIDTHS),
+    bug("sides are not compared with each other", f"{SIDES}widths", "narrow > FACTOR**2 * wide", "False", WIDTHS),
     bug("noise is one-sided", f"{SIDES}widths", "& (expected - sides > STANDS_OUT * noise)", "", NOISE, (0.15,)),
     bug("noise that rows are weighed down", f"{SIDES}widths", "STANDS_OUT * noise", "STANDS_OUT * std", NOISE, (0.15,)),
     bug("curvatures are as long as their blocks", "dpppl.noise_aware.frame:Frame.length_of_product", ", 0.0) + beside)", ", 0.0))",

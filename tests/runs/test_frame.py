@@ -19,12 +19,14 @@ from dpppl import ConfigurationError
 from dpppl.access.norm_histogram import Norms, histogram_mechanism
 from dpppl.accounting.unit import ROW
 from dpppl.frame.guides import Movement
-from dpppl.frame.locate import SHARE, frame_charge, locator_or_none, norm_in
+from dpppl.frame.locate import SHARE, clipped_at, frame_charge, locator_or_none
 from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Measured
 from dpppl.mcmc.verdict import Reading
 from dpppl.model.units import split_in_units
+from dpppl.randomness import chacha
 from dpppl.runs.budget import Charge
+from dpppl.svi.convergence import convergence
 
 N, WEIGHTS = 3000, np.array([0.3, 1.0, -0.5, 0.8])
 BUDGET = dict(target_epsilon=1.0, target_delta=1e-5, print_cost=False)
@@ -35,6 +37,12 @@ def linear(x, y):
     b = numpyro.sample("b", dist.Normal(0, 5))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(b + x @ w, 1.0), obs=y)
+
+
+def logistic(x, y):
+    w = numpyro.sample("w", dist.Normal(0, 5).expand([4]).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
 
 
 def data():
@@ -102,14 +110,14 @@ def test_a_guide_starts_at_the_frame_and_its_parameters_move_linearly(kind):
         assert np.allclose(drawn.std(axis=0), np.diag(np.linalg.inv(covariance)) ** -0.5, rtol=0.1)
 
 
-def mcmc_of(kernel=dpppl.DPSGHMC, budget=BUDGET, of_kernel=None, **options):
-    made = kernel(linear, **(of_kernel or {}))
+def mcmc_of(kernel=dpppl.DPSGHMC, budget=BUDGET, of_kernel=None, model=linear, **options):
+    made = kernel(model, **(of_kernel or {}))
     options = dict(num_warmup=100, num_samples=300, progress_bar=False, frame=True) | options
     return dpppl.MCMC(made, **budget, **options)
 
 
-def svi_of(kind=AutoMultivariateNormal, budget=BUDGET, optim=None, **options):
-    return dpppl.SVI(linear, kind(linear), optim, **budget, **(dict(frame=True) | options))
+def svi_of(kind=AutoMultivariateNormal, budget=BUDGET, optim=None, model=linear, **options):
+    return dpppl.SVI(model, kind(model), optim, **budget, **(dict(frame=True) | options))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +143,7 @@ def test_settings_that_a_frame_does_not_go_with_are_refused(make, settings, name
 def test_what_a_run_without_settings_does():
     """A frame where nothing speaks against it; none in a run of few steps, or where the user gives what a frame gives."""
     framed = lambda thing, *steps: "frame" in str(thing.privacy_plan(*steps))  # noqa: E731
-    assert not dpppl.MCMC(dpppl.DPSGLD(linear), num_warmup=100, num_samples=300).frame
+    assert dpppl.MCMC(dpppl.DPSGLD(linear), num_warmup=100, num_samples=300).frame is None
     assert framed(mcmc_of(frame=None)) and framed(svi_of(frame=None), 200)
     assert not framed(mcmc_of(frame=None, num_samples=99)) and not framed(svi_of(frame=None), 199)
     assert not framed(mcmc_of(frame=False)) and not framed(svi_of(frame=False), 400)
@@ -171,20 +179,59 @@ def test_models_without_a_frame(model, words):
 def test_the_norm_of_a_run_in_a_metric():
     """The longest that leaves 35 relaxation times; between the .8 quantile and four times the .99 quantile."""
     norms = Norms(np.array([-1.0, 0.0, 3.0, 4.0]), np.array([0.9, 0.0, 0.1]), 0.0)
-    steps = lambda mu: [Charge(histogram_mechanism(), np.full(100, 10.0 / mu))]  # noqa: E731
-    norm, kept = norm_in(norms, steps(1.0))
-    assert norm == pytest.approx(norms.quantile(0.8), rel=1e-3) and 0.05 < kept < 0.2
-    assert norm_in(norms, steps(1000.0)) == (16.0, 1.0)
-    assert norm_in(norms, steps(1000.0), share=1e-6) == (norm, kept)
+    middle = norms.middles[-1]
+
+    def chosen(mu, share=1.0, num_rows=N):
+        steps = [Charge(histogram_mechanism(), np.full(100, 10.0 / mu))]
+        norm, moved = clipped_at(metric(), norms, num_rows, steps, share)
+        return norm, moved.kept, moved.informed
+
+    norm, kept, informed = chosen(1.0)
+    assert norm == pytest.approx(norms.quantile(0.8), rel=1e-3) and 0.05 < kept < 0.2 and informed == kept
+    assert chosen(1000.0) == (16.0, 1.0, 1.0)
+    assert chosen(1000.0, share=1e-6) == (norm, kept, kept)
+    squared = 4.0 / (0.1 * middle**2 + 0.9 * norms.middles[0] ** 2)  # rows whose squared norms add up to d = 4
+    for part in (1.0, 0.9, 0.1):  # the histogram shows this part of the information
+        assert chosen(1000.0, num_rows=part * squared)[2] == pytest.approx(part, rel=0.02)
 
 
 @pytest.mark.parametrize(
-    ("kept", "lines"), [(1.0, []), (0.98, []), (0.94, ["clipped scores keep 94% of the information"])]
+    ("informed", "lines"),
+    [
+        (1.0, []),
+        (0.98, []),
+        (0.94, ["clipped scores hold 94% of the information"]),
+        (0.49, ["few rows hold the rest, as rare events do"]),
+    ],
 )
-def test_the_verdict_notes_information_that_clipping_takes(kept, lines):
-    measured = Measured(step_size=1.0, excess={}, kept=kept)
-    found = Reading(words={}, learned={}, measured=measured).findings
-    assert [str(finding).split(":")[0] for finding in found] == lines
+def test_the_verdict_notes_information_that_clipping_takes(informed, lines):
+    """In a chain and in SVI; below a half it is a doubt, beside others."""
+    measured = Measured(step_size=1.0, excess={}, informed=informed)
+    chain = Reading(words={}, learned={}, measured=measured)
+    found = convergence({"w": np.random.default_rng(0).normal(size=(200, 2))}, framed=True, informed=informed)
+    assert found.verdict == "arrived"
+    for run in (chain, found):
+        told = [str(finding) for finding in run.findings if "information" in str(finding)]
+        assert len(told) == len(lines) and all(line in text for line, text in zip(lines, told))
+        assert bool(run.doubts) == (informed < 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [mcmc_of, svi_of], ids=["MCMC", "SVI"])
+def test_rare_events_are_not_read_by_default(make):
+    """6 events of 2,000, three keys: means were up to 5.6 of NUTS's sds off in runs that were read, guides 3 times as wide."""
+    x = np.random.default_rng(7).normal(size=(2_000, 4)).astype(np.float32)
+    x[:, 0] = 1.0
+    y = (np.arange(2_000) < 6).astype(np.float32)
+    for number in range(3):
+        run = make(model=logistic, frame=None)
+        key = chacha.wrap(np.arange(1, 9, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(number))
+        if make is mcmc_of:
+            run.run(key, x, y)
+            assert run.verdict.doubts or run.verdict.refusals
+        else:
+            verdict = run.run(key, 400, x, y, progress_bar=False).verdict
+            assert verdict.doubts or verdict.refusals
 
 
 @pytest.mark.slow

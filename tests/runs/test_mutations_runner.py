@@ -14,6 +14,7 @@ APART = "test_private_runner:test_a_kernel_and_its_runner_do_not_contradict_each
 WARNED = "test_readable:test_results_that_are_refused_are_returned_with_a_warning"
 MCMC, SVI = (lambda name=name: test_private_runner.WAYS[name] for name in ("MCMC", "SVI"))
 ROWS, COUNTED = "test_counted_rows:test_what_was_measured_of_the_rows_comes_first", "dpppl.findings.counted_rows:"
+CLIPPED, FRAMED = "dpppl.frame.locate:clipped_at", "test_frame:test_the_norm_of_a_run_in_a_metric"
 bug = functools.partial(Mutation, cached=False)
 
 MUTATIONS = [
@@ -29,6 +30,11 @@ MUTATIONS = [
     bug("what was measured of the rows comes last", f"{READ}ranked", "not finding.of_rows", "finding.of_rows", ROWS, ("short",)),
     bug("rows do not explain other findings", f"{READ}ranked", "if finding.of_rows", "if False", ROWS, ("short, silent",)),
     bug("few rows without a gradient explain all", f"{COUNTED}CountedRows.findings", "self.silent > MOST", "True", ROWS, ("short, few silent",)),
+    bug("a frame's histogram is taken for all information", CLIPPED, "seen * kept(norm)", "kept(norm)", FRAMED),
+    bug("clipped curvature counts in full in a frame", CLIPPED, "kept=kept(norm)", "kept=1.0", FRAMED),
+    bug("a norm in a frame leaves no time", CLIPPED, ">= RELAXATIONS", ">= 0.0", FRAMED),
+    bug("a run that holds few of the information is read", f"{COUNTED}of_information", "informed < LITTLE", "False",
+        "test_frame:test_the_verdict_notes_information_that_clipping_takes", (0.49, ["few rows hold the rest, as rare events do"])),
     bug("rows are counted for nothing", "dpppl.mcmc.verdict:Reading.findings", "of_rows, ", "", ROWS, ("short",)),
 ]  # fmt: skip
 
