@@ -34,7 +34,7 @@ MUTATIONS = [
     bug("clipped curvature counts in full in a frame", CLIPPED, "kept=kept(norm)", "kept=1.0", FRAMED),
     bug("a norm in a frame leaves no time", CLIPPED, ">= RELAXATIONS", ">= 0.0", FRAMED),
     bug("a run that holds few of the information is read", f"{COUNTED}of_information", "informed < LITTLE", "False",
-        "test_frame:test_the_verdict_notes_information_that_clipping_takes", (0.49, ["few rows hold the rest, as rare events do"])),
+        "test_frame:test_the_verdict_notes_information_that_clipping_takes", (0.49, ("few rows hold the rest, as rare events do",))),
     bug("rows are counted for nothing", "dpppl.mcmc.verdict:Reading.findings", "of_rows, ", "", ROWS, ("short",)),
 ]  # fmt: skip
 
