@@ -1,5 +1,6 @@
 """Location and scale of private columns as a charged query, for columns in their own units."""
 
+import math
 import os
 from dataclasses import dataclass, field
 
@@ -8,21 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpppl import accounting
+from dpppl.access.clipping import Flat
+from dpppl.access.door import noisy_statistic
+from dpppl.access.mechanism import Mechanism
 from dpppl.access.norm_histogram import SIZE, Norms, in_bin
 from dpppl.accounting.events import GaussianEvent
 from dpppl.data.rows import checked_mesh
 from dpppl.errors import ConfigurationError
 from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.model.arguments import Arguments
-from dpppl.runs.budget import Budget
-from dpppl.runs.driver import clears_tracebacks
-from dpppl.runs.query import Query, asking, query_charge
-from dpppl.runs.session import Run
+from dpppl.randomness import keys
+from dpppl.runs.budget import Budget, Charge
+from dpppl.runs.driver import TRACING, clears_tracebacks, prepare
+from dpppl.runs.session import Request, Run, session
+from dpppl.subsampling import FullBatch
 from dpppl.types import Function, Tree
-from dpppl.validation import checked
+from dpppl.validation import checked, positive
 
-_LARGE, _FAR = 0.99, 2.0
-"""The quantile of sizes that bounds a column, and how far from its centre, in these bounds, rows count."""
+_LARGE, _FAR = (
+    0.99,
+    2.0,
+)  # the quantile of sizes that bounds a column, and how far from its centre, in these bounds, rows count
 _SIZES, _SUM, _DISTANCES = range(3)
 
 
@@ -96,20 +103,33 @@ def private_scale(
     width = int(np.prod(column.shape[1:]))
     budget, run = Budget(target_epsilon, target_delta, ledger=ledger), Run.opened(rng_key)
     rows, _ = arguments.arrays(_columns, (x,), {}, checked_mesh(mesh))
+    mechanism = Mechanism(clipping=Flat(float(np.sqrt(width))), subsampling=FullBatch())
+    charge_at = lambda sigma: Charge(mechanism, np.full(3, sigma), is_query=True)  # noqa: E731
+    sigma = budget.calibrate(charge_at) if noise_multiplier is None else noise_multiplier
+    charge = charge_at(positive(sigma, name="noise_multiplier"))
+    statistic = lambda state, row, _: _statistic(state, jnp.reshape(row[label], (width,)))  # noqa: E731
+
+    def program(state: Tree, rows: Tree, key: jax.Array) -> Tree:
+        settings: dict[str, Tree] = dict(key=key, noise_multiplier=float(sigma), step=state["kind"])
+        return noisy_statistic(mechanism, statistic, state, rows, {}, **settings).total
+
+    key = keys.stream(run.key, "query")
     state = {"kind": np.int32(0), "centre": np.zeros(width, np.float32), "bound": np.ones(width, np.float32)}
-    query = Query(
-        statistic=lambda row, state: _statistic(state, jnp.reshape(row[label], (width,))),
-        bound=float(np.sqrt(width)), rows=rows, public=state, what="private_scale", accesses=3,
+    budget.admit([charge])
+    with TRACING:
+        compiled = prepare(program, (state, rows, key), rows=1)
+    request = Request(
+        what="private_scale", charges=[charge], rows=rows, program=compiled.digest,
+        shared=dict(settings=charge.noise_multipliers, public_arrays={}),
     )  # fmt: skip
-    charge = query_charge(query, budget, noise_multiplier)
-    noise = float(charge.noise_multipliers[0]) * query.bound
-    with asking(query, charge, run, budget) as asked:
+    with session(run, request, budget) as opened:
 
         def ask(kind: int, **known: object) -> np.ndarray:
+            opened.charge(0, kind + 1)
             new = {name: np.asarray(value, np.float32) for name, value in known.items()}
-            return asked(kind, state | new | {"kind": np.int32(kind)})
+            return np.asarray(compiled(state | new | {"kind": np.int32(kind)}, rows, key), np.float64)
 
-        return _found(ask, noise, arguments.num_rows, budget)
+        return _found(ask, float(sigma) * np.sqrt(width), arguments.num_rows, budget)
 
 
 def _columns(x: jax.Array) -> jax.Array:
@@ -137,11 +157,15 @@ def _found(ask: Function, noise: float, num_rows: int, budget: Budget) -> Privat
     noise_sd = bound * noise / num_rows
     location = np.clip(ask(_SUM, bound=bound)[:, 0] / num_rows, -1.0, 1.0) * bound
     distances = fitted(ask(_DISTANCES, centre=location))
-    squares = [own.share * own.mean(lambda r: np.minimum(r, _FAR * far) ** 2) for own, far in zip(distances, bound)]  # noqa: B023
+    scale = [_root_mean_square(own, _FAR * far) for own, far in zip(distances, bound)]
     return PrivateScale(
         location=location,
-        scale=np.maximum(np.sqrt(squares), noise_sd),
+        scale=np.maximum(scale, noise_sd),
         noise_sd=noise_sd,
         is_resolved=np.array([max(a.error, b.error) < 1.0 for a, b in zip(sizes, distances)]),
         events=budget.events,
     )
+
+
+def _root_mean_square(distances: Norms, most: float) -> float:
+    return math.sqrt(distances.share * distances.mean(lambda r: np.minimum(r, most) ** 2))

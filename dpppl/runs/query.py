@@ -1,7 +1,6 @@
 """A charged query: the sum over all rows of a bounded number, with Gaussian noise."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
@@ -30,7 +29,6 @@ class Query:
     - **rows** - private rows (N, ...).
     - **public** - everything else that the statistic needs.
     - **what** - what a ledger calls the query.
-    - **accesses** - how many times it is asked, of other public values each time.
     - **discretise** - whether rows are rounded to whole numbers and noise is discrete, as in `Mechanism`.
     - **neighboring_relation** - the relation of the report that the query belongs to.
     """
@@ -40,7 +38,6 @@ class Query:
     rows: Tree
     public: Tree
     what: str
-    accesses: int = 1
     discretise: bool = False
     neighboring_relation: str = FullBatch.neighboring_relation
 
@@ -50,7 +47,7 @@ class Query:
         - **noise_multiplier** - noise sd in units of the bound.
         """
         mechanism = Mechanism(clipping=Flat(self.bound), subsampling=FullBatch(), discretise=self.discretise)
-        noise = np.full(self.accesses, noise_multiplier)
+        noise = np.array([noise_multiplier])
         return Charge(mechanism, noise, is_query=True, neighboring_relation=self.neighboring_relation)
 
 
@@ -64,42 +61,6 @@ def query_charge(query: Query, budget: Budget, noise_multiplier: float | None) -
     return query.charge(positive(noise, name="noise_multiplier"))
 
 
-@contextmanager
-def asking(
-    query: Query, charge: Charge, run: Run, budget: Budget, begin: Callable[[KeyOrigin], None] = lambda origin: None
-) -> Iterator[Callable[[int, Tree], np.ndarray]]:
-    """A function `ask(number, public)`: the noisy sum of access `number` of a charge, in the shape of the statistic.
-
-    The program is proved before the run opens, and each access charged before it is made.
-
-    - **run** - its key is used once.
-    - **begin** - `begin(origin of the key)`, called before the charge.
-    """
-    noise_multiplier = float(charge.noise_multipliers[0])
-
-    def statistic(_: object, row: Tree, public: Tree) -> Tree:
-        return jnp.asarray(query.statistic(row, public), float)
-
-    def program(rows: Tree, public: Tree, key: jax.Array, step: jax.Array) -> Tree:
-        settings: dict[str, Tree] = dict(key=key, noise_multiplier=noise_multiplier, step=step, number=ROW_NUMBER)
-        return noisy_statistic(charge.mechanism, statistic, 0.0, rows, public, **settings).total
-
-    key = keys.stream(run.key, "query")
-    budget.admit([charge])
-    compiled = prepare(program, (query.rows, query.public, key, np.int32(0)), rows=0)
-    request = Request(
-        what=query.what, charges=[charge], rows=query.rows, program=compiled.digest, begin=begin,
-        shared=dict(settings=charge.noise_multipliers, public_arrays=query.public),
-    )  # fmt: skip
-    with session(run, request, budget) as opened:
-
-        def ask(number: int, public: Tree) -> np.ndarray:
-            opened.charge(0, number + 1)
-            return np.asarray(compiled(query.rows, public, key, np.int32(number)), np.float64)
-
-        yield ask
-
-
 def noisy_query(
     query: Query,
     charge: Charge,
@@ -107,6 +68,27 @@ def noisy_query(
     budget: Budget,
     begin: Callable[[KeyOrigin], None] = lambda origin: None,
 ) -> np.ndarray:
-    """The noisy sum of one access: see `asking`."""
-    with asking(query, charge, Run.opened(key), budget, begin) as ask:
-        return ask(0, query.public)
+    """The noisy sum, in the shape of the statistic: proved first, then charged, then run.
+
+    - **key** - a key of its own, used once.
+    - **begin** - `begin(origin of the key)`, called before the charge.
+    """
+    noise_multiplier = float(charge.noise_multipliers[0])
+
+    def statistic(_: object, row: Tree, public: Tree) -> Tree:
+        return jnp.asarray(query.statistic(row, public), float)
+
+    def program(rows: Tree, public: Tree, key: jax.Array) -> Tree:
+        settings: dict[str, Tree] = dict(key=key, noise_multiplier=noise_multiplier, number=ROW_NUMBER)
+        return noisy_statistic(charge.mechanism, statistic, 0.0, rows, public, **settings).total
+
+    arguments = (query.rows, query.public, keys.stream(key, "query"))
+    budget.admit([charge])
+    compiled = prepare(program, arguments, rows=0)
+    request = Request(
+        what=query.what, charges=[charge], rows=query.rows, program=compiled.digest, begin=begin,
+        shared=dict(settings=charge.noise_multipliers, public_arrays=query.public),
+    )  # fmt: skip
+    with session(Run.opened(key), request, budget) as opened:
+        opened.charge(0, 1)
+        return np.asarray(compiled(*arguments), np.float64)

@@ -251,9 +251,9 @@ MUTATIONS = [
              "state, buffers = jax.block_until_ready(program(state, plan.rows, plan.public, *counts)); "
              "opened.charge(group, start + count)",
              "test_mcmc:test_every_step_of_every_chain_is_charged_before_it_runs", ("vectorized", "monkeypatch")),
-    Mutation("a query charged after its access", "dpppl.runs.query:asking",
-             "opened.charge(0, number + 1) return np.asarray(compiled(query.rows, public, key, np.int32(number)), np.float64)",
-             "value = np.asarray(compiled(query.rows, public, key, np.int32(number)), np.float64); opened.charge(0, number + 1); return value",
+    Mutation("a query charged after its access", "dpppl.runs.query:noisy_query",
+             "opened.charge(0, 1) return np.asarray(compiled(*arguments), np.float64)",
+             "value = np.asarray(compiled(*arguments), np.float64); opened.charge(0, 1); return value",
              "test_runs:test_a_run_that_stops_stays_charged_for_what_it_began", (_query, MemoryError(), "monkeypatch")),
     Mutation("a query of all rows accounted with amplification", "dpppl.runs.query:Query.charge",
              "subsampling=FullBatch()", "subsampling=__import__(\"dpppl\").Poisson(0.2)",
