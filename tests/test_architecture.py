@@ -165,7 +165,7 @@ ROOMS = {
     "model": ("model", 4_483, 2_700),
     "proof": ("information_flow jaxprs", 1_763, 1_300),
     "access": ("access row_program", 3_291, 1_700),
-    "session": ("runs processes", 2_480, 1_500),
+    "session": ("runs processes", 2_486, 1_500),
     "frame": ("frame", 500, 500),
     "findings": ("findings", 445, 430),
     "report": ("report", 800, 800),
