@@ -161,7 +161,7 @@ ROOMS = {
     "top": ("__init__ __main__ types errors validation checking", 750, 600),
     "privacy": ("accounting ledger", 3_835, 3_000),
     "randomness": ("randomness subsampling", 1_150, 1_100),
-    "data": ("data", 1_592, 900),
+    "data": ("data", 1_599, 900),
     "model": ("model", 4_483, 2_700),
     "proof": ("information_flow jaxprs", 1_763, 1_300),
     "access": ("access row_program", 3_291, 1_700),
