@@ -294,7 +294,7 @@ class Adaptive(Clipping):
         )
 
 
-def british(clipping: Tree) -> Tree:
+def british(clipping: str) -> str:
     """The name of a kind of clipping as it is written here; American spelling is taken, too."""
     return (
         {"centered": "centred", "normalized": "normalised"}.get(clipping, clipping)

@@ -152,13 +152,13 @@ class Access:
         return jax.tree.leaves(self.mechanism.access(statistic, rows, self.number, *rest))
 
 
-def _check_classes(access: Tree) -> None:
+def _check_classes(access: Access) -> None:
     """See `Access`. Others could clip, draw or add up as they like: their very class is asked for, never a base."""
-    refused = [access] if type(access) is not Access else []
+    refused: list[object] = [access] if type(access) is not Access else []
     refused = refused or ([access.mechanism] if type(access.mechanism) is not Mechanism else [])
     if not refused:
         mechanism = access.mechanism
-        held = dict(clipping=mechanism.clipping, subsampling=mechanism.subsampling)
+        held: dict[str, object] = dict(clipping=mechanism.clipping, subsampling=mechanism.subsampling)
         held |= dict(forms=access.forms, placement=access.placement)
         refused = [value for name, value in held.items() if type(value) not in _EXACT[name]]
     if refused:

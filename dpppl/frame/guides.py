@@ -10,7 +10,7 @@ from numpyro.infer import autoguide
 from numpyro.optim import _NumPyroOptim
 
 from dpppl.frame.metric import Metric
-from dpppl.types import BySite, Distribution, Foreign, Tree
+from dpppl.types import BySite, Distribution, Foreign, Function, Tree
 
 BY_SITE = (autoguide.AutoNormal, autoguide.AutoDelta)
 TOGETHER = (autoguide.AutoDiagonalNormal, autoguide.AutoMultivariateNormal)
@@ -67,7 +67,7 @@ class Movement:
         """The inverse."""
         return self._moved(phi, self.metric.coordinates, self.metric.inverse, lambda value, sds: value / sds)
 
-    def _moved(self, params: BySite, locations: Tree, matrix: np.ndarray, scaled: Tree) -> dict[str, Tree]:
+    def _moved(self, params: BySite, locations: Function, matrix: np.ndarray, scaled: Function) -> dict[str, Tree]:
         found = dict(locations({name: params[name] for name in self.metric.shapes}))
         for name, transform in self.transforms.items():
             if name.endswith("_scale_tril"):

@@ -5,11 +5,11 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from golden.record import key_of
 from test_verdict import verdict
 
 import dpppl
 from dpppl.noise_aware.recipe import APART, FACTOR, widths
-from dpppl.randomness import chacha
 
 NUM_ROWS = 5_000
 
@@ -148,7 +148,7 @@ def test_one_sided_latents_are_doubted_by_name_and_others_are_read(kind, named):
         private = dpppl.NoiseAware(
             model, target_epsilon=1.0, target_delta=1e-5, num_samples=60, print_cost=False, progress_bar=False
         )
-        private.run(chacha.wrap(np.arange(1, 9, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(number)), *args)
+        private.run(key_of(number), *args)
         found, line = private.verdict, private.verdict.line()
         if named is None:
             assert line.startswith("read: "), line

@@ -5,9 +5,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from golden.record import key_of
 
 import dpppl
-from dpppl.randomness import chacha
 
 LAWS = {
     "classes": lambda a: dist.Categorical(logits=a[..., None] * jnp.array([0.0, 1.0, -1.0])),
@@ -29,7 +29,7 @@ def model(kind):
 
 
 def run(model, number, *args, epsilon=3.0, num_samples=10):
-    key = chacha.wrap(np.arange(1, 9, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(number))
+    key = key_of(number)
     private = dpppl.NoiseAware(
         model, target_epsilon=epsilon, target_delta=1e-5, num_samples=num_samples, print_cost=False, progress_bar=False
     )

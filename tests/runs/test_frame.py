@@ -6,6 +6,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from golden.record import key_of
 from numpyro.infer.autoguide import (
     AutoDelta,
     AutoDiagonalNormal,
@@ -24,7 +25,6 @@ from dpppl.frame.metric import Metric
 from dpppl.mcmc.measured import Measured
 from dpppl.mcmc.verdict import Reading
 from dpppl.model.units import split_in_units
-from dpppl.randomness import chacha
 from dpppl.runs.budget import Charge
 from dpppl.svi.convergence import convergence
 
@@ -225,7 +225,7 @@ def test_rare_events_are_not_read_by_default(make):
     y = (np.arange(2_000) < 6).astype(np.float32)
     for number in range(3):
         run = make(model=logistic, frame=None)
-        key = chacha.wrap(np.arange(1, 9, dtype=np.uint32) * np.uint32(2654435761) + np.uint32(number))
+        key = key_of(number)
         if make is mcmc_of:
             run.run(key, x, y)
             assert run.verdict.doubts or run.verdict.refusals
