@@ -110,9 +110,9 @@ def test_each_kind_of_rows_has_a_bin_of_its_own(kind):
     assert len(counted.lines) == 1 + norms.are_hidden and bool(counted.refusals) == (number != SILENT)
 
 
-def run(method, model, args, epsilon=3.0, steps=500):
+def run(method, model, args, epsilon=3.0, steps=500, frame=None):
     """A run with the defaults of a method: the object, its words and the text that a reader sees."""
-    target = dict(target_epsilon=epsilon, target_delta=1e-5, print_cost=False)
+    target = dict(target_epsilon=epsilon, target_delta=1e-5, print_cost=False, frame=frame)
     if method == "MCMC":
         found = dpppl.MCMC(dpppl.DPSGLD(model), num_warmup=steps, num_samples=steps, progress_bar=False, **target)
         found.run(dpppl.secret_key(), *args)
@@ -134,15 +134,16 @@ def masked(y, ok):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
+@pytest.mark.parametrize("frame", [None, False], ids=["frame", "no frame"])
 @pytest.mark.parametrize(("num_rows", "share"), [(400, 0.5), (10_000, 0.92)])
-def test_silent_rows_do_not_make_the_posterior_the_prior(method, num_rows, share):
-    """Truth 1, prior N(0, 1), whose sd was reported before. The norm is that of |y|, about 2.3, and noise is large only with 400
-    rows, where the norm may be too large by up to 8."""
+def test_silent_rows_do_not_make_the_posterior_the_prior(method, frame, num_rows, share):
+    """Truth 1, prior N(0, 1), whose sd was reported before. Without a frame the norm is that of |y|, about 2.3, and noise is large
+    only with 400 rows, where the norm may be too large by up to 8."""
     ok = np.arange(num_rows) >= share * num_rows
     y = np.float32(1.0 + np.random.default_rng(3).standard_normal(num_rows))
-    found, words, text = run(method, masked, (y, ok), epsilon=2.0)
+    found, words, text = run(method, masked, (y, ok), epsilon=2.0, frame=frame)
     norm = found.calibrated_kernel().mechanism if method == "MCMC" else found.mechanism
-    assert 1.0 < norm.clipping.clipping_norm < 30.0
+    assert frame is None or 1.0 < norm.clipping.clipping_norm < 30.0
     assert "gradient of 0 at the start: they are masked" in text and "Do not read the posterior" not in text
     if method == "MCMC":
         mu = np.asarray(found.get_samples()["mu"])
@@ -172,11 +173,12 @@ def test_rows_are_counted_where_a_norm_is_given(method):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["MCMC", "SVI"])
-def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, capsys):
+@pytest.mark.parametrize(("frame", "steps"), [(None, 400), (False, 100)], ids=["frame", "no frame"])
+def test_rows_that_a_model_cannot_use_are_told_with_the_remedy(method, frame, steps, capsys):
     """Half of 4,000 responses coded 1 and 2; before, "read" and "arrived" without a word."""
     model = of(logits)
     args = tuple(np.tile(v, 10) for v in (X, half(2.0, 1.0), U))
-    found, words, text = run(method, model, args, steps=100)
+    found, words, text = run(method, model, args, steps=steps, frame=frame)
     assert not words & {"read", "read the mean only", "arrived"}
     assert (
         "responses outside the support: site 'y': BernoulliLogits takes 0 and 1" in text and "pass (y + 1) / 2" in text
