@@ -70,7 +70,7 @@ MUTATIONS = [
     bug("moments that the model moves", f"{FIT}moments_of_rank", "moments - (moments @ weights)[:, None]", "moments", MEAN_ZERO),
     bug("moments twice as long as is paid for", f"{FIT}numbers", "[FIT * moments", "[2.0 * FIT * moments", MEAN_ZERO),
     bug("moments longer than is paid for", f"{FIT}numbers", "[FIT * moments", "[0.7 * moments",
-        "test_verdict:test_no_row_releases_more_than_one", (2,)),
+        "test_verdict:test_no_row_releases_more_than_one", (2,), cached=True),
     bug("outliers count in the ranks", f"{FIT}numbers", "speaks & (is_impossible == 0.0)", "speaks", ALONE),
     bug("outliers less than the model expects", f"{FIT}impossible", "found[0] - found @ weights", "found[0]", ALONE),
     bug("likely responses count in full", f"{FIT}numbers", "jnp.maximum(jnp.max(jnp.abs(signed)), 1e-6)", "1.0", UNLIKELY, (0.02,)),
