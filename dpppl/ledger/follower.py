@@ -11,16 +11,13 @@ from dpppl.ledger.privacy_ledger import PrivacyLedger
 from dpppl.ledger.store import Record
 from dpppl.processes import messages
 
-_TOLD = ("path", "name", "unit", "epsilon", "delta", "neighboring_relation", "failure_allowance", "spent")
-
 
 @dataclass
 class FollowedLedger:
     """Process 0's ledger, as it was sent.
 
-    - **path**, **name**, **unit**, **epsilon**, **delta**, **neighboring_relation**, **failure_allowance** - properties of
-      `PrivacyLedger` of the same names.
-    - **spent** - that, too, as it was when process 0 last charged.
+    - **path**, **name**, **unit**, **epsilon**, **delta**, **neighboring_relation** - as of a `PrivacyLedger`.
+    - **failure_allowance**, **spent** - those, too; `spent` as it was when process 0 last charged.
 
     `reserve` and `charge` do nothing, while process 0 has just done them; else they raise ConfigurationError."""
 
@@ -34,15 +31,13 @@ class FollowedLedger:
     spent: float
 
     def reserve(self, run_id: str, events: Sequence[GaussianEvent], what: str) -> None:
-        """See the class."""
         _check()
 
     def charge(self, run_id: str, events: Sequence[GaussianEvent], first: int, count: int) -> None:
-        """See the class."""
         _check()
 
     def release(self, run_id: str, status: str = "released") -> None:
-        """Process 0 does it."""
+        pass
 
     def charged_steps(self, run_id: str) -> range:
         """None: process 0 knows."""
@@ -55,14 +50,14 @@ def ledger_of(ledger: object) -> PrivacyLedger | FollowedLedger | None:
         return None
     if not isinstance(ledger, str | os.PathLike | PrivacyLedger | FollowedLedger):
         raise ConfigurationError(f"ledger is a dpppl.PrivacyLedger or the path of one, got {type(ledger).__name__}.")
+    if messages.count() == 1:
+        return _opened(ledger)
     kept: list[PrivacyLedger | FollowedLedger] = []
 
     def told() -> Record:
         kept.append(_opened(ledger))
-        return {name: getattr(kept[0], name) for name in _TOLD}
+        return {name: getattr(kept[0], name) for name in FollowedLedger.__dataclass_fields__}
 
-    if messages.count() == 1:
-        return _opened(ledger)
     found = messages.from_first("ledger", told)
     return kept[0] if kept else FollowedLedger(**found)
 

@@ -75,23 +75,20 @@ class PrivacyLedger:
     ) -> None:
         rule = PrivacyFilter.of(epsilon, delta, neighboring_relation, full_batch_only)
         self._path = _checked(path)
-        store.create(
-            self._path,
-            {
-                "kind": "ledger",
-                "version": VERSION,
-                "created": _now(),
-                "name": name,
-                "unit": unit,
-                **dataclasses.asdict(rule),
-            },
-        )
+        header = {"kind": "ledger", "version": VERSION, "created": _now(), "name": name, "unit": unit}
+        store.create(self._path, {**header, **dataclasses.asdict(rule)})
         self._book = open_book(self._path)
-        for field in ("epsilon", "delta", "neighboring_relation", "full_batch_only"):
-            _agree(self._path, field, getattr(self._book.rule, field), getattr(rule, field))
-        _agree(self._path, "unit", self.unit, unit)
-        if name is not None:
-            _agree(self._path, "name", self.name, name)
+        fields = ("epsilon", "delta", "neighboring_relation", "full_batch_only")
+        for field, found, asked in (
+            *((field, getattr(self._book.rule, field), getattr(rule, field)) for field in fields),
+            ("unit", self.unit, unit),
+            ("name", self.name, self.name if name is None else name),
+        ):
+            if found != asked:
+                raise ConfigurationError(
+                    f"the ledger at {self._path} was made with {field}={found!r}, not {asked!r}: a budget does not change once "
+                    "it is made. Give the numbers it has, or take them from the file with PrivacyLedger.open(path)."
+                )
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> PrivacyLedger:
@@ -153,19 +150,19 @@ class PrivacyLedger:
             raise ConfigurationError("a run has a name, run_id, and what it is: strings.")
         planned = _accesses(events)
         needed = self._book.rule.cost(planned)
-        with self._writing() as entry:
-            for gone in [k for k, run in entry.book.runs.items() if run.gone]:
-                entry.add("release", gone, status=PROCESS_GONE)
-            run = entry.book.runs.get(run_id)
+        with self._opened(write=True) as session:
+            for gone in [k for k, run in self._book.runs.items() if run.gone]:
+                self._add(session, "release", gone, status=PROCESS_GONE)
+            run = self._book.runs.get(run_id)
             if run is not None and run.owner is not None:
                 raise ConfigurationError(
                     f"run {run_id!r} is running already, in process {run.owner.pid} on {run.owner.host}. Give this one "
                     "another run_id; if that process was ended on another machine, call release(run_id) first."
                 )
             needed = needed if run is None else np.maximum(needed, run.charged_cost)
-            self._admit(entry.book, run_id, needed, "run")
+            self._admit(self._book, run_id, needed, "run")
             owner = dataclasses.asdict(this_process())
-            entry.add("reserve", run_id, what=what, events=as_json(planned), owner=owner)
+            self._add(session, "reserve", run_id, what=what, events=as_json(planned), owner=owner)
 
     @checked
     def charge(self, run_id: str, events: Sequence[GaussianEvent], first: int, count: int) -> None:
@@ -175,8 +172,7 @@ class PrivacyLedger:
         - **events** - all that the run will have asked of the data then, what was charged before included, which this replaces.
         - **first**, **count** - steps first, first + 1, ..., count many, are charged then.
 
-        Nothing charged is ever taken back: of
-        both costs the larger stays.
+        Nothing charged is ever taken back: of both costs the larger stays.
         Raises ConfigurationError, and charges nothing, if this is less than before, more than reserved, or if
         this process holds no reservation of the run."""
         asked, steps = _accesses(events), range(int(first), int(first) + int(count))
@@ -185,8 +181,8 @@ class PrivacyLedger:
                 "charge(run_id, events, first, count): steps are numbered from 0; count is at least 1."
             )
         cost = self._book.rule.cost(asked)
-        with self._writing() as entry:
-            run = entry.book.run(run_id)
+        with self._opened(write=True) as session:
+            run = self._book.run(run_id)
             if run.owner is None:
                 raise ConfigurationError(f"run {run_id!r} holds no reservation ({run.status}): reserve again to go on.")
             if run.owner != this_process():
@@ -205,8 +201,8 @@ class PrivacyLedger:
                     f"run {run_id!r} reserved {number(run.reserved)} accesses, and this charge of {number(asked)} is more "
                     "or costs more: reserve the whole run. Nothing was charged."
                 )
-            self._admit(entry.book, run_id, np.maximum(run.taken, cost), "charge")
-            entry.add("charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
+            self._admit(self._book, run_id, np.maximum(run.taken, cost), "charge")
+            self._add(session, "charge", run_id, first=steps.start, count=len(steps), events=as_json(asked))
 
     @checked
     def release(self, run_id: str, status: str = "released") -> None:
@@ -217,9 +213,9 @@ class PrivacyLedger:
 
         Any process may release a run, for one that was ended on another machine, say; its own next charge is refused then.
         """
-        with self._writing() as entry:
-            if entry.book.run(run_id).owner is not None:
-                entry.add("release", run_id, status=status)
+        with self._opened(write=True) as session:
+            if self._book.run(run_id).owner is not None:
+                self._add(session, "release", run_id, status=status)
 
     @checked
     def admits(self, events: Sequence[GaussianEvent]) -> bool:
@@ -285,41 +281,22 @@ class PrivacyLedger:
             f"{what} nothing was run and nothing was charged."
         )
 
-    def _read(self) -> Book:
-        book = self._book
-        with store.opened(self._path, book.position, write=False) as session:
-            self._book = book = book.read(session, self._path)
-        return book
-
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[_Entry]:
+    def _opened(self, *, write: bool) -> Iterator[Session]:
+        """The locked file. `_book` is what it says, until the lock is given up."""
         book = self._book
-        with store.opened(self._path, book.position, write=True) as session:
-            entry = _Entry(book.read(session, self._path), session)
-            try:
-                yield entry
-            finally:
-                self._book = entry.book
+        with store.opened(self._path, book.position, write=write) as session:
+            self._book = book.read(session, self._path)
+            yield session
 
+    def _read(self) -> Book:
+        with self._opened(write=False):
+            return self._book
 
-class _Entry:
-    """The book while its file is locked to write."""
-
-    def __init__(self, book: Book, session: Session):
-        self.book, self._session = book, session
-
-    def add(self, kind: str, run_id: str, **fields: object) -> None:
+    def _add(self, session: Session, kind: str, run_id: str, **fields: object) -> None:
         record = {"kind": kind, "time": _now(), "run": run_id, **fields}
-        self._session.append(record)
-        self.book = self.book.after([record], self._session.position)
-
-
-def _agree(path: str, field: str, found: object, asked: object) -> None:
-    if found != asked:
-        raise ConfigurationError(
-            f"the ledger at {path} was made with {field}={found!r}, not {asked!r}: a budget does not change once it is made. "
-            "Give the numbers it has, or take them from the file with PrivacyLedger.open(path)."
-        )
+        session.append(record)
+        self._book = self._book.after([record], session.position)
 
 
 def _accesses(events: Sequence[GaussianEvent]) -> Events:

@@ -7,6 +7,9 @@ over it, and the next writer cuts it off. The file holds public numbers only, so
 The head, a second file, is a copy of the last line, replaced before anybody acts on the line. A file without the head's line has
 lost its end, or is an older copy. It cannot see an older copy of both files, or lines cut by somebody who writes the
 head anew.
+
+The lock is `flock`'s, of the open file. SQLite's locks belong to the process: whoever copies the file while a thread of the
+same process charges drops them, and a charge is lost. It also needs this head, and a journal that no hard link has.
 """
 
 import contextlib
@@ -38,17 +41,15 @@ class Position:
 
 
 class Session:
-    """The file under its lock; `append` adds a record, durable when it returns.
+    """The file under its lock.
 
-    - **path**, **head** - the file and its head.
-    - **descriptor** - the open file.
-    - **start** - what was read before.
+    - **path**, **descriptor**, **start** - of the file, open, and what was read before.
 
-    State: `new`, the records since `start`; `position`, the end of the last complete line; `has_head`, whether there is a head,
+    State: `new`, the records after the start; `position`, the end of the last complete line; `has_head`, whether there is a head,
     which then agrees."""
 
-    def __init__(self, path: str, descriptor: int, start: Position, head: str):
-        self._path, self._descriptor, self._head = path, descriptor, head
+    def __init__(self, path: str, descriptor: int, start: Position):
+        self._path, self._descriptor, self._head = path, descriptor, head_of(path)
         size = os.fstat(descriptor).st_size
         if size < start.offset:
             raise LedgerError(
@@ -58,8 +59,7 @@ class Session:
         while piece := os.pread(descriptor, size - start.offset - len(data), start.offset + len(data)):
             data += piece
         self.new, self.position, checks = _parse(path, data, start)
-        self.has_head = _agrees_with_head(path, head, start.lines, checks)
-        self._torn = size > self.position.offset
+        self.has_head = _agrees_with_head(path, start.lines, checks)
 
     def append(self, record: Record) -> None:
         """Write one record after the last complete line, and wait until it is on the disk.
@@ -78,19 +78,19 @@ class Session:
             ) from None
 
     def _append(self, record: Record) -> None:
-        line, check = _line(record, self.position)
-        if self._torn:
-            os.ftruncate(self._descriptor, self.position.offset)
-        if self.position.lines > 1 and not self.has_head:  # that of the last line, which a crash cut off
-            last = {"seq": self.position.lines - 1, "check": self.position.check}
-            _replace(self._head, json.dumps(last).encode() + b"\n")
-        self._torn, end = True, self.position.offset
+        end, lines = self.position.offset, self.position.lines
+        body = json.dumps({"seq": lines, **record}, separators=(",", ":"), allow_nan=False).encode()
+        check = _check(self.position.check, body)
+        line = body[:-1] + f',"check":"{check}"}}\n'.encode()
+        os.ftruncate(self._descriptor, end)  # a line that a crash cut off
+        if lines > 1 and not self.has_head:  # that of the last line, which a crash cut off
+            _replace(self._head, json.dumps({"seq": lines - 1, "check": self.position.check}).encode() + b"\n")
         _write(self._descriptor, line, end)
         os.fsync(self._descriptor)
         if end:  # a file of one line has nothing to lose
             _replace(self._head, line)
             self.has_head = True
-        self._torn, self.position = False, Position(end + len(line), self.position.lines + 1, check)
+        self.position = Position(end + len(line), lines + 1, check)
 
 
 def head_of(path: str) -> str:
@@ -114,7 +114,7 @@ def create(path: str, first: Record) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigurationError(f"there is no folder {folder!r} for the ledger {name!r}; make it first.") from None
     try:
-        Session(path, descriptor, Position(), head_of(path)).append(first)
+        Session(path, descriptor, Position()).append(first)
         os.link(draft, path)
     except FileExistsError:
         return False
@@ -140,7 +140,8 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
 
     if os.path.isdir(path):
         raise LedgerError(f"{path} is a folder; give the path of the ledger's file.")
-    while True:
+    session = None
+    while session is None:
         try:
             descriptor = os.open(path, os.O_RDWR if write else os.O_RDONLY)
         except FileNotFoundError:
@@ -150,29 +151,21 @@ def opened(path: str, start: Position, *, write: bool) -> Iterator[Session]:
                 f"{path} is no ledger that can be opened ({_reason(error)}); give the path of its file."
             ) from None
         try:
-            with _readable(path):
-                fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
             try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX if write else fcntl.LOCK_SH)
                 if _stands_at(path, descriptor):
-                    with _readable(path):
-                        session = Session(path, descriptor, start, head_of(path))
-                    yield session
-                    return
-            finally:
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a copy that a fork took along
+                    session = Session(path, descriptor, start)
+            except OSError as error:
+                raise LedgerError(
+                    f"the ledger at {path} cannot be locked or read ({_reason(error)}): nothing was admitted or charged. Put it "
+                    "on a local disk that this user may read, with its head, and run again."
+                ) from None
+            if session is not None:
+                yield session
         finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a copy that a fork took along
             os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _readable(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise LedgerError(
-            f"the ledger at {path} cannot be locked or read ({_reason(error)}): nothing was admitted or charged. Put it on a "
-            "local disk that this user may read, with its head, and run again."
-        ) from None
 
 
 def _reason(error: OSError) -> str:
@@ -185,12 +178,6 @@ def _stands_at(path: str, descriptor: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
-
-
-def _line(record: Record, before: Position) -> tuple[bytes, str]:
-    body = json.dumps({"seq": before.lines, **record}, separators=(",", ":"), allow_nan=False).encode()
-    check = _check(before.check, body)
-    return body[:-1] + f',"check":"{check}"}}\n'.encode(), check
 
 
 def _check(before: str, body: bytes) -> str:
@@ -215,8 +202,9 @@ def _replace(path: str, data: bytes) -> None:
     os.replace(draft, path)
 
 
-def _agrees_with_head(path: str, head: str, start: int, checks: list[str]) -> bool:
+def _agrees_with_head(path: str, start: int, checks: list[str]) -> bool:
     """Whether there is a head. Raises LedgerError if the file lacks its line. `checks`: of line `start` and all after it."""
+    head = head_of(path)
     try:
         with open(head, "rb") as file:
             record = json.loads(file.read())

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pickle
+import select
 import subprocess
 import sys
 import threading
@@ -731,6 +732,26 @@ def test_processes_share_a_budget_until_they_die(path):
         ledger.charge("x", gaussian(60), 0, 60)
         assert ledger.charged_steps("x") == range(60) and not ledger.admits(gaussian(1))
         second.kill()
+
+
+def test_a_copy_within_the_process_gives_up_no_lock(path):
+    """Locks that belong to a process are dropped when any of its threads closes the file: a charge would be lost."""
+    ledger, admit = full_batch_ledger(path), PrivacyLedger._admit
+    [other] = children(path, 1)
+
+    def admit_while_others_copy_and_ask(*arguments):
+        admit(*arguments)
+        path.read_bytes()
+        tell(other, "reserve", "b", 100)
+        assert not select.select([other.stdout], [], [], 0.3)[0]
+
+    with other, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PrivacyLedger, "_admit", admit_while_others_copy_and_ask)
+        try:
+            ledger.reserve("a", gaussian(100), "a test")
+            assert answer(other) == "BudgetExceededError"
+        finally:
+            other.kill()
 
 
 def test_a_process_that_was_only_thought_dead_is_stopped_not_overspent(path, monkeypatch):
